@@ -99,7 +99,10 @@ def open_database(place: Place) -> Database:
 
 
 def is_there(place: Place) -> bool:
-    """Tell if there is a ledger at `place`, without making one. Raises `StoreError` if its directory is closed."""
+    """Tell if there is a ledger at `place`, without making one.
+
+    Raises `StoreError` if its directory may not be read.
+    """
     if is_url(place):
         from afarm.judging.postgres_database import has_tables
 

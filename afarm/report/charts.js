@@ -71,7 +71,33 @@ function points(chart) {
   return [data, { ...chartLook(chart), hovermode: "closest", showlegend: true, legend: { orientation: "h", x: 0, y: 1, yanchor: "bottom" } }];
 }
 
-const KINDS = { curve, path, points };
+// The diagonal is where a model is as often right as it says.
+function reliability(chart) {
+  const sizes = chart.pairs.map((pairs) => 6 + 18 * Math.sqrt(pairs / Math.max(...chart.pairs)));
+  const drawn = chartLook(chart);
+  return [[{
+    type: "scatter", mode: "markers", x: chart.x, y: chart.y, customdata: chart.pairs,
+    marker: { size: sizes, color: colour("system"), line: { width: 0 } },
+    hovertemplate: "%{customdata} pairs: says %{x:.2f}, is right %{y:.2f}<extra></extra>",
+  }], {
+    ...drawn,
+    hovermode: "closest",
+    xaxis: { ...drawn.xaxis, range: [0.48, 1.02] },
+    yaxis: { ...drawn.yaxis, range: [-0.05, 1.08] },
+    shapes: [{ type: "line", x0: 0.5, x1: 1, y0: 0.5, y1: 1, line: { color: colour("muted"), width: 1, dash: "dot" } }],
+  }];
+}
+
+function bars(chart) {
+  const drawn = chartLook(chart);
+  return [[{
+    type: "bar", x: chart.x, y: chart.y, width: chart.width * 0.92,
+    marker: { color: chart.x.map((x) => colour(x < 0 ? "reference" : "system")) },
+    hovertemplate: "%{x:.2f}: %{y} pairs<extra></extra>",
+  }], { ...drawn, hovermode: "closest" }];
+}
+
+const KINDS = { curve, path, points, reliability, bars };
 
 function show(id, [data, look]) {
   const settings = { displayModeBar: false, responsive: true, displaylogo: false };

@@ -38,13 +38,18 @@ def read_reported_run(directory: Path) -> ReportedRun:
     outputs = directory / OUTPUTS
     rows: Iterable[Row] = RowsOnDisk(outputs, lambda row, where: row) if outputs.is_file() else ()
     record = read_run(directory)
-    return ReportedRun(record, curves_of(_rows(directory / "metrics.jsonl")), rows, _sample_rewards(directory, record))
+    rewards = read_sample_rewards(samples_file(directory, record))
+    return ReportedRun(record, curves_of(_rows(directory / "metrics.jsonl")), rows, rewards)
 
 
-def _sample_rewards(directory: Path, record: RunRecord) -> list[list[float]]:
-    """Read the rewards of each output's samples, if the artifact of the method's outputs holds them."""
+def samples_file(directory: Path, record: RunRecord) -> Path:
+    """Return the file of the method's outputs in their artifact: it may hold the rewards of all samples."""
     stage = next((s for s in record.stages if s.get("stage") == f"outputs {record.get('method')}"), {})
-    path = directory.parent.parent / str(stage.get("artifact", "")) / OUTPUTS
+    return directory.parent.parent / str(stage.get("artifact", "")) / OUTPUTS
+
+
+def read_sample_rewards(path: Path) -> list[list[float]]:
+    """Read the rewards of each output's samples; none if they were not kept."""
     kept = (row.get("scores") for row in read_rows(path)) if path.is_file() else ()
     return [scores for scores in kept if isinstance(scores, list) and all(isinstance(s, int | float) for s in scores)]
 

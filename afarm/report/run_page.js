@@ -13,32 +13,6 @@ for (const button of document.querySelectorAll('input[name="verdict"]')) {
   });
 }
 
-// The diagonal is where a model is as often right as it says.
-function reliability(chart) {
-  const sizes = chart.pairs.map((pairs) => 6 + 18 * Math.sqrt(pairs / Math.max(...chart.pairs)));
-  const drawn = chartLook(chart);
-  return [[{
-    type: "scatter", mode: "markers", x: chart.x, y: chart.y, customdata: chart.pairs,
-    marker: { size: sizes, color: colour("system"), line: { width: 0 } },
-    hovertemplate: "%{customdata} pairs: says %{x:.2f}, is right %{y:.2f}<extra></extra>",
-  }], {
-    ...drawn,
-    hovermode: "closest",
-    xaxis: { ...drawn.xaxis, range: [0.48, 1.02] },
-    yaxis: { ...drawn.yaxis, range: [-0.05, 1.08] },
-    shapes: [{ type: "line", x0: 0.5, x1: 1, y0: 0.5, y1: 1, line: { color: colour("muted"), width: 1, dash: "dot" } }],
-  }];
-}
-
-function bars(chart) {
-  const drawn = chartLook(chart);
-  return [[{
-    type: "bar", x: chart.x, y: chart.y, width: chart.width * 0.92,
-    marker: { color: chart.x.map((x) => colour(x < 0 ? "reference" : "system")) },
-    hovertemplate: "%{x:.2f}: %{y} pairs<extra></extra>",
-  }], { ...drawn, hovermode: "closest" }];
-}
-
 function interval(chart) {
   const ends = chart.x.flatMap((x, i) => [chart.low[i] ?? x, chart.high[i] ?? x]);
   const range = [Math.max(0, Math.min(40, ...ends) - 3), Math.min(100, Math.max(60, ...ends) + 3)];
@@ -66,7 +40,7 @@ function interval(chart) {
   }];
 }
 
-Object.assign(KINDS, { interval, reliability, bars });
+Object.assign(KINDS, { interval });
 const draw = (id, chart) => show(id, KINDS[chart.kind](chart));
 
 drawCharts((charts) => {

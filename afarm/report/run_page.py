@@ -26,6 +26,7 @@ from afarm.report.charts import (
 )
 from afarm.report.diagram import HEIGHT, WIDTH, diagrams
 from afarm.report.format import FILTERS
+from afarm.report.over_n import over_n_command
 from afarm.report.page_shell import render_page
 from afarm.report.reward_model_charts import describe_held_out, held_out_charts
 from afarm.report.run import ReportedRun, degraded, not_finite, read_reported_run, training
@@ -153,6 +154,7 @@ def describe_run(run: ReportedRun) -> dict[str, Any]:
         "box_height": HEIGHT,
         "curves": list(describe_curves(run)),
         "held_out": describe_held_out(record),
+        "over_n": over_n_command(record),
         "annotators": describe_annotators(record.section("annotators")),
         "spend": describe_spend(record),
         "outputs": describe_outputs(run),

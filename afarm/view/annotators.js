@@ -6,14 +6,14 @@ const choice = h("select", { class: "wide", "aria-label": "Labels", onchange: ()
 const from = h("span", {});
 main.replaceChildren(h("h1", {}, "Annotators and drift"),
   h("section", { id: "annotators", "aria-labelledby": "annotators-title" }, h("div", { class: "section-head" }, h("h2", { id: "annotators-title" }, "Annotators"), from),
-    h("p", { class: "muted" }, "What each member’s labels cost and prefer, ± standard error, over labels of different outputs. Bars are 95% intervals; a share of 0.5 is no preference."), h("div", { class: "toolbar" }, choice), holder, members), drift);
+    h("p", { class: "muted" }, "What each member’s labels cost and prefer, ± standard error, over labels of different outputs. Bars are 95% intervals; a share of 0.5 is no preference; labels that all agree have no error to show."), h("div", { class: "toolbar" }, choice), members, holder), drift);
 let files = [];
 let shown = null;
 
 function estimate(row, column) {
   const found = row[column.name];
   if (!found) return UNKNOWN;
-  return [decimal(found.value, column.places), isNumber(found.error) ? h("span", { class: "error" }, ` ± ${decimal(found.error, column.places)}`) : "", h("span", { class: "meaning" }, `n = ${count(found.n)}`)];
+  return [decimal(found.value, column.places), found.error ? h("span", { class: "error" }, ` ± ${decimal(found.error, column.places)}`) : "", h("span", { class: "meaning" }, `n = ${count(found.n)}`)];
 }
 
 function profiles(data) {

@@ -244,10 +244,10 @@ function described(pair) {
   const cut = (text) => (text.length > text.text.length ? h("p", { class: "cut" }, `Cut here: the first ${count(text.text.length)} of ${count(text.length)} characters; all of it is in outputs.jsonl.`) : "");
   const figures = (side) => [["gold", pair[side === "output_2" ? "gold" : "gold_reference"]], ["reward", pair[side === "output_2" ? "reward" : "reward_reference"]]].filter(([, value]) => isNumber(value)).map(([name, value]) => h("span", { class: "figure-chip" }, `${name} ${decimal(value)}`));
   const output = (side, kind, won, parts) => h("div", { class: `${kind}${won ? " chosen" : ""}` }, h("h3", {}, names[side], won ? h("span", { class: "mark" }, "✓ judge’s choice") : "", h("span", { class: "length" }, `${count(pair[side].length)} characters${pair[`finish_reason_${side.slice(-1)}`] === "length" ? ", cut off" : ""}`)), part(pair[side], parts), cut(pair[side]), h("p", { class: "figures" }, figures(side)));
-  const margin = isNumber(pair.gold) && isNumber(pair.gold_reference) ? `gold margin ${signed(pair.gold - pair.gold_reference)}` : isNumber(pair.reward) && isNumber(pair.reward_reference) ? `reward margin ${signed(pair.reward - pair.reward_reference)}` : "";
+  const margins = [["gold", pair.gold, pair.gold_reference], ["reward", pair.reward, pair.reward_reference]].filter(([, ours, theirs]) => isNumber(ours) && isNumber(theirs)).map(([name, ours, theirs]) => `${name} margin ${signed(ours - theirs)}`);
   return [
     h("div", { class: "detail-head" }, h("button", { type: "button", class: "quiet-button back", onclick: () => { document.documentElement.classList.remove("reading"); list.focus(); } }, "← list"), h("span", { class: "muted" }, `#${pair.number + 1}`), h("span", { class: `chip ${pair.verdict}` }, choice),
-      h("span", { class: "muted" }, [pair.who ? `by ${pair.who}` : "", margin, pair.source && pair.source !== "judge" ? `source ${pair.source}` : ""].filter(Boolean).join(" · ")),
+      h("span", { class: "muted" }, [pair.who ? `by ${pair.who}` : "", ...margins, pair.source && pair.source !== "judge" ? `source ${pair.source}` : ""].filter(Boolean).join(" · ")),
       h("label", { class: "toggle" }, h("input", { type: "checkbox", id: "diff", checked: showDiff, onchange: (event) => { showDiff = event.target.checked; showPair(); } }), " mark what differs")),
     h("h2", { class: "prompt", dir: "auto" }, pair.instruction.text || "(no instruction)"), cut(pair.instruction),
     pair.input.text ? h("p", { class: "input", dir: "auto" }, pair.input.text) : "", cut(pair.input),

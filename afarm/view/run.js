@@ -64,15 +64,17 @@ function result(run) {
     isNumber(head.reward) && tile("Reward-model score", change(head.reward_reference, head.reward)),
     isNumber(head.kl) && tile("KL from the start", [decimal(head.kl), h("span", { class: "unit" }, " nats")]),
     isNumber(head.length) && tile("Mean characters", change(head.length_reference, head.length, 0)),
-    isNumber(run.dollars) && tile("Spend", dollars(run.dollars), `${count(run.calls)} calls`),
+    isNumber(run.dollars) && tile("Spend", dollars(run.dollars), [`${count(run.calls)} calls, `, h("a", { href: "#stages" }, "by stage")]),
   ];
-  const rows = run.win_rates.map((rate) => ({ ...rate, won: rate.wins, lost: rate.losses }));
+  // The pairs behind a count of the main evaluation, whose outputs are stored.
+  const pairs = (verdict, many) => (rate) => (rate === run.win_rates[0] && run.outputs && many(rate) ? link(`${outputsOf(run.id)}?verdict=${verdict}`, count(many(rate))) : count(many(rate)));
+  const counts = [["Won", "win", (r) => r.wins], ["Lost", "loss", (r) => r.losses], ["Draws", "draw", (r) => r.draws], ["No answer", "none", (r) => r.unanswered]];
   return section("result", "Result", run.commands.result, h("dl", { class: "tiles" }, tiles.filter(Boolean)),
     [...run.flags, ...run.notes, ...run.training].length ? h("aside", { class: "banner" }, h("ul", {}, [...run.flags, ...run.notes, ...run.training].map((text) => h("li", {}, text)))) : "",
-    rows.length ? table({ caption: "Win rates", rows, columns: [
+    run.win_rates.length ? table({ caption: "Win rates", rows: run.win_rates, columns: [
       { title: "System", value: (r) => r.system }, { title: "Against", value: (r) => r.reference },
       { title: "Win rate, %", number: true, value: (r) => r.win_rate, cell: (r) => decimal(r.win_rate, 1) }, { title: "± s.e.", number: true, value: (r) => r.standard_error, cell: (r) => decimal(r.standard_error, 1) },
-      { title: "Won", number: true, value: (r) => r.won, cell: (r) => count(r.won) }, { title: "Lost", number: true, value: (r) => r.lost, cell: (r) => count(r.lost) }, { title: "Draws", number: true, value: (r) => r.draws, cell: (r) => count(r.draws) }, { title: "No answer", number: true, value: (r) => r.unanswered, cell: (r) => count(r.unanswered) },
+      ...counts.map(([title, verdict, many]) => ({ title, number: true, value: many, cell: pairs(verdict, many) })),
     ] }) : "",
     run.other_results.length ? h("details", { open: opened.evaluators, ontoggle: (event) => { opened.evaluators = event.target.open; } }, h("summary", {}, "Every evaluator’s figures"), h("div", { class: "tables" }, run.other_results.map((other) => table({ caption: `${other.evaluator} ${other.system}`, rows: other.rows.map(([name, values]) => ({ name, values })), columns: [{ title: other.evaluator, value: (r) => r.name }, ...other.comparisons.map((title, place) => ({ title, number: true, value: (r) => r.values[place], cell: (r) => compact(r.values[place]) }))] })))) : "");
 }
@@ -141,19 +143,21 @@ function stages(run) {
 const plotOf = (id, chart) => h("figure", { class: "card chart" }, h("figcaption", {}, chart.title, chart.stage ? h("span", { class: "by" }, ` ${chart.stage}`) : ""), h("div", { class: "plot", id: `chart-${id}`, role: "img", "aria-label": `Chart: ${chart.title}` }));
 
 function curves(run) {
-  const { main: first, others } = run.charts;
-  if (!first.length && !others.length) return run.status === "running" ? section("curves", "Curves", "", none("Nothing is logged yet.")) : "";
+  const { main: first, others, held_out: heldOut } = run.charts;
+  if (![first, others, heldOut].some((charts) => charts.length) && !run.over_n) return run.status === "running" ? section("curves", "Curves", "", none("Nothing is logged yet.")) : "";
   return section("curves", "Curves", run.commands.result, h("div", { class: "charts" }, first.map((chart, i) => plotOf(`main-${i}`, chart))),
-    others.length ? h("details", { open: opened.more, id: "more", ontoggle: (event) => { opened.more = event.target.open; if (opened.more) draw(run); } }, h("summary", {}, `${others.length} more logged curves`), h("div", { class: "charts" }, others.map((chart, i) => plotOf(`others-${i}`, chart)))) : "");
+    run.over_n ? h("div", { class: "section-head", id: "over-n" }, h("p", { class: "muted" }, "A run evaluates its own n alone. Win rate and gold over n are measured from one run of the largest n, and are on ", link("costs.html#best-of-n", "Costs and plans"), " then."), command(run.over_n)) : "",
+    others.length ? h("details", { open: opened.more, id: "more", ontoggle: (event) => { opened.more = event.target.open; if (opened.more) draw(run); } }, h("summary", {}, `${others.length} more logged curves`), h("div", { class: "charts" }, others.map((chart, i) => plotOf(`others-${i}`, chart)))) : "",
+    heldOut.length ? [h("h3", {}, "The reward model on held-out pairs"), h("p", { class: "muted" }, run.held_out.map(([name, value]) => `${name} ${compact(value)}`).join(", ")), h("div", { class: "charts" }, heldOut.map((chart, i) => plotOf(`held-out-${i}`, chart)))] : "");
 }
 
 async function draw(run) {
-  if (!run.charts.main.length && !run.charts.others.length) return;
+  if (!document.querySelector("#curves .plot")) return;
   if (!(await loadPlotly())) {
     for (const plot of document.querySelectorAll(".plot:empty")) plot.replaceChildren(none("Charts need plotly: pip install 'afarm[view]'"));
     return;
   }
-  const all = [...run.charts.main.map((chart, i) => [`main-${i}`, chart]), ...(opened.more ? run.charts.others.map((chart, i) => [`others-${i}`, chart]) : [])];
+  const all = [...run.charts.main.map((chart, i) => [`main-${i}`, chart]), ...run.charts.held_out.map((chart, i) => [`held-out-${i}`, chart]), ...(opened.more ? run.charts.others.map((chart, i) => [`others-${i}`, chart]) : [])];
   for (const [id, chart] of all) if (document.getElementById(`chart-${id}`)) show(id, KINDS[chart.kind](chart));
 }
 

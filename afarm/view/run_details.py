@@ -13,6 +13,8 @@ from afarm.evaluation.metrics import finite_number
 from afarm.evaluation.red_flags import flag_sentences
 from afarm.report.charts import Chart, curve_charts, kept_step, proxy_chart
 from afarm.report.diagram import HEIGHT, WIDTH, diagrams
+from afarm.report.over_n import over_n_command, stored_over_n
+from afarm.report.reward_model_charts import describe_held_out, held_out_charts
 from afarm.report.run import curves_of, degraded, not_finite, training
 from afarm.report.run_page import (
     PAGE,
@@ -38,8 +40,8 @@ def describe_details(run: SeenRun) -> Row:
     about, record = run.about, run.record if run.record is not None else RunRecord(run.directory, {})
     stages = describe_stages(run)
     main, others = run_charts(run)
-    if (proxy := proxy_chart(record)) is not None:
-        main = [*main, proxy]
+    further = [stored_over_n(run.directory, record), proxy_chart(record)]
+    held_out = describe_held_out(record) or {}
     win_rates = list(describe_win_rates(record))
     live = run.live or {}
     return {
@@ -55,7 +57,13 @@ def describe_details(run: SeenRun) -> Row:
         "training": _training(record),
         "stages": stages,
         "diagrams": describe_diagrams(stages),
-        "charts": {"main": main, "others": others},
+        "charts": {
+            "main": [*main, *filter(None, further)],
+            "others": others,
+            "held_out": held_out_charts(record),
+        },
+        "held_out": held_out.get("figures", []),
+        "over_n": over_n_command(record) if run.status == "finished" else "",
         "annotators": describe_annotators(record.section("annotators")),
         "spend": dict(mapping(about.get("spend"))),
         "judges": [dict(judge) for judge in rows(about.get("judges"))],

@@ -19,6 +19,7 @@ from afarm.report import build, side_by_side
 from afarm.report.charts import MOST_POINTS, best_of_n_chart, curve_charts, proxy_chart, thin
 from afarm.report.diagram import HEIGHT, WIDTH, diagrams, find_inputs, place, title, without_shortcuts
 from afarm.report.format import compact, decimal, in_dollars, moment, seconds
+from afarm.report.over_n import over_n_command
 from afarm.report.reward_model_charts import held_out_charts
 from afarm.report.run import read_reported_run
 from afarm.report.run_page import MOST_CHARACTERS, SHOWN_OUTPUTS, describe_annotators, describe_interval
@@ -600,6 +601,24 @@ def test_the_reward_of_the_best_of_the_first_n_samples_is_drawn_over_n(tmp_path:
     )
     assert read_reported_run(run).sample_rewards == [[1, 2.5]]
     assert "reward over n" in build(run).read_text()
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("afarm run --method best_of_n --recipe toy --seed 3", "afarm best-of-n --n 1,4,16 --recipe toy --seed 3"),
+        ("afarm run --method=best_of_n --json --launcher local:2", "afarm best-of-n --n 1,4,16"),
+        ("afarm run --set best_of_n.n=16 --set=best_of_n.keep_scores=true --set seed=1",
+         "afarm best-of-n --n 1,4,16 --set seed=1"),
+        ("afarm study lengths --recipe toy", "afarm best-of-n --n 1,4,16"),
+        ("afarm run 'half a", "afarm best-of-n --n 1,4,16"),
+    ],
+)  # fmt: skip
+def test_a_run_of_best_of_n_names_the_command_that_measures_over_n(command: str, expected: str) -> None:
+    record = {"method": "best_of_n", "command": command, "config": {"best_of_n": {"n": 16}}}
+    assert over_n_command(record) == expected
+    assert over_n_command({**record, "method": "ppo"}) == ""
+    assert over_n_command({**record, "config": None}).startswith("afarm best-of-n --n 1,4,16,64")
 
 
 def test_gold_is_drawn_over_its_proxy_output_by_output() -> None:

@@ -42,7 +42,7 @@ REWARD = [(0.1, 0.9), (0.6, 0.2), (None, None), (0.9, 0.0), (0.2, 0.1), (0.4, 0.
 
 def record(method: str, **more: Any) -> Row:
     players = {"system": method, "reference": "sft"}
-    win_rate = {**players, "evaluator": "win_rate", "metrics": {"win_rate": 50.0}}
+    win_rate = {**players, "evaluator": "win_rate", "metrics": {"win_rate": 50.0, "n_wins": 2, "n_wins_base": 2}}
     results = [
         {**players, "evaluator": name, "metrics": {}, "rows": [{name: x, f"{name}_reference": y} for x, y in pairs]}
         for name, pairs in (("gold", GOLD), ("reward", REWARD))
@@ -122,7 +122,7 @@ def test_a_pair_has_its_gold_its_reward_and_the_judges_reason(page: Page, direct
     chips = page.locator("#pair .pair > div")
     expect(chips.nth(0).locator(".figure-chip")).to_have_text(["gold 1.00", "reward 0.00"])
     expect(chips.nth(1).locator(".figure-chip")).to_have_text(["gold −2.00", "reward 0.90"])
-    expect(page.locator("#pair .detail-head")).to_contain_text("gold margin −3.00")
+    expect(page.locator("#pair .detail-head")).to_contain_text("gold margin −3.00 · reward margin +0.90")
     expect(page.locator("#pair .votes")).to_contain_text("no ledger is here")
     judged = JudgedPair.from_row(ROWS[3])
     with Ledger(directory / "ledger.sqlite"):
@@ -143,6 +143,13 @@ def test_a_pair_has_its_gold_its_reward_and_the_judges_reason(page: Page, direct
     expect(page.locator("#pair .prompt")).to_have_text("lake")  # the address keeps the pair
     expect(page.locator(".vote .reason")).to_have_text("It names the lake again and again.")
     expect(page.locator(".vote")).to_contain_text("openai:x · $0.002")
+
+
+def test_a_count_of_the_result_leads_to_its_pairs(browser: Browser, directory: Path) -> None:
+    with served(View([directory])) as home, opened(browser, home, "") as page:
+        page.get_by_role("link", name="ours").click()
+        page.locator("#result td:nth-child(6) a").click()  # those that it lost
+        expect_rows(page, 0, 4)
 
 
 def focused(page: Page) -> str:
