@@ -172,9 +172,12 @@ def _write_documents(root: Path) -> None:
     (root / "boards").mkdir()
     for name in FILE_NAMES:
         (root / "boards" / f"{name}.md").write_text(ALL, errors="replace")
+        _dump(root / "boards" / f"{name}.json", {"command": every("board")})
         points = [{"n": n, "win_rate": 50.0 + n, "kl_bound": 0.1, ALL: ALL} for n in (1, 4)]
         _dump(root / "studies" / f"best-of-n-{name}" / "curve.json", points)
         (root / "studies" / f"best-of-n-{name}" / "report.html").write_text("")
+        command = every("study").replace("`", "'")
+        (root / "studies" / f"best-of-n-{name}" / "report.md").write_text(f"`{command}`\n", errors="replace")
 
 
 def _write_ledger(path: Path) -> None:

@@ -29,8 +29,8 @@ BY_HAND = {
     "index.html": ("method", "judge", "live method", "stage at work", "live error"),
     "artifacts.html": ("label",),
     "ledger.html": ("judge", "annotator", "batch", "finish", "reused by"),
-    "boards.html": (),
-    "costs.html": ("method",),
+    "boards.html": ("board", "study"),
+    "costs.html": ("method", "study"),
     "annotators.html": ("drift epoch", "drift annotator", "drift judge"),
 }
 """The pages of the menu, with fields that each must show for the test to see anything."""
