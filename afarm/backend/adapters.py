@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from afarm.backend.device import quiet_transformers
+from afarm.backend.sharding import full_tensor
 from afarm.core.config import LoraConfig
 from afarm.core.errors import ModelError
 
@@ -87,7 +88,7 @@ class LowRankUpdate:
     def of(cls, model: PeftModel) -> LowRankUpdate | None:
         """Copy that of the model's active adapter to the CPU; None if the adapter holds anything else.
 
-        Embeddings, biases, whole modules or magnitudes, say.
+        Embeddings, biases, whole modules or magnitudes, say. A collective if the model is sharded.
         """
         (active,) = model.active_adapters
         config = model.peft_config[active]
@@ -96,8 +97,9 @@ class LowRankUpdate:
         factors = {}
         for path, module in model.named_modules():
             if active in getattr(module, "lora_A", ()):
-                down, up = module.lora_A[active].weight, module.lora_B[active].weight * module.scaling[active]
-                factors[path.removeprefix("base_model.model.")] = (down.detach().cpu().clone(), up.detach().cpu())
+                down, up = (full_tensor(part[active].weight.detach()) for part in (module.lora_A, module.lora_B))
+                up = up * module.scaling[active]
+                factors[path.removeprefix("base_model.model.")] = (down.cpu().clone(), up.cpu())
         return cls(factors)
 
     def __add__(self, other: LowRankUpdate) -> LowRankUpdate:
@@ -126,6 +128,7 @@ class LowRankUpdate:
                 tensors[f"base_model.model.{path}.lora_{part}.weight"] = weight.contiguous()
         modules = sorted({path.rpartition(".")[2] for path in self.factors})
         config = PeftLoraConfig(r=rank, lora_alpha=rank, target_modules=modules, task_type="CAUSAL_LM")
+        config.target_modules = modules  # not a set, whose order no two processes need have in common
         directory.mkdir(parents=True, exist_ok=True)
         config.save_pretrained(directory)
         save_file(tensors, directory / "adapter_model.safetensors")

@@ -39,7 +39,6 @@ from afarm.backend.sharding import (
     gathered_weights,
     parameter_groups,
     shard_model,
-    unsharded_weights,
     whole_model,
 )
 from afarm.core.config import OnPolicyConfig
@@ -261,10 +260,11 @@ class OnPolicyTrainer(ABC, Generic[R]):
             return {}
         self.require_finite_weights(done)
         if not self.selection.knows_start:  # apart, so that no process holds both models whole
-            with unsharded_weights(self.start.model):
+            with self.start.ready_to_sample():
                 self.selection.answer_start()
-        with unsharded_weights(self.policy.model):
-            return self.selection.compare(done, self.sampling_policy(done), self.kl)
+        policy = self.sampling_policy(done)
+        with policy.ready_to_sample():
+            return self.selection.compare(done, policy, self.kl)
 
     def save(self, done: int) -> None:
         """Keep all that step `done` + 1 needs. Raises `Diverged` if a weight is not finite."""
@@ -354,7 +354,7 @@ class OnPolicyTrainer(ABC, Generic[R]):
         for number, batch in prompt_order(len(self.prompts), step, size, seed, self.section):
             rows = shard(batch)
             key = integer(seed, self.section, "rollout", step, number)
-            with unsharded_weights(self.policy.model):
+            with policy.ready_to_sample():
                 samples = list(policy.sample([self.prompts[row] for row in rows], decoding, seed=key))
             yield [row for row in rows for _ in range(decoding.n)], samples
 

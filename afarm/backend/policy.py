@@ -6,7 +6,7 @@ import copy
 import json
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from html import escape
 from itertools import islice
@@ -22,7 +22,7 @@ from afarm.backend.logprobs import position_limit
 from afarm.backend.product_attention import use_product_attention
 from afarm.backend.prompts import PromptTemplate
 from afarm.backend.sampling import Sampler
-from afarm.backend.sharding import on_device, outside_layers
+from afarm.backend.sharding import is_sharded, on_device, outside_layers, unsharded_weights
 from afarm.core.config import LoraConfig
 from afarm.core.errors import ModelError, TrainingError
 from afarm.core.interfaces import Decoding, ModelBackend, Policy, TrainContext
@@ -62,6 +62,7 @@ class CheckpointPolicy(Policy):
         self.control_tokens = tuple(control_tokens)
         self.truncated = 0
         self.merged: tuple[LowRankUpdate, ...] = ()
+        self._sampler: Sampler | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({describe_model(self.model)}, prompts {self.template.name})"
@@ -144,9 +145,28 @@ class CheckpointPolicy(Policy):
         return () if own is None else (*self.merged, own)
 
     def sampler(self) -> Sampler:
-        """Make what `sample` draws from, of the weights as they are now, by the backend's engine."""
-        sampler: Sampler = self.backend.engine.sampler(self)
+        """Make what `sample` draws from, of the weights as they are now, by the backend's engine.
+
+        A collective if the weights are sharded, except while it is `ready_to_sample`.
+        """
+        sampler: Sampler = self._sampler or self.backend.engine.sampler(self)
         return sampler
+
+    @contextmanager
+    def ready_to_sample(self) -> Iterator[None]:
+        """Have each process sample on its own meanwhile, though the weights are sharded.
+
+        A collective. An engine that runs here needs all weights in every process; another is given them once.
+        """
+        if self.backend.engine.runs_here or not is_sharded(self.model):
+            with unsharded_weights(self.model):
+                yield
+            return
+        self._sampler = self.backend.engine.sampler(self)
+        try:
+            yield
+        finally:
+            self._sampler = None
 
     def sample(self, instructions: Sequence[Instruction], decoding: Decoding, *, seed: int) -> Iterator[Sample]:
         here = self.backend.engine.runs_here

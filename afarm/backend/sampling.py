@@ -108,7 +108,9 @@ class SamplingEngine(Protocol):
     def sampler(self, policy: CheckpointPolicy) -> Sampler:
         """Make the sampler of a policy as its weights are now.
 
-        Raises `ModelError` if it cannot be shown that the engine samples with just these weights.
+        All processes ask together if the policy's weights are sharded (`is_sharded`), and each then samples on its own.
+        An engine that runs here finds all weights in each of them. Raises `ModelError` if it cannot be shown that the
+        engine samples with just these weights.
         """
         ...
 

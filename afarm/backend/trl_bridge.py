@@ -27,7 +27,6 @@ from afarm.backend.sharding import (
     gathered_weights,
     is_sharded,
     shard_model,
-    unsharded_weights,
     whole_model,
 )
 from afarm.core.config import CheckpointChoice, TrainerConfig
@@ -353,7 +352,7 @@ class CandidatePolicies:
         was_training = model.training
         model.eval()
         try:
-            with torch.no_grad(), unsharded_weights(model):
+            with torch.no_grad(), self.policy.ready_to_sample():
                 return self.selection.compare(step, self.policy)
         finally:
             model.train(was_training)

@@ -10,7 +10,6 @@ import typer
 from afarm.cli import completion
 from afarm.cli.console import out, print_json
 from afarm.cli.options import DEFAULT_RECIPE, RECIPE_HELP, Json
-from afarm.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from afarm.backend.memory import Held, Workload
@@ -113,13 +112,6 @@ def _method(
 
     config: Any = resolved.of(method)
     if isinstance(config, OnPolicyConfig):
-        if _served(resolved) and workload.processes > 1:
-            raise ConfigError(
-                [
-                    f"{method.name} cannot sample by a server what several processes shard: a server takes no shards "
-                    "of adapters. --set backend.sampler=torch, or --gpus 1"
-                ]
-            )
         yield f"train {method.name}", method.name, workload.on_policy(config, served=_served(resolved))
     elif isinstance(config, TrainerConfig) and method.name != "sft":
         rows = getattr(config, "per_device_rollout_batch_size", None)  # of a method that samples before it learns

@@ -14,11 +14,11 @@ import shutil
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,11 +29,14 @@ from afarm.backend import (
     CheckpointPolicy,
     Generation,
     LowRankUpdate,
+    broadcast,
     evaluating,
     hidden_states,
+    is_sharded,
     pad,
     position_limit,
     project,
+    rank,
 )
 from afarm_plugins.vllm.server import Refused, VllmServer
 
@@ -127,22 +130,61 @@ class Proof:
 def proved_sampler(engine: VllmEngine, policy: CheckpointPolicy) -> VllmSampler:
     """Make the sampler of a policy, proved. Raises `ModelError` if the server holds other weights.
 
-    The policy's weights may have come by low-rank updates, and the server may hold those before any of them: the rest
-    are one adapter then. Where that is, the proof tells; the place of last time is tried first.
+    A collective if the policy is sharded: the main process alone hands its adapters over, and once the server has
+    proved its weights to that one, it proves them to each of the others.
     """
     proof, updates = make_proof(policy, engine), policy.updates
-    is_training = hasattr(policy.model, "peft_config")
-    if is_training and (not updates or policy.backend.sharded):
+    if hasattr(policy.model, "peft_config") and not updates:
         raise ModelError(
-            "a vLLM server takes low-rank adapters only, and no shards of them. For Quark, whose token embeddings are "
-            "trained too, --set quark.variant=top; or sample by torch (--set backend.sampler=torch)"
+            "a vLLM server takes low-rank adapters only. For Quark, whose token embeddings are trained too, --set "
+            "quark.variant=top; or sample by torch (--set backend.sampler=torch)"
         )
-    places = range(len(updates) - is_training, -1, -1)
-    others: list[OtherWeights] = []
     earlier = [known for known in engine.proofs if proof.can_be_told_from(known)]
+    prepared = partial(VllmSampler, engine, policy, proof, earlier)
+    by_this = partial(proved_by_handing_over, engine, policy, updates, prepared)
+    sampler = proved_to_each(by_this, prepared) if is_sharded(policy.model) else by_this()
+    engine.proofs = [*earlier, proof][-KEPT_PROOFS:]
+    return sampler
+
+
+def proved_to_each(
+    by_main_process: Callable[[], VllmSampler], prepared: Callable[[Adapter | None], VllmSampler]
+) -> VllmSampler:
+    """Make the sampler of the main process first, then the others', of the adapter that it handed over."""
+    sampler: VllmSampler | None = None
+    failure: Exception | None = None
+    if rank() == 0:
+        try:
+            sampler = by_main_process()
+        except Exception as error:  # of any kind: the others are waiting
+            failure = error
+    adapter, told = broadcast((sampler.adapter if sampler else None, str(failure) if failure else None))
+    if failure is not None:
+        raise failure
+    if told is not None:
+        raise ModelError(told)
+    if sampler is None:
+        sampler = prepared(adapter)
+        sampler.prove()
+    return sampler
+
+
+def proved_by_handing_over(
+    engine: VllmEngine,
+    policy: CheckpointPolicy,
+    updates: Sequence[LowRankUpdate],
+    prepared: Callable[[Adapter | None], VllmSampler],
+) -> VllmSampler:
+    """Hand over the updates that the server lacks, and have it prove the policy's weights.
+
+    These may have come by low-rank updates, and the server may hold those before any of them: the rest are one adapter
+    then. Where that is, the proof tells; the place of last time is tried first.
+    """
+    places = range(len(updates) - hasattr(policy.model, "peft_config"), -1, -1)
+    others: list[OtherWeights] = []
     for place in sorted(places, key=lambda place: place != engine.place):
         adapter = hand_over(updates[place:], engine.directory) if place < len(updates) else None
-        sampler = VllmSampler(engine, policy, proof, adapter, earlier)
+        sampler = prepared(adapter)
         try:
             sampler.prove()
         except OtherWeights as error:
@@ -150,20 +192,19 @@ def proved_sampler(engine: VllmEngine, policy: CheckpointPolicy) -> VllmSampler:
         engine.keep(adapter)
         if sampler.is_proved:
             engine.place = place
-            engine.proofs = [*earlier, proof][-KEPT_PROOFS:]
             return sampler
     raise others[0]
 
 
 def make_proof(policy: CheckpointPolicy, engine: VllmEngine) -> Proof:
-    """Read the fixed sequences with the policy as it is now."""
+    """Read the fixed sequences with the policy as it is now. A collective if it is sharded."""
     longest = min(LONGEST, position_limit(policy.model) or LONGEST)
     pairs, _ = policy.encode([Instruction(asked) for asked, _ in FIXED], [answer for _, answer in FIXED], longest)
     sequences = [[*prompt, *response] for prompt, response in pairs]
     ends = [[max(1, len(sequence) * cut // CUTS) for cut in range(1, CUTS + 1)] for sequence in sequences]
     place = next(policy.model.parameters()).device  # the host, if a launch that shards keeps it there
     ids, mask = pad(sequences, policy.pad_id, "right", place)
-    with torch.inference_mode(), evaluating(policy.model):
+    with torch.no_grad(), evaluating(policy.model):  # inference_mode would spoil what shards are gathered into
         hidden = hidden_states(policy.model, ids, mask)
         last = torch.stack([row[[end - 1 for end in own]] for row, own in zip(hidden, ends, strict=True)]).flatten(0, 1)
         logprobs = project(policy.model, last).float().log_softmax(-1).cpu()
@@ -220,8 +261,8 @@ class VllmSampler:
         engine: VllmEngine,
         policy: CheckpointPolicy,
         proof: Proof,
+        earlier: Sequence[Proof],
         adapter: Adapter | None,
-        earlier: Sequence[Proof] = (),
     ):
         self.engine = engine
         self.earlier = earlier

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import torch
@@ -43,6 +44,15 @@ def test_an_update_is_loaded_as_it_was_saved(tmp_path: Path) -> None:
     assert loaded.factors.keys() == update.factors.keys()
     for path, factors in update.factors.items():
         assert all(map(torch.equal, loaded.factors[path], factors))
+
+
+def test_equal_updates_make_equal_files_in_all_processes(tmp_path: Path) -> None:
+    """They are named by a digest of those."""
+    (update,) = trained(tiny_policy(), 1, r=4).updates
+    update.save(tmp_path)
+    modules = json.loads((tmp_path / "adapter_config.json").read_text())["target_modules"]
+    assert len(modules) > 5
+    assert modules == sorted(modules), "in no order of a set's, which each process has its own of"
 
 
 def test_weights_that_are_trained_whole_have_no_updates(tmp_path: Path) -> None:

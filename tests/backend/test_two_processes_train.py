@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from subprocess import PIPE, Popen
@@ -14,10 +14,12 @@ from subprocess import PIPE, Popen
 import pytest
 import tasks
 import torch
+from fake_vllm import FakeVllm
 from launches import Results, finish
 from places import ROOT, SUPPORT
 
 from afarm.backend.trl_bridge import LengthSortedSteps, ShardBatches
+from afarm.testing import tiny_policy
 
 pytestmark = pytest.mark.xdist_group("two processes")
 
@@ -36,6 +38,16 @@ HELD = {
 """Copies that a process holds when it logs: whole policies on the host, shards of policies, shards of reward models.
 A trained one has weights and two moments; the policy that SFT, DPO and the reward model start from waits on the host,
 and PPO reads both."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def servers() -> Iterator[None]:
+    """Two vLLM servers of this process's, for two processes and for one."""
+    with FakeVllm(tiny_policy()) as server, FakeVllm(tiny_policy()) as stale, pytest.MonkeyPatch.context() as patch:
+        stale.stale = True
+        patch.setenv(tasks.SERVER, server.url)
+        patch.setenv(tasks.STALE_SERVER, stale.url)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -63,7 +63,9 @@ def test_a_server_leaves_one_process_its_own_copy_and_no_cache() -> None:
     assert "--set backend.device=cpu for this stage" in str(alone["change"])
 
 
-def test_shards_of_adapters_are_sampled_by_no_server() -> None:
-    arguments = ["memory", "--recipe", "paper-lora", "--method", "ppo", "--gpus", "2", *SERVED]
-    result = CliRunner().invoke(make_app(), arguments)
-    assert "a server takes no shards of adapters. --set backend.sampler=torch, or --gpus 1" in str(result.exception)
+def test_no_process_holds_a_whole_policy_if_a_server_samples_the_adapters_of_shards() -> None:
+    trained = ("--recipe", "paper-lora", "--method", "ppo", "--gpus", "2")
+    by_torch, by_server = rows(*trained)["train ppo"], rows(*trained, *SERVED)["train ppo"]
+    assert by_torch["moment"] == "sampling"
+    assert (by_server["moment"], by_server["cache"]) == ("reading", 0)
+    assert by_server["gathered"] < by_torch["gathered"] / 4

@@ -14,7 +14,7 @@ import json
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from afarm import Decoding
-from afarm.backend import CheckpointPolicy, TorchSampler, quiet_transformers
+from afarm.backend import CheckpointPolicy, TorchSampler, pad, quiet_transformers
 
 Fault = int | str | Callable[[], None] | None
 
@@ -179,15 +179,20 @@ class FakeVllm:
         if model is None:
             return refusal(404, f"The model `{body['model']}` does not exist.")
         if is_proof:
-            return 200, {"choices": [self._read(model, i, row) for i, row in enumerate(body["prompt"])]}
+            return 200, {"choices": self._read(model, body["prompt"])}
         self.requests.append(body)
         return 200, {"choices": [self._continue(model, body)]}
 
-    def _read(self, model: Any, index: int, row: list[int]) -> Mapping[str, Any]:
+    def _read(self, model: Any, rows: Sequence[list[int]]) -> list[Mapping[str, Any]]:
+        ids, _ = pad(rows, self.policy.pad_id, "right", torch.device("cpu"))
         with self._computing, torch.inference_mode():
-            best = model(torch.tensor([row])).logits[0, -1].log_softmax(-1).topk(20)
-        top = {f"token_id:{i}": value for i, value in zip(best.indices.tolist(), best.values.tolist(), strict=True)}
-        return {"index": index, "token_ids": [best.indices[0].item()], "logprobs": {"top_logprobs": [top]}}
+            logits = model(ids).logits  # no token sees the pads behind it
+        choices: list[Mapping[str, Any]] = []
+        for index, row in enumerate(rows):
+            best = logits[index, len(row) - 1].log_softmax(-1).topk(20)
+            top = {f"token_id:{i}": value for i, value in zip(best.indices.tolist(), best.values.tolist(), strict=True)}
+            choices.append({"index": index, "token_ids": [best.indices[0].item()], "logprobs": {"top_logprobs": [top]}})
+        return choices
 
     def _continue(self, model: Any, body: Mapping[str, Any]) -> Mapping[str, Any]:
         decoding = Decoding(body["temperature"], body["top_p"], body["max_tokens"], 1, 1)

@@ -22,19 +22,22 @@ from forks import SHARDED, together
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from afarm.backend import Backend, CheckpointPolicy
+from afarm.backend import Backend, CheckpointPolicy, Sampler, SamplingEngine, is_sharded
 from afarm.core.config import BackendConfig
+from afarm.core.errors import ModelError
 from afarm.core.interfaces import Decoding, Method, MethodInputs, TrainContext
 from afarm.core.records import JudgedPair, Output, Pair, Preference
 from afarm.experiment.process_info import ProcessInfo
 from afarm.storage.checkpoints import DirectoryCheckpoints, FollowedCheckpoints
-from afarm.testing.contexts import KeyedReward
+from afarm.testing.contexts import KeyedReward, judge_context
 from afarm.testing.examples import make_instructions
 from afarm.testing.models import tiny_policy, tiny_reward_model
 from afarm_plugins.dpo import DPOConfig
 from afarm_plugins.quark import QuarkConfig
 from afarm_plugins.reward_model import RewardModelConfig
 from afarm_plugins.sft import SFTConfig
+from afarm_plugins.vllm.config import VllmConfig
+from afarm_plugins.vllm.engine import VllmEngine
 
 PROCESS = ProcessInfo()
 INSTRUCTIONS = make_instructions(13)
@@ -87,18 +90,25 @@ def prefer_long(pairs: Sequence[Pair], *, noiseless: bool = False) -> list[Prefe
     return [Preference(pair.id, float(len(pair.output_2) > len(pair.output_1))) for pair in pairs]
 
 
-def own_policy() -> CheckpointPolicy:
+def own_policy(engine: SamplingEngine | None = None) -> CheckpointPolicy:
     """The policy to start from, as a launch loads it that may shard."""
     policy = tiny_policy()
-    policy.backend = Backend(BackendConfig(device="cpu"), sharded=PROCESS.sharded)
+    policy.backend = Backend(BackendConfig(device="cpu"), sharded=PROCESS.sharded, engine=engine)
     return policy
 
 
-def method(made: Method, directory: Path, stop_after: int | None = None, *, reads_tokens: bool = False) -> Trained:
+def method(
+    made: Method,
+    directory: Path,
+    stop_after: int | None = None,
+    *,
+    reads_tokens: bool = False,
+    engine: SamplingEngine | None = None,
+) -> Trained:
     """Trained on the tiny data; with `stop_after` that many steps of it, as far as the checkpoint then."""
     rows: list[dict[str, float]] = []
     before = held_bytes()
-    start = own_policy()
+    start = own_policy(engine)
     inputs = MethodInputs(
         start,
         preferences=preferences(),
@@ -265,6 +275,40 @@ def quark_only_adapters_even(directory: Path) -> Trained:
     return method(Quark(QuarkConfig(**settings)), directory)
 
 
+class WatchedEngine(VllmEngine):
+    """A server's, which is to be asked of shards where there are some: no process has gathered the policy for it."""
+
+    def sampler(self, policy: CheckpointPolicy) -> Sampler:
+        assert is_sharded(policy.model) == PROCESS.sharded
+        return super().sampler(policy)
+
+
+def by_server(variable: str) -> SamplingEngine:
+    """The engine of the server whose address this environment variable holds."""
+    return WatchedEngine(VllmConfig(max_concurrency=4), os.environ[variable], judge_context())
+
+
+def ppo_by_server(directory: Path) -> Trained:
+    """Adapters, sampled by a vLLM server; the checkpoint is chosen by an annotator."""
+    from afarm_plugins.ppo import PPO, PPOConfig
+
+    settings = {**PPO_SETTINGS, "rollout_batch_size": 12, "mini_batch_size": 8}
+    return method(PPO(PPOConfig(**settings, lora={"r": 2})), directory, engine=by_server(SERVER))
+
+
+def ppo_by_stale_server(directory: Path) -> Trained:
+    """The server does not follow the second step, which all processes are told."""
+    from afarm_plugins.ppo import PPO, PPOConfig
+
+    config = PPOConfig(**{**PPO_SETTINGS, "rollout_batch_size": 12, "mini_batch_size": 8}, lora={"r": 2})
+    with pytest.raises(ModelError, match="holds other weights than the policy"):
+        method(PPO(config), directory, engine=by_server(STALE_SERVER))
+    return Trained({})
+
+
+SERVER, STALE_SERVER = "TEST_VLLM_URL", "TEST_STALE_VLLM_URL"
+"""Environment variables with the addresses of two vLLM servers of the tiny policy."""
+
 Task = Callable[..., Trained]
 TASKS: Mapping[str, Task] = {
     "sft": sft,
@@ -274,6 +318,7 @@ TASKS: Mapping[str, Task] = {
     "quark": quark,
     "ppo": ppo,
     "ppo_shared": ppo_shared,
+    "ppo_by_server": ppo_by_server,
 }
 SHARDED_TASKS: Mapping[str, Task] = {
     "sft": sft,
@@ -288,6 +333,8 @@ SHARDED_TASKS: Mapping[str, Task] = {
     "ppo_shared_even": ppo_shared_even,
     "quark_adapters_even": quark_adapters_even,
     "quark_only_adapters_even": quark_only_adapters_even,
+    "ppo_by_server": ppo_by_server,
+    "ppo_by_stale_server": ppo_by_stale_server,
 }
 ALL = {**TASKS, **SHARDED_TASKS}
 STOPPED, SHARDED_STOPPED = ("sft", "quark", "ppo"), ("sft", "dpo_adapters", "ppo_even", "quark_even")
