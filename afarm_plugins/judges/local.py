@@ -8,6 +8,7 @@ still tell which label is likelier. No torch here; the model itself is in `local
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +34,8 @@ from afarm_plugins.judges.settings import LocalConfig
 
 if TYPE_CHECKING:
     from afarm_plugins.judges.local_model import LocalModel
+
+logger = logging.getLogger(__name__)
 
 Waiting = tuple[ChatRequest, "asyncio.Future[Completion]"]
 
@@ -72,7 +75,8 @@ class LocalJudge(Judge):
         The chat template is among the model's files. A file that has moved is the same model.
         """
         path = local_path(self.spec)
-        precision = self._context.backend().config.result_fields()
+        backend = self._context.backend().config.result_fields()
+        precision = {name: value for name, value in backend.items() if name != "sampler"}  # which is for policies
         what = [model_identity(self.spec), self.config.result_fields(), precision, self._context.source]
         return f"local:{path.name if path else self.spec}@{seeding.digest(what, length=12)}"
 
@@ -142,8 +146,16 @@ class LocalJudge(Judge):
         if self._model is None:
             from afarm_plugins.judges.local_model import LocalModel
 
+            backend = self._context.backend()
+            if not backend.engine.runs_here:
+                logger.warning(
+                    "the judge local:%s answers by torch in this process: backend.sampler is for policies, whose model "
+                    "the server holds. Have a judge's model served by one of its own: --judge "
+                    "openai-compatible:MODEL@URL/v1",
+                    self.spec,
+                )
             with _named_by_judge(self.spec):
-                self._model = LocalModel(self.spec, self._context.backend())
+                self._model = LocalModel(self.spec, backend)
         started = time.monotonic()
         model = self._model
         answers = model.weigh(requests) if self.config.answer == "probabilities" else model.write(requests)

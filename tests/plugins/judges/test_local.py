@@ -21,13 +21,15 @@ from afarm.core.records import Instruction, Message, Pair
 from afarm.judging.client import JudgeClient
 from afarm.judging.ledger import Ledger
 from afarm.testing import check_judge
-from afarm.testing.contexts import KeyedReward
+from afarm.testing.contexts import KeyedReward, judge_context
 from afarm.testing.models import tiny_policy
 from afarm_plugins.annotators.pool import PoolAnnotator
 from afarm_plugins.annotators.settings import PoolConfig
 from afarm_plugins.judges.local import LocalJudge
 from afarm_plugins.judges.local_model import FAVOURED_BIAS, LocalModel, without_system_turn
 from afarm_plugins.judges.settings import LocalConfig
+from afarm_plugins.vllm.config import VllmConfig
+from afarm_plugins.vllm.engine import VllmEngine
 
 
 def word_tokenizer(chat: bool = True) -> Any:
@@ -111,6 +113,23 @@ def test_keeps_the_promises_of_a_judge(tmp_path: Path) -> None:
         .replace('"max_position_embeddings": 64', '"max_position_embeddings": 512')
     )
     check_judge(make(path), answers=True)
+
+
+def test_a_judge_of_this_process_says_that_the_policies_server_does_not_serve_it(
+    model: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = VllmEngine(VllmConfig(version="0.32.0"), "http://127.0.0.1:1", judge_context())
+    expected = [completion.text for completion in answers(make(model), requests(3))]
+    assert caplog.messages == []
+    config = BackendConfig(device="cpu", sampler="vllm@http://127.0.0.1:1")
+    judge = LocalJudge(
+        model, LocalConfig(), replace(judge_context(), backend=lambda: Backend(config, engine=engine), source="here")
+    )
+    assert judge.identity == make(model).identity
+    assert [completion.text for completion in answers(judge, requests(3))] == expected
+    (warned,) = caplog.messages
+    assert f"local:{model} answers by torch" in warned
+    assert "--judge openai-compatible:MODEL@URL/v1" in warned
 
 
 def test_answers_do_not_depend_on_what_shares_the_batch(model: str) -> None:

@@ -11,7 +11,16 @@ from fake_vllm import FakeVllm
 
 from afarm import Decoding, LoraConfig, ModelError, seeding
 from afarm.backend import CheckpointPolicy, Generation, Sampler, TorchEngine
-from afarm.testing import MetricsRecorder, judge_context, tiny_config, tiny_inputs, tiny_policy, train_context
+from afarm.testing import (
+    MetricsRecorder,
+    judge_context,
+    make_instructions,
+    tiny_config,
+    tiny_inputs,
+    tiny_policy,
+    train_context,
+)
+from afarm_plugins.best_of_n.method import BestOfN, BestOfNConfig
 from afarm_plugins.expert_iteration import ExpertIteration, ExpertIterationConfig
 from afarm_plugins.ppo import PPO, PPOConfig
 from afarm_plugins.quark import Quark, QuarkConfig
@@ -80,6 +89,21 @@ def test_metrics_are_those_of_torch_with_the_same_draws(
     assert [step for step, _ in by_server.lines] == [step for step, _ in by_torch.lines]
     for (_, own), (_, expected) in zip(by_server.lines, by_torch.lines, strict=True):
         assert own == pytest.approx(expected, rel=1e-3, abs=1e-4)
+
+
+def test_the_best_of_n_draws_are_those_of_torch(server: FakeVllm, tmp_path: Path) -> None:
+    def chosen(engine: Any) -> list[tuple[Sequence[int], float]]:
+        method = BestOfN(BestOfNConfig(n=4))
+        inputs = tiny_inputs(method.needs)
+        inputs.start.backend.engine = engine
+        policy = method.train(inputs, train_context(tmp_path))
+        samples = policy.sample(make_instructions(3), Decoding(max_new_tokens=6, n=2), seed=5)
+        return [(sample.token_ids, sample.score) for sample in samples]
+
+    by_server, by_torch = chosen(engine(server)), chosen(DrawsOfRequests())
+    assert len(server.requests) == 3 * 2 * 4
+    assert [tokens for tokens, _ in by_server] == [tokens for tokens, _ in by_torch]
+    assert [score for _, score in by_server] == pytest.approx([score for _, score in by_torch], abs=1e-4)
 
 
 def test_training_ends_at_the_first_step_whose_weights_the_server_does_not_hold(
