@@ -156,16 +156,16 @@ class FakeVllm:
     def _load(self, name: str, path: str) -> tuple[int, Any]:
         from peft import PeftModel
 
-        if name in self.adapters:
-            return refusal(400, f"The lora adapter '{name}' has already been loaded.")
         with self._computing, quiet_transformers():
+            if name in self.adapters:
+                return refusal(400, f"The lora adapter '{name}' has already been loaded.")
             adapted = PeftModel.from_pretrained(copy.deepcopy(self.base), path).eval()
-        if (rank := adapted.peft_config["default"].r) > self.max_lora_rank:
-            return refusal(500, f"LoRA rank {rank} is greater than max_lora_rank {self.max_lora_rank}.")
-        first = next(iter(self.adapters.values()), adapted)
-        self.adapters[name] = first if self.stale else adapted
-        self.loaded.append(name)
-        return 200, {}
+            if (rank := adapted.peft_config["default"].r) > self.max_lora_rank:
+                return refusal(500, f"LoRA rank {rank} is greater than max_lora_rank {self.max_lora_rank}.")
+            first = next(iter(self.adapters.values()), adapted)
+            self.adapters[name] = first if self.stale else adapted
+            self.loaded.append(name)
+            return 200, {}
 
     def _complete(self, body: Mapping[str, Any]) -> tuple[int, Any]:
         is_proof = body["logprobs"] > 0

@@ -288,19 +288,21 @@ def by_server(variable: str) -> SamplingEngine:
     return WatchedEngine(VllmConfig(max_concurrency=4), os.environ[variable], judge_context())
 
 
+SERVED: Mapping[str, Any] = {**PPO_SETTINGS, "total_steps": 2, "rollout_batch_size": 12, "mini_batch_size": 8}
+
+
 def ppo_by_server(directory: Path) -> Trained:
     """Adapters, sampled by a vLLM server; the checkpoint is chosen by an annotator."""
     from afarm_plugins.ppo import PPO, PPOConfig
 
-    settings = {**PPO_SETTINGS, "rollout_batch_size": 12, "mini_batch_size": 8}
-    return method(PPO(PPOConfig(**settings, lora={"r": 2})), directory, engine=by_server(SERVER))
+    return method(PPO(PPOConfig(**SERVED, lora={"r": 2})), directory, engine=by_server(SERVER))
 
 
 def ppo_by_stale_server(directory: Path) -> Trained:
     """The server does not follow the second step, which all processes are told."""
     from afarm_plugins.ppo import PPO, PPOConfig
 
-    config = PPOConfig(**{**PPO_SETTINGS, "rollout_batch_size": 12, "mini_batch_size": 8}, lora={"r": 2})
+    config = PPOConfig(**SERVED, lora={"r": 2})
     with pytest.raises(ModelError, match="holds other weights than the policy"):
         method(PPO(config), directory, engine=by_server(STALE_SERVER))
     return Trained({})
