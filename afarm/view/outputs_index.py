@@ -116,6 +116,9 @@ class OutputsIndex:
         self.flagged = bytearray(len(self))
         self.members_counted = Counter(self.members)
         self.ready.set()
+        if any(self.known.values()):
+            for descending in (True, False):  # the order that is asked for first
+                self.ordered("margin", descending)
         if len(self) <= FLAGGED_AT_ONCE:
             self.flag()
 
