@@ -20,7 +20,7 @@ from afarm import (
     StudyTable,
 )
 from afarm_plugins.studies import SweepConfig
-from afarm_plugins.studies.over_seeds import grouped, over_seeds, shown
+from afarm_plugins.studies.over_seeds import gap_by_seed, grouped, over_seeds, shown
 
 METHOD = "method"
 
@@ -52,11 +52,17 @@ class Sweep(Study):
     def analyse(self, finished: Sequence[FinishedRun]) -> Findings:
         figures = shown(finished)
         groups = grouped(finished, *self.axes)
+        axis, values_of_axis = next(iter(self.axes.items()))
+        first = as_number(values_of_axis[0])
         columns = {**dict.fromkeys(self.axes, ""), "seeds": "d", **dict(figures.values())}
-        rows = [
+        rows: list[list[str | int | Bounded | None]] = [
             [*map(_text, values), len(runs), *(over_seeds(runs, name) for name in figures)]
             for values, runs in groups.items()
         ]
+        if len(values_of_axis) > 1 and "win_rate" in figures:
+            columns[f"win rate less {axis}={_text(first)}"] = "+.1f"
+            for row, ((value, *rest), runs) in zip(rows, groups.items(), strict=True):
+                row.append(None if value == first else gap_by_seed(runs, groups.get((first, *rest), ())))
         table = StudyTable("sweep", f"By {' and '.join(self.axes)}, with 95% intervals", columns, rows)
         plots = [self._plot(name, head, groups) for name, (head, _) in figures.items() if name in ("win_rate", "kl")]
         return Findings([table], plots, _notes(finished, rows))
@@ -132,4 +138,5 @@ def _notes(finished: Sequence[FinishedRun], rows: Sequence[object]) -> list[str]
         "seeds (Student's, of the mean)" if seeds > 1 else "the instructions of one seed: another seed may differ more"
     )
     chosen = "The best of several values is too high by chance: report it from other seeds, or choose with afarm tune."
-    return [f"Intervals are over {over}.", *([chosen] if len(rows) > 1 else [])]
+    paired = "Differences in win rate are paired by seed." if seeds > 1 and len(rows) > 1 else ""
+    return [f"Intervals are over {over}.", *filter(None, [paired, chosen if len(rows) > 1 else ""])]

@@ -45,10 +45,21 @@ def test_means_are_over_seeds_with_students_interval() -> None:
     assert rate == pytest.approx((52, 52 - 12.706 * 2, 52 + 12.706 * 2), abs=0.01)  # t(1) times s / √2 = 2
 
 
+def test_differences_from_the_first_value_are_paired_by_seed() -> None:
+    """Over two seeds, each combination of the other settings with its own first value."""
+    sweep = Sweep(SweepConfig(values=["dpo.beta=0.1,1", "method=dpo,ppo"]))
+    [table] = sweep.analyse(finished(sweep, [50, 54, 60, 61, 55, 57, 59, 64])).tables
+    assert table.columns["win rate less dpo.beta=0.1"] == "+.1f"
+    gaps = {(row[0], row[1]): row[-1] for row in table.rows}
+    assert gaps["0.1", "dpo"] is gaps["0.1", "ppo"] is None
+    assert gaps["1", "dpo"] == pytest.approx((4, 4 - 12.706, 4 + 12.706), abs=0.01)  # 5 and 3: t(1) times 1
+    assert gaps["1", "ppo"] == pytest.approx((1, 1 - 12.706 * 2, 1 + 12.706 * 2), abs=0.01)  # −1 and 3
+
+
 def test_of_a_single_seed_the_interval_is_that_over_instructions() -> None:
     sweep = Sweep(SweepConfig(values=["dpo.beta=0.1,1"]))
     findings = sweep.analyse(finished(sweep, [50]))
-    assert findings.tables[0].rows == [["0.1", 1, Bounded(50, 46, 54)]]
+    assert findings.tables[0].rows == [["0.1", 1, Bounded(50, 46, 54), None]]
     assert "the instructions of one seed" in findings.notes[0]
 
 
