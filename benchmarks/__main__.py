@@ -37,6 +37,7 @@ NAMES = {
     "sft": "afarm's SFT",
     "plain-sft": "plain training loop",
     "products": "the products alone",
+    "sft-products": "the products alone, forward and backward",
 }
 HEAVY = "torch transformers openai anthropic"
 
@@ -117,7 +118,7 @@ def throughput(repeats: int) -> list[str]:
 def precisions(repeats: int) -> list[str]:
     """SmolLM2 in float32 and bfloat16 beside plain transformers and the products alone, one thread, in turn."""
     lines = ["| work | precision | side | tokens per CPU second | of plain | of float32 |", "|---|---|---|---|---|---|"]
-    for works in (("sample", "generate", "products"), ("sft", "plain-sft")):
+    for works in (("sample", "generate", "products"), ("sft", "plain-sft", "sft-products")):
         rates: dict[tuple[str, str], list[float]] = {}
         for _ in range(repeats):
             for work in works:

@@ -2,14 +2,14 @@
 
     python -m benchmarks.learning_curve --seeds 1
 
-prints the table of docs/notes/toy-results.md, from which the recipe's number of pairs is chosen. No method runs. Every
-other setting is the recipe's; finished parts are reused, so it can be stopped and started again.
+prints the table of docs/notes/toy-results.md, from which the recipe's number of pairs is chosen; the part `curve` of
+`benchmarks.toy_results` writes it there. No method runs. Every other setting is the recipe's; finished parts are
+reused, so it can be stopped and started again.
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
 import statistics
 import sys
 from collections.abc import Sequence
@@ -21,23 +21,11 @@ from benchmarks.label_quality import HELD_OUT, label_accuracy, reward_accuracy
 PAIRS = (1000, 2000, 4000, 8000, 16000)
 
 
-def measure_at(pairs: int, seed: int, output_dir: Path, settings: Sequence[str]) -> tuple[float, float, float]:
-    """Measure labels and reward model against gold in percent, and the processor's seconds that making both took."""
+def measure_at(pairs: int, seed: int, output_dir: Path, settings: Sequence[str]) -> tuple[float, float]:
+    """Measure labels and reward model against gold, in percent."""
     sizes = [f"toy.preference={max(PAIRS) + HELD_OUT}", f"rows.preference={pairs}"]
     with Farm("toy", seed=seed, output_dir=output_dir, settings=[*settings, *sizes]) as farm:
-        farm.sft()
-        began = _seconds()
-        labels = label_accuracy(farm, farm.annotate())
-        farm.fit_reward()
-        passed = _seconds() - began
-        return labels, reward_accuracy(farm), passed
-
-
-def _seconds() -> float:
-    return sum(
-        usage.ru_utime + usage.ru_stime
-        for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    )
+        return label_accuracy(farm, farm.annotate()), reward_accuracy(farm)
 
 
 def main() -> None:
@@ -47,12 +35,12 @@ def main() -> None:
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--output-dir", type=Path, default=Path("afarm-runs/learning-curve"))
     arguments = parser.parse_args()
-    print("| pairs | labels | reward model | CPU seconds |\n|---|---|---|---|")
+    print("| pairs | labels | reward model |\n|---|---|---|")
     for pairs in arguments.pairs:
         rows = [measure_at(pairs, seed, arguments.output_dir, arguments.settings) for seed in arguments.seeds]
-        labels, model, seconds = (statistics.fmean(column) for column in zip(*rows, strict=True))
+        labels, model = (statistics.fmean(column) for column in zip(*rows, strict=True))
         sys.stderr.write(f"{pairs} pairs, by seed: {', '.join(f'{row[1]:.1f}' for row in rows)}\n")
-        print(f"| {pairs:,} | {labels:.1f} | {model:.1f} | {seconds:.0f} |", flush=True)
+        print(f"| {pairs:,} | {labels:.1f} | {model:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

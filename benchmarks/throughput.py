@@ -27,13 +27,15 @@ from afarm.storage.checkpoints import DirectoryCheckpoints
 from afarm_plugins.sft import SFT, SFTConfig
 
 SMOL = Path(".cache/smollm2.gguf")
+SAMPLING = ("sample", "generate", "best-of", "generate-n", "products")
+TRAINING = ("sft", "plain-sft", "sft-products")
 LORA = {"r": 16, "alpha": 32}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model", choices=["toy", "smol"])
-    parser.add_argument("work", choices=["sample", "generate", "best-of", "generate-n", "sft", "plain-sft", "products"])
+    parser.add_argument("work", choices=[*SAMPLING, *TRAINING])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     arguments = parser.parse_args()
@@ -48,6 +50,7 @@ def main() -> None:
         "sft": lambda: sft(policy, rows, arguments.model),
         "plain-sft": lambda: plain_sft(policy, rows, arguments.model),
         "products": lambda: products(policy, SIZES[arguments.model]["batch"]),
+        "sft-products": lambda: sft_products(policy, rows, arguments.model),
     }[arguments.work]
     if arguments.work in ("generate", "generate-n", "plain-sft"):
         policy.model.set_attn_implementation("sdpa")  # transformers' own, which half precision does not get from us
@@ -234,6 +237,29 @@ def plain_sft(policy: CheckpointPolicy, rows: Sequence[Output], model: str) -> i
         network(input_ids=batch.input_ids, attention_mask=batch.attention_mask, labels=labels).loss.backward()
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
+    return tokens_of(policy, used)
+
+
+def sft_products(policy: CheckpointPolicy, rows: Sequence[Output], model: str) -> int:
+    """Tokens of the same epoch's products alone: frozen matrices forwards, and backwards to their inputs' gradients.
+
+    The head's are of the responses, whose loss it is. Adapters and attention are left out.
+    """
+    size = SIZES[model]
+    used = list(rows[: size["train"]])
+    head = policy.model.get_output_embeddings().weight
+    weights = [m.weight.detach() for m in policy.model.modules() if isinstance(m, torch.nn.Linear)]
+    backwards = {weight: weight.t().contiguous() for weight in weights}
+    encoded, _ = policy.template.encode([r.instruction for r in used], [r.output for r in used], 512)
+    with torch.inference_mode():
+        for begin in range(0, len(encoded), size["train_batch"]):
+            chunk = encoded[begin : begin + size["train_batch"]]
+            responses = sum(len(response) for _, response in chunk)
+            everything = responses + sum(len(prompt) for prompt, _ in chunk)
+            for weight in weights:
+                tokens = responses if weight.shape == head.shape else everything
+                after = cpu.product(torch.ones(tokens, weight.shape[1], dtype=weight.dtype), weight)
+                cpu.product(after, backwards[weight])
     return tokens_of(policy, used)
 
 

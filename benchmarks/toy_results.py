@@ -2,7 +2,8 @@
 
 Writes the marked parts of docs/notes/toy-results.md and the plots beside it, from the runs under `--output-dir`. Those
 that are not there yet are made, by the toy recipe as it stands; so it can be stopped and started again, and a change of
-code or settings makes anew what it concerns. `--parts` makes some of them. Plots need Matplotlib (the extra `plots`).
+code or settings makes anew what it concerns. `--parts` makes some of them, `--seeds` takes others than a part's own.
+Plots need Matplotlib (the extra `plots`).
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ from pathlib import Path
 from afarm import Farm, Result
 from afarm.evaluation.metrics import main_metric
 from afarm.statistics import correlation, paired_differences
+from benchmarks import toy_studies
 from benchmarks.label_quality import label_accuracy, mean_gold, reward_accuracy
+from benchmarks.learning_curve import PAIRS, measure_at
 from benchmarks.toy_plots import half_interval, over_seeds, plot_points
 
 PAGE = Path("docs/notes/toy-results.md")
 SEEDS = (1, 2, 3, 4, 5)
+FEWER_SEEDS = SEEDS[:3]
 PAPER = {
     "ppo": "PPO",
     "dpo": "DPO",
@@ -45,13 +49,15 @@ Figures = Mapping[str, Sequence[float]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    parser.add_argument("--seeds", type=int, nargs="+")
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--output-dir", type=Path, default=Path("afarm-runs/toy-results"))
     parser.add_argument("--page", type=Path, default=PAGE)
     arguments = parser.parse_args()
     for name in arguments.parts:
-        write_part(arguments.page, name, PARTS[name](arguments.seeds, arguments.output_dir, arguments.page.parent))
+        make, seeds = PARTS[name]
+        lines = make(arguments.seeds or seeds, arguments.output_dir, arguments.page.parent)
+        write_part(arguments.page, name, lines)
 
 
 def write_part(page: Path, name: str, lines: Sequence[str]) -> None:
@@ -175,11 +181,31 @@ def labels(seeds: Sequence[int], output_dir: Path, plots: Path) -> list[str]:
     ]
 
 
-PARTS: Mapping[str, Callable[[Sequence[int], Path, Path], list[str]]] = {
-    "board": board,
-    "labels": labels,
+# ------------------------------------------------------------------------------------------------ the curve
+
+
+def curve(seeds: Sequence[int], output_dir: Path, plots: Path) -> list[str]:
+    """Table how often labels and reward model are right, by the number of pairs; of the most with two seeds."""
+    lines = ["| pairs | seeds | labels | reward model |", "|---|---|---|---|"]
+    for pairs in PAIRS:
+        used = seeds[:2] if pairs == PAIRS[-1] else seeds
+        columns = zip(*(measure_at(pairs, seed, output_dir, ()) for seed in used), strict=True)
+        lines.append(f"| {pairs:,} | {len(used)} | {' | '.join(over_seeds(values, '.1f') for values in columns)} |")
+    return lines
+
+
+Make = Callable[[Sequence[int], Path, Path], list[str]]
+"""Makes a marked part, from seeds, the directory of runs and that of plots."""
+
+PARTS: Mapping[str, tuple[Make, Sequence[int]]] = {
+    "board": (board, SEEDS),
+    "labels": (labels, SEEDS),
+    "value-init": (toy_studies.value_init, SEEDS),
+    "curve": (curve, FEWER_SEEDS),
+    "best-of-n": (toy_studies.best_of_n, SEEDS),
+    "long-ppo": (toy_studies.long_ppo, FEWER_SEEDS),
 }
-"""What makes each marked part, from seeds, the directory of runs and that of plots."""
+"""Each marked part of the page with its own seeds."""
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from afarm.core.config import Config, changes_result, setting
 from afarm.core.errors import ConfigError
 from afarm.core.hooks import KINDS
 from afarm.core.plugins import Plugins, discover
+from afarm.core.seeding import digest
 from afarm.experiment.farm import Farm
 from afarm.experiment.recipe import Settings, list_overrides, merge, parse_override, read_recipe, recipe_names, resolve
 from afarm.experiment.settings import RunConfig
@@ -431,6 +432,12 @@ def test_the_full_toy_recipe_has_the_papers_numbers_of_instructions(plugins: Plu
     assert {name: getattr(full.run.rows, name) for name in paper} == paper
     assert {name: getattr(sizes, name) for name in paper} == paper
     assert (sizes.validation, sizes.evaluation) == (2000, 805)
+
+
+def test_the_first_editions_recipe_has_the_settings_of_its_time() -> None:
+    """Old figures are had again with it: whoever changes a setting makes it another recipe."""
+    settings = {name: value for name, value in read_recipe("toy-1").items() if name != "summary"}
+    assert digest(settings, length=6) == "76660a"
 
 
 def test_a_model_may_name_a_setting_in_braces(plugins: Plugins, tmp_path: Path) -> None:

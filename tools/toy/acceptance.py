@@ -71,26 +71,48 @@ def measure(model: Any, encoder: Encoder) -> dict[str, float]:
 
     Takes about half a minute of one core.
     """
+    base = MeasuredBase.of(model, encoder)
+    return {**base.figures, **measure_sft(base, quick_sft(model, encoder, ToyDataset().load("sft")))}
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredBase:
+    """A base model's own figures, and its answers to the validation split, for any SFT to be held against."""
+
+    encoder: Encoder
+    answers: Sequence[str]
+    figures: Mapping[str, float]
+
+    @classmethod
+    def of(cls, model: Any, encoder: Encoder) -> MeasuredBase:
+        """Measure a base model."""
+        dataset = ToyDataset()
+        instructions = [row.instruction for row in dataset.load("validation")]
+        held_out = [row.instruction for split in ("evaluation", "validation") for row in dataset.load(split)]
+        verdicts = verdict_ability(model, encoder, held_out)
+        in_text = sample(model, RunningText(encoder.tokenizer), instructions, 1.0)
+        figures = {
+            "AUC of verdicts, wrong core": verdicts["wrong core"],
+            "AUC of verdicts, slips": verdicts["slip in an answer with a right core"],
+            "right cores of the base in running text": right_cores(instructions, in_text),
+        }
+        return cls(encoder, sample(model, encoder, instructions, 0.7), figures)
+
+
+def measure_sft(base: MeasuredBase, sft: Any) -> dict[str, float]:
+    """Measure what is bounded of a model after SFT, beside its base."""
     dataset = ToyDataset()
     rows = dataset.load("validation")
     instructions = [row.instruction for row in rows]
-    held_out = [row.instruction for split in ("evaluation", "validation") for row in dataset.load(split)]
-    verdicts = verdict_ability(model, encoder, held_out)
-    sft = quick_sft(model, encoder, dataset.load("sft"))
-    ours, theirs = sample(model, encoder, instructions, 0.7), sample(sft, encoder, instructions, 0.7)
+    theirs = sample(sft, base.encoder, instructions, 0.7)
     chance = Random("acceptance")
     careful = [write_answer(read_task(i.instruction, i.input), CAREFUL, chance) for i in instructions]
     return {
-        "base's win rate against SFT": 100 * expected_wins(instructions, ours, theirs),
-        "SFT's gold above the base's": mean_gold(instructions, theirs) - mean_gold(instructions, ours),
+        "base's win rate against SFT": 100 * expected_wins(instructions, base.answers, theirs),
+        "SFT's gold above the base's": mean_gold(instructions, theirs) - mean_gold(instructions, base.answers),
         "careful authors' gold above SFT's": mean_gold(instructions, careful) - mean_gold(instructions, theirs),
-        "AUC of verdicts, wrong core": verdicts["wrong core"],
-        "AUC of verdicts, slips": verdicts["slip in an answer with a right core"],
-        "right cores of the base in running text": right_cores(
-            instructions, sample(model, RunningText(encoder.tokenizer), instructions, 1.0)
-        ),
         "SFT's characters over its authors'": fmean(map(len, theirs)) / fmean(len(row.output) for row in rows),
-        **annotators(sft, encoder, [row.instruction for row in dataset.load("preference")[:1000]]),
+        **annotators(sft, base.encoder, [row.instruction for row in dataset.load("preference")[:1000]]),
         "SFT's gold": mean_gold(instructions, theirs),
     }
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from afarm_plugins.judges.fitted.candidates import REWARD_MODEL
 from afarm_plugins.judges.fitted.features import FEATURES
 from afarm_plugins.judges.fitted.fit import FitReport
 from afarm_plugins.judges.fitted.measures import Interval, Measured
@@ -69,6 +70,9 @@ def _sections(report: FitReport, provenance: Provenance) -> Iterator[str]:
         if systems:
             yield f"## {heading}"
             yield table(HEADINGS, [figures_row(name, figures) for name, figures in systems.items()])
+    if report.systems and report.kept == REWARD_MODEL:
+        yield "## Systems it never saw"
+        yield "Not measured: a reward model would have to be fitted anew in every fold for each system."
     if report.weights.features:
         yield "## Weights, in log-odds"
         yield _weights(report.weights.features)

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from light_farm import Make
 from transformers import BertConfig, BertModel
 
-from afarm import BuildContext, Instruction, ModelError, Pair
+from afarm import BuildContext, Instruction, ModelError, Output, Pair
 from afarm.cli import main
 from afarm.core.seeding import uniform
 from afarm.testing import annotate_context, check_annotator
@@ -19,6 +20,7 @@ from afarm.testing.models import tiny_policy, tiny_tokenizer
 from afarm_plugins.judges.fitted.annotator import FittedAnnotator
 from afarm_plugins.judges.fitted.encoder import SentenceEncoder
 from afarm_plugins.judges.settings import FittedAnnotatorConfig
+from benchmarks.smol_results import Closeness
 
 
 @pytest.fixture
@@ -146,6 +148,21 @@ def assert_says_what_and_the_remedy(said: str, what: str) -> None:
     assert "sentencepiece" not in flat
 
 
+def test_closeness_is_the_cosine_with_the_data_sets_own_answer_of_each_instruction(encoder: Path, farm: Make) -> None:
+    light = farm()
+    own = light.workspace.data.rows("evaluation")
+    assert len({row.output for row in own}) == 3
+    others = [Output(row.instruction, f"w{5 + place}") for place, row in enumerate(own)]
+    embedding = SentenceEncoder(str(encoder))
+    closeness = Closeness(light, embedding)
+    cosines = [
+        float(np.dot(*embedding.embed([row.output, other.output]))) for row, other in zip(own, others, strict=True)
+    ]
+    assert max(cosines) < 1 - 1e-3
+    assert closeness.gains(others, own) == pytest.approx([1 - cosine for cosine in cosines], abs=1e-6)
+    assert closeness.gains(own[::-1], others[::-1]) == pytest.approx([c - 1 for c in reversed(cosines)], abs=1e-6)
+
+
 # ------------------------------------------------------------------------------------------------- the reward model
 
 
@@ -162,7 +179,10 @@ def test_a_language_model_that_is_not_there_is_told_before_anything_is_fitted(
 
 
 @pytest.mark.slow
-def test_the_reward_model_learns_what_no_feature_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("lora", ["null", "{r: 4, alpha: 16}"])
+def test_the_reward_model_learns_what_no_feature_says(
+    lora: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Fitted in three folds and to all, kept with its files, and opened again by its directory."""
     from afarm import Farm
 
@@ -170,7 +190,12 @@ def test_the_reward_model_learns_what_no_feature_says(tmp_path: Path, capsys: py
     model.mkdir()
     tiny_policy().save(model)
     labels = by_a_word(tmp_path / "labels.jsonl", 240, reward=6.0)
-    sizes = {"num_train_epochs": 6, "learning_rate": 0.01, "head_learning_rate": 0.03, "lora": "null"}
+    rows = [json.loads(line) for line in labels.read_text().splitlines()]
+    named = [
+        {**row, "generator_1": f"system {n % 3}", "generator_2": f"system {3 + n % 2}"} for n, row in enumerate(rows)
+    ]
+    labels.write_text("".join(json.dumps(row) + "\n" for row in named))
+    sizes = {"num_train_epochs": 6, "learning_rate": 0.01, "head_learning_rate": 0.03, "lora": lora}
     settings = [f"bradley_terry.{name}={value}" for name, value in sizes.items()]
     arguments = [labels, "--out", tmp_path / "judge", "--reward-model", model, "--folds", 3, "--json"]
     arguments += ["--output-dir", tmp_path / "runs"]
@@ -178,7 +203,9 @@ def test_the_reward_model_learns_what_no_feature_says(tmp_path: Path, capsys: py
     found = json.loads(capsys.readouterr().out)
     assert found["kept"] == "reward model"
     assert found["beats_length"]
-    assert found["unseen_systems"] == {}
+    assert (len(found["systems"]), found["unseen_systems"]) == (5, {})
+    card = (tmp_path / "judge" / "README.md").read_text()
+    assert "## Systems it never saw\n\nNot measured: a reward model" in card
     assert (tmp_path / "judge" / "reward_model" / "class.json").is_file()
     with Farm(output_dir=tmp_path / "runs", annotator=f"fitted:{tmp_path / 'judge'}") as farm:
         better, worse = "w3 w10 w5", "w4 w10 w5"
