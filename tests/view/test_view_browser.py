@@ -109,7 +109,15 @@ def test_a_hundred_thousand_pairs_and_an_output_of_a_megabyte(browser: Browser, 
         expect(page.locator("#pair .prompt")).to_have_text("task 99999")
         expect(page.locator("#pair .system .text")).to_have_text("kestrel " * 25_000)
         expect(page.locator("#pair .system .cut")).to_contain_text("the first 200,000 of 1,000,000 characters")
-        page.locator("#words").fill("task")
+        held: list[Route] = []
+        page.route("**/data/outputs/large.json?q=task&*", lambda route: held.append(route))
+        with page.expect_request("**/data/outputs/large.json?q=task&*"):
+            page.locator("#words").fill("task")
+        page.keyboard.type(" 04711")  # before there is an answer
+        page.wait_for_timeout(100)
+        held[0].continue_()
+        expect(page.locator("#pair .prompt")).to_have_text("task 04711")
+        page.locator("#words").fill("")
         expect(page.locator("#shown")).to_have_text("100,000 pairs")
         page.locator("#list").focus()
         page.keyboard.press("End")
