@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,27 +13,29 @@ from pathlib import Path
 import pytest
 from launches import finish, launched
 from places import ROOT
+from plugin_site import installed
 from postgres_server import USER, PostgresServer
 from postgres_server import why_not as no_server
+from purchases import purchases
 from s3_server import moto_command, s3_environment
 from two_machines import ADDRESSES, LIMIT, PORT, SETTINGS, TwoMachines, contents, why_not
 from waiting import wait_until
 
 from afarm.core.errors import ConfigError, PluginError
 from afarm.core.plugins import discover
-from afarm.launching.launcher import Launcher
+from afarm.launching.launcher import FarmSpec, Launcher, Needs, Outcome, StageTask, TaskEvent
 from afarm.testing import check_launcher, judge_context
 
-psycopg = pytest.importorskip("psycopg")
+pytest.importorskip("psycopg")
 pytest.importorskip("ray.exceptions", reason="Ray is not installed: make test-cluster")
 pytestmark = pytest.mark.cluster
 
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+Environment = dict[str, str]
 
 
-def launcher(spec: str) -> Launcher:
+def launcher(spec: str, **settings: object) -> Launcher:
     component = discover().get("launchers", "ray")
-    made: Launcher = component.load()(component.settings(), spec, judge_context())
+    made: Launcher = component.load()(component.settings(settings), spec, judge_context())
     return made
 
 
@@ -47,16 +48,36 @@ def test_an_address_that_is_none_is_refused(tmp_path: Path) -> None:
         check_launcher(launcher("nonsense"), tmp_path)
 
 
+def test_what_the_cluster_never_has_is_named_before_the_first_stage(tmp_path: Path) -> None:
+    farm = FarmSpec("", {}, {}, str(tmp_path), str(tmp_path), "", "")
+    for settings, problem in (
+        ({"cpus": 9999}, "a stage asks for 9999 CPUs, which no node of the Ray cluster has"),
+        ({"processes": 9999}, "9999 processes with 1 CPU each, and there is room for"),
+    ):
+        never, told = launcher("", **settings), list[TaskEvent]()
+        task = StageTask("train", "train", "train", (), Needs(never.processes), farm)
+        with pytest.raises(ConfigError, match=problem):
+            never.run([task], lambda task, tell: Outcome(task.id), told.append)
+        assert told == []
+
+
 def test_a_head_that_does_not_answer_is_named_with_what_starts_one(tmp_path: Path) -> None:
     with pytest.raises(PluginError, match=r"nothing answers at 127\.0\.0\.1:1 .*ray start --head --port 1"):
         check_launcher(launcher("127.0.0.1:1"), tmp_path)
 
 
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """That of all processes: with a judge that has a price."""
+    paths = [str(ROOT), *installed(tmp_path_factory.mktemp("site"), "priced")]
+    return {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+
+
 @pytest.fixture
-def machines() -> Iterator[TwoMachines]:
+def machines(environment: Environment) -> Iterator[TwoMachines]:
     if reason := why_not():
         pytest.skip(reason)
-    two = TwoMachines(ENVIRONMENT)
+    two = TwoMachines(environment)
     try:
         yield two
     finally:
@@ -64,14 +85,24 @@ def machines() -> Iterator[TwoMachines]:
 
 
 def command(output_dir: Path, *more: str) -> list[str]:
-    compared = ["compare", "--methods", "best_of_n,feedme,ppo", "--seeds", "42,43", *SETTINGS]
+    compared = ["compare", "--methods", "best_of_n,feedme,ppo", "--seeds", "42,43", "--judge", "priced:gold", *SETTINGS]
     return [sys.executable, "-m", "afarm", *compared, "--output-dir", str(output_dir), *more]
 
 
-def bought(output_dir: Path) -> tuple[int, int]:
-    counted = "select count(*), count(distinct key) from completions"
-    found: tuple[int, int] = sqlite3.connect(output_dir / "ledger.sqlite").execute(counted).fetchone()
-    return found
+def bought(output_dir: Path) -> int:
+    """Return how many answers were bought, each once."""
+    paid, answers = purchases(output_dir / "ledger.sqlite")
+    assert paid == answers > 0
+    return paid
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory, environment: Environment) -> Path:
+    """The output directory of the comparison as one process makes it."""
+    directory = tmp_path_factory.mktemp("alone")
+    own = {**os.environ, **environment}
+    subprocess.run(command(directory), check=True, capture_output=True, env=own, timeout=LIMIT)
+    return directory
 
 
 def wait_for_ppo(output_dir: Path, driver: subprocess.Popen[str], screen: Path) -> None:
@@ -85,9 +116,10 @@ def wait_for_ppo(output_dir: Path, driver: subprocess.Popen[str], screen: Path) 
     wait_until(there)
 
 
-def test_a_comparison_outlives_a_machine_that_dies_in_training(machines: TwoMachines, tmp_path: Path) -> None:
-    alone, together, screen = tmp_path / "alone", tmp_path / "together", tmp_path / "screen"
-    subprocess.run(command(alone), check=True, capture_output=True, env={**os.environ, **ENVIRONMENT}, timeout=LIMIT)
+def test_a_comparison_outlives_a_machine_that_dies_in_training(
+    machines: TwoMachines, alone: Path, tmp_path: Path
+) -> None:
+    together, screen = tmp_path / "together", tmp_path / "screen"
     machines.start_head()
     machines.join(1)
     with screen.open("w") as written:
@@ -146,20 +178,14 @@ def test_all_machines_share_a_ledger_and_a_store_on_servers(
     assert driver.wait(LIMIT) == 0, screen.read_text()
     assert not (together / "ledger.sqlite").exists()
 
-    def purchases() -> tuple[int, int]:
-        with psycopg.connect(server.url("lab")) as db:
-            found = db.execute("SELECT count(*), count(DISTINCT key) FROM afarm.completions").fetchone()
-        assert found is not None
-        return found
-
-    count, keys = purchases()
-    assert count == keys > 0
+    paid, answers = purchases(server.url("lab"))
+    assert paid == answers > 0
     again = machines.begin(1, command(other, *places), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     said, _ = again.communicate(timeout=LIMIT)
     assert again.returncode == 0, said
     assert contents(other) == contents(together)
     assert not [line for line in said.splitlines() if line.startswith("✓") and "reused" not in line], said
-    assert purchases() == (count, keys)
+    assert purchases(server.url("lab")) == (paid, answers)
 
 
 def test_a_check_looks_at_each_machine(machines: TwoMachines, tmp_path: Path) -> None:
