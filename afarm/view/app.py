@@ -338,7 +338,7 @@ def _packed(content: bytes) -> bytes:
 def _tagged(request: Request, content: bytes, kind: str) -> Response:
     """An answer with a mark of its content: who has it already is not sent it again."""
     mark = f'"{hashlib.blake2b(content, digest_size=10).hexdigest()}"'
-    headers = {"etag": mark, "own": "accept-encoding"}
+    headers = {"etag": mark, "vary": "accept-encoding"}
     if request.headers.get("if-none-match") == mark:
         return Response(status_code=304, headers=headers)
     if len(content) > LEAST_PACKED and "gzip" in request.headers.get("accept-encoding", ""):
