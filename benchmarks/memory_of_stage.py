@@ -25,7 +25,17 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.profiler import ProfilerActivity, profile
 
-from afarm import Decoding, Instruction, MethodInputs, Output, TrainContext
+from afarm import (
+    Decoding,
+    Instruction,
+    JudgedPair,
+    MethodInputs,
+    Output,
+    Pair,
+    Preference,
+    Sample,
+    TrainContext,
+)
 from afarm.backend import Backend, CheckpointPolicy, TorchRewardModel
 from afarm.backend.distributed import all_gather_object, broadcast
 from afarm.backend.memory import Held, Workload
@@ -59,9 +69,13 @@ class Watch:
         self._mark: Any = None
         self._before = 0
 
+    @property
+    def began(self) -> bool:
+        return self._profile is not None
+
     def begin(self, moment: str) -> None:
         """Begin a moment, which ends the one before it."""
-        if self._profile is None:
+        if not self.began:
             self._before = held_bytes(self.on_host)
             self._profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
             self._profile.start()
@@ -136,26 +150,67 @@ def context(backend: Backend, directory: Path, log: Any) -> TrainContext:
     return TrainContext(0, directory, backend, checkpoints, log)
 
 
+class Steps:
+    """A log of training by epochs, which watches its second step."""
+
+    def __init__(self, watch: Watch):
+        self.watch = watch
+
+    def __call__(self, step: int, metrics: Mapping[str, float]) -> None:
+        if "loss" in metrics and step == 1:
+            self.watch.begin("learning")
+        if "loss" in metrics and step == 2:
+            self.watch.end()
+
+
+def by_epochs(a: argparse.Namespace) -> dict[str, Any]:
+    """Settings of two steps, with `passes` forward passes in each process."""
+    return {
+        "per_device_train_batch_size": a.rows, "gradient_accumulation_steps": PROCESS.size * a.passes,
+        "max_length": a.tokens, "num_train_epochs": 1, "save_steps": 0, "gradient_checkpointing": a.checkpointing,
+        "lora": {} if a.lora else None,
+    }  # fmt: skip
+
+
+def pairs(a: argparse.Namespace) -> list[JudgedPair]:
+    """As many as two steps take."""
+    count = 2 * a.rows * PROCESS.size * a.passes
+    both = [Pair(Instruction(f"Write {row}."), f"a {x}", f"b {x}") for row, x in enumerate(text(count, a.tokens))]
+    return [JudgedPair(pair, Preference(pair.id, 1.0)) for pair in both]
+
+
 def sft(a: argparse.Namespace, policy: CheckpointPolicy, directory: Path, watch: Watch) -> list[Held]:
-    """Two steps of SFT, with `passes` forward passes in each process."""
     from afarm_plugins.sft import SFT, SFTConfig
 
-    config = SFTConfig(
-        per_device_train_batch_size=a.rows, gradient_accumulation_steps=PROCESS.size * a.passes, max_length=a.tokens,
-        num_train_epochs=1, save_steps=0, gradient_checkpointing=a.checkpointing, lora={} if a.lora else None,
-    )  # fmt: skip
+    config, log = SFTConfig(**by_epochs(a)), Steps(watch)
     answers = text(2 * a.rows * PROCESS.size * a.passes, a.tokens)
     demonstrations = [Output(Instruction(f"Write {row}."), answer, "human") for row, answer in enumerate(answers)]
-    steps = {1: lambda: watch.begin("learning"), 2: watch.end}
     if PROCESS.sharded:
         watch.on_host = [policy.model]
-
-    def log(step: int, metrics: Mapping[str, float]) -> None:
-        if "loss" in metrics:
-            steps[step]()
-
-    SFT(config).train(MethodInputs(policy, demonstrations=demonstrations), context(policy.backend, directory, log))
+    inputs = MethodInputs(policy, demonstrations=demonstrations)
+    SFT(config).train(inputs, context(policy.backend, directory, log))
     return Workload(policy.model.config, policy.backend.config, PROCESS.size).training(config)
+
+
+def dpo(a: argparse.Namespace, policy: CheckpointPolicy, directory: Path, watch: Watch) -> list[Held]:
+    from afarm_plugins.dpo import DPO, DPOConfig
+
+    config, log = DPOConfig(**by_epochs(a)), Steps(watch)
+    if PROCESS.sharded:
+        watch.on_host = [policy.model]
+    inputs = MethodInputs(policy, preferences=pairs(a))
+    DPO(config).train(inputs, context(policy.backend, directory, log))
+    return Workload(policy.model.config, policy.backend.config, PROCESS.size).training(config, pairs=True)
+
+
+def fit_reward(a: argparse.Namespace, policy: CheckpointPolicy, directory: Path, watch: Watch) -> list[Held]:
+    from afarm_plugins.reward_model import RewardModelConfig, UnfittedBradleyTerry
+
+    config, log = RewardModelConfig(**by_epochs(a), eval_fraction=0), Steps(watch)
+    if PROCESS.sharded:
+        watch.on_host = [policy.model]
+    UnfittedBradleyTerry.fit(pairs(a), policy, config, context(policy.backend, directory, log))
+    return Workload(policy.model.config, policy.backend.config, PROCESS.size).training(config, scores=True)
 
 
 def sample(a: argparse.Namespace, policy: CheckpointPolicy, directory: Path, watch: Watch) -> list[Held]:
@@ -170,14 +225,70 @@ def sample(a: argparse.Namespace, policy: CheckpointPolicy, directory: Path, wat
     return Workload(policy.model.config, policy.backend.config).sampling(a.rows, longest, decoding.max_new_tokens)
 
 
+def scored(a: argparse.Namespace, policy: CheckpointPolicy, directory: Path, watch: Watch) -> list[Held]:
+    """The best of `rows` samples of one prompt: two batches, of which the second is watched."""
+    from afarm_plugins.best_of_n.best_of_n import BestOfNPolicy
+
+    [written] = text(1, a.tokens // 2)
+    prompts = [Instruction(f"{written} {row}") for row in range(2)]
+    longest = max(map(len, policy.prompt_ids(prompts)))
+    decoding = Decoding(max_new_tokens=a.tokens // 2, per_device_batch_size=a.rows)
+    endless(policy)
+    best = BestOfNPolicy(policy, fitted(policy, directory), n=a.rows)
+    score = best._scores
+
+    def watched(instructions: Sequence[Instruction], samples: Sequence[Sample]) -> list[float]:
+        watch.begin("scoring")
+        try:
+            return score(instructions, samples)
+        finally:
+            watch.begin("sampling")
+
+    best._scores = watched
+    watch.begin("sampling")
+    list(best.sample(prompts, decoding, seed=0))
+    watch.end()
+    workload = Workload(policy.model.config, policy.backend.config)
+    return workload.sampling(a.rows, longest, decoding.max_new_tokens, scored=True)
+
+
 def endless(policy: CheckpointPolicy) -> None:
     """Have no response end before it must: by a token that is as good as never drawn."""
     policy.model.generation_config.eos_token_id = None
     policy.tokenizer.eos_token = policy.tokenizer.convert_ids_to_tokens(0)
 
 
+def fitted(policy: CheckpointPolicy, directory: Path) -> TorchRewardModel:
+    """A reward model as a run loads it."""
+    model = TorchRewardModel.classifier_from(policy)
+    TorchRewardModel(model, policy.tokenizer, policy.template, policy.backend).save(directory / "reward")
+    policy.backend.barrier()
+    del model
+    return TorchRewardModel.load(directory / "reward", context(policy.backend, directory, None))
+
+
+def on_policy(a: argparse.Namespace) -> dict[str, Any]:
+    """Settings of two steps: each samples, reads and takes two optimiser steps."""
+    batch, half = a.rows * PROCESS.size * a.passes, a.tokens // 2
+    return {
+        "total_steps": 2, "warmup_steps": 0, "rollout_batch_size": 2 * batch, "mini_batch_size": batch,
+        "per_device_train_batch_size": a.rows, "per_device_rollout_batch_size": 2 * a.rows, "max_prompt_length": half,
+        "response_length": half, "checkpoint": "last", "lora": {} if a.lora else None, "save_steps": 2,
+        "gradient_checkpointing": a.checkpointing,
+    }  # fmt: skip
+
+
+def inputs_of(policy: CheckpointPolicy, config: Any, directory: Path) -> MethodInputs:
+    """Inputs of an on-policy method, whose prompts are nearly as long as they may be."""
+    endless(policy)
+    around = len(policy.prompt_ids([Instruction("")])[0])
+    written = text(2 * config.rollout_batch_size, config.max_prompt_length - around - 8)
+    return MethodInputs(
+        policy, reward_model=fitted(policy, directory), unlabeled=[Instruction(prompt) for prompt in written]
+    )
+
+
 def ppo(a: argparse.Namespace, policy: CheckpointPolicy, directory: Path, watch: Watch) -> list[Held]:
-    """Two steps of PPO: each samples, reads and takes two optimiser steps."""
     from afarm_plugins.ppo import PPOConfig
     from afarm_plugins.ppo.ppo import PPOTrainer, ValuedRollouts
 
@@ -200,29 +311,48 @@ def ppo(a: argparse.Namespace, policy: CheckpointPolicy, directory: Path, watch:
                 if step == 1:
                     watch.end()
 
-    batch, half = a.rows * PROCESS.size * a.passes, a.tokens // 2
-    config = PPOConfig(
-        total_steps=2, warmup_steps=0, rollout_batch_size=2 * batch, mini_batch_size=batch, num_ppo_epochs=1,
-        per_device_train_batch_size=a.rows, per_device_rollout_batch_size=2 * a.rows, max_prompt_length=half,
-        response_length=half, checkpoint="last", lora={} if a.lora else None, save_steps=2,
-        gradient_checkpointing=a.checkpointing,
-    )  # fmt: skip
-    endless(policy)
-    fitted = directory / "reward"
-    rewards = TorchRewardModel.classifier_from(policy)
-    TorchRewardModel(rewards, policy.tokenizer, policy.template, policy.backend).save(fitted)
-    policy.backend.barrier()
-    del rewards
-    reward_model = TorchRewardModel.load(fitted, context(policy.backend, directory, None))
-    around = len(policy.prompt_ids([Instruction("")])[0])
-    prompts = [Instruction(written) for written in text(4 * batch, half - around - 8)]
-    inputs = MethodInputs(policy, reward_model=reward_model, unlabeled=prompts)
+    config = PPOConfig(**on_policy(a), num_ppo_epochs=1)
+    inputs = inputs_of(policy, config, directory)
     Watched(config, inputs, context(policy.backend, directory, lambda step, metrics: None)).run()
     return Workload(policy.model.config, policy.backend.config, PROCESS.size).on_policy(config)
 
 
+def quark(a: argparse.Namespace, policy: CheckpointPolicy, directory: Path, watch: Watch) -> list[Held]:
+    from afarm_plugins.quark import QuarkConfig
+    from afarm_plugins.quark.quark import QuarkTrainer, Rollout
+
+    class Watched(QuarkTrainer):
+        def sample_scored(self, step: int) -> list[Rollout]:
+            if step == 1:
+                watch.begin("sampling")
+            return super().sample_scored(step)
+
+        def update(self, step: int, rollout: list[Rollout]) -> dict[str, float]:
+            if step == 1:
+                watch.begin("learning")
+            try:
+                return super().update(step, rollout)
+            finally:
+                if step == 1:
+                    watch.end()
+
+    def scoring(instructions: Sequence[Instruction], samples: Sequence[Sample]) -> list[float]:
+        if watch.began:
+            watch.begin("reading")
+        return score(instructions, samples)
+
+    config = QuarkConfig(**on_policy(a), num_epochs=1)
+    inputs = inputs_of(policy, config, directory)
+    trainer = Watched(config, inputs, context(policy.backend, directory, lambda step, metrics: None))
+    score, trainer.rewards = trainer.rewards, scoring
+    trainer.run()
+    return Workload(policy.model.config, policy.backend.config, PROCESS.size).on_policy(config)
+
+
 Stage = Callable[[argparse.Namespace, CheckpointPolicy, Path, Watch], list[Held]]
-STAGES: Mapping[str, Stage] = {"sft": sft, "sample": sample, "ppo": ppo}
+STAGES: Mapping[str, Stage] = {
+    "sft": sft, "sample": sample, "best-of-n": scored, "fit-reward": fit_reward, "dpo": dpo, "ppo": ppo, "quark": quark,
+}  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -237,7 +367,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--checkpointing", action="store_true")
     parser.add_argument("--largest", action="store_true", help="tell what the tensors of the fullest moment were")
     a = parser.parse_args(arguments)
-    config = BackendConfig(device="cpu", threads=1, dtype=a.dtype)
+    config = BackendConfig(device="cpu", threads=1, dtype=a.dtype, cpu_tuning=False)  # what is freed is given back
     backend = OneByOne(config, is_distributed=PROCESS.is_distributed, sharded=PROCESS.sharded)
     watch = Watch()
     policy = backend.load_policy(a.model) if a.model else layered(backend)
@@ -254,7 +384,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def layered(backend: Backend) -> CheckpointPolicy:
     """A tiny policy whose layers are nearly all of it, as a large model's are."""
-    policy = tiny_policy(hidden_size=128, intermediate_size=512, num_hidden_layers=12, num_attention_heads=4)
+    policy = tiny_policy(hidden_size=128, intermediate_size=512, num_hidden_layers=24, num_attention_heads=4)
     policy.backend = backend
     return policy
 

@@ -217,5 +217,14 @@ def merge_adapter(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def merged_copy(model: PreTrainedModel) -> PreTrainedModel:
-    """Merge the adapters into a copy, so that `model` keeps them. Returns `model` itself if it has none."""
-    return merge_adapter(copy.deepcopy(model)) if hasattr(model, "merge_and_unload") else model
+    """Merge the adapters into a copy on the host: `model` keeps them, and no card holds a second one.
+
+    Returns `model` itself if it has none.
+    """
+    if not hasattr(model, "merge_and_unload"):
+        return model
+    on_host: dict[int, Any] = {id(buffer): buffer.to("cpu", copy=True) for buffer in model.buffers()}
+    for parameter in model.parameters():
+        weights = parameter.detach().to("cpu", copy=True)
+        on_host[id(parameter)] = torch.nn.Parameter(weights, parameter.requires_grad)
+    return merge_adapter(copy.deepcopy(model, on_host))

@@ -19,9 +19,10 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 
-from afarm.backend.logprobs import LOGITS_BUDGET, backbone
-from afarm.backend.reward_model import TOKENS_PER_BATCH
+from afarm.backend.logprobs import CPU_LOGITS_BUDGET, LOGITS_BUDGET, backbone
+from afarm.backend.reward_model import TOKENS_PER_BATCH, TOKENS_PER_BATCH_ON_CPU
 from afarm.backend.sharding import transformer_layers
+from afarm.backend.shares import shared_batch
 from afarm.core.config import BackendConfig, LoraConfig, OnPolicyConfig, TrainerConfig
 
 MOMENTS = 2
@@ -128,6 +129,15 @@ class Workload:
         """Bytes of a number that matrix products give."""
         return 2 if self.backend.mixed_precision == "bf16" else self.dtype.itemsize
 
+    @property
+    def _on_cpu(self) -> bool:
+        return self.backend.device == "cpu"
+
+    @property
+    def _scored(self) -> int:
+        """Tokens that a reward model reads at once."""
+        return TOKENS_PER_BATCH_ON_CPU if self._on_cpu else TOKENS_PER_BATCH
+
     # ------------------------------------------------------------------------------------------------ moments
 
     def training(
@@ -136,12 +146,11 @@ class Workload:
         """List the moments of training by epochs.
 
         A reward model `scores`, DPO learns `pairs`. Expert iteration has `scored` samples before: its reward model
-        waits beside what is trained, on the host if the launch shards.
+        waits beside what is trained, on the host if the launch shards. Raises `ConfigError` as training does if the
+        batch does not divide among the processes.
         """
         network = self.network(config.lora, scores=scores)
-        per_step = config.per_device_train_batch_size * config.gradient_accumulation_steps
-        rows = min(config.per_device_train_batch_size, ceil(per_step / self.processes))
-        passes = ceil(per_step / self.processes / rows)
+        rows, passes = shared_batch(config, self.processes)
         shape = (rows * (2 if pairs or scores else 1), config.max_length)
         start = 0 if config.lora or self.processes > 1 else network.share(1)  # beside its copy; on the host if sharded
         if scored and self.processes == 1:
@@ -177,7 +186,7 @@ class Workload:
             decoding[0].logits, decoding[0].cache,
         )  # fmt: skip
         own = ceil(config.rollout_batch_size / self.processes) * length
-        tokens = min(own, max(TOKENS_PER_BATCH, config.per_device_rollout_batch_size * length))
+        tokens = min(own, max(self._scored, config.per_device_rollout_batch_size * length))
         reading = Held(
             "reading", resting.weights, resting.gathered, resting.gradients, resting.optimizer, self._read(tokens),
             self._logits(rows * config.response_length),
@@ -198,8 +207,13 @@ class Workload:
         weights = policy.share(1) * policy.bytes + rewards
         moments = [Held("sampling", weights, activations=self._read(rows * prompt), logits=logits, cache=cache)]
         if scored:  # while the next batch waits to be sampled
-            moments.append(Held("scoring", weights, activations=self._read(TOKENS_PER_BATCH)))
+            moments.append(Held("scoring", weights, activations=self._read(self._scored)))
         return moments
+
+    def evaluation(self) -> list[Held]:
+        """List the moment in which the first process has its whole reward model score what was answered."""
+        network = self.network(scores=True)
+        return [Held("evaluation", network.share(1) * network.bytes, activations=self._read(self._scored))]
 
     def served(self, *, scored: bool = False) -> list[Held]:
         """List the moments of a stage whose samples a server draws: it is proved by this process's own copy.
@@ -213,7 +227,7 @@ class Workload:
         proof = Held(
             "proof", own + rewards, activations=read, logits=2 * 4 * PROOF_ROWS * text.vocab_size if own else 0
         )
-        return [proof, Held("scoring", own + rewards, activations=self._read(TOKENS_PER_BATCH))] if scored else [proof]
+        return [proof, Held("scoring", own + rewards, activations=self._read(self._scored))] if scored else [proof]
 
     def _learning(
         self,
@@ -256,7 +270,9 @@ class Workload:
 
     def _logits(self, tokens: int, *, learns: bool = False) -> int:
         """Bytes of the logits of so many tokens, of which a chunk is there at a time."""
-        chunk = min(LOGITS_BUDGET, tokens * self.config.get_text_config().vocab_size)
+        chunk = min(
+            CPU_LOGITS_BUDGET if self._on_cpu else LOGITS_BUDGET, tokens * self.config.get_text_config().vocab_size
+        )
         halves = 0 if self._computed == 4 else self._computed * (2 if learns else 1)
         return chunk * (4 + halves)
 

@@ -27,6 +27,7 @@ from afarm.backend.distributed import (
     all_reduce_sum,
     barrier,
     shard,
+    world_size,
 )
 from afarm.backend.policy import CheckpointPolicy, require_checkpoint, trainable_copy
 from afarm.backend.resume import move_into, restore, write_checkpoint
@@ -41,8 +42,9 @@ from afarm.backend.sharding import (
     shard_model,
     whole_model,
 )
+from afarm.backend.shares import uneven_sizes
 from afarm.core.config import OnPolicyConfig
-from afarm.core.errors import TrainingError
+from afarm.core.errors import ConfigError, TrainingError
 from afarm.core.interfaces import Decoding, MethodInputs, TrainContext
 from afarm.core.records import Instruction, Sample
 from afarm.core.seeding import integer
@@ -106,9 +108,6 @@ class OnPolicyTrainer(ABC, Generic[R]):
     instructions that are short enough, `rewards` scores samples. Dropout is off throughout.
     """
 
-    even_sizes: Sequence[str] = ("rollout_batch_size", "mini_batch_size")
-    """Settings that the number of processes must divide if weights are sharded."""
-
     fused_optimizer = True
 
     def __init__(self, config: Any, inputs: MethodInputs, context: TrainContext):
@@ -125,7 +124,9 @@ class OnPolicyTrainer(ABC, Generic[R]):
         self.models = nn.ModuleDict({"policy": self.policy.model, **self.build_other_networks()})
         if context.backend.sharded:
             self.empty = empty_copy(self.policy.model)
-            shard_model(self.models, even={f"{self.section}.{name}": getattr(config, name) for name in self.even_sizes})
+            if uneven := uneven_sizes(self.section, config, world_size(), sharded=True):
+                raise ConfigError(uneven)
+            shard_model(self.models)
             shard_model(self.frozen_models())
         self.models.eval()
         if config.gradient_checkpointing:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 
-from afarm.backend.adapters import merged_copy
+from afarm.backend.adapters import merged_copy, sharing_copy
 from afarm.backend.batching import length_sorted_batches, pad
 from afarm.backend.cpu import use_onednn
 from afarm.backend.device import MODEL_CARD, describe_model, quiet_transformers, require_finite
-from afarm.backend.logprobs import base_model, evaluating, hidden_states, position_limit
+from afarm.backend.logprobs import backbone, base_model, evaluating, hidden_states, position_limit
 from afarm.backend.product_attention import use_product_attention
 from afarm.backend.prompts import PromptTemplate
 from afarm.backend.sharding import in_step, on_device
@@ -123,10 +123,13 @@ class TorchRewardModel(RewardModel):
         return self.tokenizer.pad_token_id
 
     @classmethod
-    def classifier_from(cls, policy: CheckpointPolicy, head_std: float = 0.0, labels: int = 1) -> Any:
+    def classifier_from(
+        cls, policy: CheckpointPolicy, head_std: float = 0.0, labels: int = 1, *, share_weights: bool = False
+    ) -> Any:
         """Make a sequence classifier with the weights of `policy`'s backbone and fresh float32 heads.
 
-        Heads are zero, or normal with deviation `head_std`; there are `labels` of them.
+        Heads are zero, or normal with deviation `head_std`; there are `labels` of them. With `share_weights` the
+        backbone's are the policy's own, frozen, unless it has adapters: train adapters on them.
         """
         from transformers import AutoModelForSequenceClassification
 
@@ -135,15 +138,17 @@ class TorchRewardModel(RewardModel):
         config.num_labels = labels
         config.architectures = None
         model = AutoModelForSequenceClassification.from_config(config, dtype=policy.backend.dtype)
-        backbone = getattr(source, source.base_model_prefix)
-        getattr(model, model.base_model_prefix).load_state_dict(backbone.state_dict())
+        if share_weights and source is policy.model:
+            setattr(model, model.base_model_prefix, backbone(sharing_copy(source)))
+        else:
+            getattr(model, model.base_model_prefix).load_state_dict(backbone(source).state_dict())
         model.score.float()
         with torch.no_grad():
             if head_std:
                 model.score.weight.normal_(0.0, head_std)
             else:
                 model.score.weight.zero_()
-        return model.to(next(source.parameters()).device)
+        return model.to(next(policy.model.parameters()).device)
 
     def reads_tokens_of(self, policy: Policy) -> bool:
         """Tell if `score_tokens` can be given the token ids that `policy` samples.

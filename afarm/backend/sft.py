@@ -55,7 +55,7 @@ def fit_supervised(
         start: the policy to start from, left as it is.
         examples: (prompt, response) as token ids; `PromptTemplate.encode` closes responses with the end-of-sequence
             token, which is then trained.
-        config: with `lora`, adapters are trained and then merged.
+        config: with `lora`, adapters are trained; what is saved is merged.
         context: of the training stage.
         setting: the config's name in a recipe ("sft"), for the advice in errors.
         counts: metrics to log at the last step, beside the number of examples.
@@ -73,8 +73,7 @@ def fit_supervised(
     candidates = CandidatePolicies(policy, selection) if selection else None
     run_trainer(trainer, context, setting, setting, candidates)
     context.log_metrics(trainer.state.global_step, {"examples": len(examples), **(counts or {})})
-    policy.model = trainer.model  # whole again, if it was sharded
-    policy.merged, policy.model = policy.updates, trained_model(trainer)
+    policy.model = trained_model(trainer)
     return policy
 
 

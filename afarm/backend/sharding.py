@@ -22,26 +22,22 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from afarm.backend.distributed import all_gather_object, all_reduce_sum, rank, world_size
-from afarm.core.errors import ConfigError
 from afarm.core.interfaces import ModelBackend
 
 M = TypeVar("M", bound=nn.Module)
 T = TypeVar("T")
 
 
-def shard_model(models: nn.Module, even: Mapping[str, int] | None = None) -> None:
+def shard_model(models: nn.Module) -> None:
     """Have each process keep its shard of every layer of the transformers in `models`, on the device.
 
     In place, and for good; weights that were shared with another model are so no longer. From then on all processes
-    must use the layers equally often. So sizes that are divided among processes must divide: raises `ConfigError`
-    naming those settings of `even` that do not.
+    must use the layers equally often.
     """
     from accelerate import PartialState
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard, share_comm_ctx
 
-    if uneven := [f"{name} ({size})" for name, size in (even or {}).items() if size % world_size()]:
-        raise ConfigError([f"{name} must be divisible by the {world_size()} processes of FSDP2" for name in uneven])
     device = PartialState().device
     mesh = init_device_mesh(device.type, (world_size(),))
     layers = list(transformer_layers(models))

@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader, Sampler
 from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from afarm.backend.adapters import merged_copy
 from afarm.backend.checkpoint_selection import CheckpointSelection
 from afarm.backend.device import quiet_transformers
 from afarm.backend.distributed import barrier, rank, shard, world_size
@@ -29,8 +28,9 @@ from afarm.backend.sharding import (
     shard_model,
     whole_model,
 )
+from afarm.backend.shares import shared_batch
 from afarm.core.config import CheckpointChoice, TrainerConfig
-from afarm.core.errors import ConfigError, TrainingError
+from afarm.core.errors import TrainingError
 from afarm.core.interfaces import TrainContext
 from afarm.core.seeding import integer
 
@@ -52,7 +52,7 @@ def trainer_arguments(kind: type, config: TrainerConfig, context: TrainContext, 
     `ConfigError` if it cannot be divided. `more` are arguments of `kind`.
     """
     backend = context.backend
-    batch_size, accumulation = shared_batch(config)
+    batch_size, accumulation = shared_batch(config, world_size())
     chooses = isinstance(config, CheckpointChoice) and config.checkpoint == "best"
     settings: dict[str, Any] = {
         "output_dir": str(context.directory / "trainer"),
@@ -87,24 +87,6 @@ def trainer_arguments(kind: type, config: TrainerConfig, context: TrainContext, 
     arguments._n_gpu = min(arguments.n_gpu, 1)
     arguments.shards_model = backend.sharded
     return arguments
-
-
-def shared_batch(config: TrainerConfig) -> tuple[int, int]:
-    """Divide the batch among processes: (rows per forward pass, passes per step) of each.
-
-    Fewer passes if that will do, then smaller ones. Raises `ConfigError` if it cannot be divided.
-    """
-    size, accumulation = config.per_device_train_batch_size, config.gradient_accumulation_steps
-    fewer = math.gcd(accumulation, world_size())
-    smaller = world_size() // fewer
-    if size % smaller:
-        raise ConfigError(
-            [
-                f"a batch of per_device_train_batch_size {size} times gradient_accumulation_steps {accumulation} does "
-                f"not divide by {world_size()} processes: choose figures whose product does"
-            ]
-        )
-    return size // smaller, accumulation // fewer
 
 
 class LengthSortedSteps(Sampler[int]):
@@ -412,11 +394,11 @@ def run_trainer(
 
 
 def trained_model(trainer: Trainer) -> Any:
-    """Return the plain model that `trainer` trained.
+    """Return the model that `trainer` trained, whole again if it was sharded.
 
-    Adapters are merged into a copy of the weights below them, which other models may share.
+    Adapters stay beside the weights below them, which other models may share: what is saved is a merged copy.
     """
-    model = merged_copy(trainer.model)
+    model = trainer.model
     # TRL puts a forward of its own on the instance, bound to this very object: a copy would run the original.
     model.__dict__.pop("forward", None)
     return model

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from afarm.cli import completion
 from afarm.cli.console import out, print_json
 from afarm.cli.options import DEFAULT_RECIPE, RECIPE_HELP, Json
+from afarm.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from afarm.backend.memory import Held, Workload
@@ -51,6 +53,7 @@ def memory(
     plugins = discover()
     given = {name: value for name, value in (("method", method), ("model", model)) if value}
     resolved = resolve(recipe, [given, *(settings or [])], plugins)
+    _require_even(resolved, gpus, plugins.get)
     workload = Workload(read_model_config(resolved.run.model), resolved.run.backend, gpus)
     rows = []
     for stage, section, moments in _stages(resolved, workload, plugins.get):
@@ -75,10 +78,21 @@ def memory(
     out().print(" " * wide + "".join(f"{name:>12}" for name in names), highlight=False, soft_wrap=True)
     for row in rows:
         figures = "".join(f"{row[name] / GB:12.1f}" for name in names)
-        verdict = "" if row["fits"] else f"  [red]does not fit[/]: {row['change']}"
+        verdict = "" if row["fits"] else f"  [red]does not fit[/]: {escape(row['change'])}"
         out().print(
             f"{row['stage']} ({row['moment']})".ljust(wide) + figures + verdict, highlight=False, soft_wrap=True
         )
+
+
+def _require_even(resolved: Settings, gpus: int, component: Any) -> None:
+    """Raise `ConfigError` for sizes that a run in so many processes refuses, since they do not divide."""
+    from afarm.backend.shares import uneven_sizes
+
+    run = resolved.run
+    trained = [component("reward_models", run.reward_model), component("methods", run.method)]
+    trained += [component("methods", "sft")] if run.start == "sft" else []
+    if problems := [p for one in trained for p in uneven_sizes(one.name, resolved.of(one), gpus, sharded=gpus > 1)]:
+        raise ConfigError(problems)
 
 
 def _stages(resolved: Settings, workload: Workload, component: Any) -> Iterator[tuple[str, str, list[Held]]]:
@@ -103,6 +117,9 @@ def _stages(resolved: Settings, workload: Workload, component: Any) -> Iterator[
     scored = is_fitted and not trains and "reward_model" in method.load().needs  # best-of-n, of whatever it answers
     batch = answered.per_device_batch_size, prompt, answered.max_new_tokens
     yield "outputs", "evaluate", _sampling(resolved, workload, *batch, scored=scored)
+    needs = {need for name in answered.evaluators for need in component("evaluators", name).load().needs}
+    if is_fitted and "reward_model" in needs:
+        yield "evaluate", "evaluate", workload.evaluation()
 
 
 def _method(
@@ -151,6 +168,8 @@ def _change(held: Held, section: str, backend: BackendConfig, gpus: int, card: f
         "gathered": held.gathered,
     }
     largest = max(parts, key=lambda name: parts[name])
+    if held.moment == "evaluation":
+        return "--set evaluate.evaluators=[win_rate]: the reward model that scores outputs is whole on one card"
     if held.moment in ("sampling", "scoring", "proof") and held.weights + held.gathered > card:
         return _change_of_whole_model(held, backend, card)
     if largest == "cache":

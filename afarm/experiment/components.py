@@ -107,6 +107,15 @@ class Components:
         found = self.identity(component)
         return {**found, "spec": own} if own else found
 
+    def uneven_sizes(self, component: Component) -> list[str]:
+        """Say which settings of a component that trains do not divide among the processes of this launch."""
+        if not self.process_info.is_distributed:
+            return []
+        from afarm.backend.shares import uneven_sizes
+
+        several, sharded = self.process_info.size, self.process_info.sharded
+        return uneven_sizes(component.name, self.settings.of(component), several, sharded=sharded)
+
     def engine(self) -> SamplingEngine | None:
         """Return the engine that `backend.sampler` names, built once; None for torch's own. Loads no torch.
 

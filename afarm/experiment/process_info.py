@@ -1,13 +1,13 @@
-"""Processes that run one command together, as `accelerate launch` and `torchrun` start them."""
+"""Processes that run one command together, as `accelerate launch`, `torchrun` and Open MPI start them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-RANK = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
-SIZE = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
-"""The variables by which launchers and MPI tell a process its rank, those that accelerate reads."""
+RANK = ("RANK", "OMPI_COMM_WORLD_RANK")
+SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE")
+"""The variables by which launchers and Open MPI tell a process its rank, which accelerate reads too."""
 
 
 @dataclass(frozen=True, slots=True)

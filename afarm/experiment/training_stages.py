@@ -162,6 +162,7 @@ def require_method(components: Components, name: str) -> Method:
         f"{name}: {problem}" for problem in problems_seen(partial(method.check, reward_model), "methods", name, method)
     ]
     problems += _weights_not_taken(components, name, method)
+    problems += components.uneven_sizes(components.component("methods", name))
     problems += [
         f"method {name!r} needs {need!r}, which no stage makes.{did_you_mean(need, NEEDS)}"
         for need in sorted(method.needs - NEEDS.keys())
@@ -205,12 +206,14 @@ def _method_inputs(
 def reward_fit_stage(workspace: Workspace, policy: Stage, preferences: Stage) -> Stage:
     """The fit of the reward model to the preferences, from the starting policy.
 
-    Raises `ConfigError` as `require_enough_to_fit` does.
+    Raises `ConfigError` as `require_enough_to_fit` does, and for a batch that does not divide among processes.
     """
     name = workspace.config.reward_model
     cls = workspace.components.reward_model_class(name)
     require_enough_to_fit(workspace)
     component = workspace.components.component("reward_models", name)
+    if uneven := workspace.components.uneven_sizes(component):
+        raise ConfigError(uneven)
     key_fields = workspace.key_fields("fit-reward", reward_model=workspace.components.identity(component))
 
     def learn(directory: Path, inputs: Inputs) -> RewardModel:

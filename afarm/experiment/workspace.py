@@ -81,6 +81,7 @@ class Workspace:
         self.history: dict[str, StageRun] = {}
         self.planned: dict[str, Stage] = {}
         self.session = ""
+        self._of_stage: set[str] | None = None  # the artifacts that the stage being made reads
         self._loaded: OrderedDict[str, tuple[Any, Any]] = OrderedDict()  # with their fingerprints
 
     @property
@@ -145,11 +146,15 @@ class Workspace:
         if self.store.find(stage.kind, key) is None:
             why = why_not_reused(key_fields, self.store.relatives(stage.kind, stage.label))
             self.on_stage(stage.label, None)
-        if self.process_info.is_main_process:
-            artifact, reused = self._make(stage, key_fields, inputs)
-        else:
-            collective = partial(stage.run_collective, inputs=inputs) if stage.run_collective else None
-            artifact, reused = follow(self.store, stage.kind, key, self.session, collective), True
+        self._of_stage = {artifact.name for artifact in inputs.values()}
+        try:
+            if self.process_info.is_main_process:
+                artifact, reused = self._make(stage, key_fields, inputs)
+            else:
+                collective = partial(stage.run_collective, inputs=inputs) if stage.run_collective else None
+                artifact, reused = follow(self.store, stage.kind, key, self.session, collective), True
+        finally:
+            self._of_stage = None
         why = version_changes(artifact.meta["versions"]) if reused else why
         upstream_labels = tuple(upstream.label for upstream in stage.inputs.values())
         run = StageRun(stage.kind, stage.label, artifact, reused, time.perf_counter() - started, why, upstream_labels)
@@ -170,7 +175,10 @@ class Workspace:
         return self.store.make(stage.kind, key_fields, write, versions(), label=stage.label, spend=spend)
 
     def load(self, artifact: Artifact) -> Any:
-        """Return the policy or reward model of an artifact. The last few are kept loaded."""
+        """Return the policy or reward model of an artifact.
+
+        The last few are kept loaded, but while a stage is made only its own: others would take the device's memory.
+        """
         return self._load(artifact)[0]
 
     def load_unchanged(self, artifact: Artifact) -> Any:
@@ -184,6 +192,9 @@ class Workspace:
         if artifact.name not in self._loaded:
             while len(self._loaded) >= KEPT_MODELS:
                 self._loaded.popitem(last=False)
+            if self._of_stage is not None:
+                for name in self._loaded.keys() - self._of_stage:
+                    del self._loaded[name]
             made = self.components.load(artifact.path)
             self._loaded[artifact.name] = made, self.components.backend.fingerprint(made)
         self._loaded.move_to_end(artifact.name)

@@ -87,8 +87,7 @@ def train_dpo(config: DPOConfig, inputs: MethodInputs, context: TrainContext) ->
     candidates = CandidatePolicies(policy, selection) if selection else None
     run_trainer(trainer, context, "dpo", "dpo", candidates)
     context.log_metrics(trainer.state.global_step, {**counts, "outputs_cut": cut})
-    policy.model = trainer.model  # whole again, if it was sharded
-    policy.merged, policy.model = policy.updates, trained_model(trainer)
+    policy.model = trained_model(trainer)
     return policy
 
 

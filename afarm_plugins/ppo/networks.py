@@ -27,10 +27,8 @@ from afarm.backend import (
     TorchRewardModel,
     active_adapter,
     add_adapter,
-    backbone,
     head_scores,
     plain_copy,
-    sharing_copy,
     states_before,
     token_logprobs,
     token_loss,
@@ -168,9 +166,7 @@ def start_value_model(start: CheckpointPolicy, reward_model: RewardModel, config
     Raises `TrainingError` if it is to start from a reward model that has no backbone over the policy's tokens.
     """
     if config.value_init == "sft":
-        model = TorchRewardModel.classifier_from(start)
-        if config.lora is not None and not hasattr(start.model, "merge_and_unload"):
-            setattr(model, model.base_model_prefix, backbone(sharing_copy(start.model)))
+        model = TorchRewardModel.classifier_from(start, share_weights=config.lora is not None)
     elif isinstance(reward_model, TorchRewardModel) and reward_model.reads_tokens_of(start):
         model = plain_copy(reward_model.model, share_weights=config.lora is not None)
     else:

@@ -21,6 +21,8 @@ class QuarkConfig(OnPolicyConfig):
     """Defaults of AlpacaFarm for LLaMA-7B, with five quantiles as in Lu et al. 2022."""
 
     method_name: ClassVar[str] = "Quark"
+    even_sizes: ClassVar[tuple[str, ...]] = ("rollout_batch_size",)
+    """Minibatches may be uneven among processes that shard: `QuarkTrainer.read` fills up."""
 
     variant: Literal["top", "all"] = setting(
         "top",

@@ -73,7 +73,6 @@ class QuarkTrainer(OnPolicyTrainer[list[Rollout]]):
     """The policy, the reference, the reward model, the pool, and the two halves of a step."""
 
     config: QuarkConfig
-    even_sizes = ("rollout_batch_size",)  # minibatches may be uneven: `read` fills up
     fused_optimizer = False
 
     def __init__(self, config: QuarkConfig, inputs: MethodInputs, context: TrainContext):

@@ -28,7 +28,6 @@ from afarm.backend import (
     TorchRewardModel,
     add_adapter,
     continued_context,
-    merge_adapter,
     pairwise_accuracy,
     require_checkpoint,
     run_trainer,
@@ -78,8 +77,6 @@ class BradleyTerryRewardModel(TorchRewardModel):
         step = 0
         for number in range(len(reward_model.adapters) or 1):
             step = fit_member(reward_model, number, examples, held_out, config, context)
-        if not reward_model.adapters:
-            reward_model.model = merge_adapter(reward_model.model)
         metrics = {
             **counts,
             "outputs_cut": float(cut),
@@ -96,7 +93,8 @@ class BradleyTerryRewardModel(TorchRewardModel):
         if deviation is None:  # members that start alike would differ by their data alone
             width = start.model.config.get_text_config().hidden_size
             deviation = 0.0 if config.ensemble == 1 else 1 / math.sqrt(width + 1)
-        model: Any = cls.classifier_from(start, deviation, 1 if has_own_adapters else config.ensemble)
+        labels = 1 if has_own_adapters else config.ensemble
+        model: Any = cls.classifier_from(start, deviation, labels, share_weights=config.lora is not None)
         if config.lora:
             model = add_adapter(model, config.lora, train_also=["score"])
         adapters = ["default", *(f"member_{m}" for m in range(1, config.ensemble))] if has_own_adapters else []

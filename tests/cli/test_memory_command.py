@@ -53,7 +53,11 @@ def test_a_model_larger_than_a_card_is_sampled_on_a_server() -> None:
             by_torch[stage]["change"]
         )
         assert (by_server[stage]["moment"], by_server[stage]["total"]) == ("proof", 0), "the copy is on the host"
-    assert [stage for stage, row in by_server.items() if not row["fits"]] == []
+    assert [stage for stage, row in by_server.items() if not row["fits"]] == ["evaluate"]
+    assert "--set evaluate.evaluators=[win_rate]" in str(by_server["evaluate"]["change"])
+    judged = rows(*LARGEST, "--gpus", "8", *SERVED, "--set", "evaluate.evaluators=[win_rate]")
+    assert all(row["fits"] for row in judged.values())
+    assert "evaluate" not in judged
 
 
 def test_a_server_leaves_one_process_its_own_copy_and_no_cache() -> None:
@@ -69,3 +73,21 @@ def test_no_process_holds_a_whole_policy_if_a_server_samples_the_adapters_of_sha
     assert by_torch["moment"] == "sampling"
     assert (by_server["moment"], by_server["cache"]) == ("reading", 0)
     assert by_server["gathered"] < by_torch["gathered"] / 4
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("ppo", "ppo.rollout_batch_size (512) must be divisible by the 7 processes of FSDP2"),
+        ("quark", "quark.rollout_batch_size (512) must be divisible by the 7 processes of FSDP2"),
+        (
+            "dpo",
+            "dpo: a batch of per_device_train_batch_size 4 times gradient_accumulation_steps 16 does not divide by 7",
+        ),
+    ],
+)
+def test_sizes_that_a_run_in_so_many_processes_refuses_are_named(method: str, expected: str) -> None:
+    result = CliRunner().invoke(make_app(), ["memory", "--recipe", "paper", "--method", method, "--gpus", "7"])
+    assert expected in str(result.exception)
+    assert "sft: a batch of per_device_train_batch_size 4 times gradient_accumulation_steps 32" in str(result.exception)
+    assert ("mini_batch_size" in str(result.exception)) == (method == "ppo"), "Quark fills up uneven minibatches"

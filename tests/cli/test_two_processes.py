@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from forks import SHARDED
 from launches import LIMIT, finish, kill, launched
+from ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("two processes")]
 
@@ -89,5 +91,17 @@ def test_what_processes_with_a_shard_each_began_the_option_goes_on_with(whole: P
     done = subprocess.run(option, capture_output=True, text=True, env=own, timeout=LIMIT)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["method"] == "ppo"
+    for ours, theirs in zip(steps(whole), steps(tmp_path), strict=True):
+        assert theirs == pytest.approx(ours, rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.cluster  # a minute, and Open MPI is not everywhere
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no Open MPI here: apt-get install openmpi-bin")
+def test_processes_that_open_mpi_starts_train_as_torchruns_do(whole: Path, tmp_path: Path) -> None:
+    start = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", sys.executable]
+    own = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    done = subprocess.run([*start, *command(tmp_path)], capture_output=True, text=True, env=own, timeout=LIMIT)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["method"] == "ppo", "one of them speaks"
     for ours, theirs in zip(steps(whole), steps(tmp_path), strict=True):
         assert theirs == pytest.approx(ours, rel=1e-3, abs=1e-4)

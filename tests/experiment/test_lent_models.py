@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,27 @@ def test_an_honest_method_does_not_have_its_start_loaded_again(farm: Make, monke
     one.train("direct")
     start = one.workspace.history["sft"].artifact.path / "model"
     assert loaded.count(start) == 1, "to be sampled, and to be trained from"
+
+
+def test_a_stage_has_its_own_models_loaded_alone(farm: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[weakref.ref[Any]] = []
+    held: list[int] = []
+    load, load_base, sample = WordPolicy.load.__func__, LightBackend.load_policy, WordPolicy.sample  # type: ignore[attr-defined]
+
+    def seen(model: Any) -> Any:
+        loaded.append(weakref.ref(model))
+        return model
+
+    def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
+        held.append(sum(model() is not None for model in loaded))
+        return sample(self, *args, **kwargs)
+
+    monkeypatch.setattr(WordPolicy, "load", classmethod(lambda *args: seen(load(*args))))
+    monkeypatch.setattr(LightBackend, "load_policy", lambda *args, **kwargs: seen(load_base(*args, **kwargs)))
+    monkeypatch.setattr(WordPolicy, "sample", watched)
+    farm().evaluate()
+    assert len(loaded) > 2
+    assert held == [1] * len(held), "the base model is no longer there when what SFT made of it samples"
 
 
 def test_a_fingerprint_sees_any_change_and_passes_over_what_is_put_back() -> None:

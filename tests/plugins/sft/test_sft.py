@@ -168,15 +168,16 @@ def test_gradient_checkpointing_recomputes_layers_and_changes_nothing(tmp_path: 
 
 
 @pytest.mark.parametrize("target_modules", ["all-linear", ["q_proj", "v_proj"]])
-def test_lora_learns_and_hands_back_a_plain_model(tmp_path: Path, target_modules: Any) -> None:
+def test_lora_learns_on_the_starts_own_weights_and_saves_a_plain_model(tmp_path: Path, target_modules: Any) -> None:
     start = make_policy()
     lora = LoraConfig(r=4, target_modules=target_modules)
     trained = train(tmp_path, start, num_train_epochs=10, lora=lora)
     assert likelihood(trained, demonstrations()) > likelihood(start, demonstrations()) + 1
-    assert trained.model.state_dict().keys() == start.model.state_dict().keys()
-    assert torch.equal(trained.model.model.embed_tokens.weight, start.model.model.embed_tokens.weight)
+    weights = {weight.data_ptr() for weight in trained.model.parameters()}
+    assert weights >= {weight.data_ptr() for weight in start.model.parameters()}, "no second copy"
     trained.save(tmp_path / "saved")
     again = trained.backend.load_policy(tmp_path / "saved")
+    assert again.model.state_dict().keys() == start.model.state_dict().keys()
     assert likelihood(again, demonstrations()) == pytest.approx(likelihood(trained, demonstrations()), abs=1e-5)
 
 
