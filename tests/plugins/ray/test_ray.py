@@ -21,6 +21,7 @@ from s3_server import moto_command, s3_environment
 from two_machines import ADDRESSES, LIMIT, PORT, SETTINGS, TwoMachines, contents, why_not
 from waiting import wait_until
 
+from afarm.backend.resume import SHARDS
 from afarm.core.errors import ConfigError, PluginError
 from afarm.core.plugins import discover
 from afarm.launching.launcher import FarmSpec, Launcher, Needs, Outcome, StageTask, TaskEvent
@@ -203,17 +204,21 @@ def test_a_check_looks_at_each_machine(machines: TwoMachines, tmp_path: Path) ->
     assert [node["problems"] for node in nodes] == [[], []]
 
 
-def test_a_group_outlives_a_killed_process(machines: TwoMachines, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sharded", [False, True], ids=["whole", "sharded"])
+def test_a_group_outlives_a_killed_process(machines: TwoMachines, tmp_path: Path, sharded: bool) -> None:
+    """Each process has whole models, or with FSDP2 shards of them, of which each then writes its own."""
     run = ["-m", "afarm", "run", "--method", "ppo", *SETTINGS, "--output-dir"]
     together, torchrun, screen = tmp_path / "together", tmp_path / "torchrun", tmp_path / "screen"
-    finish(launched([*run, str(torchrun)]))
+    finish(launched([*run, str(torchrun)], **({"ACCELERATE_USE_FSDP": "true"} if sharded else {})))
     machines.start_head()
     for machine in (0, 1):
         machines.join(machine, cpus=1)
     options = ["--launcher", f"ray:{ADDRESSES[0]}:{PORT}", "--set", "ray.processes=2"]
+    options += ["--set", "ray.sharded=true"] if sharded else []
     with screen.open("w") as written:
         driver = machines.begin(0, [sys.executable, *run, str(together), *options], stdout=written, stderr=written)
     wait_for_ppo(together, driver, screen)
+    assert any(together.glob(f"artifacts/train/*.partial/checkpoints/step-*/{SHARDS}")) == sharded
     (member,) = [found for found in machines.processes(1) if "TrainWorker" in " ".join(found.cmdline())]
     member.kill()
     assert driver.wait(LIMIT) == 0, screen.read_text()
