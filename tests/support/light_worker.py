@@ -36,10 +36,26 @@ class Killed(Teach):
         return super().train(inputs, context)
 
 
+class Waits(Teach):
+    """Takes a step and waits for its end, twice, where the environment has it wait; then it goes on to the last."""
+
+    needs = frozenset({"preferences"})
+
+    def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
+        newest = context.checkpoints.latest()
+        step = newest[0] + 1 if newest else 1
+        if "WAITS" in os.environ and step < 3:
+            context.log_metrics(step, {"objective/kl": step / 10})
+            context.checkpoints.save(step, lambda directory: (directory / "waits").write_text("state") and None)
+            signal.pause()
+        return super().train(inputs, context)
+
+
 @hookimpl
 def register_methods(register: Register) -> None:
     light_plugin.register_methods(register)
     register("killed", Killed, config=TeachConfig)
+    register("waits", Waits, config=TeachConfig)
 
 
 class Asked(HttpJudge):

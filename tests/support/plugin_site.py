@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import yaml
+from light_farm import RECIPE
 from places import SUPPORT
 
 
@@ -14,3 +16,11 @@ def installed(site: Path, module: str) -> list[str]:
     (metadata / "METADATA").write_text(f"Name: {module}\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text(f"[afarm]\n{module} = {module}\n")
     return [str(site), str(SUPPORT)]
+
+
+def light_recipe(directory: Path) -> None:
+    """Write `light.yaml` and its model, for the light plugin."""
+    (directory / "base").mkdir()
+    (directory / "base" / "config.json").write_text("{}")
+    (directory / "base" / "weights").write_text("0")
+    (directory / "light.yaml").write_text(yaml.safe_dump({**RECIPE, "start": "model", "model": "./base"}))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from launches import finish, launched
 from places import ROOT
-from plugin_site import installed
+from plugin_site import installed, light_recipe
 from postgres_server import USER, PostgresServer
 from postgres_server import why_not as no_server
 from purchases import purchases
@@ -134,6 +134,61 @@ def test_a_comparison_outlives_a_machine_that_dies_in_training(
     said = screen.read_text()
     assert f"the node it was running on is dead or unavailable, {ADDRESSES[1]}), run again" in said
     assert ": train ppo: going on from step" in said
+    assert contents(together) == contents(alone)
+    assert bought(together) == bought(alone)
+
+
+def test_the_same_command_goes_on_after_its_own_end_and_its_cluster_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The budget ends first; then the command is killed in training, and given again the head of its cluster is."""
+    if reason := why_not():
+        pytest.skip(reason)
+    monkeypatch.chdir(tmp_path)
+    light_recipe(tmp_path)
+    environment = {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *installed(tmp_path / "site", "light_worker")]),
+    }
+    compare = [sys.executable, "-m", "afarm", "compare", "--recipe", "light.yaml", "--methods", "direct,waits"]
+    alone, together, screen = tmp_path / "alone", tmp_path / "together", tmp_path / "screen"
+    own = {**os.environ, **environment}
+    subprocess.run([*compare, "--output-dir", "alone"], check=True, capture_output=True, env=own, timeout=LIMIT)
+    machines = TwoMachines({**environment, "WAITS": "for its end"})
+
+    def begun(*more: str) -> subprocess.Popen[str]:
+        options = ["--output-dir", "together", "--launcher", f"ray:{ADDRESSES[0]}:{PORT}", *more]
+        with screen.open("w") as written:
+            return machines.begin(1, [*compare, *options], stdout=written, stderr=written)
+
+    def wait_for_step(step: int, driver: subprocess.Popen[str]) -> None:
+        def there() -> bool:
+            assert driver.poll() is None, screen.read_text()
+            return any(together.glob(f"artifacts/train/*.partial/checkpoints/step-*{step}/waits"))
+
+        wait_until(there)
+
+    try:
+        machines.start_head()
+        machines.join(1)
+        assert begun("--budget", "0.003").wait(LIMIT) == 1, screen.read_text()
+        assert "budget" in screen.read_text().splitlines()[-1]
+        assert 0 < bought(together) <= 3
+        driver = begun("--budget", "1")
+        wait_for_step(1, driver)
+        driver.kill()
+        driver.wait()
+        driver = begun("--budget", "1")
+        wait_for_step(2, driver)
+        machines.kill(0)
+        assert driver.wait(LIMIT) != 0, screen.read_text()
+        machines.kill(1)
+        machines.start_head()
+        machines.join(1)
+        assert begun("--budget", "1").wait(LIMIT) == 0, screen.read_text()
+    finally:
+        machines.close()
+    assert "train waits: train waits: going on from step 2" in screen.read_text()
     assert contents(together) == contents(alone)
     assert bought(together) == bought(alone)
 
