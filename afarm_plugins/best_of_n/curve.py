@@ -41,9 +41,12 @@ def curve_findings(rows: Sequence[Mapping[str, Any]]) -> Findings:
 
 
 def measured(row: Mapping[str, Any], name: str) -> Bounded:
-    """Return a figure of a row with its 95% interval, if its error is known."""
+    """Return a figure of a row with its 95% interval, a percentage's within 0 to 100, if its error is known."""
     value, error = float(row[name]), row.get(ERRORS.get(name, ""))
-    return Bounded(value) if error is None else Bounded(value, value - NORMAL_95 * error, value + NORMAL_95 * error)
+    if error is None:
+        return Bounded(value)
+    low, high = value - NORMAL_95 * error, value + NORMAL_95 * error
+    return Bounded(value, max(low, 0.0), min(high, 100.0)) if name == "win_rate" else Bounded(value, low, high)
 
 
 def _cells(row: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
