@@ -384,7 +384,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def layered(backend: Backend) -> CheckpointPolicy:
     """A tiny policy whose layers are nearly all of it, as a large model's are."""
-    policy = tiny_policy(hidden_size=128, intermediate_size=512, num_hidden_layers=24, num_attention_heads=4)
+    policy = tiny_policy(hidden_size=128, intermediate_size=512, num_hidden_layers=12, num_attention_heads=4)
     policy.backend = backend
     return policy
 

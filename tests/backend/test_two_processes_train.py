@@ -111,12 +111,12 @@ def test_a_process_holds_its_shard_of_what_is_trained_and_of_what_is_read(two_sh
 
 @pytest.mark.slow
 def test_a_process_holds_at_most_what_the_arithmetic_says_also_while_it_takes_gradients_back(trained: Path) -> None:
-    """Of 24 layers it would hold all gradients until the end of the pass if each layer waited for its own.
+    """Of twelve layers it would hold all gradients until the end of the pass if each layer waited for its own.
 
     And no less than the arithmetic less 15 %: how many gathered layers and gradients meet is a matter of its threads.
     """
     found = json.loads((trained / "memory.json").read_text())
-    assert 1 / 1.15 <= found["measured"]["learning"] / found["counted"]["learning"]["total"] <= 1.05
+    assert 0.85 <= found["measured"]["learning"] / found["counted"]["learning"]["total"] <= 1.05
 
 
 STOPPED = [("two", name) for name in tasks.STOPPED] + [("two_sharded", name) for name in tasks.SHARDED_STOPPED]
