@@ -40,6 +40,9 @@ LIVE_SECONDS = 6.0
 LOOK_SECONDS = 1.0
 """The longest time between two looks at other processes that counts as seen: more is time of not looking."""
 
+ROUNDING = 1e-9
+"""Dollars by which sums of prices may be above a budget: 27 times 0.001 is more than 0.027 in floating point."""
+
 STAGE_SPEND = ("calls", "input_tokens", "output_tokens", "dollars", "unpriced_calls")
 """Columns counted for each stage; `dollars` leave out calls whose price is unknown."""
 
@@ -186,7 +189,7 @@ class Ledger:
                 claim.held.append(key)
             elif claim.over_budget:
                 continue
-            elif budget is not None and claim.committed + (price or 0.0) > budget:
+            elif budget is not None and claim.committed + (price or 0.0) > budget + ROUNDING:
                 claim.over_budget = True
             else:
                 claim.granted.append(key)
@@ -248,7 +251,8 @@ class Ledger:
     @in_transaction
     def reserve_again(self, db: Transaction, key: str, price: float | None, run: str, budget: float | None) -> bool:
         """Reserve `price` for another attempt, if `budget` allows that."""
-        if budget is not None and float(db.execute(COMMITTED, [run] * 3).fetchone()[0]) + (price or 0.0) > budget:
+        committed = float(db.execute(COMMITTED, [run] * 3).fetchone()[0]) if budget is not None else 0.0
+        if budget is not None and committed + (price or 0.0) > budget + ROUNDING:
             return False
         db.execute("UPDATE in_flight SET reserved = ? WHERE key = ? AND owner = ?", [price, key, self._owner])
         return True

@@ -41,7 +41,7 @@ def curve_findings(rows: Sequence[Mapping[str, Any]]) -> Findings:
 
 
 def measured(row: Mapping[str, Any], name: str) -> Bounded:
-    """Return a figure of a row with its 95% interval, a percentage's within 0 to 100, if its error is known."""
+    """Return a figure of a row, with its 95% interval if its error is known, a percentage within 0 to 100."""
     value, error = float(row[name]), row.get(ERRORS.get(name, ""))
     if error is None:
         return Bounded(value)

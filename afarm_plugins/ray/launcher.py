@@ -77,7 +77,13 @@ class RayLauncher(Launcher):
             with self._cluster():
                 if problems := self._never_met(tasks):
                     raise ConfigError(problems)
-                self._run(schedule, execute, tell)
+                try:
+                    self._run(schedule, execute, tell)
+                except RayError as error:
+                    raise PluginError(
+                        f"launcher 'ray': {self.describe()} no longer answers ({_in_short(error)}). What is made is "
+                        "kept: start the cluster again, give the same command, and it goes on"
+                    ) from error
         return schedule.outcomes
 
     def asked_for(self, needs: Needs) -> Needs:

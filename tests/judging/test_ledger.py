@@ -227,6 +227,15 @@ def test_two_processes_do_not_exceed_a_budget_together(ledger: Ledger) -> None:
     assert (second.granted, second.over_budget, second.committed) == (["b0"], True, 1.0)
 
 
+def test_a_budget_of_exactly_the_cost_is_enough(ledger: Ledger) -> None:
+    """Prices are summed one by one in floating point, which ends above the budget."""
+    assert sum([0.001] * 27) > 0.027
+    claim = ledger.claim([(f"q{i}", 0.001) for i in range(28)], "run", budget=0.027)
+    assert (len(claim.granted), claim.over_budget) == (27, True)
+    assert ledger.reserve_again("q0", 0.001, "run", 0.028)
+    assert not ledger.reserve_again("q0", 0.001, "run", 0.027)
+
+
 def test_an_answer_that_was_bought_twice_is_paid_twice(ledger: Ledger) -> None:
     ledger.resolve([answered("q", price=0.25)], "run")
     Ledger(ledger.place).resolve([answered("q", "Output (b)", price=0.5)], "run")

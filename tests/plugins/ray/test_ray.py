@@ -182,6 +182,7 @@ def test_the_same_command_goes_on_after_its_own_end_and_its_cluster_s(
         wait_for_step(2, driver)
         machines.kill(0)
         assert driver.wait(LIMIT) != 0, screen.read_text()
+        assert re.search("no longer answers|Ray could not run it", screen.read_text()), "by who noticed it first"
         machines.kill(1)
         machines.start_head()
         machines.join(1)
