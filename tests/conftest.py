@@ -50,6 +50,8 @@ def freeze_modules() -> None:
 
 
 def pytest_collection_finish() -> None:
+    if "light_worker" in sys.modules:
+        raise pytest.UsageError("a test imports light_worker, which replaces the backend of this process for all tests")
     freeze_modules()
 
 

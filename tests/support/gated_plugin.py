@@ -7,18 +7,13 @@ from pathlib import Path
 
 import light_plugin
 import light_worker  # whose backend needs no torch
+from gates import FREE, LABELS, STEPS
 from light_plugin import CountingJudge, Direct, TeachConfig
 from waiting import wait_until
 
 from afarm.core.hooks import Register, hookimpl
 from afarm.core.interfaces import MethodInputs, Policy, TrainContext
 from afarm.core.judge import ChatRequest, Completion
-
-LABELS, STEPS = Path("labels"), Path("steps")
-"""The files of the working directory that are waited for."""
-
-FREE = 4
-"""Answers that the judge gives without waiting."""
 
 register_datasets = light_plugin.register_datasets
 register_evaluators = light_worker.register_evaluators

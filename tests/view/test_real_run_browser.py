@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from gated_plugin import FREE, LABELS, STEPS
+from gates import FREE, LABELS, STEPS
 from light_farm import RECIPE
 from places import ROOT, SUPPORT
 from playwright.sync_api import Browser, expect
