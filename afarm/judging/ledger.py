@@ -251,9 +251,10 @@ class Ledger:
     @in_transaction
     def reserve_again(self, db: Transaction, key: str, price: float | None, run: str, budget: float | None) -> bool:
         """Reserve `price` for another attempt, if `budget` allows that."""
-        committed = float(db.execute(COMMITTED, [run] * 3).fetchone()[0]) if budget is not None else 0.0
-        if budget is not None and committed + (price or 0.0) > budget + ROUNDING:
-            return False
+        if budget is not None:
+            committed = float(db.execute(COMMITTED, [run] * 3).fetchone()[0])
+            if committed + (price or 0.0) > budget + ROUNDING:
+                return False
         db.execute("UPDATE in_flight SET reserved = ? WHERE key = ? AND owner = ?", [price, key, self._owner])
         return True
 
