@@ -58,6 +58,7 @@ TABLED = [
     ("kl-toy", "sweep", "xy"),
     ("data-size-toy", "sweep", "xy"),
     ("lengths-toy", "lengths", "xy"),
+    ("eval-sets-toy", "eval-sets", "xy"),
     ("model-size", "model-size", "xy"),
     ("pool-size", "pool-size", "xy"),
     ("costs-toy", "costs", "xy"),
