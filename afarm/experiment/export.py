@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from afarm.experiment.recipe import Settings
 from afarm.experiment.settings import RunConfig
 from afarm.storage.artifacts import Store
 from afarm.storage.conversations import chat_messages, task_text
-from afarm.storage.disk import storage_errors, write_json
+from afarm.storage.disk import give_rights, storage_errors, write_json
 from afarm.storage.preference_files import CHOSEN_REASONS
 from afarm.storage.rows import read_outputs, read_preferences, read_rows, write_rows
 from afarm.storage.runs import OUTPUTS as JUDGED
@@ -56,31 +55,25 @@ def export_run(run: RunRecord, directory: Path, plugins: Plugins | None = None) 
     policy: Policy = components.load(_policy_artifact(run))
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=".afarm-export-", dir=directory.parent))
+        passing = Path(tempfile.mkdtemp(prefix=".afarm-export-", dir=directory.parent))
     except OSError as error:
         raise StoreError(
             f"{directory} cannot be made: {error.strerror}; name another directory to export to"
         ) from error
     try:
-        with storage_errors(beside):
+        with storage_errors(passing):
+            beside = passing / "exported"
+            beside.mkdir()  # with the rights of a new one, unlike `passing`
             policy.export(beside)
             pairs, without = _write_preferences(run, policy, beside)
             _write_evaluation(run, beside)
             example = _example_prompt(policy)
             (beside / "README.md").write_text(model_card(run, beside, example, pairs, without), encoding="utf-8")
-            _open_as_others(beside)
+            give_rights(beside)
             beside.replace(directory)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(passing, ignore_errors=True)
     return directory
-
-
-def _open_as_others(directory: Path) -> None:
-    """Give files and folders the rights of new ones: temporary ones are their owner's alone."""
-    mask = os.umask(0)
-    os.umask(mask)
-    for path in (directory, *directory.rglob("*")):
-        path.chmod((0o777 if path.is_dir() else 0o666) & ~mask)
 
 
 def _require_policy(run: RunRecord) -> None:

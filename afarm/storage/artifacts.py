@@ -28,6 +28,7 @@ from afarm.core.seeding import digest
 from afarm.storage.checkpoints import CHECKPOINTS
 from afarm.storage.contents import META, content_of, inspect_files, other_than, record_files, strangers
 from afarm.storage.disk import (
+    give_rights,
     last_change,
     output_dir_errors,
     require_writable,
@@ -230,6 +231,7 @@ class Store:
                     f"stage {label or stage!r} has written {name}, which is {what}: an artifact holds files and "
                     f"folders alone. Write a file instead; the unfinished artifact is {partial}"
                 )
+            give_rights(partial)
             files = record_files(partial)
             written: dict[str, Any] = {
                 "stage": stage,

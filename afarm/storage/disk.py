@@ -55,6 +55,13 @@ def output_dir_errors(root: Path) -> Iterator[None]:
         ) from error
 
 
+def give_rights(directory: Path) -> None:
+    """Give the files and folders in `directory` its own rights: safetensors writes for the owner alone."""
+    rights = stat.S_IMODE(directory.stat().st_mode)
+    for path in directory.rglob("*"):
+        path.chmod(rights if path.is_dir() else rights & 0o666)
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Replace `path` at the end by what was written at the path given.

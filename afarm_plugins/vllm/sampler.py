@@ -237,6 +237,7 @@ def hand_over(updates: Sequence[LowRankUpdate], directory: Path) -> Adapter:
     reduce(operator.add, updates).save(unnamed)
     whole = hashlib.blake2b(digest_size=12)
     for file in sorted(unnamed.iterdir()):
+        file.chmod(0o644)
         whole.update(file.name.encode() + file.read_bytes())
     adapter = Adapter(f"afarm-{whole.hexdigest()}", directory / f"afarm-{whole.hexdigest()}")
     with suppress(OSError):  # it is there already, with the same content

@@ -56,6 +56,24 @@ def test_an_artifact_is_made_once_and_then_found(store: Store) -> None:
     assert store.find("other", made.key) is None
 
 
+@pytest.mark.parametrize("mask", [0o022, 0o027, 0o077])
+def test_what_libraries_write_for_the_owner_alone_has_the_rights_of_new_files(mask: int, store: Store) -> None:
+    """safetensors does: whoever shares an output directory could not load the weights."""
+
+    def write_weights(directory: Path) -> Mapping[str, Any]:
+        (directory / "model").mkdir(mode=0o700)
+        (directory / "model" / "model.safetensors").touch(mode=0o600)
+        return {}
+
+    before = os.umask(mask)
+    try:
+        made, _ = store.make("train", MADE_FROM, write_weights)
+    finally:
+        os.umask(before)
+    rights = {name: (made.path / name).stat().st_mode & 0o777 for name in ("model", "model/model.safetensors", META)}
+    assert rights == {"model": 0o777 & ~mask, "model/model.safetensors": 0o666 & ~mask, META: 0o666 & ~mask}
+
+
 def test_other_ingredients_make_another_artifact(store: Store) -> None:
     keys = {
         store.make("sample", key_fields, write_hello)[0].key

@@ -178,6 +178,15 @@ def test_trouble_that_does_not_pass_ends_with_the_servers_words(server: FakeVllm
         rows(engine(server, patience=0.5), policy)
 
 
+def test_a_server_of_another_user_may_read_what_is_handed_over(
+    server: FakeVllm, policy: CheckpointPolicy, tmp_path: Path
+) -> None:
+    engine(server, adapter_dir=str(tmp_path)).sampler(adapted(policy))
+    (adapter,) = tmp_path.iterdir()
+    assert {path.stat().st_mode & 0o777 for path in adapter.iterdir()} == {0o644}
+    assert adapter.stat().st_mode & 0o777 == 0o755
+
+
 # ------------------------------------------------------------------------------------------------------------- refused
 
 
