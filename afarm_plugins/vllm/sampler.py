@@ -67,6 +67,13 @@ TOGETHER = 2
 DOUBT = 5.0
 """Standard errors by which a server must be nearer to other weights to be taken to hold those."""
 
+MUCH_NEARER = 0.6
+"""Share of its distance to the policy's weights that its distance to other weights may have at most then.
+
+Rounding of the weights themselves is the same after all texts, and no standard error shows it: with the right weights a
+real server in bfloat16 was nearer to those of a step before by up to 3.1 standard errors, at 0.77 of the distance.
+"""
+
 VOCABULARY_TEXT = " Zwölf Boxkämpfer jagen 1,234.5 foxes—naïve\n\tif x != y: 猫 🦊 <|end|> don't w1 w2"
 """What the tokenizers of policy and server must encode alike."""
 
@@ -110,8 +117,8 @@ class Proof:
         """Compute by how many standard errors the server is nearer to these weights than to the `other` ones.
 
         Below 0, to those. What is compared are squared distances of log-probabilities, weighted by the server's
-        probabilities. Rounding is as likely to favour either, so a difference between the two that lies far below it at
-        each token shows over all texts.
+        probabilities. Rounding at each token is as likely to favour either, so a difference between the two that lies
+        far below it shows over all texts.
         """
         margins = []
         for own, known, top in zip(self.logprobs, other.logprobs, likeliest, strict=True):
@@ -431,8 +438,10 @@ class VllmSampler:
 
     def _require_no_earlier_weights(self, likeliest: Sequence[Mapping[int, float]], base: str) -> None:
         """Raise `OtherWeights` if the server is surely nearer to weights that it held before than to these."""
+        distance = self.proof.difference(likeliest)
         for known in self.earlier:
-            if (nearer := self.proof.nearer(likeliest, known)) < -DOUBT:
+            nearer = self.proof.nearer(likeliest, known)
+            if nearer < -DOUBT and known.difference(likeliest) < MUCH_NEARER * distance:
                 raise OtherWeights(
                     f"the vLLM server at {self.server.url} holds earlier weights of this run: for {self.model} on "
                     f"{base} its log-probabilities after fixed texts are nearer to those of a step before than to the "

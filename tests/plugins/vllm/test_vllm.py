@@ -17,7 +17,7 @@ from afarm.backend import CheckpointPolicy, TorchEngine, trainable_copy
 from afarm.testing import check_sampler, judge_context, make_instructions, tiny_policy
 from afarm_plugins.vllm.config import VllmConfig
 from afarm_plugins.vllm.engine import VllmEngine
-from afarm_plugins.vllm.sampler import DOUBT, make_proof
+from afarm_plugins.vllm.sampler import DOUBT, VllmSampler, make_proof
 
 GREEDY = Decoding(temperature=0, max_new_tokens=6)
 INSTRUCTIONS = make_instructions(5)
@@ -240,6 +240,27 @@ def test_rounding_alone_is_in_no_doubt(server: FakeVllm, policy: CheckpointPolic
         other = replace(one, logprobs=one.logprobs + 0.01 * torch.randn(one.logprobs.shape, generator=noise))
         same = replace(one, logprobs=one.logprobs + 0.01 * torch.randn(one.logprobs.shape, generator=noise))
         assert abs(same.nearer(likeliest, other)) < DOUBT
+
+
+@pytest.mark.parametrize(("share", "is_refused"), [(0.75, False), (0.45, True)])
+def test_weights_must_be_much_nearer_to_be_earlier_ones_since_their_rounding_is_the_same_at_each_text(
+    share: float, is_refused: bool, server: FakeVllm, policy: CheckpointPolicy
+) -> None:
+    sampler = engine(server).sampler(policy)
+    truth = sampler.proof.logprobs
+    sampler.proof = replace(sampler.proof, logprobs=truth + 0.02, tolerance=0.05)
+    sampler.earlier = [replace(sampler.proof, logprobs=truth + 0.02 * share)]
+    likeliest = server_says(sampler)
+    assert sampler.proof.nearer(likeliest, sampler.earlier[0]) < -2 * DOUBT, "standard errors alone are sure"
+    if is_refused:
+        with pytest.raises(ModelError, match="holds earlier weights of this run"):
+            sampler.prove()
+    else:
+        sampler.prove()
+
+
+def server_says(sampler: VllmSampler) -> list[dict[int, float]]:
+    return [dict(row) for row in sampler.server.likeliest(sampler.model, sampler.proof.prompts)]
 
 
 def with_another_model(server: FakeVllm) -> None:
