@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from afarm.backend import cpu, distributed
+from afarm.backend.gguf_models import dequantized, parsed_once
 from afarm.backend.lost_processes import Launch, first_line
 from afarm.backend.prompts import PromptTemplate
 from afarm.backend.sampling import SamplingEngine, TorchEngine
@@ -198,6 +199,7 @@ class Backend:
                 quiet_transformers(),
                 _heads_in_float32(),
                 redirect_stderr(io.StringIO()) if is_gguf else nullcontext(),
+                parsed_once() if is_gguf else nullcontext(),
             ):
                 tokenizer = AutoTokenizer.from_pretrained(where, **options)
                 # transformers unpacks GGUF weights in float32; they are rounded once, below
@@ -208,7 +210,7 @@ class Backend:
                 raise damaged(path) from error
             raise ModelError(f"model {str(spec)!r} cannot be loaded: {first_line(error)}; check --model") from error
         if is_gguf:
-            model = _dequantized(model, kind, self.dtype)
+            model = dequantized(model, kind, self.dtype)
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         card = json.loads((path / MODEL_CARD).read_text("utf-8")) if path and saved_by_afarm(path) else {}
@@ -274,20 +276,6 @@ def _heads_in_float32() -> Iterator[None]:
         yield
     finally:
         PreTrainedModel._keep_in_fp32_modules_strict = before
-
-
-def _dequantized(model: Any, kind: Any, dtype: torch.dtype) -> Any:
-    """Copy the weights into a model of `dtype` made from its config.
-
-    One that came from a GGUF file refuses to be saved.
-    """
-    config = type(model.config).from_dict(
-        {k: v for k, v in model.config.to_dict().items() if k != "quantization_config"}
-    )
-    fresh = kind.from_config(config, dtype=dtype)
-    fresh.load_state_dict(model.state_dict())
-    fresh.generation_config = model.generation_config
-    return fresh
 
 
 def _cores() -> int:

@@ -1,0 +1,47 @@
+"""Models out of GGUF files: read once, and unpacked into a model that can be trained and saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+
+
+@contextmanager
+def parsed_once() -> Iterator[None]:
+    """Have the gguf package parse a file, and list an architecture's names of tensors, once until the end.
+
+    transformers asks for the file anew for the tokenizer, the configuration and the weights, and for the names anew for
+    each module: over half of the time that a small model takes to load. What is parsed is only read.
+    """
+    try:
+        import gguf
+    except ImportError:  # which transformers tells
+        yield
+        return
+    before = gguf.GGUFReader, gguf.get_tensor_name_map
+    gguf.GGUFReader, gguf.get_tensor_name_map = map(cache, before)
+    try:
+        yield
+    finally:
+        gguf.GGUFReader, gguf.get_tensor_name_map = before
+
+
+def dequantized(model: Any, kind: Any, dtype: torch.dtype) -> Any:
+    """Copy the weights into a model of `dtype` made from its config by the auto class `kind`.
+
+    One that came from a GGUF file refuses to be saved.
+    """
+    from transformers.initialization import no_init_weights
+
+    config = type(model.config).from_dict(
+        {k: v for k, v in model.config.to_dict().items() if k != "quantization_config"}
+    )
+    with no_init_weights():  # all are copied
+        fresh = kind.from_config(config, dtype=dtype)
+    fresh.load_state_dict(model.state_dict())
+    fresh.generation_config = model.generation_config
+    return fresh
