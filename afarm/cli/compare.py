@@ -90,15 +90,15 @@ def compare(
             err().print(f"[yellow]Left out:[/] {markup(name)}: {markup(why)}", highlight=False, soft_wrap=True)
         with laid_out[0][1].judges.client.accounted_to(account):
             if dry_run:
-                asked = asked_of(launcher, options, laid_out, account)
+                asked = asked_of(launcher, laid_out, account)
                 show_plan(laid_out[0][1], methods, options.as_json, planned=_planned(laid_out), launcher=asked)
                 return
-            opened(launcher, options, laid_out)  # which sees what is wrong with it, before what takes longer
+            opened(launcher, laid_out)  # which sees what is wrong with it, before what takes longer
             warn_of_budget(laid_out[0][1], lambda: _planned(laid_out))
         failed: dict[str, AfarmError] = {}
         for _, workspace in laid_out:
             make_room(workspace.planned)
-        made = launched(launcher, options, laid_out, account)
+        made = launched(launcher, laid_out, account)
         for system, workspace, outcome in run_each(laid_out, run, tell):
             if isinstance(outcome, RunRecord):
                 records.append(outcome)

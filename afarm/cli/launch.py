@@ -46,6 +46,15 @@ def mpi_is_missing() -> bool:
     return several_wanted and "LOCAL_RANK" not in os.environ and not process_info().is_distributed
 
 
+def require_one_way(launcher: str, config: str | None) -> None:
+    """Raise `ConfigError` if a launcher is asked for in several processes, which would wait for each other for ever."""
+    instead = "its stages have processes of their own (of ray, as many as ray.processes says)"
+    if launcher != "local" and config:
+        raise ConfigError([f"--launcher and {OPTION} contradict each other: leave one out; with --launcher {instead}"])
+    if launcher != "local" and process_info().is_distributed:
+        raise ConfigError([f"--launcher {launcher} is started in one process, and these are several: {instead}"])
+
+
 def relaunch(name: str) -> NoReturn:
     """Become `accelerate launch` with that configuration and this command without the option.
 

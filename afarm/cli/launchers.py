@@ -13,11 +13,9 @@ import typer
 from afarm.cli import completion
 from afarm.cli.console import LOG_SECONDS, err, out
 from afarm.cli.stage_lines import in_short, make_room, stage_line
-from afarm.core.errors import ConfigError
 from afarm.storage.text import markup, one_line
 
 if TYPE_CHECKING:
-    from afarm.cli.options import FarmOptions
     from afarm.experiment.tasks import Demand, Launched, Systems, TaskGraph
     from afarm.launching.launcher import Launcher, TaskEvent
     from afarm.storage.artifacts import Store
@@ -35,12 +33,12 @@ LauncherName = Annotated[
 ]
 
 
-def launched(spec: str, options: FarmOptions, systems: Systems, account: str) -> Launched | None:
+def launched(spec: str, systems: Systems, account: str) -> Launched | None:
     """Have the launcher `spec` make what is missing, on one screen; None for "local"."""
     from afarm.experiment.cluster_check import require_same_code
     from afarm.experiment.tasks import launch, task_graph
 
-    if (launcher := opened(spec, options, systems)) is None:
+    if (launcher := opened(spec, systems)) is None:
         return None
     graph = task_graph(systems, account, launcher.processes)
     with ExitStack() as screen:
@@ -51,14 +49,11 @@ def launched(spec: str, options: FarmOptions, systems: Systems, account: str) ->
         return launch(launcher, graph, systems, lines)
 
 
-def opened(spec: str, options: FarmOptions, systems: Systems) -> Launcher | None:
-    """Build the launcher. Raises `ConfigError` if the options ask for processes in another way too."""
+def opened(spec: str, systems: Systems) -> Launcher | None:
+    """Build the launcher; None for "local"."""
     from afarm.experiment.tasks import open_launcher
 
-    launcher = open_launcher(spec, systems[0][1])
-    if launcher is not None and options.accelerate_config:
-        raise ConfigError(["--launcher and --accelerate-config contradict each other: of ray, set ray.processes"])
-    return launcher
+    return open_launcher(spec, systems[0][1])
 
 
 @dataclass(frozen=True)
@@ -129,16 +124,14 @@ class AskedOfLauncher:
         out().print(text, highlight=False, soft_wrap=True, markup=False)
 
 
-def asked_of(
-    spec: str, options: FarmOptions, systems: Systems, account: str, of: int | None = None
-) -> AskedOfLauncher | None:
+def asked_of(spec: str, systems: Systems, account: str, of: int | None = None) -> AskedOfLauncher | None:
     """Read what the launcher `spec` would be asked for; None for "local".
 
     It is for `systems`, the first `of` so many; for all without a number.
     """
     from afarm.experiment.tasks import task_graph
 
-    if (launcher := opened(spec, options, systems)) is None:
+    if (launcher := opened(spec, systems)) is None:
         return None
     graph = task_graph(systems, account, launcher.processes)
     return AskedOfLauncher(launcher, graph, launcher.problems(graph.tasks), len(systems), of or len(systems))

@@ -409,7 +409,9 @@ def with_options(command: Callable[..., None], without: Collection[str] = ()) ->
     own = [parameter for parameter in own if parameter.name not in without]
 
     def expanded(**given: Any) -> None:
-        command(options=options(**{parameter.name: given.pop(parameter.name) for parameter in own}), **given)
+        chosen = options(**{parameter.name: given.pop(parameter.name) for parameter in own})
+        launch.require_one_way(given.get("launcher", "local"), chosen.accelerate_config)
+        command(options=chosen, **given)
 
     shown = [p for name, parameter in parameters.items() for p in (own if name == "options" else [parameter])]
     shown = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in shown]

@@ -52,7 +52,7 @@ def run_experiment(options: FarmOptions, dry_run: bool, started: float, launcher
 
         with options.dry_run(preflight.of_run()) as workspace:
             systems = [(workspace.config.method, workspace)]
-            asked = asked_of(launcher, options, systems, workspace.run_name())
+            asked = asked_of(launcher, systems, workspace.run_name())
             show_plan(workspace, workspace.config.method, options.as_json, launcher=asked)
         return
     from afarm.experiment.dry_run import plan_run
@@ -60,9 +60,9 @@ def run_experiment(options: FarmOptions, dry_run: bool, started: float, launcher
     with options.farm() as farm:
         workspace = farm.workspace
         systems = [(workspace.config.method, workspace)]
-        opened(launcher, options, systems)  # which sees what is wrong with it, before what takes longer
+        opened(launcher, systems)  # which sees what is wrong with it, before what takes longer
         warn_of_budget(workspace, lambda: plan_run(workspace, workspace.config.method))
-        if (made := launched(launcher, options, systems, workspace.run_name())) is not None:
+        if (made := launched(launcher, systems, workspace.run_name())) is not None:
             made.hand_over(workspace)
         record, report = finish(farm, workspace.config.method, started)
     show_run(record, report, options.as_json)

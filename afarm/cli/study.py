@@ -308,10 +308,10 @@ def _show_plan(asked: AskedStudy, runs: Sequence[StudyRun], account: str, launch
     with ExitStack() as looks:
         workspace = looks.enter_context(asked.look_at(runs[0]))
         systems = [(runs[0].method, workspace)]
-        if opened(launcher, asked.options, systems):  # sees what is wrong with it, before what takes longer
+        if opened(launcher, systems):  # sees what is wrong with it, before what takes longer
             systems += [(run.method, looks.enter_context(asked.look_at(run))) for run in runs[1:AT_ONCE]]
         plan = plan_grid(runs, asked.look_at)
-        demanded = asked_of(launcher, asked.options, systems, account, len(runs))
+        demanded = asked_of(launcher, systems, account, len(runs))
         looks.enter_context(workspace.judges.client.accounted_to(account))
         step, as_json = f"study {asked.name}", asked.options.as_json
         show_plan(workspace, runs[0].method, as_json, planned=plan.stages, step=step, launcher=demanded)
@@ -324,9 +324,9 @@ def _prepared(asked: AskedStudy, runs: Sequence[StudyRun], account: str, launche
     from afarm.studies.grid import plan_grid
 
     with asked.of(runs[0]).farm() as farm, farm.workspace.judges.client.accounted_to(account):
-        there = opened(launcher, asked.options, [(runs[0].method, farm.workspace)])
+        there = opened(launcher, [(runs[0].method, farm.workspace)])
         warn_of_budget(farm.workspace, lambda: plan_grid(runs, asked.look_at).stages)
-        return partial(launched, launcher, asked.options) if there else None
+        return partial(launched, launcher) if there else None
 
 
 def formats_in(text: str | None) -> list[str]:

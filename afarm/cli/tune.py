@@ -111,7 +111,7 @@ def tune(
     with open_with(first, of_seeds[0], {}) as workspace:
         _require_comparable(workspace)
         directory = tuning_directory(workspace, of_seeds[0], limits)
-        prepare = partial(launched, launcher, options) if opened(launcher, options, [(first, workspace)]) else None
+        prepare = partial(launched, launcher) if opened(launcher, [(first, workspace)]) else None
         recipe = workspace.settings.recipe
         identities = method_identities(workspace, spaces)
         search = Search(open_with, spaces, identities, of_seeds, finalists, limits, directory, recipe, prepare)
@@ -245,7 +245,7 @@ def _show_plan(
     with replace(options, method=first, seed=seeds[0]).dry_run(preflight.of_run()) as workspace:
         _require_comparable(workspace)
         account = tuning_account(tuning_directory(workspace, seeds[0], limits))
-        asked = asked_of(launcher, options, [(first, workspace)], account)
+        asked = asked_of(launcher, [(first, workspace)], account)
         show_plan(workspace, first, options.as_json, launcher=asked)
         with workspace.judges.client.accounted_to(account):
             warn_of_budget(workspace, lambda: plan_search(workspace, first, spaces, trials, finalists, len(seeds)))

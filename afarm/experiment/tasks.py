@@ -325,6 +325,8 @@ class Launched:
             elif not outcome.reused and outcome.task not in self._recorded:  # by the others it is reused, as ever
                 self._recorded.add(outcome.task)
                 workspace.history[label] = replace(run, reused=False, seconds=outcome.seconds)
+                if any(outcome.spend.values()):
+                    workspace.judges.client.spend.add_totals(outcome.spend)
 
         return tell
 
@@ -346,7 +348,7 @@ def execute(task: StageTask, tell: Tell) -> Outcome:
     place, started = f"{platform.node()}, process {os.getpid()}", time.perf_counter()
     tell(TaskEvent(task.id, "started", place))
     try:
-        run = _make(task, tell)
+        run, spend = _make(task, tell)
     except AfarmError as error:
         name = next(cls.__name__ for cls in type(error).__mro__ if cls.__module__ == errors.__name__)
         return Outcome(task.id, seconds=time.perf_counter() - started, place=place, error=str(error), error_type=name)
@@ -354,10 +356,12 @@ def execute(task: StageTask, tell: Tell) -> Outcome:
         file, line, *_ = traceback.extract_tb(error.__traceback__)[-1]
         text = f"{type(error).__name__}: {error} ({file}:{line})"
         return Outcome(task.id, seconds=time.perf_counter() - started, place=place, error=text, error_type="AfarmError")
-    return Outcome(task.id, run.artifact.name, run.reused, time.perf_counter() - started, place)
+    return Outcome(task.id, run.artifact.name, run.reused, time.perf_counter() - started, place, spend=spend)
 
 
-def _make(task: StageTask, tell: Tell) -> StageRun:
+def _make(task: StageTask, tell: Tell) -> tuple[StageRun, dict[str, float]]:
+    """Make the artifact. Returns the stage's run and what was bought and reused for it."""
+
     def notify(text: str) -> None:
         tell(TaskEvent(task.id, "noted", text=text))
 
@@ -372,7 +376,8 @@ def _make(task: StageTask, tell: Tell) -> StageRun:
             require_access(workspace)
         with workspace.judges.client.accounted_to(task.farm.account):
             workspace.ensure(stage)
-        return workspace.history[task.stage]
+        bought = workspace.judges.spend
+        return workspace.history[task.stage], bought.totals() if bought else {}
 
 
 def _process_info(task: StageTask) -> ProcessInfo:

@@ -12,7 +12,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -55,6 +55,16 @@ class Spend:
             self.unpriced_calls += 1
         else:
             self.dollars += completion.price
+
+    def totals(self) -> dict[str, float]:
+        """Return all but the calls by annotator, by name: what another process can be told."""
+        names = [field.name for field in fields(self) if field.name != "calls_by_annotator"]
+        return {name: getattr(self, name) for name in names}
+
+    def add_totals(self, totals: Mapping[str, float]) -> None:
+        """Add what another process has bought and reused for this run."""
+        for name, value in totals.items():
+            setattr(self, name, getattr(self, name) + value)
 
 
 class JudgeClient:

@@ -95,6 +95,7 @@ class Outcome:
         place: The machine and process that made it.
         error: The error's message. Of a task that was never begun, it names the one whose failure stopped it.
         error_type: The name of the error's class in `afarm`; empty if the task was never begun.
+        spend: What its process bought of judges and reused, as `Spend.totals`.
     """
 
     task: str
@@ -104,6 +105,7 @@ class Outcome:
     place: str = ""
     error: str = ""
     error_type: str = ""
+    spend: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def is_done(self) -> bool:

@@ -18,7 +18,9 @@ from purchases import purchases
 from said import Afarm, Said
 from waiting import LIMIT
 
+from afarm.cli import launch
 from afarm.experiment import cluster_check
+from afarm.experiment.process_info import ProcessInfo
 from afarm.launching.workers import LocalLauncher
 
 LIGHT = ["--recipe", "light.yaml"]
@@ -133,7 +135,10 @@ def test_a_full_disk_is_named_by_the_stage_and_nothing_is_lost(workers: Afarm, s
 def test_the_record_says_what_this_command_made(workers: Afarm) -> None:
     record = workers("run", *LIGHT, "--json", *TWO).json
     assert not any(stage["reused"] for stage in record["stages"])
+    spend = record["spend"]
+    assert spend["this_time"]["calls"] == spend["calls"] > 0, "what the workers bought, this command bought"
     again = workers("run", *LIGHT, "--json", *TWO)
+    assert (again.json["spend"]["this_time"]["calls"], again.json["spend"]["calls"]) == (0, spend["calls"])
     assert all(stage["reused"] for stage in again.json["stages"])
     assert lines(again, "…") == [], "nothing is left to be launched"
 
@@ -234,11 +239,22 @@ def test_a_wrong_launcher_is_named_before_anything_runs(afarm: Afarm, launcher: 
     assert contents("afarm-runs") == {}
 
 
-def test_a_launcher_and_accelerate_contradict_each_other(afarm: Afarm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    said = afarm("run", *LIGHT, "--dry-run", *TWO, "--accelerate-config", "two_processes")
+@pytest.mark.parametrize("command", [["run"], ["compare", "--methods", "nudge,direct"]])
+def test_a_launcher_and_accelerate_contradict_each_other(
+    command: list[str], afarm: Afarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes that each began the launcher's workers would wait for each other for ever."""
+    monkeypatch.setattr(launch, "relaunch", lambda name: pytest.fail(f"several processes by {name}"))
+    said = afarm(*command, *LIGHT, *TWO, "--accelerate-config", "two_processes")
     assert said.code == 1
     assert "--launcher and --accelerate-config contradict each other" in said.err
+
+
+def test_a_launcher_is_no_matter_of_several_processes(afarm: Afarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "process_info", lambda: ProcessInfo(0, 2))
+    said = afarm("run", *LIGHT, *TWO)
+    assert said.code == 1
+    assert "--launcher local:2 is started in one process, and these are several" in said.err
 
 
 def test_a_dry_run_says_what_would_be_asked_for(afarm: Afarm) -> None:
