@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 
 from pydantic import ValidationError
 
@@ -17,7 +18,9 @@ from afarm.experiment.promises import problems_seen
 from afarm.experiment.settings import RunConfig
 from afarm.experiment.training_stages import NEEDS, require_enough_to_fit, require_method
 from afarm.experiment.workspace import Workspace
+from afarm.judging.database import is_url
 from afarm.judging.promises import identity_of
+from afarm.judging.sqlite_database import require_usable
 from afarm.storage.disk import require_writable
 from afarm.storage.model_files import require_local
 from afarm.storage.prompt_templates import read_prompt_template
@@ -93,8 +96,8 @@ def of_judging() -> list[Check]:
 
 
 def access(llm_systems: Sequence[str] = (), stage: str = "") -> list[Check]:
-    """Return the check that judges can be asked, which a dry run and a `stage` that asks none do without."""
-    return [partial(require_access, llm_systems=llm_systems)] if stage in ("", *ASKING) else []
+    """Return the checks that judges can be asked, which a dry run and a `stage` that asks none do without."""
+    return [_ledger, partial(require_access, llm_systems=llm_systems)] if stage in ("", *ASKING) else []
 
 
 def _places(workspace: Workspace) -> None:
@@ -102,6 +105,12 @@ def _places(workspace: Workspace) -> None:
     require_writable(workspace.store.root)
     if workspace.store.shared:
         workspace.store.shared.require_usable()
+
+
+def _ledger(workspace: Workspace) -> None:
+    """Raise `StoreError` for a ledger file that cannot be written; a database says so when it is opened."""
+    if not is_url(place := workspace.judges.ledger_place):
+        require_usable(Path(place))
 
 
 def _judges(annotators: Callable[[RunConfig], Sequence[str]], llm_systems: Sequence[str] = ()) -> list[Check]:

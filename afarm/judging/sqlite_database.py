@@ -133,6 +133,25 @@ def keep_private(path: Path) -> None:
             path.chmod(0o600)
 
 
+def require_usable(path: Path) -> None:
+    """Raise `StoreError` if the ledger cannot be kept at `path`, before anything is made that it would be needed for.
+
+    SQLite writes its log beside the file, so the directory must be writable too.
+    """
+    nearest = next(parent for parent in path.absolute().parents if parent.exists())
+    if path.is_dir():
+        what = "is a directory"
+    elif not nearest.is_dir():
+        what = f"cannot be made: {nearest} is a file"
+    elif not os.access(nearest, os.W_OK | os.X_OK):
+        what = f"cannot be written: {nearest} gives you no right to"
+    elif path.exists() and not os.access(path, os.R_OK | os.W_OK):
+        what = "cannot be written: it gives you no right to"
+    else:
+        return
+    raise StoreError(f"the ledger {path} {what}; name another file with --ledger, or leave it out for the output's own")
+
+
 NETWORK_FILE_SYSTEMS = {
     "nfs",
     "nfs4",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +16,9 @@ from postgres_server import PostgresServer
 from purchases import purchases
 from s3_server import s3_environment
 from said import Afarm
+
+from afarm.core.errors import StoreError
+from afarm.judging.sqlite_database import require_usable
 
 PASSWORD = "hunter2"
 
@@ -147,3 +152,32 @@ def test_artifacts_and_answers_of_one_directory_serve_another_through_a_store(af
     assert CountingJudge.asked == asked
     assert all(stage["reused"] for stage in second.json["stages"])
     assert second.json["headline"] == first.json["headline"]
+
+
+@pytest.mark.parametrize(
+    ("place", "problem"),
+    [
+        ("full", "the ledger .*/full is a directory"),
+        ("full/file/ledger.sqlite", r"the ledger .*/full/file/ledger\.sqlite cannot be made: .*/full/file is a file"),
+    ],
+)
+def test_a_ledger_that_cannot_be_written_is_named_before_anything_is_made(
+    place: str, problem: str, afarm: Afarm, tmp_path: Path
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    said = afarm("run", "--recipe", "light.yaml", "--ledger", place)
+    assert said.code == 1
+    assert re.search(f"{problem}.*; name another file with --ledger", " ".join(said.err.split())), said.err
+    assert not list(Path("afarm-runs").glob("artifacts/*/*")), "nothing was made in vain"
+
+
+def test_rights_that_a_ledger_needs_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may write anywhere: what the system says of rights is given here."""
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
+    with pytest.raises(StoreError, match=f"cannot be written: {tmp_path} gives you no right to"):
+        require_usable(tmp_path / "ledger.sqlite")
+    (tmp_path / "ledger.sqlite").touch()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "ledger.sqlite")
+    with pytest.raises(StoreError, match=r"ledger\.sqlite cannot be written: it gives you no right to"):
+        require_usable(tmp_path / "ledger.sqlite")
