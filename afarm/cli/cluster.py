@@ -34,7 +34,7 @@ def check(launcher: LauncherName = LOCAL, *, options: FarmOptions) -> None:
         opened = open_launcher("local:1" if launcher == LOCAL else launcher, workspace)
         assert opened is not None
         if not options.as_json:
-            err().print(f"Asking each machine of {opened.describe()} …", highlight=False, markup=False)
+            err().print(f"Looking at {opened.describe()} …", highlight=False, markup=False)
         reports = check_nodes(opened, workspace, workspace.config.method, workspace.run_name())
         root = workspace.store.root.absolute()
     if options.as_json:
