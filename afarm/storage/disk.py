@@ -59,7 +59,8 @@ def give_rights(directory: Path) -> None:
     """Give the files and folders in `directory` its own rights: safetensors writes for the owner alone."""
     rights = stat.S_IMODE(directory.stat().st_mode)
     for path in directory.rglob("*"):
-        path.chmod(rights if path.is_dir() else rights & 0o666)
+        if not path.is_symlink():  # of a tracker's: it would give rights to what lies elsewhere
+            path.chmod(rights if path.is_dir() else rights & 0o666)
 
 
 @contextmanager
