@@ -6,6 +6,7 @@ attribute here.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -76,6 +77,8 @@ class Database(ABC):
 
 def is_url(place: Place) -> bool:
     """Tell if a ledger's place is a URL. Raises `ConfigError` if it is one of no known kind."""
+    if isinstance(place, str) and re.match(f"({'|'.join(SCHEMES)}):(?!//)", place):
+        raise ConfigError(f"--ledger {place.partition(':')[0]}:… is no URL: name a file, or postgresql://HOST/DATABASE")
     scheme, separator, _ = str(place).partition("://")
     if separator and isinstance(place, str) and scheme not in SCHEMES:
         raise ConfigError(f"--ledger {scheme}://…: name a file, or postgresql://HOST/DATABASE")

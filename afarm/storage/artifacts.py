@@ -26,7 +26,7 @@ from typing import IO, Any
 from afarm.core.errors import DataError, StoreError
 from afarm.core.seeding import digest
 from afarm.storage.checkpoints import CHECKPOINTS
-from afarm.storage.contents import META, content_of, inspect_files, other_than, record_files, strangers
+from afarm.storage.contents import META, content_of, first_few, inspect_files, other_than, record_files, strangers
 from afarm.storage.disk import (
     give_rights,
     last_change,
@@ -119,11 +119,13 @@ class Store:
             raise StoreError(f"the artifact {path} is damaged: {META}: {error}; {self._way_out}") from error
 
     def _fetched(self, stage: str, key: str) -> bool:
-        """Take an artifact from the shared store, whole or not at all, and return True if it is here now."""
+        """Take an artifact from the shared store, whole or not at all, and return True if it is here now.
+
+        Raises `StoreError` if it is damaged there: here, deleting it would fetch it again.
+        """
         last = self._asked.get((stage, key), -ASK_AGAIN)
         if self.shared is None or time.monotonic() - last < ASK_AGAIN:
             return False
-        self._asked[stage, key] = time.monotonic()
         final = self.artifacts / stage / key
         with storage_errors(final):
             final.parent.mkdir(parents=True, exist_ok=True)
@@ -131,12 +133,22 @@ class Store:
                 copy = Path(passing) / key
                 copy.mkdir()
                 if not self.shared.fetch(stage, key, copy):
+                    self._asked[stage, key] = time.monotonic()
                     return False
+                if damages := self._damages_of_copy(stage, key, copy):
+                    raise self.shared.broken(stage, key, f"damaged: {first_few(damages)}")
                 sync_tree(copy)
                 with suppress(OSError):  # another process has put it there meanwhile
                     copy.rename(final)
             sync(final.parent)
         return (final / META).is_file()
+
+    def _damages_of_copy(self, stage: str, key: str, copy: Path) -> list[str]:
+        try:
+            meta = read_metadata(copy)
+        except (OSError, ValueError) as error:
+            return [f"{META}: {error}"]
+        return self.damages(Artifact(stage, key, copy, meta["content"], meta["key_fields"], meta))
 
     def _publish(self, artifact: Artifact) -> Artifact:
         if self.shared is not None:
@@ -185,10 +197,9 @@ class Store:
         """Raise `StoreError` with stage, damages and the way out if an artifact is not as it was made."""
         if damages := self.damages(artifact):
             label = artifact.meta["label"] or artifact.stage
-            more = f" and {len(damages) - 3} more" if len(damages) > 3 else ""
             raise StoreError(
                 f"the artifact of stage {label!r} in {artifact.path} was changed after it was made, and is not used: "
-                f"{'; '.join(damages[:3])}{more}. {self._way_out}"
+                f"{first_few(damages)}. {self._way_out}"
             )
 
     def make(

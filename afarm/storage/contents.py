@@ -119,6 +119,11 @@ def inspect_files(directory: Path, recorded: Recorded, every_byte: bool = False)
     return inspection
 
 
+def first_few(damages: list[str]) -> str:
+    """Name the first three damages in one line, and say how many more there are."""
+    return "; ".join(damages[:3]) + (f" and {len(damages) - 3} more" if len(damages) > 3 else "")
+
+
 def _record(path: Path) -> dict[str, Any]:
     status = path.stat()
     return {"size": status.st_size, **_times(status), "sha256": file_digest(path)}

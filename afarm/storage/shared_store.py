@@ -10,13 +10,16 @@ from __future__ import annotations
 import json
 import platform
 import re
+import shlex
 import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryFile
 from typing import Any
+from urllib.parse import unquote
 
 from afarm.core.errors import ConfigError, StoreError
 from afarm.storage.contents import META, recorded_files
@@ -35,43 +38,85 @@ LONGEST = ABANDONED / 2
 """Seconds that one object of an upload may take: of what took longer, others may be deleted by now."""
 
 
+FORMS = "s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or a directory"
+"""The places that a store can be at, as a message names them."""
+
+
 class SharedStore:
     """A folder of an object store or of a file system, with artifacts of all machines that use it."""
 
     def __init__(self, url: str):
-        """Open the folder. Raises `ConfigError` if nothing here knows such a URL."""
-        self.url, self.name = url, without_keys(url)
+        """Open the folder; a directory that is missing is made with its first object.
+
+        Raises `ConfigError` if nothing here knows such a URL.
+        """
+        self.url, self.directory = url, _directory_of(url)
+        self.name = str(self.directory) if url.lower().startswith("file:") else without_keys(url)
         try:
             import obstore
             from obstore.exceptions import BaseError
-            from obstore.store import LocalStore, from_url
+            from obstore.store import HTTPStore, MemoryStore, from_url
         except ImportError as error:
             raise ConfigError("--store needs obstore: pip install 'afarm[store]'") from error
         self._obstore: Any = obstore
+        self._opened: Any = None
         try:
-            self._objects = from_url(url) if "://" in url else LocalStore(Path(url).absolute(), mkdir=True)
+            if self.directory is None:
+                self._opened = from_url(url)
+            elif self.directory.exists() and not self.directory.is_dir():
+                raise NotADirectoryError("it is a file")
         except (BaseError, ValueError, OSError) as error:
-            said = without_keys(str(error).splitlines()[0])
-            forms = "s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or a directory"
-            raise ConfigError(f"--store {self.name} cannot be opened ({said}): name {forms}") from error
+            raise ConfigError(
+                f"--store {self.name} cannot be opened ({_first_sentence(error)}): name {FORMS}"
+            ) from error
+        if isinstance(self._opened, HTTPStore | MemoryStore):
+            raise ConfigError(f"--store {self.name} cannot be opened (afarm cannot publish there): name {FORMS}")
+
+    @property
+    def _objects(self) -> Any:
+        """The folder as obstore has it. Raises `FileNotFoundError` for a directory that is not there."""
+        if self._opened is None and self.directory is not None:
+            if not self.directory.is_dir():
+                raise FileNotFoundError(f"there is no directory {self.directory}")
+            self._opened = self._obstore.store.LocalStore(self.directory)
+        return self._opened
+
+    def _put(self, path: str, content: bytes | Path, **mode: str) -> None:
+        if self.directory is not None:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        self._obstore.put(self._objects, path, content, **mode)
 
     def fetch(self, stage: str, key: str, directory: Path) -> bool:
         """Copy an artifact into `directory`, and return True; return False if it is not published.
 
-        Raises `StoreError` if the folder cannot be read.
+        Raises `StoreError` if the folder cannot be read, and if the artifact is incomplete there.
         """
         with self._explained("read"):
             published = self._published(stage, key)
             if published is None:
                 return False
             for name in published["files"]:
-                if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-                    raise ValueError(f"{stage}/{key} names a file {name!r} outside of it")
+                path = f"{stage}/{key}/{published['upload']}/{name}"
+                try:
+                    found = self._obstore.get(self._objects, path)
+                except FileNotFoundError as error:
+                    raise self.broken(stage, key, f"incomplete: {path} is missing there") from error
                 (directory / name).parent.mkdir(parents=True, exist_ok=True)
                 with (directory / name).open("wb") as file:
-                    for chunk in self._obstore.get(self._objects, f"{stage}/{key}/{published['upload']}/{name}"):
+                    for chunk in found:
                         file.write(chunk)
             return True
+
+    def broken(self, stage: str, key: str, what: str) -> StoreError:
+        """Return the error that a published artifact is `what`, with the folder to delete in the store."""
+        if self.directory is not None:
+            deleted = f"`rm -r {shlex.quote(str(self.directory / stage / key))}`"
+        else:
+            deleted = f"all below {self.name.rstrip('/')}/{stage}/{key}/"
+        return StoreError(
+            f"the artifact {stage}/{key} in the store {self.name} is {what}. It is not used. Delete its folder in the "
+            f"store ({deleted}), then give the same command again: that makes and publishes it again"
+        )
 
     def publish(self, stage: str, key: str, directory: Path, content: str) -> None:
         """Publish the artifact in `directory`, unless it is there.
@@ -93,7 +138,7 @@ class SharedStore:
         there = [f"{stage}/{key}/{upload}/{name}" for name in names]
         for name, path in zip(names, there, strict=True):
             begun = time.monotonic()
-            self._obstore.put(self._objects, path, directory / name)
+            self._put(path, directory / name)
             if time.monotonic() - begun > LONGEST:
                 raise StoreError(
                     f"{stage}/{key}: {name} took more than {LONGEST / 3600:.0f} hours to reach the store {self.name}, "
@@ -101,7 +146,7 @@ class SharedStore:
                 )
         own = {"upload": upload, "content": content, "host": platform.node(), "created": time.time(), "files": names}
         try:
-            self._obstore.put(self._objects, f"{stage}/{key}/{LAST}", json.dumps(own).encode(), mode="create")
+            self._put(f"{stage}/{key}/{LAST}", json.dumps(own).encode(), mode="create")
         except self._obstore.exceptions.AlreadyExistsError:
             self._obstore.delete(self._objects, there)
             return self._published(stage, key) or own
@@ -114,7 +159,7 @@ class SharedStore:
         Raises `StoreError` if the folder cannot be written.
         """
         with self._explained("written"):
-            self._obstore.put(self._objects, mark, b"", mode="create")
+            self._put(mark, b"", mode="create")
         try:
             yield
         finally:
@@ -122,7 +167,14 @@ class SharedStore:
                 self._obstore.delete(self._objects, mark)
 
     def require_usable(self) -> None:
-        """Raise `StoreError` if the folder cannot be read and written, as an object shows that does not stay."""
+        """Raise `StoreError` if the folder cannot be read and written.
+
+        An object shows it that does not stay. A missing directory is not made for that: it need only be possible.
+        """
+        if self.directory is not None and not self.directory.exists():
+            nearest = next(path for path in self.directory.parents if path.exists())
+            with self._explained("written"), TemporaryFile(dir=nearest):
+                return
         with self.marked(mark := f"probe-{uuid.uuid4().hex}"), self._explained("read"):
             self._obstore.head(self._objects, mark)
 
@@ -139,7 +191,7 @@ class SharedStore:
             ) from error
         with self._explained("written"):
             try:
-                self._obstore.put(self._objects, mark, b"", mode="create")
+                self._put(mark, b"", mode="create")
             except self._obstore.exceptions.AlreadyExistsError:
                 return
         raise StoreError(
@@ -150,8 +202,10 @@ class SharedStore:
     def abandoned(self, seconds: float = ABANDONED) -> dict[str, int]:
         """Find uploads, never published, without a new object for so long: their folders, with their bytes.
 
-        By the store's own clock. Raises `StoreError` if the folder cannot be read and written.
+        By the store's own clock. Raises `StoreError` if the folder cannot be read and written, or is not there.
         """
+        if self.directory is not None and not self.directory.exists():
+            raise StoreError(f"there is no store at {self.name}: name one that is there with --store")
         uploads = defaultdict[str, list[Mapping[str, Any]]](list)
         with self._explained("read"):
             for listed in self._obstore.list(self._objects):
@@ -180,29 +234,75 @@ class SharedStore:
     def _now(self) -> Any:
         """Read the store's clock, with which it dates its objects: off an object made for that."""
         name = f"clock-{uuid.uuid4().hex}"
-        self._obstore.put(self._objects, name, b"")
+        self._put(name, b"")
         try:
             return self._obstore.head(self._objects, name)["last_modified"]
         finally:
             self._obstore.delete(self._objects, name)
 
     def _published(self, stage: str, key: str) -> Mapping[str, Any] | None:
-        """Read what the last object says; None if there is none."""
+        """Read what the last object says; None if there is none. Raises `StoreError` if it is damaged."""
+        path = f"{stage}/{key}/{LAST}"
         try:
-            said: Mapping[str, Any] = json.loads(
-                bytes(self._obstore.get(self._objects, f"{stage}/{key}/{LAST}").bytes())
-            )
+            said = bytes(self._obstore.get(self._objects, path).bytes())
         except FileNotFoundError:
             return None
-        return said
+        try:
+            published: Mapping[str, Any] = json.loads(said)
+            for field, kind in {"upload": str, "content": str, "host": str, "files": list}.items():
+                if not isinstance(published[field], kind):
+                    raise TypeError(f"{field!r} is of another type")
+            for name in published["files"]:
+                if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+                    raise ValueError(f"it names a file {name!r} outside of it")
+        except KeyError as error:
+            raise self.broken(stage, key, f"damaged: {path} has no {error}") from error
+        except (ValueError, TypeError, RecursionError) as error:
+            raise self.broken(stage, key, f"damaged: {path} cannot be used: {error}") from error
+        return published
 
     @contextmanager
     def _explained(self, verb: str) -> Iterator[None]:
         try:
             yield
-        except (self._obstore.exceptions.BaseError, ValueError, TypeError, KeyError, OSError) as error:
-            said = without_keys(" ".join(str(error).split())[:500])
+        except (self._obstore.exceptions.BaseError, ValueError, NotImplementedError, OSError) as error:
             raise StoreError(
-                f"the store {self.name} cannot be {verb}: {said}. See to it that the bucket is there, and that this "
-                "machine has credentials that may read and write it: the same command then goes on"
+                f"the store {self.name} cannot be {verb}: {_first_sentence(error)}. {self._way_out(error)}: the same "
+                "command then goes on"
             ) from error
+
+    def _way_out(self, error: Exception) -> str:
+        if self.directory is not None:
+            return f"See to it that {self.directory} can be a directory, with rights to read and write it"
+        if "BadScheme" in str(error):
+            return "Its endpoint is http://, not encrypted: if that is meant, set AWS_ALLOW_HTTP=true on every machine"
+        return "See to it that the bucket is there, and that this machine has credentials that may read and write it"
+
+
+def _directory_of(url: str) -> Path | None:
+    """Return the directory that `--store` names; None for another URL.
+
+    Raises `ConfigError` for a misspelt URL.
+    """
+    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):(/*)(.*)", url, re.DOTALL)
+    if match is None:
+        return Path(url).absolute()
+    scheme, slashes, rest = match[1].lower(), match[2], match[3]
+    if scheme == "file":
+        if len(slashes) == 3:
+            return Path("/", unquote(rest))
+        raise ConfigError(f"--store {url}: name the directory itself, /{unquote(rest)}")
+    if len(slashes) > 1:
+        return None
+    if slashes or scheme in ("s3", "gs"):
+        meant = f"{scheme}://{rest}" if scheme in ("s3", "gs") else FORMS
+        raise ConfigError(f"--store {without_keys(url)}: name {meant} (a directory of that name is ./{scheme}:…)")
+    return Path(url).absolute()
+
+
+def _first_sentence(error: Exception) -> str:
+    """Return what an error of obstore's says, without its debug text and the markup of a server's answer."""
+    said = str(error).partition("Debug source:")[0]
+    told = re.search("<Message>([^<]*)", said)
+    line = f"{said.partition('<')[0]}{told[1] if told else ''}"
+    return without_keys(" ".join(line.split())[:500]).rstrip(".: ")

@@ -464,6 +464,26 @@ def test_uploads_to_a_shared_store_that_were_never_finished_are_deleted_once_the
     assert "1 uploads that were never finished" in afarm("artifacts", "gc", "--store", "shared", "--yes").out
     assert not half.exists()
     assert "may still be going on" in afarm("artifacts", "gc", "--store", "shared", "--days", "0.5").err
+    failed(afarm("artifacts", "gc", "--store", "none"), "there is no store at none")
+    assert afarm("run", *LIGHT, "--store", "none", "--dry-run").code == 0
+    assert not Path("none").exists()
+
+
+def test_what_is_broken_in_a_shared_store_is_made_again_once_it_is_deleted_there(afarm: Afarm) -> None:
+    run = ["run", *LIGHT, "--store", "shared lab", "--ledger", "answers.sqlite"]
+    assert afarm(*run).code == 0
+    published = sorted(Path("shared lab").glob("*/*/published.json"))
+    changed = next(Path("shared lab").rglob("outputs.jsonl"))
+    with changed.open("a") as file:
+        file.write("{}\n")
+    other = [*run, "--output-dir", "other"]
+    said = afarm(*other)
+    failed(said, "outputs.jsonl has ", "in the store shared lab is damaged")
+    subprocess.run(said.err.partition("(`")[2].partition("`)")[0], shell=True, check=True)
+    assert not changed.exists()
+    assert afarm(*other).code == 0
+    assert sorted(Path("shared lab").glob("*/*/published.json")) == published
+    assert afarm(*run, "--output-dir", "third").code == 0
 
 
 def test_unfinished_artifacts_are_listed_and_kept_unless_asked_for(afarm: Afarm, tmp_path: Path) -> None:

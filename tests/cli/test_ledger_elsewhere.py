@@ -102,6 +102,11 @@ def test_a_ledger_file_can_lie_elsewhere(afarm: Afarm, tmp_path: Path) -> None:
     assert afarm("ledger", "--ledger", "shared/answers.sqlite").code == 0
     refused = afarm("run", "--recipe", "light.yaml", "--ledger", "mysql://lab/afarm")
     assert "name a file, or postgresql://HOST/DATABASE" in refused.err
+    typo = afarm("run", "--recipe", "light.yaml", "--ledger", f"postgres:/me:{PASSWORD}@lab/afarm")
+    assert "--ledger postgres:… is no URL: name a file, or postgresql://HOST/DATABASE" in typo.err
+    assert typo.code == 1
+    assert PASSWORD not in typo.err
+    assert not Path("postgres:").exists()
 
 
 class Denying(BaseHTTPRequestHandler):

@@ -24,7 +24,7 @@ from s3_server import moto_command, s3_environment
 from afarm.core.errors import ConfigError, StoreError
 from afarm.storage import shared_store
 from afarm.storage.artifacts import Store
-from afarm.storage.shared_store import LAST, SharedStore
+from afarm.storage.shared_store import FORMS, LAST, SharedStore
 
 NOBODY = 65534
 FIELDS = {"stage": "made", "seed": 1}
@@ -176,8 +176,118 @@ def test_a_machine_killed_while_it_uploads_publishes_nothing_and_the_same_comman
 def test_a_store_that_cannot_be_used_is_an_error_that_says_so(bucket: str, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"the store s3://nowhere cannot be written: .*bucket is there"):
         store(tmp_path, "s3://nowhere").make("made", FIELDS, wrote("a"))
-    with pytest.raises(ConfigError, match=r"name s3://BUCKET/FOLDER"):
-        SharedStore("mysql://lab/afarm")
+
+
+@pytest.mark.parametrize(
+    ("place", "meant"),
+    [
+        ("mysql://lab/afarm", FORMS),
+        ("http://lab/afarm", FORMS),
+        ("https://me:secret@lab/afarm", FORMS),
+        ("memory://", FORMS),
+        ("s3:/lab/afarm", "s3://lab/afarm"),
+        ("s3:lab/afarm", "s3://lab/afarm"),
+        ("gs:/lab/afarm", "gs://lab/afarm"),
+        ("s4:/lab/afarm", FORMS),
+        ("file:/lab/afarm", "/lab/afarm"),
+        ("file://lab/afarm", "/lab/afarm"),
+    ],
+)
+def test_a_place_that_is_none_is_refused_with_the_right_spelling(
+    place: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as refused:
+        SharedStore(place)
+    assert f"name {meant}" in str(refused.value).replace("name the directory itself, ", "name ")
+    assert "secret" not in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_url_is_the_directory_and_a_folder_may_be_called_like_a_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store(tmp_path / "one", f"file://{tmp_path}/shared%20one").make("made", FIELDS, wrote("a"))
+    assert store(tmp_path / "other", str(tmp_path / "shared one")).make("made", FIELDS, refuse)[1]
+    store(tmp_path / "one", "./s3:/lab").make("made", FIELDS, refuse)
+    assert (tmp_path / "s3:" / "lab" / "made").is_dir()
+
+
+def test_a_missing_directory_is_made_with_its_first_object(tmp_path: Path) -> None:
+    shared = SharedStore(str(tmp_path / "new" / "shared"))
+    shared.require_usable()
+    assert not shared.fetch("made", "key", tmp_path)
+    with pytest.raises(StoreError, match="there is no store at"):
+        shared.abandoned()
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "new").write_text("a file")
+    with pytest.raises(StoreError, match="can be a directory, with rights to read and write it"):
+        shared.require_usable()
+
+
+def deleted_as_told(message: str, url: str) -> None:
+    """Do what a message says to delete in a store."""
+    told = message.partition("Delete its folder in the store (")[2].partition("),")[0]
+    if told.startswith("`"):
+        subprocess.run(told.strip("`"), shell=True, check=True)
+        return
+    shared, folder = SharedStore(url), told.removeprefix(f"all below {url}/")
+    for batch in shared._obstore.list(shared._objects, prefix=folder):
+        shared._obstore.delete(shared._objects, [found["path"] for found in batch])
+
+
+@pytest.mark.parametrize(
+    ("ending", "content", "said"),
+    [
+        ("/weights/model", b"aa", "damaged: weights/model has 2 bytes, not 1"),
+        ("/weights/model", b"b", "damaged: weights/model has other bytes"),
+        ("/artifact.json", b"{", "damaged: artifact.json: "),
+        ("/weights/model", None, "weights/model is missing there"),
+        (LAST, b"{", f"{LAST} cannot be used: "),
+        (LAST, b"[]", f"{LAST} cannot be used: "),
+        (LAST, b"{}", f"{LAST} has no 'upload'"),
+    ],
+)
+def test_what_is_broken_in_the_store_is_made_again_once_it_is_deleted_there_as_told(
+    url: str, ending: str, content: bytes | None, said: str, tmp_path: Path
+) -> None:
+    made, _ = store(tmp_path / "one", url).make("made", FIELDS, wrote("a"))
+    shared, [path] = SharedStore(url), [path for path in objects(url) if path.endswith(ending)]
+    if content is None:
+        shared._obstore.delete(shared._objects, path)
+    else:
+        shared._obstore.put(shared._objects, path, content)
+    other = store(tmp_path / "other", url)
+    for _ in range(2):  # asked again it is no more used
+        with pytest.raises(StoreError) as raised:
+            other.make("made", FIELDS, refuse)
+    assert f"the artifact made/{made.key} in the store {url} is " in str(raised.value)
+    assert said in str(raised.value)
+    assert "verify --remove" not in str(raised.value)
+    assert "credentials" not in str(raised.value)
+    deleted_as_told(str(raised.value), url)
+    assert objects(url) == []
+    again, reused = other.make("made", FIELDS, wrote("a"))
+    assert not reused
+    assert again.content == made.content
+    assert store(tmp_path / "third", url).make("made", FIELDS, refuse)[1]
+
+
+def test_the_message_of_a_server_is_told_without_debug_text_or_markup(bucket: str, tmp_path: Path) -> None:
+    with pytest.raises(StoreError) as raised:
+        SharedStore("s3://nowhere").require_usable()
+    assert "404" in str(raised.value)
+    assert not any(part in str(raised.value) for part in ("Debug", "<", "{", "RetryError"))
+
+
+def test_an_endpoint_without_encryption_names_the_variable_that_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in s3_environment("127.0.0.1", 9).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("AWS_ALLOW_HTTP")
+    with pytest.raises(StoreError, match="set AWS_ALLOW_HTTP=true") as raised:
+        SharedStore("s3://lab/afarm").require_usable()
+    assert "credentials" not in str(raised.value)
 
 
 def test_a_directory_without_rights_to_write_is_seen_at_once() -> None:
@@ -190,8 +300,10 @@ def test_a_directory_without_rights_to_write_is_seen_at_once() -> None:
         try:
             if was == 0:
                 os.seteuid(NOBODY)
-            with pytest.raises(StoreError, match=f"the store {directory} cannot be written: .*denied"):
+            with pytest.raises(StoreError, match=f"the store {directory} cannot be written: .*denied") as raised:
                 shared.require_usable()
+            assert "bucket" not in str(raised.value)
+            assert "Debug" not in str(raised.value)
         finally:
             os.seteuid(was)
             Path(directory).chmod(0o755)
