@@ -47,7 +47,10 @@ def mpi_is_missing() -> bool:
 
 
 def require_one_way(launcher: str, config: str | None) -> None:
-    """Raise `ConfigError` if a launcher is asked for in several processes, which would wait for each other for ever."""
+    """Raise `ConfigError` if a launcher is asked for in several processes.
+
+    Each would begin workers, and wait for the others for ever.
+    """
     instead = "its stages have processes of their own (of ray, as many as ray.processes says)"
     if launcher != "local" and config:
         raise ConfigError([f"--launcher and {OPTION} contradict each other: leave one out; with --launcher {instead}"])

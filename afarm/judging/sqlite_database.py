@@ -134,7 +134,7 @@ def keep_private(path: Path) -> None:
 
 
 def require_usable(path: Path) -> None:
-    """Raise `StoreError` if the ledger cannot be kept at `path`, before anything is made that it would be needed for.
+    """Raise `StoreError` if the ledger cannot be kept at `path`.
 
     SQLite writes its log beside the file, so the directory must be writable too.
     """
