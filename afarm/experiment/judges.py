@@ -148,8 +148,11 @@ def stored_answers(ledger_place: Place, keys: Sequence[str]) -> Mapping[str, Com
 
 
 def _require_ledger(place: Place, store: Store) -> None:
-    """Raise `StoreError` if the ledger is missing or empty while artifacts are there that were paid for."""
-    if is_there(place):
+    """Raise `StoreError` if the ledger is missing or empty while artifacts are there that were paid for.
+
+    Those of a shared store may have been paid for by others, whose ledger need not be this machine's.
+    """
+    if store.shared is not None or is_there(place):
         return
     spends = [artifact.meta["spend"] for artifact in store.all()]
     paid = [spend for spend in spends if spend.get("dollars") or spend.get("unpriced_calls")]

@@ -186,3 +186,12 @@ def test_rights_that_a_ledger_needs_are_looked_at(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "ledger.sqlite")
     with pytest.raises(StoreError, match=r"ledger\.sqlite cannot be written: it gives you no right to"):
         require_usable(tmp_path / "ledger.sqlite")
+
+
+def test_what_a_shared_store_gives_needs_no_ledger_of_those_who_paid(afarm: Afarm) -> None:
+    run = ["run", "--recipe", "light.yaml", "--store", "shared", "--json", "--output-dir"]
+    spent = [afarm(*run, directory) for directory in ("one", "other")]
+    assert [said.code for said in spent] == [0, 0], spent[1].err
+    first, second = (said.json["spend"] for said in spent)
+    assert first["this_time"]["calls"] == first["calls"] == second["calls"] > 0
+    assert second["this_time"]["calls"] == 0
