@@ -95,7 +95,8 @@ class Workload:
     config: Any
     backend: BackendConfig
     processes: int = 1
-    _activations: dict[Any, tuple[int, int]] = field(default_factory=dict)
+    counted: dict[Any, Any] = field(default_factory=dict)
+    """What was counted of the config so far: workloads of the same one may share it."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -104,6 +105,13 @@ class Workload:
 
     def network(self, lora: LoraConfig | None = None, *, scores: bool = False) -> Network:
         """Count the weights of the policy, or of a reward or value model that `scores`."""
+        key = lora and lora.model_dump_json(), scores, self.dtype
+        if key not in self.counted:
+            self.counted[key] = self._network(lora, scores)
+        found: Network = self.counted[key]
+        return found
+
+    def _network(self, lora: LoraConfig | None, scores: bool) -> Network:
         from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
         kind = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
@@ -290,10 +298,11 @@ class Workload:
         With `checkpointing` a layer keeps its input, and one at a time the rest. Adapters keep what the weights
         that they stand for would.
         """
-        if shape not in self._activations:
+        key = shape, self.dtype, self.backend.mixed_precision
+        if key not in self.counted:
             one, two = (self._kept(depth, shape) for depth in (1, 2))
-            self._activations[shape] = one, two - one
-        one, per_layer = self._activations[shape]
+            self.counted[key] = one, two - one
+        one, per_layer = self.counted[key]
         depth = self.config.get_text_config().num_hidden_layers
         if not checkpointing:
             return one + (depth - 1) * per_layer

@@ -9,7 +9,7 @@ from transformers import AutoConfig, LlamaConfig
 from afarm.backend.memory import Workload
 from afarm.core.config import BackendConfig
 from afarm.core.errors import ModelError
-from afarm.storage.model_files import local_path
+from afarm.storage.model_files import local_path, model_identity, require_on_hub
 
 SHAPES = {
     "huggyllama/llama-7b": (4096, 11008, 32, 32, 32, 32000),
@@ -31,10 +31,14 @@ def read_model_config(spec: str) -> Any:
             vocab_size=vocabulary,
         )
     path = local_path(spec)
+    require_on_hub(spec)
     try:
         if path and path.suffix == ".gguf":
             return AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name)
-        return AutoConfig.from_pretrained(str(path or spec))
+        if path:
+            return AutoConfig.from_pretrained(str(path))
+        # Asked for by its commit, a config that is in the cache is read without the Hub.
+        return AutoConfig.from_pretrained(spec, revision=model_identity(spec).partition("@")[2] or "main")
     except (OSError, ValueError) as error:
         cause = str(error).partition("\n")[0].rstrip(".")
         raise ModelError(f"the config of {spec!r} cannot be read: {cause}; check --model") from error

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,11 +13,11 @@ from rich.markup import escape
 from afarm.cli import completion
 from afarm.cli.console import out, print_json
 from afarm.cli.options import DEFAULT_RECIPE, RECIPE_HELP, Json
-from afarm.core.errors import ConfigError
+from afarm.core.errors import AfarmError, ConfigError
 
 if TYPE_CHECKING:
     from afarm.backend.memory import Held, Workload
-    from afarm.core.config import BackendConfig
+    from afarm.core.plugins import Plugins
     from afarm.core.registry import Component
     from afarm.experiment.recipe import Settings
 
@@ -44,36 +46,44 @@ def memory(
     card: Annotated[float, typer.Option("--card", min=0.1, help="Gigabytes of a card.")] = 80,
     as_json: Json = False,
 ) -> None:
-    """Show what each stage of a run holds on a card, by arithmetic, and what to change if it does not fit."""
-    from afarm.backend.memory import PARTS, Workload
-    from afarm.backend.model_configs import read_model_config
-    from afarm.core.plugins import discover
-    from afarm.experiment.recipe import resolve
+    """Show what each stage of a run holds on a card, by arithmetic, and what to change if it does not fit.
 
-    plugins = discover()
-    given = {name: value for name, value in (("method", method), ("model", model)) if value}
-    resolved = resolve(recipe, [given, *(settings or [])], plugins)
-    _require_even(resolved, gpus, plugins.get)
-    workload = Workload(read_model_config(resolved.run.model), resolved.run.backend, gpus)
-    rows = []
-    for stage, section, moments in _stages(resolved, workload, plugins.get):
-        fullest = max(moments, key=lambda held: held.total)
+    Exits with 1 if a stage does not fit.
+    """
+    from afarm.backend.memory import PARTS
+    from afarm.cli.memory_advice import changes_that_help
+    from afarm.core.plugins import discover
+
+    given: list[Any] = [{name: value for name, value in (("method", method), ("model", model)) if value}]
+    choices = Choices(recipe, (*given, *(settings or [])), gpus, discover())
+    resolved, rows = choices.settled(), []
+    for stage in choices.stages():
+        fullest = stage.fullest()
         fits = fullest.total <= card * GB
-        change = "" if fits else _change(fullest, section, resolved.run.backend, gpus, card * GB)
+
+        def helps(more: Sequence[str], cards: int, label: str = stage.label) -> bool:
+            return choices.holds(label, more, cards, card * GB)
+
+        change = "" if fits else changes_that_help(stage, fullest, resolved.run.backend, gpus, card * GB, helps)
         rows.append(
-            {"stage": stage, "moment": fullest.moment, **{name: getattr(fullest, name) for name in PARTS}}
+            {"stage": stage.label, "moment": fullest.moment, **{name: getattr(fullest, name) for name in PARTS}}
             | {"total": fullest.total, "fits": fits, "change": change}
         )
     if as_json:
         print_json(rows)
-        return
-    out().print(
-        f"[bold]{resolved.recipe}[/] on {gpus} × {card:g} GB, {resolved.run.model}, {resolved.run.backend.dtype}: "
-        "GB on each card at the fullest moment, by arithmetic",
-        highlight=False,
-        soft_wrap=True,
-    )
-    names = [*PARTS, "total"]
+    else:
+        out().print(
+            f"[bold]{resolved.recipe}[/] on {gpus} × {card:g} GB, {resolved.run.model}, {resolved.run.backend.dtype}: "
+            "GB on each card at the fullest moment, by arithmetic",
+            highlight=False,
+            soft_wrap=True,
+        )
+        _print_table(rows, [*PARTS, "total"])
+    if not all(row["fits"] for row in rows):
+        raise typer.Exit(1)
+
+
+def _print_table(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
     wide = max(len(f"{row['stage']} ({row['moment']})") for row in rows)
     out().print(" " * wide + "".join(f"{name:>12}" for name in names), highlight=False, soft_wrap=True)
     for row in rows:
@@ -84,115 +94,147 @@ def memory(
         )
 
 
-def _require_even(resolved: Settings, gpus: int, component: Any) -> None:
-    """Raise `ConfigError` for sizes that a run in so many processes refuses, since they do not divide."""
-    from afarm.backend.shares import uneven_sizes
+@dataclass(frozen=True)
+class StageOnCard:
+    """A stage that puts a model on a card, with its settings and their section."""
+
+    label: str
+    section: str
+    config: Any
+    moments: Callable[[], list[Held]]
+
+    def fullest(self) -> Held:
+        return max(self.moments(), key=lambda held: held.total)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """A recipe with its overrides, on so many cards, of which each process has one."""
+
+    recipe: str
+    overrides: tuple[Any, ...]
+    gpus: int
+    plugins: Plugins
+    models: dict[str, tuple[Any, dict[Any, Any]]] = field(default_factory=dict)
+    """Configs that were read, by model, and what was counted of each: most changes leave it as it is."""
+
+    def settled(self) -> Settings:
+        """Return the settings. Raises `AfarmError` with what a run would refuse before it starts."""
+        from afarm.experiment.recipe import resolve
+
+        resolved = resolve(self.recipe, self.overrides, self.plugins)
+        _require_startable(resolved, self.gpus, self.plugins)
+        return resolved
+
+    def stages(self) -> Iterator[StageOnCard]:
+        """Yield each stage that puts a model on a card.
+
+        Raises as `settled` does, and `ModelError` if the model's config cannot be read.
+        """
+        from afarm.backend.memory import Workload
+        from afarm.backend.model_configs import read_model_config
+
+        resolved = self.settled()
+        model = resolved.run.model
+        if model not in self.models:
+            self.models[model] = read_model_config(model), {}
+        config, counted = self.models[model]
+        workload = Workload(config, resolved.run.backend, self.gpus, counted)
+        yield from _stages(resolved, workload, self.plugins.get)
+
+    def holds(self, label: str, more: Sequence[str], gpus: int, card: float) -> bool:
+        """Tell if a card holds that stage with `more` settings, or if there is none then.
+
+        False if a run refuses them.
+        """
+        changed = replace(self, overrides=(*self.overrides, *more), gpus=gpus)
+        try:
+            return all(stage.fullest().total <= card for stage in changed.stages() if stage.label == label)
+        except AfarmError:
+            return False
+
+
+def _require_startable(resolved: Settings, gpus: int, plugins: Plugins) -> None:
+    """Raise `ConfigError` for what a run in so many processes refuses before it starts."""
+    from afarm.experiment.components import Components
+    from afarm.experiment.preflight import failures
+    from afarm.experiment.process_info import ProcessInfo
+    from afarm.experiment.training_stages import require_method
 
     run = resolved.run
-    trained = [component("reward_models", run.reward_model), component("methods", run.method)]
-    trained += [component("methods", "sft")] if run.start == "sft" else []
-    if problems := [p for one in trained for p in uneven_sizes(one.name, resolved.of(one), gpus, sharded=gpus > 1)]:
+    components = Components(plugins, resolved, process_info=ProcessInfo(0, gpus, sharded=gpus > 1))
+    if named := list(failures([components.engine_class])):
+        raise ConfigError(named)
+    problems = [] if components.names_placeholder else list(failures([components.engine]))
+    trained = [components.component("reward_models", run.reward_model)]
+    trained += [components.component("methods", "sft")] if run.start == "sft" and run.method != "sft" else []
+    problems += [problem for one in trained for problem in components.uneven_sizes(one)]
+    problems += failures([lambda: require_method(components, run.method)])
+    if problems:
         raise ConfigError(problems)
 
 
-def _stages(resolved: Settings, workload: Workload, component: Any) -> Iterator[tuple[str, str, list[Held]]]:
-    """Yield each stage that puts a model on a card: its label, the section of its settings, its moments."""
+def _stages(resolved: Settings, workload: Workload, component: Any) -> Iterator[StageOnCard]:
+    """Yield each stage that puts a model on a card."""
     from afarm.core.config import OnPolicyConfig, TrainerConfig
 
     run, method = resolved.run, component("methods", resolved.run.method)
+    served = _served(resolved, component)
     prompt = _longest_prompt(resolved, method)
     if run.start == "sft":
         tuning: Any = resolved.of(component("methods", "sft"))
-        yield "sft", "sft", workload.training(tuning)
+        yield StageOnCard("sft", "sft", tuning, lambda: workload.training(tuning))
     sampled, answered = run.sample, run.evaluate
     batch = sampled.per_device_batch_size, prompt, sampled.max_new_tokens
-    yield "sample", "sample", _sampling(resolved, workload, *batch)
+    yield StageOnCard("sample", "sample", sampled, lambda: _sampling(served, workload, *batch))
     fitted = component("reward_models", run.reward_model)
     is_fitted = fitted.config is not None and issubclass(fitted.config, TrainerConfig)
     if is_fitted:
         fitting: Any = resolved.of(fitted)
-        yield "fit-reward", fitted.name, workload.training(fitting, scores=True)
-    yield from _method(resolved, workload, method, prompt, is_fitted)
-    trains = isinstance(resolved.of(method), OnPolicyConfig | TrainerConfig)
+        yield StageOnCard("fit-reward", fitted.name, fitting, lambda: workload.training(fitting, scores=True))
+    config: Any = resolved.of(method)
+    trains = isinstance(config, OnPolicyConfig | TrainerConfig)
+    if trains and method.name != "sft":
+        training = partial(_method, config, workload, prompt, is_fitted, served)
+        yield StageOnCard(f"train {method.name}", method.name, config, training)
     scored = is_fitted and not trains and "reward_model" in method.load().needs  # best-of-n, of whatever it answers
-    batch = answered.per_device_batch_size, prompt, answered.max_new_tokens
-    yield "outputs", "evaluate", _sampling(resolved, workload, *batch, scored=scored)
+    answers = answered.per_device_batch_size, prompt, answered.max_new_tokens
+    yield StageOnCard("outputs", "evaluate", answered, lambda: _sampling(served, workload, *answers, scored=scored))
     needs = {need for name in answered.evaluators for need in component("evaluators", name).load().needs}
     if is_fitted and "reward_model" in needs:
-        yield "evaluate", "evaluate", workload.evaluation()
+        yield StageOnCard("evaluate", "evaluate", answered, workload.evaluation)
 
 
-def _method(
-    resolved: Settings, workload: Workload, method: Component, prompt: int, is_fitted: bool
-) -> Iterator[tuple[str, str, list[Held]]]:
-    from afarm.core.config import OnPolicyConfig, TrainerConfig
+def _method(config: Any, workload: Workload, prompt: int, is_fitted: bool, served: bool) -> list[Held]:
+    """List the moments of training the method."""
+    from afarm.core.config import OnPolicyConfig
 
-    config: Any = resolved.of(method)
     if isinstance(config, OnPolicyConfig):
-        yield f"train {method.name}", method.name, workload.on_policy(config, served=_served(resolved))
-    elif isinstance(config, TrainerConfig) and method.name != "sft":
-        rows = getattr(config, "per_device_rollout_batch_size", None)  # of a method that samples before it learns
-        learning = workload.training(
-            config, pairs=getattr(type(config), "learns_pairs", False), scored=rows is not None and is_fitted
-        )
-        if rows is not None:
-            longest: int = getattr(config, "response_length", prompt)
-            learning += _sampling(resolved, workload, rows, config.max_length - longest, longest, scored=is_fitted)
-        yield f"train {method.name}", method.name, learning
+        return workload.on_policy(config, served=served)
+    rows = getattr(config, "per_device_rollout_batch_size", None)  # of a method that samples before it learns
+    pairs = getattr(type(config), "learns_pairs", False)
+    learning = workload.training(config, pairs=pairs, scored=rows is not None and is_fitted)
+    if rows is None:
+        return learning
+    longest: int = getattr(config, "response_length", prompt)
+    return learning + _sampling(served, workload, rows, config.max_length - longest, longest, scored=is_fitted)
 
 
 def _sampling(
-    resolved: Settings, workload: Workload, rows: int, prompt: int, response: int, *, scored: bool = False
+    served: bool, workload: Workload, rows: int, prompt: int, response: int, *, scored: bool = False
 ) -> list[Held]:
     """List the moments of sampling, here or by a server."""
-    if _served(resolved):
+    if served:
         return workload.served(scored=scored)
     return workload.sampling(rows, prompt, response, scored=scored)
 
 
-def _served(resolved: Settings) -> bool:
-    return not resolved.run.backend.sampler.startswith(TORCH)
+def _served(resolved: Settings, component: Any) -> bool:
+    """Tell if an engine samples that is not in this process."""
+    name = resolved.run.backend.sampler.partition("@")[0]
+    return name != TORCH and not component("samplers", name).load().runs_here
 
 
 def _longest_prompt(resolved: Settings, method: Component) -> int:
     """Tokens of the prompts that are sampled for: the method's limit, or the paper's."""
     return int(getattr(resolved.of(method), "max_prompt_length", 192))
-
-
-def _change(held: Held, section: str, backend: BackendConfig, gpus: int, card: float) -> str:
-    """Say what takes less, by the largest part."""
-    parts = {
-        "states": held.weights + held.gradients + held.optimizer,
-        "activations": held.activations + held.logits,
-        "cache": held.cache,
-        "gathered": held.gathered,
-    }
-    largest = max(parts, key=lambda name: parts[name])
-    if held.moment == "evaluation":
-        return "--set evaluate.evaluators=[win_rate]: the reward model that scores outputs is whole on one card"
-    if held.moment in ("sampling", "scoring", "proof") and held.weights + held.gathered > card:
-        return _change_of_whole_model(held, backend, card)
-    if largest == "cache":
-        name = {"sample": "sample.per_device_batch_size", "evaluate": "evaluate.per_device_batch_size"}
-        return f"lower {name.get(section, f'{section}.per_device_rollout_batch_size')}, which changes no result"
-    if largest == "activations":
-        return (
-            f"--set {section}.gradient_checkpointing=true, or lower {section}.per_device_train_batch_size"
-            " (for training by epochs raise gradient_accumulation_steps as much)"
-        )
-    if held.moment != "learning" or largest == "gathered":
-        return "--set backend.dtype=bfloat16, or sample on a server (backend.sampler)"
-    more = "more cards" if gpus > 1 else "--gpus 8"
-    return f"{more}, or --set {section}.lora={{}} with --set backend.dtype=bfloat16"
-
-
-def _change_of_whole_model(held: Held, backend: BackendConfig, card: float) -> str:
-    """Say how a model is sampled that is larger than a card."""
-    half = "--set backend.dtype=bfloat16, or " if backend.dtype == "float32" and held.total < 2 * card else ""
-    if held.gathered:
-        return f"{half}a method that samples no shards: each process holds the whole policy while torch samples"
-    host = "--set backend.device=cpu for this stage, whose models are whole"
-    if not backend.sampler.startswith(TORCH):
-        return f"{half}{host}"
-    server = "sample on a vLLM server of several cards (--set backend.sampler=vllm@URL)"
-    return f"{half}{server}: torch holds the whole model on one card"

@@ -119,20 +119,37 @@ class Components:
     def engine(self) -> SamplingEngine | None:
         """Return the engine that `backend.sampler` names, built once; None for torch's own. Loads no torch.
 
-        Raises `PluginError` if there is none of that name.
+        Raises as `engine_class` does, and what the engine's class raises for its spec.
         """
-        name, _, spec = self.settings.run.backend.sampler.partition("@")
-        if self._engine is None and name != TORCH:
+        cls = self.engine_class()
+        if self._engine is None and cls is not None:
+            name, _, spec = self.settings.run.backend.sampler.partition("@")
             component = self._sampler(name)
-            cls, config = component.load(), self.settings.of(component)
             with attributed_to("samplers", name, cls):
-                self._engine = cls(config, spec, self.context(component))
-            is_one = all(
-                hasattr(cls, promised) for promised in ("takes_whole_weights", "runs_here", "version", "sampler")
-            )
-            broken = f"{component.target} makes {type_name(self._engine)}, no afarm.backend.SamplingEngine"
-            require_promise(is_one, "samplers", name, broken, cls)
+                self._engine = cls(self.settings.of(component), spec, self.context(component))
         return self._engine
+
+    def engine_class(self) -> Any:
+        """Return the class of the engine that `backend.sampler` names; None for torch's own. Builds none.
+
+        Raises `PluginError` if there is none of that name, and `ConfigError` for an address of torch's.
+        """
+        name, at, spec = self.settings.run.backend.sampler.partition("@")
+        if name == TORCH and at:
+            raise ConfigError([f"backend.sampler=torch@{spec}: torch takes no address: --set backend.sampler=torch"])
+        if name == TORCH:
+            return None
+        component = self._sampler(name)
+        cls = component.load()
+        is_one = all(hasattr(cls, promised) for promised in ("takes_whole_weights", "runs_here", "version", "sampler"))
+        require_promise(is_one, "samplers", name, f"{component.target} is no afarm.backend.SamplingEngine", cls)
+        return cls
+
+    @property
+    def names_placeholder(self) -> bool:
+        """True if `backend.sampler` has, for an address, the word that stands for one in the help (vllm@URL)."""
+        name, _, spec = self.settings.run.backend.sampler.partition("@")
+        return bool(spec) and spec == self._sampler(name).spec
 
     def _sampler(self, name: str) -> Component:
         try:

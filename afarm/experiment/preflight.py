@@ -125,10 +125,11 @@ def _judges(annotators: Callable[[RunConfig], Sequence[str]], llm_systems: Seque
 
 def problems_of(workspace: Workspace, checks: Iterable[Check]) -> list[str]:
     """Return each problem that the checks find, as a sentence."""
-    return list(dict.fromkeys(_failures(partial(check, workspace) for check in checks)))
+    return list(dict.fromkeys(failures(partial(check, workspace) for check in checks)))
 
 
-def _failures(looks: Iterable[Callable[[], object]]) -> Iterator[str]:
+def failures(looks: Iterable[Callable[[], object]]) -> Iterator[str]:
+    """Yield each problem that the looks find, as a sentence."""
     for look in looks:
         try:
             look()
@@ -142,7 +143,7 @@ def _failures(looks: Iterable[Callable[[], object]]) -> Iterator[str]:
 
 def require_buildable(workspace: Workspace, annotators: Sequence[str]) -> None:
     """Raise `ConfigError` for annotators that cannot be built from their settings."""
-    if problems := list(_failures(partial(workspace.components.annotator, name) for name in annotators)):
+    if problems := list(failures(partial(workspace.components.annotator, name) for name in annotators)):
         raise ConfigError(problems)
 
 
@@ -159,7 +160,7 @@ def require_noise_once(workspace: Workspace) -> None:
 def require_evaluators(workspace: Workspace) -> None:
     """Raise `ConfigError` for evaluators that cannot be built from their settings."""
     names = workspace.config.evaluate.evaluators
-    if problems := list(_failures(partial(workspace.components.evaluator, name) for name in names)):
+    if problems := list(failures(partial(workspace.components.evaluator, name) for name in names)):
         raise ConfigError(problems)
 
 

@@ -174,7 +174,7 @@ def require_method(components: Components, name: str) -> Method:
 
 def _weights_not_taken(components: Components, name: str, method: Method) -> list[str]:
     """Say if a method samples with weights that it trains whole, and the engine takes adapters only."""
-    engine = components.engine()
+    engine = components.engine_class()
     trains_all = "lora" in type(method.config).model_fields and method.config.lora is None if method.config else False
     if engine is None or engine.takes_whole_weights or not trains_all or not may_sample(components, name, method):
         return []

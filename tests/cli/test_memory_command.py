@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
+from transformers import LlamaConfig
 from typer.testing import CliRunner
 
+from afarm.backend.model_configs import read_model_config
 from afarm.cli import make_app
+from afarm.core.errors import AfarmError
+from afarm.storage.model_files import require_on_hub
 
 
 def rows(*arguments: str) -> dict[str, dict[str, object]]:
     result = CliRunner().invoke(make_app(), ["memory", "--json", *arguments])
-    assert result.exit_code == 0, result.output
-    return {row["stage"]: row for row in json.loads(result.stdout)}
+    found = {row["stage"]: row for row in json.loads(result.stdout)}
+    assert result.exit_code == (0 if all(row["fits"] for row in found.values()) else 1), result.output
+    return found
+
+
+def refused(*arguments: str) -> str:
+    result = CliRunner().invoke(make_app(), ["memory", *arguments])
+    assert isinstance(result.exception, AfarmError), result.output
+    return str(result.exception)
 
 
 @pytest.mark.parametrize("method", ["ppo", "dpo", "quark", "expert_iteration", "best_of_n"])
@@ -25,10 +38,44 @@ def test_the_papers_recipe_fits_eight_cards_and_with_adapters_one(method: str) -
 def test_a_stage_that_does_not_fit_says_what_to_change() -> None:
     found = rows("--recipe", "paper")
     assert not found["sft"]["fits"]
-    assert "sft.lora" in str(found["sft"]["change"])
+    assert found["sft"]["change"] == (
+        "--gpus 2 (cards share it in shards), or --set backend.dtype=bfloat16 (half of all, another result), "
+        "or --set sft.lora={} (adapters, another result)"
+    )
     assert found["sft"]["total"] == pytest.approx(137.5e9, rel=0.02)
     crowded = rows("--recipe", "paper-lora", "--set", "sample.per_device_batch_size=1024")["sample"]
-    assert "lower sample.per_device_batch_size" in str(crowded["change"])
+    assert str(crowded["change"]).startswith("--set sample.per_device_batch_size=128 (changes no result)")
+
+
+def test_changes_are_named_that_are_not_made_yet_and_are_enough() -> None:
+    """Each alone if it is enough, else several together: with them the stage fits."""
+    found = rows("--recipe", "paper-lora", "--card", "24")
+    assert found["sample"]["change"] == (
+        "--set sample.per_device_batch_size=32 (changes no result), "
+        "or --set backend.sampler=vllm@URL (a vLLM server of one or more cards samples)"
+    )
+    said = str(found["train ppo"]["change"])
+    assert said == (
+        "--set backend.sampler=vllm@URL --gpus 2 (a vLLM server of one or more cards samples; cards share it in shards)"
+    )
+    typed = said.partition(" (")[0].split()
+    assert rows("--recipe", "paper-lora", "--card", "24", *typed)["train ppo"]["fits"]
+    alone = rows("--recipe", "paper-lora", "--card", "24", "--set", "backend.sampler=vllm@URL")["train ppo"]
+    assert (alone["fits"], alone["change"]) == (False, "--gpus 2 (cards share it in shards)")
+
+
+def test_if_only_cards_or_a_smaller_model_remain_that_is_said() -> None:
+    small = rows("--recipe", "paper-lora", "--card", "10")
+    assert small["sft"]["change"] == "--gpus 2 (cards share it in shards)", "adapters and bfloat16 are set"
+    assert small["train ppo"]["change"] == (
+        "no setting is enough on up to 8 cards: a smaller model (--model), or larger cards (--card)"
+    )
+    assert str(small["evaluate"]["change"]).startswith("--set evaluate.evaluators=[win_rate] (")
+    sampled = rows("--recipe", "paper-lora", "--card", "10", "--set", "backend.sampler=vllm@URL")["sample"]
+    assert sampled["change"] == (
+        "--gpus 2 (cards share it in shards), "
+        "or --set backend.device=cpu for this stage (the model is whole on one card)"
+    )
 
 
 def test_what_is_scored_as_it_is_sampled_has_the_reward_model_beside_the_policy() -> None:
@@ -49,8 +96,8 @@ def test_a_model_larger_than_a_card_is_sampled_on_a_server() -> None:
     by_torch, by_server = rows(*LARGEST, "--gpus", "8"), rows(*LARGEST, "--gpus", "8", *SERVED)
     for stage in ("sample", "outputs"):
         assert by_torch[stage]["fits"] is False
-        assert "sample on a vLLM server of several cards (--set backend.sampler=vllm@URL)" in str(
-            by_torch[stage]["change"]
+        assert by_torch[stage]["change"] == (
+            "--set backend.sampler=vllm@URL (a vLLM server of one or more cards samples)"
         )
         assert (by_server[stage]["moment"], by_server[stage]["total"]) == ("proof", 0), "the copy is on the host"
     assert [stage for stage, row in by_server.items() if not row["fits"]] == ["evaluate"]
@@ -87,7 +134,71 @@ def test_no_process_holds_a_whole_policy_if_a_server_samples_the_adapters_of_sha
     ],
 )
 def test_sizes_that_a_run_in_so_many_processes_refuses_are_named(method: str, expected: str) -> None:
-    result = CliRunner().invoke(make_app(), ["memory", "--recipe", "paper", "--method", method, "--gpus", "7"])
-    assert expected in str(result.exception)
-    assert "sft: a batch of per_device_train_batch_size 4 times gradient_accumulation_steps 32" in str(result.exception)
-    assert ("mini_batch_size" in str(result.exception)) == (method == "ppo"), "Quark fills up uneven minibatches"
+    said = refused("--recipe", "paper", "--method", method, "--gpus", "7")
+    assert expected in said
+    assert "sft: a batch of per_device_train_batch_size 4 times gradient_accumulation_steps 32" in said
+    assert ("mini_batch_size" in said) == (method == "ppo"), "Quark fills up uneven minibatches"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "sampler", "expected"),
+    [
+        ("paper", "vllm@http://x:8000", "ppo trains every weight and samples with them while it trains, and .* only"),
+        ("paper", "vllm@URL", "ppo trains every weight and samples with them while it trains, and .* only"),
+        ("paper-lora", "vlm@http://a", r"unknown sampler 'vlm'\. Did you mean 'vllm'\?"),
+        ("paper-lora", "vllm@somewhere", "write vllm@http://HOST:PORT"),
+        ("paper-lora", "torch@x", "backend.sampler=torch@x: torch takes no address"),
+    ],
+)
+def test_what_a_run_refuses_is_refused_in_the_same_words(
+    recipe: str, sampler: str, expected: str, tmp_path: Path
+) -> None:
+    options = ["--recipe", recipe, "--set", f"backend.sampler={sampler}"]
+    said = refused(*options)
+    assert re.search(expected, said)
+    if sampler == "vllm@URL":  # a placeholder, as on the pages: here alone, since nothing is asked
+        return
+    model = ["--model", "pkg:afarm_plugins.toy/base1", "--output-dir", str(tmp_path)]
+    run = CliRunner().invoke(make_app(), ["run", "--dry-run", *options, *model])
+    assert said in str(run.exception)
+
+
+def at_no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have nobody answer for the Hub: port 9 is that of "discard"."""
+    require_on_hub.cache_clear()
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+
+
+def test_without_the_hub_the_message_says_what_to_name_and_nothing_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    at_no_hub(monkeypatch)
+    said = refused("--recipe", "smol", "--model", "nope/nope")
+    assert "without a network name a local model: --model DIRECTORY or --model FILE.gguf" in said
+    assert "Retry" not in caplog.text
+
+
+def test_a_config_in_the_cache_needs_no_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    at_no_hub(monkeypatch)
+    commit, cached = "0123456789" * 4, tmp_path / "models--some--model"
+    (cached / "refs").mkdir(parents=True)
+    (cached / "refs" / "main").write_text(commit)
+    tiny = LlamaConfig(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, vocab_size=99)
+    tiny.save_pretrained(cached / "snapshots" / commit)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("transformers.utils.hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert read_model_config("some/model").hidden_size == 64
+    assert "Retry" not in caplog.text
+
+
+def test_the_page_shows_what_is_printed() -> None:
+    page = (Path(__file__).parents[2] / "docs/guides/large-models.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^\$ afarm (memory .*)\n((?:(?!```).*\n)+)", page, re.MULTILINE)
+    assert len(shown) == 3
+    for command, table in shown:
+        printed = CliRunner().invoke(make_app(), command.split()).stdout
+        pattern = re.escape(table).replace(re.escape("…\n"), "(.*\n)*").replace("…", ".*")
+        assert re.match(pattern, printed), printed
