@@ -109,7 +109,8 @@ def _places(workspace: Workspace) -> None:
 
 def _ledger(workspace: Workspace) -> None:
     """Raise `StoreError` for a ledger file that cannot be written; a database says so when it is opened."""
-    if not is_url(place := workspace.judges.ledger_place):
+    place = workspace.judges.ledger_place
+    if not is_url(place) and (place != workspace.store.ledger_path or Path(place).exists()):  # else of the output's own
         require_usable(Path(place))
 
 
