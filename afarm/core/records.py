@@ -68,8 +68,8 @@ class Instruction:
         )
 
 
-@lru_cache(maxsize=2**15)  # rows of one instruction come by the hundred, and a run's splits have ten thousand
-def _id_of(task: Instruction) -> str:
+@lru_cache(maxsize=4096)
+def _id_of(task: Instruction) -> str:  # cached: rows of one instruction come by the hundred
     return digest(task.instruction, task.input, [[m.role, m.content, m.name] for m in task.messages])
 
 
