@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from afarm.cli.console import hand_on_stdout
+from afarm.cli.launchers import LOCAL
 from afarm.core.errors import ConfigError, PluginError, did_you_mean
 from afarm.experiment.process_info import ProcessInfo
 
@@ -52,9 +53,9 @@ def require_one_way(launcher: str, config: str | None) -> None:
     Each would begin workers, and wait for the others for ever.
     """
     instead = "its stages have processes of their own (of ray, as many as ray.processes says)"
-    if launcher != "local" and config:
+    if launcher != LOCAL and config:
         raise ConfigError([f"--launcher and {OPTION} contradict each other: leave one out; with --launcher {instead}"])
-    if launcher != "local" and process_info().is_distributed:
+    if launcher != LOCAL and process_info().is_distributed:
         raise ConfigError([f"--launcher {launcher} is started in one process, and these are several: {instead}"])
 
 

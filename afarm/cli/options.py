@@ -17,6 +17,7 @@ import typer
 
 from afarm.cli import completion, launch
 from afarm.cli.console import ProgressBars, err, print_json
+from afarm.cli.launchers import LOCAL
 from afarm.cli.places import DEFAULT_OUTPUT_DIR, LedgerPlace, OutputDir, StorePlace
 from afarm.cli.stage_lines import StageLines
 from afarm.core.errors import ConfigError, PluginError
@@ -410,7 +411,7 @@ def with_options(command: Callable[..., None], without: Collection[str] = ()) ->
 
     def expanded(**given: Any) -> None:
         chosen = options(**{parameter.name: given.pop(parameter.name) for parameter in own})
-        launch.require_one_way(given.get("launcher", "local"), chosen.accelerate_config)
+        launch.require_one_way(given.get("launcher", LOCAL), chosen.accelerate_config)
         command(options=chosen, **given)
 
     shown = [p for name, parameter in parameters.items() for p in (own if name == "options" else [parameter])]
