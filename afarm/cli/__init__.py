@@ -93,7 +93,7 @@ def main(arguments: list[str] | None = None) -> Any:
             sys.exit(1)  # each finds the same, and the first has said it
         if os.environ.get(TRACEBACK):
             traceback.print_exception(error)
-        plugin_failed = isinstance(error, PluginError) and error.__cause__ is not None
+        plugin_failed = isinstance(error, PluginError) and not isinstance(error.__cause__, AfarmError | None)
         _fail(f"{error}\n{TRACEBACK}=1 shows where." if plugin_failed and not os.environ.get(TRACEBACK) else str(error))
     except OSError as error:
         # What stdout could not take would be tried again at exit, with a traceback.

@@ -87,7 +87,9 @@ class Farm:
         wraps, on_stage, self._tell = shown_by(progress)
         checks = preflight.of_run() if "method" in choices else preflight.of_farm()
         place = Path(output_dir).absolute()  # a notebook may change its directory: one store and one ledger stay
-        shared = str(store if "://" in str(store) else Path(store).absolute()) if store else None
+        shared = None if store is None else str(store)
+        if shared and "://" not in shared:
+            shared = str(Path(shared).absolute())
         accounts = None if ledger is None else fixed_place(ledger)
 
         def open_with(method: str | None = None, seed: int | None = None) -> Workspace:

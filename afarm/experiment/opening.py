@@ -77,6 +77,6 @@ def workspace_over(
     store: str | None = None,
 ) -> Workspace:
     """Return the workspace of components whose settings were checked. Nothing is made in `output_dir` yet."""
-    kept = Store(output_dir, components.notify, SharedStore(store) if store else None)
+    kept = Store(output_dir, components.notify, None if store is None else SharedStore(store))
     judges = Judges(components, kept, None if ledger is None else fixed_place(ledger))
     return Workspace(components, DataSplits(components), judges, kept, on_stage)

@@ -401,7 +401,7 @@ def workspace_of(
     """
     _enter(farm)
     components = Components(_plugins(), _settings_of(farm), progress, notify, process_info)
-    return workspace_over(components, Path(farm.output_dir), ledger=farm.ledger or None, store=farm.store)
+    return workspace_over(components, Path(farm.output_dir), ledger=farm.ledger or None, store=farm.store or None)
 
 
 @cache

@@ -48,8 +48,10 @@ class SharedStore:
     def __init__(self, url: str):
         """Open the folder; a directory that is missing is made with its first object.
 
-        Raises `ConfigError` if nothing here knows such a URL.
+        Raises `ConfigError` if it is empty, or nothing here knows such a URL.
         """
+        if not url.strip():
+            raise ConfigError(f"--store is empty: name {FORMS}, or leave it out")
         self.url, self.directory = url, _directory_of(url)
         self.name = str(self.directory) if url.lower().startswith("file:") else without_keys(url)
         try:

@@ -465,6 +465,8 @@ def test_uploads_to_a_shared_store_that_were_never_finished_are_deleted_once_the
     assert not half.exists()
     assert "may still be going on" in afarm("artifacts", "gc", "--store", "shared", "--days", "0.5").err
     failed(afarm("artifacts", "gc", "--store", "none"), "there is no store at none")
+    for command in (["run", *LIGHT], ["artifacts", "gc"]):
+        failed(afarm(*command, "--store", ""), "--store is empty: name s3://")
     assert afarm("run", *LIGHT, "--store", "none", "--dry-run").code == 0
     assert not Path("none").exists()
 

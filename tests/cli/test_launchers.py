@@ -235,6 +235,7 @@ def test_a_wrong_launcher_is_named_before_anything_runs(afarm: Afarm, launcher: 
         said = afarm(*command, *LIGHT, "--launcher", launcher)
         assert said.code == 1
         assert problem in " ".join(said.err.split())
+        assert "AFARM_TRACEBACK" not in said.err, "no plugin failed"
         assert said.out == "", "no plan is shown before"
     assert contents("afarm-runs") == {}
 

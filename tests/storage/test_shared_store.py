@@ -181,6 +181,7 @@ def test_a_store_that_cannot_be_used_is_an_error_that_says_so(bucket: str, tmp_p
 @pytest.mark.parametrize(
     ("place", "meant"),
     [
+        ("", FORMS),
         ("mysql://lab/afarm", FORMS),
         ("http://lab/afarm", FORMS),
         ("https://me:secret@lab/afarm", FORMS),

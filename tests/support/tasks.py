@@ -151,6 +151,20 @@ def sft(directory: Path, stop_after: int | None = None) -> Trained:
     )
 
 
+def feedme(directory: Path) -> Trained:
+    from afarm_plugins.feedme import FeedME, FeedMEConfig
+
+    steps = {**STEPS, "learning_rate": 1e-3}  # Adam makes steps of that size of gradients in the last bits too
+    return method(FeedME(FeedMEConfig(**steps, per_device_train_batch_size=4)), directory)
+
+
+def reward_conditioning(directory: Path) -> Trained:
+    """Its two new tokens give the embeddings, which every process holds whole, two rows more."""
+    from afarm_plugins.reward_conditioning import RewardConditioning, RewardConditioningConfig
+
+    return method(RewardConditioning(RewardConditioningConfig(**STEPS, per_device_train_batch_size=4)), directory)
+
+
 def dpo(directory: Path) -> Trained:
     from afarm_plugins.dpo import DPO
 
@@ -336,6 +350,8 @@ TASKS: Mapping[str, Task] = {
 }
 SHARDED_TASKS: Mapping[str, Task] = {
     "sft": sft,
+    "feedme": feedme,
+    "reward_conditioning": reward_conditioning,
     "reward_model": reward_model,
     "dpo": dpo,
     "dpo_adapters": dpo_adapters,
