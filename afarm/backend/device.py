@@ -49,7 +49,8 @@ class Backend:
     """The device and precision that models run in. Raises `ConfigError` if the device is not there.
 
     Several processes (`is_distributed`) connect when they make theirs, and have its `session` in common: a name that no
-    other launch has. `sharded` is true if each is to keep only its shard of what it trains and reads (see `sharding`).
+    other launch has. `sharded` is true if each is to keep only its shard of what it trains and reads (see `sharding`),
+    `offloads` if that is on the host.
     Policies sample by `engine`, torch unless another is given, and tell how far they are by `progress`.
     """
 
@@ -59,16 +60,17 @@ class Backend:
         *,
         is_distributed: bool = False,
         sharded: bool = False,
+        offloads: bool = False,
         engine: SamplingEngine | None = None,
         progress: Progress = no_progress,
     ) -> None:
         self.config = config or BackendConfig()
         self.progress = progress
         self.engine: SamplingEngine = engine or TorchEngine()
-        self._launch = _connected(self.config) if is_distributed else None
+        self._launch = _connected(self.config, offloads) if is_distributed else None
         self.device = self._launch.device if self._launch else _device(self.config.device)
         self.session = self._launch.session if self._launch else ""
-        self.sharded = sharded
+        self.sharded, self.offloads = sharded, offloads
         self.dtype: torch.dtype = getattr(torch, self.config.dtype)
         cpu.switch(self.config.cpu_tuning)
         if self.config.threads:
@@ -283,15 +285,15 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _connected(config: BackendConfig) -> Launch:
-    """Connect several processes, over NCCL or on CPUs over gloo."""
+def _connected(config: BackendConfig, offloads: bool) -> Launch:
+    """Connect several processes, over NCCL or on CPUs over gloo; over both if they offload from GPUs."""
     name = config.device
     if name not in ("auto", "cpu", "cuda"):
         raise ConfigError([f"backend.device {name!r} is one device, and several processes run: use auto, cuda or cpu"])
     cpu = name == "cpu" or not torch.accelerator.is_available()
     if cpu and name == "cuda":
         raise ConfigError(["backend.device 'cuda' is not available here; use auto or cpu"])
-    return Launch(cpu, config.timeout)
+    return Launch(cpu, config.timeout, on_host=offloads)
 
 
 def _device(name: str) -> torch.device:

@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 
 from afarm.backend import distributed
-from afarm.core.errors import TrainingError
+from afarm.core.errors import ConfigError, TrainingError
 
 T = TypeVar("T")
 
@@ -51,11 +51,12 @@ GO_ON = (
 class Launch:
     """Processes that were started together: their machines by rank, and a session of their own.
 
-    Connects this process to the others, over gloo if `cpu`, else over NCCL. Raises `TrainingError` if some do not come
-    within `timeout` seconds.
+    Connects this process to the others, over gloo if `cpu`, else over NCCL; `on_host` also over gloo, for tensors that
+    are there. Raises `TrainingError` if some do not come within `timeout` seconds, and `ConfigError` if others
+    connected them, and not `on_host`.
     """
 
-    def __init__(self, cpu: bool, timeout: float):
+    def __init__(self, cpu: bool, timeout: float, *, on_host: bool = False):
         from accelerate import PartialState
 
         self.timeout = timeout
@@ -66,12 +67,15 @@ class Launch:
         self._made_group = not dist.is_initialized()  # Ray Train ends its own
         atexit.register(self._leave)
         try:
-            device: torch.device = PartialState(cpu=cpu, timeout=timedelta(seconds=timeout)).device
+            over = {} if cpu or not on_host else {"backend": _both()}  # accelerate's own choice otherwise
+            device: torch.device = PartialState(cpu=cpu, timeout=timedelta(seconds=timeout), **over).device
         except RuntimeError as error:  # gloo has no type of its own
             raise TrainingError(
                 f"the processes did not come together in {timeout:,.0f} s ({_cause(error)}): start as many as "
                 "the launch says, and name the address of the first on all"
             ) from error
+        if on_host:
+            require_connected_hosts()
         self.device = torch.device("cpu") if cpu else device  # what is saved of "cpu:0" cannot be loaded
         with self.naming_lost("start"):
             greetings = distributed.all_gather_object((secrets.token_hex(8), platform.node()))
@@ -176,6 +180,21 @@ def _store() -> dist.Store:
     """The store that the processes met through, which torch has no public name for."""
     found: dist.Store = dist.distributed_c10d._get_default_store()
     return found
+
+
+def require_connected_hosts() -> None:
+    """Raise `ConfigError` if collectives of tensors on the host have no connection: others made the group."""
+    if "cpu:" not in (connections := dist.get_backend_config()):
+        raise ConfigError(
+            [f"shards on the host are added up by gloo, and these processes have {connections}: use fsdp2"]
+        )
+
+
+def _both() -> str:
+    """Name the connections for tensors on the card and on the host, as accelerate does to offload."""
+    kind = torch.accelerator.current_accelerator()
+    assert kind is not None
+    return f"{kind.type}:{dist.get_default_backend_for_device(kind.type)},cpu:gloo"
 
 
 def _cause(error: BaseException) -> str:

@@ -126,8 +126,8 @@ class OnPolicyTrainer(ABC, Generic[R]):
             self.empty = empty_copy(self.policy.model)
             if uneven := uneven_sizes(self.section, config, world_size(), sharded=True):
                 raise ConfigError(uneven)
-            shard_model(self.models)
-            shard_model(self.frozen_models())
+            shard_model(self.models, context.backend)
+            shard_model(self.frozen_models(), context.backend)
         self.models.eval()
         if config.gradient_checkpointing:
             enable_gradient_checkpointing(self.models)

@@ -6,12 +6,15 @@ are kept whole, since losses read them past the model's own forward pass. Gradie
 `all_reduce_sum` makes them.
 
 Whole weights are on the host: a launch that shards loads models there, memory-mapped, so that all processes of a
-machine read one copy in the page cache. Only shards, and one layer at a time, come to the device.
+machine read one copy in the page cache. Only shards, and one layer at a time, come to the device. If the launch
+offloads, shards wait on the host too, with their gradients and the optimiser's state: one layer at a time comes to the
+device, and its gradient goes back. Then a model has weights on both, and no arithmetic may join the two.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +22,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 from afarm.backend.distributed import all_gather_object, all_reduce_sum, rank, world_size
 from afarm.core.interfaces import ModelBackend
@@ -28,28 +31,41 @@ M = TypeVar("M", bound=nn.Module)
 T = TypeVar("T")
 
 
-def shard_model(models: nn.Module) -> None:
-    """Have each process keep its shard of every layer of the transformers in `models`, on the device.
+def shard_model(models: nn.Module, backend: ModelBackend) -> None:
+    """Have each process keep its shard of every layer of the transformers in `models`.
 
-    In place, and for good; weights that were shared with another model are so no longer. From then on all processes
-    must use the layers equally often.
+    On the device, or on the host if the launch offloads; what is in no layer goes to the device. In place, and for
+    good; weights that were shared with another model are so no longer. From then on all processes must use the layers
+    equally often.
     """
-    from accelerate import PartialState
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard, share_comm_ctx
+    from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard, share_comm_ctx
 
-    device = PartialState().device
-    mesh = init_device_mesh(device.type, (world_size(),))
+    kind = backend.device.type
+    mesh = init_device_mesh(kind, (world_size(),))
+    place = CPUOffloadPolicy(pin_memory=kind != "cpu") if backend.offloads else OffloadPolicy()
     layers = list(transformer_layers(models))
     for layer in layers:
-        fully_shard(layer, mesh=mesh, reshard_after_forward=True)  # else each, a root of its own, would stay gathered
+        fully_shard(
+            layer,
+            mesh=mesh,
+            reshard_after_forward=True,  # else each, a root of its own, would stay gathered
+            offload_policy=place,
+        )
         layer.set_force_sum_reduction_for_comms(True)  # gloo knows no other
         layer.set_gradient_divide_factor(1.0)
         # By itself a layer would have the one gathered that was used before it, also in a pass of this process alone
         layer.set_modules_to_backward_prefetch([layer])
     share_comm_ctx(layers)  # else each would hold its whole gradient, as it is sent, to the end of the backward pass
-    if device.type != "cpu":
-        models.to(device)  # what is not in a layer
+    move_ends(models, layers, backend.device)
+
+
+def move_ends(models: nn.Module, layers: Iterable[nn.Module], device: torch.device | str) -> None:
+    """Move to `device` what is in none of the `layers`. By `models.to` their shards would leave the host."""
+    inside = {module for layer in layers for module in layer.modules()}
+    for module in models.modules():
+        if module not in inside:
+            module._apply(lambda tensor: tensor.to(device), recurse=False)
 
 
 def is_sharded(model: nn.Module) -> bool:
@@ -131,7 +147,11 @@ def shard_like(values: Tensor, model: Tensor) -> Tensor:
     """Take this process's shard of `values`, which are whole, if `model` is sharded; else all."""
     if not isinstance(model, DTensor):
         return values
-    return distribute_tensor(values.to(model.device), model.device_mesh, model.placements, src_data_rank=None)
+    own = torch.empty_like(model, dtype=values.dtype)  # `distribute_tensor` would put it on the card
+    rows = _local(own)
+    first = -(-len(values) // world_size()) * rank()
+    rows.copy_(values[first : first + len(rows)])
+    return own
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
@@ -166,15 +186,19 @@ def clip_gradients(parameters: Collection[nn.Parameter], max_norm: float) -> flo
     if not any(isinstance(p, DTensor) for p in parameters):
         return float(nn.utils.clip_grad_norm_(parameters, max_norm))
     gradients = [p.grad for p in parameters if p.grad is not None]
-    squares = torch.zeros(2, dtype=torch.float64, device=gradients[0].device)
-    for gradient in gradients:
-        norm_of_own = torch.linalg.vector_norm(_local(gradient), dtype=torch.float32)  # which takes no memory
-        squares[int(isinstance(gradient, DTensor))] += norm_of_own.double().square()
-    all_reduce_sum([squares[1:]])
-    norm = float(squares.sum().sqrt())
+    whole = [gradient for gradient in gradients if not isinstance(gradient, DTensor)]
+    shards = [gradient.to_local() for gradient in gradients if isinstance(gradient, DTensor)]
+    of_whole, of_shards = (_sum_of_squares(some) for some in (whole, shards))  # each on the device that they are on
+    all_reduce_sum([of_shards] if shards else [])
+    norm = math.sqrt(float(of_whole) + float(of_shards))
     for gradient in gradients:
         gradient.mul_(min(1.0, max_norm / (norm + 1e-6)))
     return norm
+
+
+def _sum_of_squares(tensors: Sequence[Tensor]) -> Tensor:
+    norms = [torch.linalg.vector_norm(tensor, dtype=torch.float32) for tensor in tensors]  # which takes no memory
+    return torch.stack(norms).double().square().sum() if norms else torch.zeros((), dtype=torch.float64)
 
 
 def parameter_groups(groups: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

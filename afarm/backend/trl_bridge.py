@@ -31,7 +31,7 @@ from afarm.backend.sharding import (
 from afarm.backend.shares import shared_batch
 from afarm.core.config import CheckpointChoice, TrainerConfig
 from afarm.core.errors import TrainingError
-from afarm.core.interfaces import TrainContext
+from afarm.core.interfaces import ModelBackend, TrainContext
 from afarm.core.seeding import integer
 
 if TYPE_CHECKING:
@@ -85,7 +85,6 @@ def trainer_arguments(kind: type, config: TrainerConfig, context: TrainContext, 
         arguments = kind(**(settings | more))
     # One process drives one device: with several in sight the trainer would multiply the batch by their number.
     arguments._n_gpu = min(arguments.n_gpu, 1)
-    arguments.shards_model = backend.sharded
     return arguments
 
 
@@ -170,6 +169,7 @@ class LengthSortedTrainer:
     model: Any
     optimizer: Any
     lr_scheduler: Any
+    backend: ModelBackend
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         if world_size() == 1:
@@ -212,8 +212,8 @@ class LengthSortedTrainer:
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         """Make the optimiser, of shards if the launch shards."""
-        if self.args.shards_model:
-            shard_model(self.model)
+        if self.backend.sharded:
+            shard_model(self.model, self.backend)
         return self._optimizer()
 
     def _optimizer(self) -> torch.optim.Optimizer:
@@ -375,6 +375,7 @@ def run_trainer(
     if candidates and latest:
         candidates.selection.load(latest[1])
     empty = empty_copy(trainer.model) if context.backend.sharded else None
+    trainer.backend = context.backend
     # Taken for wrapped already: `LengthSortedTrainer` does what accelerate's wrapper is for.
     trainer.model._is_accelerate_prepared = world_size() > 1
     with quiet_transformers(), torch.enable_grad():

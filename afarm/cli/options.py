@@ -197,7 +197,7 @@ class FarmOptions:
         typer.Option(
             "--accelerate-config",
             autocompletion=completion.launch_configs,
-            help="Run in several processes: two_processes, fsdp2, or a file of accelerate's.",
+            help="Run in several processes: two_processes, fsdp2, fsdp2_offload, or a file of accelerate's.",
             metavar="NAME",
         ),
     ] = None

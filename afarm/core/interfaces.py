@@ -1,8 +1,7 @@
 """Interfaces that plugins implement, and the small frozen contexts they receive.
 
-afarm builds a plugin class as `Class(config)` from the pydantic model it was registered with, or as `Class()` if it was
-registered with none; a judge gets its spec and a context as well. Nothing reads globals or the environment: all that a
-plugin needs arrives in its arguments.
+afarm builds a plugin class as `Class(config)` from the pydantic model it was registered with (`Class()` without one); a
+judge gets its spec and a context as well. All a plugin needs is in its arguments: nothing reads globals or environment.
 """
 
 from __future__ import annotations
@@ -51,6 +50,7 @@ class ModelBackend(Protocol):
     dtype: Any
     session: str
     sharded: bool
+    offloads: bool
     engine: Any
     progress: Progress
 

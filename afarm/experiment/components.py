@@ -289,10 +289,15 @@ class Components:
                 if error.name is None:  # something that is there could not be imported
                     raise
                 raise PluginError(f"training needs {error.name!r}: pip install 'afarm[train]'") from error
-            several, sharded = self.process_info.is_distributed, self.process_info.sharded
-            settings, engine = self.settings.run.backend, self.engine()
-            progress = self.progress if self.process_info.is_main_process else no_progress
-            self._backend = Backend(settings, is_distributed=several, sharded=sharded, engine=engine, progress=progress)
+            info = self.process_info
+            self._backend = Backend(
+                self.settings.run.backend,
+                is_distributed=info.is_distributed,
+                sharded=info.sharded,
+                offloads=info.offloads,
+                engine=self.engine(),
+                progress=self.progress if info.is_main_process else no_progress,
+            )
         backend: Backend = self._backend
         return backend
 

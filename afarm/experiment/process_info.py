@@ -9,14 +9,21 @@ RANK = ("RANK", "OMPI_COMM_WORLD_RANK")
 SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE")
 """The variables by which launchers and Open MPI tell a process its rank, which accelerate reads too."""
 
+FSDP = "ACCELERATE_USE_FSDP", "FSDP_OFFLOAD_PARAMS"
+"""The variables by which accelerate asks for shards, and for shards on the host."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """This process's rank among the `size` that run one command. `sharded`: each holds a shard (FSDP2)."""
+    """This process's rank among the `size` that run one command.
+
+    `sharded`: each holds a shard (FSDP2). `offloads`: on the host, until it is used.
+    """
 
     rank: int = 0
     size: int = 1
     sharded: bool = False
+    offloads: bool = False
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> ProcessInfo:
@@ -24,7 +31,8 @@ class ProcessInfo:
         rank, size = (next((int(environment[n]) for n in names if n in environment), None) for names in (RANK, SIZE))
         if rank is None or size is None or size == 1:
             return cls()
-        return cls(rank, size, environment.get("ACCELERATE_USE_FSDP", "").lower() == "true")
+        sharded, offloads = (environment.get(n, "").lower() == "true" for n in FSDP)
+        return cls(rank, size, sharded, sharded and offloads)
 
     @property
     def is_main_process(self) -> bool:

@@ -104,5 +104,8 @@ def test_the_configurations_name_what_accelerate_knows() -> None:
     assert {name: config.distributed_type.value for name, config in found.items()} == {
         "two_processes": "MULTI_GPU",
         "fsdp2": "FSDP",
+        "fsdp2_offload": "FSDP",
     }
+    asked = {name: config.fsdp_config.get("fsdp_offload_params") for name, config in found.items()}
+    assert asked == {"two_processes": None, "fsdp2": None, "fsdp2_offload": True}
     assert {config.num_processes for config in found.values()} == {2}

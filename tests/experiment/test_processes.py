@@ -53,6 +53,11 @@ def together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: Callable[[Fa
         ({"RANK": "1", "WORLD_SIZE": "2"}, ProcessInfo(1, 2)),
         ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}, ProcessInfo(3, 4)),
         ({"RANK": "0", "WORLD_SIZE": "2", "ACCELERATE_USE_FSDP": "true"}, ProcessInfo(0, 2, sharded=True)),
+        (
+            {"RANK": "0", "WORLD_SIZE": "2", "ACCELERATE_USE_FSDP": "true", "FSDP_OFFLOAD_PARAMS": "true"},
+            ProcessInfo(0, 2, sharded=True, offloads=True),
+        ),
+        ({"RANK": "0", "WORLD_SIZE": "2", "FSDP_OFFLOAD_PARAMS": "true"}, ProcessInfo(0, 2)),
     ],
 )
 def test_ranks_are_read_from_what_launchers_write(environment: dict[str, str], expected: ProcessInfo) -> None:

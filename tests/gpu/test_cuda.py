@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 import torch
-from forks import SHARDED
+import torch.distributed as dist
+from forks import OFFLOADED, SHARDED
 from launches import LIMIT, finish, launched
 from tiny_models import make_instructions, make_policy
 
 from afarm import Farm
-from afarm.backend import Backend, CheckpointPolicy, before_responses, join_and_pad, response_logprobs, token_loss
+from afarm.backend import (
+    Backend,
+    CheckpointPolicy,
+    all_reduce_gradients,
+    before_responses,
+    gathered_weights,
+    join_and_pad,
+    parameter_groups,
+    response_logprobs,
+    shard_model,
+    token_loss,
+)
 from afarm.backend.memory import Workload
+from afarm.backend.sharding import all_finite, clip_gradients
 from afarm.core.config import BackendConfig
 from afarm.core.interfaces import Decoding, MethodInputs, TrainContext
 from afarm.core.records import Output
@@ -143,6 +156,72 @@ def test_a_card_holds_what_the_arithmetic_says(tmp_path: Path) -> None:
     assert counted.total == pytest.approx(torch.cuda.max_memory_allocated(), rel=0.15)
 
 
+@pytest.fixture
+def launch_of_one() -> Iterator[None]:
+    """A launch of this process alone, with the connections of one that offloads."""
+    backend = "cuda:nccl,cpu:gloo" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def learned(device: str, *, offloads: bool) -> tuple[dict[str, torch.Tensor], list[float], dict[str, set[str]]]:
+    """Weights after three steps of two passes each, their gradients' norms, and where gradients and moments were."""
+    policy, backend = make_policy(), Backend(BackendConfig(device=device), sharded=True, offloads=offloads)
+    layers = {name for name, _ in policy.model.named_parameters() if ".layers." in name}
+    shard_model(policy.model, backend)
+    trained = dict(policy.model.named_parameters())
+    optimizer = torch.optim.AdamW(parameter_groups([{"params": list(trained.values())}]), lr=1e-2, fused=True)
+    batch = join_and_pad([[5, 6, 7], [8]], [[9, 10, 1], [11, 12, 13, 1]], policy.pad_id, backend.device)
+    norms = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        for _ in range(2):
+            hidden, targets = before_responses(policy.model, batch.input_ids, batch.attention_mask, batch.response_mask)
+            token_loss(policy.model, hidden, targets, lambda logprobs, where: -logprobs.sum()).backward()
+        all_reduce_gradients(trained.values())
+        norms.append(clip_gradients(trained.values(), 1.0))
+        optimizer.step()
+        assert all_finite(trained.values())
+    places: dict[str, set[str]] = {"layers": set(), "ends": set()}
+    for name, p in trained.items():
+        held = [p, p.grad, *(optimizer.state[p][key] for key in ("exp_avg", "exp_avg_sq"))]
+        places["layers" if name in layers else "ends"] |= {x.device.type for x in held if x is not None}
+    return gathered_weights(trained), norms, places
+
+
+def test_shards_on_the_host_learn_what_shards_on_the_card_do(launch_of_one: None) -> None:
+    """One card: weights, gradients and moments of layers are on the host, and the steps are the same."""
+    weights, norms, places = learned("cuda", offloads=False)
+    assert places == {"layers": {"cuda"}, "ends": {"cuda"}}
+    of_host, norms_of_host, places = learned("cuda", offloads=True)
+    assert places == {"layers": {"cpu"}, "ends": {"cuda"}}
+    assert norms_of_host == pytest.approx(norms, rel=1e-4)
+    torch.testing.assert_close(of_host, weights, rtol=1e-3, atol=1e-4)
+
+
+def test_a_card_holds_no_shards_that_wait_on_the_host(launch_of_one: None) -> None:
+    held = []
+    for offloads in (False, True):
+        before = torch.cuda.memory_allocated()
+        model = make_policy(hidden_size=512, intermediate_size=2048, num_hidden_layers=4).model
+        inside = sum(p.nbytes for name, p in model.named_parameters() if ".layers." in name)
+        shard_model(model, Backend(BackendConfig(device="cuda"), sharded=True, offloads=offloads))
+        held.append(torch.cuda.memory_allocated() - before)
+        del model
+    assert held[0] - held[1] == pytest.approx(inside, rel=0.02)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two GPUs here")
+def test_two_cards_with_shards_on_the_host_learn_what_they_do_with_their_own(tmp_path: Path) -> None:
+    """SFT, the reward model and PPO: gathered and added up over NCCL on the cards, over gloo on the host."""
+    run = ["-m", "afarm", "run", "--method", "ppo", *(word for setting in SMALL for word in ("--set", setting))]
+    run += ["--set", "backend.device=cuda", "--output-dir"]
+    finish(launched([*run, str(tmp_path / "cards")], **SHARDED))
+    finish(launched([*run, str(tmp_path / "host")], **OFFLOADED))
+    assert_same_metrics(logged(tmp_path / "cards"), logged(tmp_path / "host"))
+
+
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two GPUs here")
 def test_shards_on_two_cards_learn_what_one_card_does(tmp_path: Path) -> None:
     """FSDP2 over NCCL: the metrics of SFT, the reward model and PPO, up to rounding."""
@@ -150,11 +229,7 @@ def test_shards_on_two_cards_learn_what_one_card_does(tmp_path: Path) -> None:
     run += ["--set", "backend.device=cuda", "--set", "ppo.checkpoint=last", "--output-dir"]
     finish(launched([*run, str(tmp_path / "one")], processes=1, CUDA_VISIBLE_DEVICES="0"))
     finish(launched([*run, str(tmp_path / "two")], processes=2, **SHARDED))
-    one, two = (logged(tmp_path / name) for name in ("one", "two"))
-    assert len(one) == len(two) > 0
-    for ours, theirs in zip(one, two, strict=True):
-        shared = {name: value for name, value in ours.items() if name in theirs and name not in ("num_tokens", "epoch")}
-        assert {name: theirs[name] for name in shared} == pytest.approx(shared, rel=0.02, abs=0.02)
+    assert_same_metrics(logged(tmp_path / "one"), logged(tmp_path / "two"))
 
 
 LOST = """
@@ -178,6 +253,13 @@ def test_a_process_that_waits_in_vain_over_nccl_ends(tmp_path: Path) -> None:
     printed, told = launch.communicate(timeout=LIMIT)
     assert launch.returncode != 0, told
     assert "[2.0, 2.0, 2.0]" not in printed
+
+
+def assert_same_metrics(one: list[dict[str, float]], two: list[dict[str, float]]) -> None:
+    assert len(one) == len(two) > 0
+    for ours, theirs in zip(one, two, strict=True):
+        shared = {name: value for name, value in ours.items() if name in theirs and name not in ("num_tokens", "epoch")}
+        assert {name: theirs[name] for name in shared} == pytest.approx(shared, rel=0.02, abs=0.02)
 
 
 def logged(output_dir: Path) -> list[dict[str, float]]:

@@ -14,6 +14,8 @@ from ports import free_port
 
 SHARDED = {"ACCELERATE_USE_FSDP": "true"}
 """The environment by which accelerate asks for shards."""
+OFFLOADED = {**SHARDED, "FSDP_OFFLOAD_PARAMS": "true"}
+"""The same for shards on the host."""
 
 
 def fork(act: Callable[[], None], rank: int, size: int, port: int, **environment: str) -> int:

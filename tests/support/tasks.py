@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import torch
-from forks import SHARDED, together
+from forks import OFFLOADED, SHARDED, together
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
@@ -83,7 +83,7 @@ def context(directory: Path, rows: list[dict[str, float]], before: int | None = 
     directory.mkdir(parents=True, exist_ok=True)
     checkpoints = DirectoryCheckpoints(directory) if PROCESS.is_main_process else FollowedCheckpoints(directory)
     config, several = BackendConfig(device="cpu"), PROCESS.is_distributed
-    backend = Backend(config, is_distributed=several, sharded=PROCESS.sharded)
+    backend = Backend(config, is_distributed=several, sharded=PROCESS.sharded, offloads=PROCESS.offloads)
     return TrainContext(3, directory, backend, checkpoints, log)
 
 
@@ -366,6 +366,8 @@ SHARDED_TASKS: Mapping[str, Task] = {
     "ppo_by_server": ppo_by_server,
     "ppo_by_stale_server": ppo_by_stale_server,
 }
+OFFLOADED_TASKS, OFFLOADED_STOPPED = ("sft", "dpo_adapters", "ppo_fitted_even"), ("sft",)
+"""Those that are trained once more with shards on the host."""
 ALL = {**TASKS, **SHARDED_TASKS}
 STOPPED, SHARDED_STOPPED = ("sft", "quark", "ppo"), ("sft", "dpo_adapters", "ppo_even", "quark_even")
 """Those that are also stopped after two steps: once gone on with, once left."""
@@ -392,6 +394,7 @@ def main(directory: Path) -> None:
     gc.freeze()
     together(partial(train_all, directory / "two"), 2)
     together(partial(train_all, directory / "sharded"), 2, **SHARDED)
+    together(partial(train_all, directory / "offloaded"), 2, **OFFLOADED)
     shutil.copytree(directory / "sharded" / "sft left", directory / "four" / "sft left")
     together(partial(go_on, directory / "four"), 4, **SHARDED)
     together(partial(measure, directory / "memory.json"), 2, **SHARDED)
@@ -407,9 +410,12 @@ def begin() -> None:
 def train_all(directory: Path) -> None:
     begin()
     directory.mkdir(exist_ok=True)
-    for name, task in (SHARDED_TASKS if PROCESS.sharded else TASKS).items():
+    tasks, stopped = (SHARDED_TASKS, SHARDED_STOPPED) if PROCESS.sharded else (TASKS, STOPPED)
+    if PROCESS.offloads:
+        tasks, stopped = {name: SHARDED_TASKS[name] for name in OFFLOADED_TASKS}, OFFLOADED_STOPPED
+    for name, task in tasks.items():
         save(task(directory / name), directory / f"{name}-{PROCESS.rank}.pt")
-        if name in (SHARDED_STOPPED if PROCESS.sharded else STOPPED):
+        if name in stopped:
             for gone_on in (True, False):
                 own = directory / f"{name} {'gone on' if gone_on else 'left'}"
                 task(own, stop_after=2)
