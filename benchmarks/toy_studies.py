@@ -131,7 +131,8 @@ def value_lines(found: Found, output_dir: Path) -> list[str]:
         "|---|---|",
         f"| win rate, points | {gap('win_rate', '+.1f')} |",
         f"| gold | {gap('gold', '+.2f')} |",
-        f"| share of variance explained by either, last ten steps | {explained[0]:.2f} and {explained[1]:.2f} |",
+        "| share of variance explained, from SFT and from the reward model, last ten steps "
+        f"| {explained[0]:.2f} and {explained[1]:.2f} |",
     ]
 
 

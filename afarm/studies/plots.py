@@ -78,6 +78,7 @@ def _axes(plot: StudyPlot) -> tuple[Axis, Axis]:
     ends += [y for series in plot.series for _, y in series.fit]
     places = _places(plot)
     x = list(places.values()) or [end for s in plot.series for value in s.x for end in _ends(value)]
+    x += [place for series in plot.series for place, _ in series.fit]
     if plot.diagonal and not places:
         x = ends = [*x, *ends]
     across = _axis(x, LEFT, WIDTH - RIGHT, plot.log_x)

@@ -84,5 +84,5 @@ def test_value_models_are_compared_by_seed_over_the_last_steps(tmp_path: Path) -
     assert lines[2:] == [
         "| win rate, points | +0.0 ± 1.0 |",
         "| gold | +0.00 ± 0.00 |",
-        "| share of variance explained by either, last ten steps | 0.50 and 0.40 |",
+        "| share of variance explained, from SFT and from the reward model, last ten steps | 0.50 and 0.40 |",
     ]

@@ -86,6 +86,16 @@ def test_a_fit_is_drawn_instead_of_the_line_and_intervals_lie_across_too() -> No
     assert "beta 1 (0 to 2)" in as_svg(plot)
 
 
+def test_a_fit_that_goes_beyond_the_points_stays_in_the_frame() -> None:
+    """A curve is fitted to runs, which spread wider than the means that are shown."""
+    series = Series("a", [1.0, 2.0], [Bounded(1), Bounded(2)], fit=[(0, 0), (3, 5)])
+    svg = ElementTree.fromstring(as_svg(replace(PLOT, series=[series], log_x=False)))
+    [line] = [e for e in svg.iter() if e.tag.endswith("polyline")]
+    (left, bottom), (right, top) = (map(float, pair.split(",")) for pair in (line.get("points") or "").split())
+    assert plots.LEFT <= left < right <= plots.WIDTH - plots.RIGHT
+    assert plots.TOP <= top < bottom <= plots.HEIGHT - plots.BOTTOM
+
+
 def test_the_diagonal_has_alike_axes() -> None:
     series = Series("a", [10.0, 20.0], [Bounded(40), Bounded(50)], joined=False)
     [line] = [
