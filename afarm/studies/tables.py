@@ -13,6 +13,9 @@ from afarm.studies.study import Bounded, Cell, StudyTable
 
 UNKNOWN = "–"
 
+LOPSIDED = 0.1
+"""How far from the middle of its interval a value may be to be shown with "±", in halves of the interval."""
+
 LATEX = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -82,10 +85,13 @@ def end_texts(cell: Bounded, form: str) -> tuple[str, str] | None:
 
 
 def short_text(cell: Cell, form: str) -> str:
-    """Write a cell for a screen, an interval as "51.2 ± 3.2": half of its width, whatever its middle."""
+    """Write a cell for a screen, an interval as "51.2 ± 3.2" if the value stands in its middle, or near."""
     if not isinstance(cell, Bounded) or cell.low is None or cell.high is None:
         return cell_text(cell, form)
-    return f"{_minus(f'{cell.value:{form}}')} ± {(cell.high - cell.low) / 2:{form.lstrip('+')}}"
+    half = (cell.high - cell.low) / 2
+    if abs((cell.low + cell.high) / 2 - cell.value) > LOPSIDED * half:
+        return cell_text(cell, form)
+    return f"{_minus(f'{cell.value:{form}}')} ± {half:{form.lstrip('+')}}"
 
 
 def _minus(number: str) -> str:

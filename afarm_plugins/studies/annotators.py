@@ -35,12 +35,10 @@ from afarm import (
 )
 from afarm_plugins.studies import AnnotatorsConfig
 from afarm_plugins.studies.labels import Labels, labels_in_run
-from afarm_plugins.studies.people import read_labels_of, require_both
+from afarm_plugins.studies.people import PEOPLE, read_labels_of, require_both
 
 ANNOTATOR, DRAW = "annotator", "draw"
 """The places of a run: the annotator, and which of its labels of a pair."""
-
-PEOPLE = "people"
 
 Called = Callable[[str], str]
 """Names an annotator, or its family."""

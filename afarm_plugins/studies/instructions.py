@@ -37,7 +37,7 @@ from afarm import (
 from afarm_plugins.studies import InstructionsConfig, split_names
 from afarm_plugins.studies.imperatives import OTHER, QUESTION, TASK, Reading, reader
 from afarm_plugins.studies.over_seeds import mean_share
-from afarm_plugins.studies.people import named_file
+from afarm_plugins.studies.people import named_files
 
 OBJECTS = 4
 """The commonest objects of a verb that are named."""
@@ -101,7 +101,7 @@ class Instructions(DataStudy):
     def analyse(self, finished: Sequence[FinishedRun]) -> Findings:
         tagger, read = reader(self.config.tagger)
         found = dict(self._splits)
-        for name, file in map(named_file, dict.fromkeys(self.config.instructions)):
+        for name, file in named_files("instructions", self.config.instructions).items():
             found[name] = [output_of(row, where, required=False) for where, row in placed_rows(file)]
             if not found[name]:
                 raise DataError(f"{file}: has no rows")

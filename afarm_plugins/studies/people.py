@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from afarm import HUMANS, ConfigError, DataError, Label, Row, people_columns, placed_rows, read_labels, stem
+
+PEOPLE = "people"
+"""The name of all people together in tables."""
 
 JUDGED = re.compile(r"preference|label|\w+_result")
 """The column of a judge's label."""
@@ -84,6 +87,7 @@ def read_people(humans: str, judged: Sequence[str]) -> PairsOfPeople:
 
     A pair's systems are its `generator_1` and `generator_2`, or the two of `cmp_key` (PandaLM's); rows of several files
     are joined by `idx`, or else by the pair itself. Raises `DataError` naming file, row and field.
+    Raises `ConfigError` for a judge that has the name of another rater.
     """
     games: dict[Hashable, PairOfPeople] = {}
     people: dict[str, None] = {}
@@ -100,7 +104,7 @@ def read_people(humans: str, judged: Sequence[str]) -> PairsOfPeople:
         people |= dict.fromkeys(columns)
         if games.setdefault(key := _key(row, where), game) is not game:
             raise DataError(f"{where}: the pair {key!r:.60} stands there twice")
-    named = dict(named_file(text) for text in judged)
+    named = named_files("judged", judged, taken=(PEOPLE, HUMANS, *people))
     unanswered = {name: _add_judge(games, name, file) for name, file in named.items()}
     return PairsOfPeople(games, list(people), list(named), unanswered)
 
@@ -111,12 +115,13 @@ def read_labels_of(humans: str, judged: Sequence[str]) -> dict[str, list[Label]]
     The file of people has a column per person, as `read_people` wants it, or a row per label. In the second case
     judges' files have rows of that kind too, and are called by their annotator unless they are named.
 
-    Raises `DataError`.
+    Raises `DataError`, and `ConfigError` for a judge that has the name of another rater.
     """
     _, first = next(iter(placed_rows(humans)), ("", {}))
     if people_columns(first):
         return _labels_of(read_people(humans, judged))
     labels = {HUMANS: read_labels([humans], [humans])[HUMANS]}
+    named_files("judged", [text for text in judged if named_file(text)[1] != text], taken=(PEOPLE, HUMANS))
     for text in judged:
         name, file = named_file(text)
         for annotator, given in read_labels([file]).items():
@@ -156,6 +161,21 @@ def _add_judge(games: Mapping[Hashable, PairOfPeople], name: str, file: str) -> 
     if silent.total() > answers:
         raise DataError(f"{file}: most labels are none, such as {next(iter(silent))!r:.40}: they are 1, 2 or 0")
     return silent.total()
+
+
+def named_files(option: str, texts: Sequence[str], taken: Collection[str] = ()) -> dict[str, str]:
+    """Split each FILE or NAME=FILE of an option, by name.
+
+    Raises `ConfigError` for a name that is empty, is `taken`, or has a file already.
+    """
+    files: dict[str, str] = {}
+    for text in dict.fromkeys(texts):
+        name, file = named_file(text)
+        if not name or name in files or name in taken:
+            why = "has the name of another: each needs its own" if name else "has no name"
+            raise ConfigError([f"--{option} {text}: {name!r} {why}, such as --{option} another={file}"])
+        files[name] = file
+    return files
 
 
 def named_file(text: str) -> tuple[str, str]:

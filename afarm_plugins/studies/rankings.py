@@ -32,9 +32,8 @@ from afarm_plugins.studies import RankingsConfig, split_names
 from afarm_plugins.studies.boards import FEWEST_SYSTEMS, Board, correlate_shared
 from afarm_plugins.studies.labels import HumanLabels
 from afarm_plugins.studies.over_seeds import over_seeds
-from afarm_plugins.studies.people import PairsOfPeople, read_people, require_both
+from afarm_plugins.studies.people import PEOPLE, PairsOfPeople, read_people, require_both
 
-BY_PEOPLE = "people"
 SIMULATED = "simulated"
 
 OTHER_SEEDS = 1000
@@ -64,7 +63,7 @@ class Rankings(Study):
         learned = {method: self.people.settings(method) for method in self.methods}
         simulated = [StudyRun(method, seed, {"by": SIMULATED}) for method in self.methods for seed in request.seeds]
         return simulated + [
-            StudyRun(method, seed + OTHER_SEEDS, {"by": BY_PEOPLE}, (*settings, *self.people.judging))
+            StudyRun(method, seed + OTHER_SEEDS, {"by": PEOPLE}, (*settings, *self.people.judging))
             for method, settings in learned.items()
             if settings is not None
             for seed in request.seeds
@@ -82,14 +81,14 @@ class Rankings(Study):
 def of_files(games: PairsOfPeople) -> Findings:
     """Rank the systems of files by people and by each judge."""
     systems = games.systems
-    raters = {BY_PEOPLE: games.people, **{judge: [judge] for judge in games.judges}}
+    raters = {PEOPLE: games.people, **{judge: [judge] for judge in games.judges}}
     boards = {name: games.board(members) for name, members in raters.items()}
     rates = {name: _rates(systems, board) for name, board in boards.items()}
     ranks = {name: _ranks(systems, board) for name, board in boards.items()}
     rows = []
     for judge in games.judges:
-        cells = _cells(correlate_shared(boards[judge], boards[BY_PEOPLE]))
-        rows.append([judge, BY_PEOPLE, games.answered(judge), games.unanswered[judge], *cells])
+        cells = _cells(correlate_shared(boards[judge], boards[PEOPLE]))
+        rows.append([judge, PEOPLE, games.answered(judge), games.unanswered[judge], *cells])
     for person in games.people if len(games.people) > 1 else ():
         others = [other for other in games.people if other != person]
         cells = _cells(correlate_shared(games.board([person]), games.board(others)))
@@ -128,11 +127,11 @@ def _mismatches(
 ) -> list[str]:
     """Name the systems that a judge puts in another order than people, and how sure people are."""
     notes = []
-    for one, two in combinations([s for s in systems if s in rates[judge] and s in rates[BY_PEOPLE]], 2):
-        gap, theirs = (rates[name][one].value - rates[name][two].value for name in (judge, BY_PEOPLE))
+    for one, two in combinations([s for s in systems if s in rates[judge] and s in rates[PEOPLE]], 2):
+        gap, theirs = (rates[name][one].value - rates[name][two].value for name in (judge, PEOPLE))
         if gap * theirs < 0:
             better, worse = (one, two) if theirs > 0 else (two, one)
-            first, second = (boards[BY_PEOPLE][systems.index(system)] for system in (better, worse))
+            first, second = (boards[PEOPLE][systems.index(system)] for system in (better, worse))
             met = [100 * (a - b) for a, b in zip(first, second, strict=True) if not math.isnan(a - b)]
             sure = mean_interval(met) if met else None
             between = f", 95% {sure.low:+.1f} to {sure.high:+.1f} on shared instructions" if sure and sure.low else ""
@@ -148,14 +147,14 @@ def _mismatches(
 
 def of_runs(finished: Sequence[FinishedRun], people: HumanLabels, methods: Sequence[str]) -> Findings:
     """Rank methods by their win rates in both worlds; those that one world lacks are named."""
-    worlds: dict[str, dict[str, list[FinishedRun]]] = {BY_PEOPLE: {}, SIMULATED: {}}
+    worlds: dict[str, dict[str, list[FinishedRun]]] = {PEOPLE: {}, SIMULATED: {}}
     for done in finished:
         worlds[str(done.run.place["by"])].setdefault(done.run.method, []).append(done)
     rates = {
         by: {method: rate for method, runs in methods.items() if (rate := over_seeds(runs, "win_rate")) is not None}
         for by, methods in worlds.items()
     }
-    either = list(dict.fromkeys([*rates[BY_PEOPLE], *rates[SIMULATED]]))
+    either = list(dict.fromkeys([*rates[PEOPLE], *rates[SIMULATED]]))
     both = [method for method in either if all(method in rates[by] for by in worlds)]
     theirs, simulated = ([rates[by][method].value for method in both] for by in worlds)
     what = RATE if people.annotator else RATE_BY_ONE_JUDGE
@@ -165,19 +164,19 @@ def of_runs(finished: Sequence[FinishedRun], people: HumanLabels, methods: Seque
     ]
     rows = []
     if len(both) >= FEWEST_SYSTEMS:
-        rows = [[SIMULATED, BY_PEOPLE, len(both), "methods", *_cells(correlate_boards(simulated, theirs))]]
+        rows = [[SIMULATED, PEOPLE, len(both), "methods", *_cells(correlate_boards(simulated, theirs))]]
         seeds = {done.run.seed for runs in worlds[SIMULATED].values() for done in runs}
-        seeds |= {done.run.seed - OTHER_SEEDS for runs in worlds[BY_PEOPLE].values() for done in runs}
+        seeds |= {done.run.seed - OTHER_SEEDS for runs in worlds[PEOPLE].values() for done in runs}
         if len(seeds) > 1:
             boards = [
                 _by_seed([worlds[by][method] for method in both], [seed + more for seed in sorted(seeds)])
-                for by, more in ((SIMULATED, 0), (BY_PEOPLE, OTHER_SEEDS))
+                for by, more in ((SIMULATED, 0), (PEOPLE, OTHER_SEEDS))
             ]
-            rows.append([SIMULATED, BY_PEOPLE, len(both), "seeds", *_cells(correlate_boards(*boards))])
+            rows.append([SIMULATED, PEOPLE, len(both), "seeds", *_cells(correlate_boards(*boards))])
     elif finished:
         notes.append(f"A correlation needs {FEWEST_SYSTEMS} methods in both worlds; there are {len(both)}.")
     for one, two in combinations(both, 2):
-        gap, other = (rates[by][one].value - rates[by][two].value for by in (SIMULATED, BY_PEOPLE))
+        gap, other = (rates[by][one].value - rates[by][two].value for by in (SIMULATED, PEOPLE))
         if gap * other < 0:
             notes.append(f"Mismatch: {one} less {two} is {gap:+.1f} points simulated and {other:+.1f} by people.")
     columns = {"rater": "", "with": "", "methods": "d", "interval over": "", **_CORRELATIONS}
@@ -211,7 +210,7 @@ def _board(
     for rater in rates:
         columns |= {f"{what} {rater}": ".1f"} | ({f"rank by {rater}": ".0f"} if rater in ranks else {})
     rows = []
-    for system in sorted(systems, key=lambda name: -(rates[BY_PEOPLE].get(name) or Bounded(-1)).value):
+    for system in sorted(systems, key=lambda name: -(rates[PEOPLE].get(name) or Bounded(-1)).value):
         cells: list[Bounded | None] = []
         for rater in rates:
             cells += [rates[rater].get(system), *([ranks[rater].get(system)] if rater in ranks else [])]
@@ -222,9 +221,9 @@ def _board(
 def _plot(systems: Sequence[str], rates: Mapping[str, Rates], what: str = RATE) -> StudyPlot:
     """Plot the win rates by each rater over those by people."""
     series = []
-    for rater in (name for name in rates if name != BY_PEOPLE):
-        known = [system for system in systems if system in rates[rater] and system in rates[BY_PEOPLE]]
-        x = [rates[BY_PEOPLE][system] for system in known]
+    for rater in (name for name in rates if name != PEOPLE):
+        known = [system for system in systems if system in rates[rater] and system in rates[PEOPLE]]
+        x = [rates[PEOPLE][system] for system in known]
         series.append(Series(rater, x, [rates[rater][system] for system in known], known, joined=False))
     title = f"Win rates{what.removeprefix('win rate')} people and simulated"
     return StudyPlot("rankings", title, f"{what} people, %", "simulated, %", series, diagonal=True)

@@ -51,3 +51,9 @@ def test_a_screen_shows_half_of_the_interval() -> None:
     assert short_text(Bounded(51.24, 48.0, 54.46), ".1f") == "51.2 ± 3.2"
     assert short_text(Bounded(-1.0, -3.0, 1.0), "+.1f") == "−1.0 ± 2.0"
     assert short_text(Bounded(51.24), ".1f") == "51.2"
+
+
+def test_a_screen_shows_both_ends_if_the_value_is_not_in_the_middle() -> None:
+    assert short_text(Bounded(0.9, 0.7, 1.0), ".2f") == "0.90 (0.70 to 1.00)"
+    assert short_text(Bounded(2, 2, 4), ".0f") == "2 (2 to 4)"
+    assert short_text(Bounded(39.17, 27.6, 52.1), ".1f") == "39.2 ± 12.2"

@@ -134,6 +134,8 @@ def test_rows_of_one_label_each_are_read_too(tmp_path: Path) -> None:
     for judged_by, name in ((judge, "gpt"), (f"mine={judge}", "mine")):
         found = Annotators(AnnotatorsConfig(humans=humans, judged=[judged_by])).analyse([])
         assert table(found, "annotators")[name]["agreement, %"].value == 50
+    with pytest.raises(ConfigError, match="'people' has the name of another"):
+        Annotators(AnnotatorsConfig(humans=humans, judged=[f"people={judge}"])).analyse([])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from places import SHARED_DATA
 
-from afarm import Bounded, DataError, Findings, Instruction, Output, PluginError, placed_rows
+from afarm import Bounded, ConfigError, DataError, Findings, Instruction, Output, PluginError, placed_rows
 from afarm_plugins.studies import InstructionsConfig
 from afarm_plugins.studies.imperatives import Reading, parse_by_rules, parse_tree, read_request, reader
 from afarm_plugins.studies.instructions import Instructions, distance
@@ -175,3 +175,9 @@ def test_one_set_has_no_distance_and_none_has_no_findings() -> None:
     assert Instructions(InstructionsConfig()).analyse([]) == Findings()
     with pytest.raises(DataError, match="no split 'sft'"):
         analysed({})
+
+
+def test_two_files_with_one_name_are_refused() -> None:
+    settings = InstructionsConfig(instructions=["a/train.json", "b/train.json"])
+    with pytest.raises(ConfigError, match=r"--instructions b/train\.json: 'train' has the name of another"):
+        Instructions(settings).analyse([])

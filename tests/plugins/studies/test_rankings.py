@@ -140,6 +140,16 @@ def test_files_with_faults_are_named(people: Any, judge: Any, reason: str, tmp_p
         analysed(tmp_path, people, judge)
 
 
+@pytest.mark.parametrize("name", ["people", "annotator1", "judge"])
+def test_a_judge_with_the_name_of_another_rater_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / "people.json").write_text(json.dumps(rows("111122")))
+    for file in ("judge.json", "other.json"):
+        (tmp_path / file).write_text(json.dumps(verdicts([1, 2, 1, 2, 1, 2])))
+    judged = [str(tmp_path / "judge.json"), f"{name}={tmp_path / 'other.json'}"]
+    with pytest.raises(ConfigError, match=f"--judged {name}=.*{name!r} has the name of another"):
+        Rankings(RankingsConfig(humans=str(tmp_path / "people.json"), judged=judged)).analyse([])
+
+
 @pytest.mark.parametrize("files", [{"humans": "people.json"}, {"judged": ["judge.json"]}])
 def test_people_without_judges_and_judges_without_people_are_refused(files: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="--judged"):
