@@ -40,7 +40,11 @@ PROOF_ROWS, PROOF_TOKENS = 32, 1024
 
 @dataclass(frozen=True)
 class Held:
-    """Bytes on one device at a stage's fullest moment."""
+    """Bytes on one device at a stage's fullest moment.
+
+    `host` is what the process has on the host beside it if shards wait there: these, with gradients and moments, and
+    the whole model that the stage ends with.
+    """
 
     moment: str
     weights: int = 0
@@ -50,6 +54,7 @@ class Held:
     activations: int = 0
     logits: int = 0
     cache: int = 0
+    host: int = 0
 
     @property
     def total(self) -> int:
@@ -57,7 +62,7 @@ class Held:
         return sum(getattr(self, name) for name in PARTS)
 
 
-PARTS = tuple(f.name for f in fields(Held) if f.name != "moment")
+PARTS = tuple(f.name for f in fields(Held) if f.name not in ("moment", "host"))
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,7 @@ class Network:
     """A policy or a reward model of these counts of weights; `bytes` is per weight.
 
     `layers` are those in the transformer's layers, `ends` all others, of which `head` make logits. Adapters are in
-    float32, as PEFT makes them.
+    float32, as PEFT makes them. `shapes` and `adapter_shapes` are those of what is in layers: rows and their width.
     """
 
     depth: int
@@ -74,6 +79,8 @@ class Network:
     head: int
     bytes: int
     adapters: int = 0
+    shapes: tuple[tuple[int, int], ...] = ()
+    adapter_shapes: tuple[tuple[int, int], ...] = ()
 
     @property
     def layer(self) -> int:
@@ -87,6 +94,14 @@ class Network:
         """Bytes of what each of them learns: of all that it holds, or of its part of the adapters."""
         return 4 * ceil(self.adapters / processes) if self.adapters else self.bytes * self.share(processes)
 
+    def pinned(self, processes: int) -> tuple[int, int]:
+        """Bytes of pinned memory on the host that one of them has: shards of weights, and of gradients."""
+        weights, adapters = (
+            sum(_pinned(ceil(rows / processes) * width * size) for rows, width in shapes)
+            for shapes, size in ((self.shapes, self.bytes), (self.adapter_shapes, 4))
+        )
+        return weights + adapters, adapters if self.adapters else weights
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -97,6 +112,8 @@ class Workload:
     processes: int = 1
     counted: dict[Any, Any] = field(default_factory=dict)
     """What was counted of the config so far: workloads of the same one may share it."""
+    offloads: bool = False
+    """True if shards wait on the host."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -118,7 +135,8 @@ class Workload:
         with torch.device("meta"):
             model: Any = kind.from_config(_of(self.config, num_labels=1) if scores else self.config, dtype=self.dtype)
         layers = list(transformer_layers(model))
-        inside = sum(p.numel() for layer in layers for p in layer.parameters())
+        shapes = tuple((len(p), p.numel() // len(p)) for layer in layers for p in layer.parameters())
+        inside = sum(rows * width for rows, width in shapes)
         head = None if scores else model.get_output_embeddings()
         whole = sum(p.numel() for p in model.parameters())
         names = lora.target_modules if lora else []
@@ -128,9 +146,36 @@ class Workload:
             for name, module in layer.named_modules()
             if isinstance(module, nn.Linear) and (names == "all-linear" or name.rpartition(".")[2] in names)
         ]
-        adapters = sum(lora.r * (module.in_features + module.out_features) for module in adapted) if lora else 0
-        ends = whole - inside
-        return Network(len(layers), inside, ends, head.weight.numel() if head else 0, self.dtype.itemsize, adapters)
+        down = [(lora.r, module.in_features) for module in adapted] if lora else []
+        low_rank = (*down, *((module.out_features, rank) for module, (rank, _) in zip(adapted, down, strict=False)))
+        adapters = sum(rows * width for rows, width in low_rank)
+        logits = head.weight.numel() if head else 0
+        return Network(
+            len(layers), inside, whole - inside, logits, self.dtype.itemsize, adapters, shapes, tuple(low_rank)
+        )
+
+    def _kept_here(self, network: Network) -> int:
+        """Weights of a network that the card holds between its uses."""
+        return network.ends if self.offloads else network.share(self.processes)
+
+    def _learned_here(self, network: Network) -> int:
+        """Bytes of what is learned of it, on the card."""
+        if not self.offloads:
+            return network.learned(self.processes)
+        return 0 if network.adapters else network.bytes * network.ends
+
+    def _host(self, trained: list[Network], frozen: list[Network]) -> int:
+        """Bytes on the host of a process: while it learns, or when it has gathered what it trained.
+
+        AdamW's moments are there both times; they are not pinned.
+        """
+        if not self.offloads:
+            return 0
+        weights = sum(network.pinned(self.processes)[0] for network in (*trained, *frozen))
+        gradients = sum(network.pinned(self.processes)[1] for network in trained)
+        moments = MOMENTS * sum(network.learned(self.processes) - self._learned_here(network) for network in trained)
+        gathered = trained[0].bytes * trained[0].share(1) + 4 * trained[0].adapters
+        return weights + moments + max(gradients, gathered)
 
     @property
     def _computed(self) -> int:
@@ -163,7 +208,8 @@ class Workload:
         start = 0 if config.lora or self.processes > 1 else network.share(1)  # beside its copy; on the host if sharded
         if scored and self.processes == 1:
             start += self.network(scores=True).share(1)
-        return self._learning([network], shape, passes, config.gradient_checkpointing, config.lora, start)
+        learning = self._learning([network], shape, passes, config.gradient_checkpointing, config.lora, start)
+        return [replace(held, host=self._host([network], [])) for held in learning]
 
     def on_policy(self, config: OnPolicyConfig, *, served: bool = False) -> list[Held]:
         """List the moments of PPO or Quark: learning, sampling (unless `served`), reading what was sampled."""
@@ -171,7 +217,7 @@ class Workload:
         policy, scorer = self.network(config.lora), self.network(config.lora, scores=True)
         trained = [policy, scorer] if values and not shared else [policy]
         frozen = [self.network(scores=True)] if config.lora and self.processes == 1 else [policy, scorer]
-        still = sum(model.share(self.processes) for model in frozen)
+        still = sum(map(self._kept_here, frozen))
         if config.lora and self.processes == 1 and values and not shared:
             still -= trained[1].share(1)  # the value model's frozen weights are the reward model's
         length = config.max_prompt_length + config.response_length
@@ -199,7 +245,9 @@ class Workload:
             "reading", resting.weights, resting.gathered, resting.gradients, resting.optimizer, self._read(tokens),
             self._logits(rows * config.response_length),
         )  # fmt: skip
-        return [*learning, reading] if served else [*learning, sampling, reading]
+        moments = [*learning, reading] if served else [*learning, sampling, reading]
+        host = self._host(trained, [self.network(), self.network(scores=True)])
+        return [replace(held, host=host) for held in moments]
 
     def sampling(self, rows: int, prompt: int, response: int, *, scored: bool = False) -> list[Held]:
         """List the moments of sampling in one process, which holds the whole policy.
@@ -253,12 +301,13 @@ class Workload:
         when it ends, with all gradients. Before a step's second pass a network has no gradients to begin with.
         """
         n, size = self.processes, networks[0].bytes
-        held = size * (sum(network.share(n) for network in networks) + still)
-        learned = [network.learned(n) for network in networks]
+        held = size * (sum(map(self._kept_here, networks)) + still)
+        learned = [self._learned_here(network) for network in networks]
         held += sum(learned) if lora else 0
         predicted = shape[0] * (shape[1] - apart) * (size + 4) * self.config.get_text_config().hidden_size
         kept = self.activations(shape, checkpointing) + predicted
         gathered = BUFFERS * networks[0].layer * size if n > 1 else 0
+        gathered += 2 * ceil(networks[0].layer / n) * size if self.offloads else 0  # a shard that comes, one that goes
         moments = []
         for number, network in enumerate(networks):
             before, after = sum(learned[:number]), sum(learned[: number + 1])
@@ -337,6 +386,14 @@ class Workload:
                 ).last_hidden_state
             total = sum(storage.nbytes() for number, storage in kept.items() if number not in weights)
             return total + hidden.untyped_storage().nbytes()
+
+
+def _pinned(size: int) -> int:
+    """Bytes that torch's allocator takes for so many of pinned memory: the next power of two.
+
+    As its `CachingHostAllocator.h` says of sizes up to `pinned_max_round_threshold`, which has no limit by itself.
+    """
+    return 1 << (size - 1).bit_length() if size else 0
 
 
 def _of(config: Any, **changes: Any) -> Any:

@@ -44,41 +44,42 @@ def memory(
     ] = None,
     gpus: Annotated[int, typer.Option("--gpus", min=1, help="Processes with a card each; several shard all.")] = 1,
     card: Annotated[float, typer.Option("--card", min=0.1, help="Gigabytes of a card.")] = 80,
+    offload: Annotated[bool, typer.Option("--offload", help="Shards wait on the host, as with fsdp2_offload.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show what each stage of a run holds on a card, by arithmetic, and what to change if it does not fit.
 
-    Exits with 1 if a stage does not fit.
+    With `--offload` also what each process has on the host. Exits with 1 if a stage does not fit.
     """
     from afarm.backend.memory import PARTS
     from afarm.cli.memory_advice import changes_that_help
     from afarm.core.plugins import discover
 
     given: list[Any] = [{name: value for name, value in (("method", method), ("model", model)) if value}]
-    choices = Choices(recipe, (*given, *(settings or [])), gpus, discover())
+    choices = Choices(recipe, (*given, *(settings or [])), gpus, discover(), offload)
     resolved, rows = choices.settled(), []
     for stage in choices.stages():
         fullest = stage.fullest()
         fits = fullest.total <= card * GB
-
-        def helps(more: Sequence[str], cards: int, label: str = stage.label) -> bool:
-            return choices.holds(label, more, cards, card * GB)
-
-        change = "" if fits else changes_that_help(stage, fullest, resolved.run.backend, gpus, card * GB, helps)
+        change = "" if fits else changes_that_help(stage, fullest, resolved.run.backend, choices, card * GB)
         rows.append(
             {"stage": stage.label, "moment": fullest.moment, **{name: getattr(fullest, name) for name in PARTS}}
-            | {"total": fullest.total, "fits": fits, "change": change}
+            | {"total": fullest.total, "host": fullest.host, "fits": fits, "change": change}
         )
     if as_json:
         print_json(rows)
     else:
         out().print(
             f"[bold]{resolved.recipe}[/] on {gpus} × {card:g} GB, {resolved.run.model}, {resolved.run.backend.dtype}: "
-            "GB on each card at the fullest moment, by arithmetic",
+            f"GB on each card at the fullest moment, {'and of each process on the host, ' * offload}by arithmetic",
             highlight=False,
             soft_wrap=True,
         )
-        _print_table(rows, [*PARTS, "total"])
+        _print_table(rows, [*PARTS, "total", *["host"] * offload])
+        if offload:
+            most = max(row["host"] for row in rows)
+            said = f"{gpus} processes on one machine: up to {gpus * most / GB:,.0f} GB on its host, beside mapped files"
+            out().print(said, highlight=False, soft_wrap=True)
     if not all(row["fits"] for row in rows):
         raise typer.Exit(1)
 
@@ -115,6 +116,7 @@ class Choices:
     overrides: tuple[Any, ...]
     gpus: int
     plugins: Plugins
+    offload: bool = False
     models: dict[str, tuple[Any, dict[Any, Any]]] = field(default_factory=dict)
     """Configs that were read, by model, and what was counted of each: most changes leave it as it is."""
 
@@ -123,7 +125,7 @@ class Choices:
         from afarm.experiment.recipe import resolve
 
         resolved = resolve(self.recipe, self.overrides, self.plugins)
-        _require_startable(resolved, self.gpus, self.plugins)
+        _require_startable(resolved, self.gpus, self.plugins, self.offload)
         return resolved
 
     def stages(self) -> Iterator[StageOnCard]:
@@ -139,28 +141,31 @@ class Choices:
         if model not in self.models:
             self.models[model] = read_model_config(model), {}
         config, counted = self.models[model]
-        workload = Workload(config, resolved.run.backend, self.gpus, counted)
+        workload = Workload(config, resolved.run.backend, self.gpus, counted, self.offload)
         yield from _stages(resolved, workload, self.plugins.get)
 
-    def holds(self, label: str, more: Sequence[str], gpus: int, card: float) -> bool:
-        """Tell if a card holds that stage with `more` settings, or if there is none then.
+    def host_if_held(self, label: str, more: Sequence[str], gpus: int, offload: bool, card: float) -> int | None:
+        """Return what a process has on the host if a card holds that stage with `more` settings, else None.
 
-        False if a run refuses them.
+        0 if there is no such stage then, None if a run refuses them.
         """
-        changed = replace(self, overrides=(*self.overrides, *more), gpus=gpus)
+        changed = replace(self, overrides=(*self.overrides, *more), gpus=gpus, offload=offload)
         try:
-            return all(stage.fullest().total <= card for stage in changed.stages() if stage.label == label)
+            fullest = [stage.fullest() for stage in changed.stages() if stage.label == label]
         except AfarmError:
-            return False
+            return None
+        return max((held.host for held in fullest), default=0) if all(h.total <= card for h in fullest) else None
 
 
-def _require_startable(resolved: Settings, gpus: int, plugins: Plugins) -> None:
+def _require_startable(resolved: Settings, gpus: int, plugins: Plugins, offload: bool) -> None:
     """Raise `ConfigError` for what a run in so many processes refuses before it starts."""
     from afarm.experiment.components import Components
     from afarm.experiment.preflight import failures
     from afarm.experiment.process_info import ProcessInfo
     from afarm.experiment.training_stages import require_method
 
+    if offload and gpus == 1:
+        raise ConfigError(["--offload is of shards, and one process has none: add --gpus 2, or more"])
     run = resolved.run
     components = Components(plugins, resolved, process_info=ProcessInfo(0, gpus, sharded=gpus > 1))
     if named := list(failures([components.engine_class])):

@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from afarm.cli.memory import GB, Choices, StageOnCard
 from afarm.core.config import TrainerConfig
 
 if TYPE_CHECKING:
     from afarm.backend.memory import Held
-    from afarm.cli.memory import StageOnCard
     from afarm.core.config import BackendConfig
-
-    Helps = Callable[[Sequence[str], int], bool]
 
 WHOLE = {"sample": "the model is", "outputs": "the models are", "evaluate": "the reward model is"}
 """The stages that the first process runs alone, and what it then has on one card."""
@@ -23,15 +21,23 @@ SAME = "changes no result"
 
 @dataclass(frozen=True)
 class Remedy:
-    """One thing to change: its values, the mildest first, each as what to set or as a number of cards."""
+    """One thing to change: its values, the mildest first.
+
+    Each is what to set or a number of cards; or it is to offload.
+    """
 
     values: Sequence[tuple[str, ...]] = ()
     note: str = ""
     cards: Sequence[int] = ()
+    offload: bool = False
 
     @property
     def ways(self) -> list[Chosen]:
-        return [Chosen(self, settings=v) for v in self.values] + [Chosen(self, cards=n) for n in self.cards]
+        by_setting, by_cards = (
+            [Chosen(self, settings=v) for v in self.values],
+            [Chosen(self, cards=n) for n in self.cards],
+        )
+        return [*by_setting, *by_cards, *[Chosen(self)] * self.offload]
 
 
 @dataclass(frozen=True)
@@ -43,19 +49,23 @@ class Chosen:
     cards: int = 0
 
 
-def changes_that_help(
-    stage: StageOnCard, held: Held, backend: BackendConfig, gpus: int, card: float, helps: Helps
-) -> str:
+def changes_that_help(stage: StageOnCard, held: Held, backend: BackendConfig, choices: Choices, card: float) -> str:
     """Say which changes make the stage fit: each that does alone, else several together."""
+    gpus = choices.gpus
+
+    def host(*chosen: Chosen) -> int | None:
+        settings, cards = [s for one in chosen for s in one.settings], max([gpus, *(one.cards for one in chosen)])
+        offload = choices.offload or any(one.change.offload for one in chosen)
+        return choices.host_if_held(stage.label, settings, cards, offload, card)
 
     def fit(*chosen: Chosen) -> bool:
-        return helps([s for one in chosen for s in one.settings], max([gpus, *(one.cards for one in chosen)]))
+        return host(*chosen) is not None
 
-    possible = list(_possible(stage, backend, gpus))
+    possible = list(_possible(stage, backend, choices))
     alone = [next((way for way in change.ways if fit(way)), None) for change in possible]
-    said = [_words([way]) for way in alone if way]
+    said = [_words([way], host(way)) for way in alone if way]
     if not said and (together := _together(possible, fit)):
-        said = [_words(together)]
+        said = [_words(together, host(*together))]
     slow = held.moment == "sampling"  # on the host: only if nothing else will do
     if stage.label in WHOLE and held.weights > card and backend.device != "cpu" and not (slow and said):
         said.append(f"--set backend.device=cpu for this stage ({WHOLE[stage.label]} whole on one card)")
@@ -84,9 +94,9 @@ def _together(possible: Sequence[Remedy], fit: Callable[..., bool]) -> list[Chos
     return chosen
 
 
-def _possible(stage: StageOnCard, backend: BackendConfig, gpus: int) -> Iterator[Remedy]:
+def _possible(stage: StageOnCard, backend: BackendConfig, choices: Choices) -> Iterator[Remedy]:
     """Yield what can still be changed for a stage, first what changes no result."""
-    section, config = stage.section, stage.config
+    section, config, gpus = stage.section, stage.config, choices.gpus
     scores = stage.label == "evaluate"
     for name in ("per_device_batch_size", "per_device_rollout_batch_size"):
         rows = getattr(config, name, 1)
@@ -101,6 +111,8 @@ def _possible(stage: StageOnCard, backend: BackendConfig, gpus: int) -> Iterator
     elif backend.sampler == "torch":
         yield Remedy([("backend.sampler=vllm@URL",)], "a vLLM server of one or more cards samples")
     yield Remedy(cards=[n for n in (2, 4, 8, 2 * gpus, 4 * gpus) if n > gpus], note="cards share it in shards")
+    if not choices.offload:
+        yield Remedy(offload=True, note=f"slower, {SAME}")
     if backend.dtype == "float32":
         yield Remedy([("backend.dtype=bfloat16",)], "half of all, another result")
     if getattr(config, "lora", config) is None:
@@ -125,8 +137,12 @@ def _smaller_passes(section: str, config: Any) -> Iterator[tuple[str, ...]]:
             yield smaller, f"{section}.gradient_accumulation_steps={passes}"
 
 
-def _words(chosen: Sequence[Chosen]) -> str:
-    """Write them as they are typed, with what they cost."""
-    typed = [f"--gpus {one.cards}" if one.cards else " ".join(f"--set {s}" for s in one.settings) for one in chosen]
-    notes = dict.fromkeys(one.change.note for one in chosen)
+def _words(chosen: Sequence[Chosen], host: int | None) -> str:
+    """Write them as they are typed, with what they cost: to offload costs each process `host` bytes."""
+    typed, notes = [], dict[str, None]()
+    for one in chosen:
+        ways = ["--offload"] * one.change.offload + [f"--gpus {one.cards}"] * bool(one.cards)
+        typed.append(" ".join([*ways, *(f"--set {s}" for s in one.settings)]))
+        on_host = f"shards wait on the host, {(host or 0) / GB:,.0f} GB of it for each process; " * one.change.offload
+        notes[on_host + one.change.note] = None
     return f"{' '.join(typed)} ({'; '.join(notes)})"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from tiny_models import make_model
@@ -56,6 +58,47 @@ def test_weights_gradients_and_moments_are_divided_and_what_is_outside_layers_is
     assert (one.weights, one.gradients, one.optimizer) == (8 * whole, 4 * whole, 8 * whole), "with the start policy"
     assert (four.weights, four.gradients, four.optimizer) == (share, share, 2 * share)
     assert (one.gathered, four.gathered) == (0, 3 * 4 * layers // 2)
+
+
+def test_shards_on_the_host_leave_the_card_what_is_outside_layers() -> None:
+    model = make_model()
+    whole, inside = model.num_parameters(), list(model.model.layers.parameters())
+    layers = sum(p.numel() for p in inside)
+    config = SFTConfig(per_device_train_batch_size=2, gradient_accumulation_steps=8, max_length=16)
+    there, here = (Workload(model.config, BackendConfig(), 4, offloads=offloads) for offloads in (True, False))
+    [host], [card] = there.training(config), here.training(config)
+    ends = 4 * (whole - layers)
+    assert (host.weights, host.gradients, host.optimizer) == (ends, ends, 2 * ends)
+    assert host.gathered == card.gathered + 2 * 4 * (layers // 2 // 4), "a shard on its way to the card, and one back"
+    assert (host.activations, host.logits, card.host) == (card.activations, card.logits, 0)
+    shards = [chunk.nbytes for p in inside for chunk in p.detach().chunk(4)[:1]]
+    pinned = sum(2 ** math.ceil(math.log2(size)) for size in shards)
+    assert pinned > sum(shards), "some are no power of two"
+    assert host.host == pinned + 2 * sum(shards) + 4 * whole, "moments are not pinned, and the model is gathered"
+
+
+def test_adapters_on_the_host_leave_the_card_no_gradients() -> None:
+    model = make_model()
+    lora = LoraConfig(r=4)
+    workload = Workload(model.config, BackendConfig(), 2, offloads=True)
+    [held] = workload.training(SFTConfig(**{**ONE_PASS, "lora": lora}, max_length=16))
+    frozen = workload.network()
+    adapters = 4 * workload.network(lora).adapters
+    assert (held.weights, held.gradients, held.optimizer) == (4 * frozen.ends, 0, 0)
+    assert held.host > 4 * frozen.layers // 2 + adapters + 4 * frozen.share(1)
+
+
+def test_networks_that_ppo_only_reads_are_on_the_host_too() -> None:
+    config = make_model().config
+    sizes = {"max_prompt_length": 4, "response_length": 4, "per_device_train_batch_size": 2, "mini_batch_size": 2}
+    learning, sampling, _ = Workload(config, BackendConfig(), 2, offloads=True).on_policy(
+        PPOConfig(**sizes, rollout_batch_size=4)
+    )
+    policy, scorer = (Workload(config, BackendConfig()).network(scores=scores) for scores in (False, True))
+    assert learning.weights == sampling.weights == 2 * 4 * (policy.ends + scorer.ends)
+    assert sampling.gathered == 4 * policy.layers
+    shards = 4 * (policy.layers + scorer.layers) // 2
+    assert learning.host >= 2 * shards + 2 * shards + 4 * policy.share(1)
 
 
 def test_adapters_are_counted_as_peft_makes_them() -> None:

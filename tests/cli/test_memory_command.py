@@ -65,7 +65,7 @@ def test_changes_are_named_that_are_not_made_yet_and_are_enough() -> None:
 def test_if_only_cards_or_a_smaller_model_remain_that_is_said() -> None:
     small = rows("--recipe", "paper-lora", "--card", "10")
     assert small["sft"]["change"] == "--gpus 2 (cards share it in shards)", "adapters and bfloat16 are set"
-    assert small["train ppo"]["change"] == (
+    assert rows("--recipe", "paper-lora", "--card", "3")["train ppo"]["change"] == (
         "no setting is enough on up to 8 cards: a smaller model (--model), or larger cards (--card)"
     )
     assert str(small["evaluate"]["change"]).startswith("--set evaluate.evaluators=[win_rate] (")
@@ -84,6 +84,43 @@ def test_what_is_scored_as_it_is_sampled_has_the_reward_model_beside_the_policy(
     assert plain["weights"] == whole
     assert best["weights"] == best_of_many["weights"] == 2 * whole - 2 * 4096 * (32000 - 1), "with a head of one number"
     assert best["cache"] == plain["cache"], "the n samples of a prompt are sampled in batches"
+
+
+ON_TWO = ("--recipe", "paper", "--method", "dpo", "--gpus", "2", "--card", "24")
+
+
+def test_shards_on_the_host_are_advised_where_they_are_enough_with_what_the_host_then_has() -> None:
+    advised, offloaded = rows(*ON_TWO), rows(*ON_TWO, "--offload")
+    for stage in ("sft", "fit-reward", "train dpo"):
+        said = re.search(
+            r"--offload \(shards wait on the host, (\d+) GB of it for each process; slower", str(advised[stage])
+        )
+        assert said, advised[stage]
+        assert (advised[stage]["fits"], offloaded[stage]["fits"]) == (False, True)
+        assert float(str(offloaded[stage]["host"])) == pytest.approx(float(said[1]) * 1e9, abs=5e8)
+        assert advised[stage]["host"] == 0
+    for stage in ("sample", "outputs", "evaluate"):
+        assert "--offload" not in str(advised[stage]["change"]), "the first process has the model whole"
+        assert offloaded[stage] == advised[stage]
+    assert not any("--offload" in str(row["change"]) for row in offloaded.values()), "it is made already"
+
+
+def test_several_changes_may_have_shards_on_the_host_among_them() -> None:
+    small = ("--recipe", "paper-lora", "--card", "10")
+    said = str(rows(*small)["train ppo"]["change"])
+    assert said.startswith("--set backend.sampler=vllm@URL --gpus 2 --offload (")
+    assert rows(*small, *said.partition(" (")[0].split())["train ppo"]["fits"]
+
+
+def test_what_the_host_has_is_shown() -> None:
+    shown = CliRunner().invoke(make_app(), ["memory", *ON_TWO, "--offload"]).output
+    assert re.search(r"^ .* total +host$", shown, re.MULTILINE)
+    most = max(float(line.split()[10]) for line in shown.splitlines() if "(learning)" in line)
+    assert re.search(rf"2 processes on one machine: up to {2 * most:.0f} GB on its host", shown)
+
+
+def test_one_process_has_no_shards_to_offload() -> None:
+    assert "--offload is of shards, and one process has none: add --gpus 2" in refused("--recipe", "paper", "--offload")
 
 
 LARGEST = ("--recipe", "paper-lora", "--method", "dpo", "--model", "meta-llama/Llama-2-70b-hf")
@@ -179,7 +216,7 @@ def test_without_the_hub_the_message_says_what_to_name(
 def test_the_page_shows_what_is_printed() -> None:
     page = (Path(__file__).parents[2] / "docs/guides/large-models.md").read_text(encoding="utf-8")
     shown = re.findall(r"^\$ afarm (memory .*)\n((?:(?!```).*\n)+)", page, re.MULTILINE)
-    assert len(shown) == 3
+    assert len(shown) == 4
     for command, table in shown:
         printed = CliRunner().invoke(make_app(), command.split()).stdout
         pattern = re.escape(table).replace(re.escape("…\n"), "(.*\n)*").replace("…", ".*")
