@@ -100,10 +100,10 @@ def test_two_processes_with_a_shard_of_the_weights_each_learn_what_one_does(two_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*tasks.OFFLOADED_TASKS, *(f"{name} gone on" for name in tasks.OFFLOADED_STOPPED)])
+@pytest.mark.parametrize("name", tasks.ON_HOST)
 def test_shards_on_the_host_learn_what_those_on_the_device_do(two_sharded: Results, trained: Path, name: str) -> None:
     for rank in range(2):
-        assert_alike(two_sharded.of(name, rank), Results(trained / "offloaded", trained).of(name, rank))
+        assert_alike(two_sharded.of(name, rank), Results(trained / "on host", trained).of(name, rank))
 
 
 @pytest.mark.slow

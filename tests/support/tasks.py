@@ -366,7 +366,7 @@ SHARDED_TASKS: Mapping[str, Task] = {
     "ppo_by_server": ppo_by_server,
     "ppo_by_stale_server": ppo_by_stale_server,
 }
-OFFLOADED_TASKS, OFFLOADED_STOPPED = ("sft", "dpo_adapters", "ppo_fitted_even"), ("sft",)
+ON_HOST = ("sft gone on", "dpo_adapters", "ppo_fitted_even")
 """Those that are trained once more with shards on the host."""
 ALL = {**TASKS, **SHARDED_TASKS}
 STOPPED, SHARDED_STOPPED = ("sft", "quark", "ppo"), ("sft", "dpo_adapters", "ppo_even", "quark_even")
@@ -394,7 +394,7 @@ def main(directory: Path) -> None:
     gc.freeze()
     together(partial(train_all, directory / "two"), 2)
     together(partial(train_all, directory / "sharded"), 2, **SHARDED)
-    together(partial(train_all, directory / "offloaded"), 2, **OFFLOADED)
+    together(partial(train_on_host, directory / "on host"), 2, **OFFLOADED)
     shutil.copytree(directory / "sharded" / "sft left", directory / "four" / "sft left")
     together(partial(go_on, directory / "four"), 4, **SHARDED)
     together(partial(measure, directory / "memory.json"), 2, **SHARDED)
@@ -410,17 +410,24 @@ def begin() -> None:
 def train_all(directory: Path) -> None:
     begin()
     directory.mkdir(exist_ok=True)
-    tasks, stopped = (SHARDED_TASKS, SHARDED_STOPPED) if PROCESS.sharded else (TASKS, STOPPED)
-    if PROCESS.offloads:
-        tasks, stopped = {name: SHARDED_TASKS[name] for name in OFFLOADED_TASKS}, OFFLOADED_STOPPED
-    for name, task in tasks.items():
+    for name, task in (SHARDED_TASKS if PROCESS.sharded else TASKS).items():
         save(task(directory / name), directory / f"{name}-{PROCESS.rank}.pt")
-        if name in stopped:
+        if name in (SHARDED_STOPPED if PROCESS.sharded else STOPPED):
             for gone_on in (True, False):
                 own = directory / f"{name} {'gone on' if gone_on else 'left'}"
                 task(own, stop_after=2)
                 if gone_on:
                     save(task(own), directory / f"{own.name}-{PROCESS.rank}.pt")
+
+
+def train_on_host(directory: Path) -> None:
+    """Train some with shards on the host: SFT, which is stopped and gone on with, DPO with adapters, PPO."""
+    begin()
+    assert PROCESS.offloads
+    directory.mkdir(exist_ok=True)
+    sft(directory / "sft gone on", stop_after=2)
+    for name, task in zip(ON_HOST, (sft, dpo_adapters, ppo_fitted_even), strict=True):
+        save(task(directory / name), directory / f"{name}-{PROCESS.rank}.pt")
 
 
 def go_on(directory: Path) -> None:
