@@ -72,7 +72,7 @@ def pack_study(output_dir: Path, directory: Path, ledger: Ledger | None) -> Cont
         keys |= set(_add_run(contents, output_dir, read_run(output_dir / "runs" / name)))
     if issubclass(made, JudgingStudy) and ledger is not None:
         with tempfile.TemporaryDirectory(prefix="afarm-bundle-") as scratch:
-            keys |= judge_again(made(component.settings(record.settings)), record, Path(scratch), ledger)
+            keys |= judge_again(made(component.settings(record.settings)), record, Path(scratch), ledger)[0]
     _add_ledger(contents, ledger, keys)
     return contents
 

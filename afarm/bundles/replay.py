@@ -152,7 +152,7 @@ def _replay_study(bundle: Path, directory: Path, into: Path, ledger: Ledger) -> 
             study.know(record.facts)
             study.grid(replace(record.request, output_dir=bundle))
             if isinstance(study, JudgingStudy):
-                judge_again(study, record, into, ledger)
+                progress.simulated.update(judge_again(study, record, into, ledger)[1])
             if isinstance(study, DataStudy):
                 with open_recorded(record.judging, record.name, into) as workspace:
                     study.read(workspace.data.load)

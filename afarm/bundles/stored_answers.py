@@ -12,6 +12,7 @@ from afarm.core.errors import JudgeError
 from afarm.core.interfaces import AnnotateContext
 from afarm.core.judge import ChatRequest, Completion, Judgement, JudgementKey
 from afarm.experiment.opening import open_workspace
+from afarm.experiment.run_record import formula_judges
 from afarm.experiment.workspace import Workspace
 from afarm.judging.client import JudgeClient
 from afarm.judging.ledger import Ledger
@@ -51,12 +52,14 @@ def open_recorded(config: Mapping[str, Any], name: str, into: Path) -> Workspace
     return open_workspace(str(recipe), (), into / "workspace", checks=[], trains=False)
 
 
-def judge_again(study: JudgingStudy, record: StudyRecord, into: Path, ledger: Ledger) -> set[str]:
-    """Have a study judge from the ledger alone, and return the keys of the answers.
+def judge_again(study: JudgingStudy, record: StudyRecord, into: Path, ledger: Ledger) -> tuple[set[str], list[str]]:
+    """Have a study judge from the ledger alone.
+
+    Returns the keys of the answers, and the names of the judges that are formulas.
 
     Raises `JudgeError` if one is not there.
     """
     with open_recorded(record.judging, record.name, into) as workspace:
         client = StoredAnswersClient(workspace, ledger)
         study.judge(AnnotateContext(workspace.seed(f"study {record.name}"), client))
-        return client.read
+        return client.read, formula_judges(workspace)

@@ -136,9 +136,9 @@ def conduct(
     runs = asked.grid()
     directory = study_directory(options.output_dir, name, runs, options.as_recipe(), asked.recipe, dict(own))
     account = study_account(directory)
-    prepare, judging = None, dict[str, Any]()
+    prepare, judging, simulated = None, dict[str, Any](), list[str]()
     if isinstance(asked.study, JudgingStudy):
-        judging = _have_judged(asked, account, dry_run)
+        judging, simulated = _have_judged(asked, account, dry_run)
     elif isinstance(asked.study, DataStudy) and not dry_run:
         judging = _have_read(asked)
     elif not runs:
@@ -155,7 +155,7 @@ def conduct(
         confirm(len(runs))
     if runs:
         prepare = _prepared(asked, runs, account, launcher)
-    progress, findings, page = _run(asked, runs, directory, account, prepare, formats, judging)
+    progress, findings, page = _run(asked, runs, directory, account, prepare, formats, judging, simulated)
     if is_shown:
         _show(asked, progress, findings, page, started)
     return progress, page
@@ -251,14 +251,15 @@ def _resolved(
     return study, request, options.recipe_or_default, config.model_dump(mode="json") if config else {}
 
 
-def _have_judged(asked: AskedStudy, account: str, dry_run: bool) -> dict[str, Any]:
+def _have_judged(asked: AskedStudy, account: str, dry_run: bool) -> tuple[dict[str, Any], list[str]]:
     """Have judges label the pairs of a study, on its account, or show what they would be asked.
 
-    Returns the settings that they were asked with.
+    Returns the settings that they were asked with, and the names of those that are formulas.
     """
     from afarm.core.interfaces import AnnotateContext
     from afarm.experiment import preflight
     from afarm.experiment.dry_run import PlannedStage, estimates, reading_client
+    from afarm.experiment.run_record import formula_judges
     from afarm.studies.study import JudgingStudy
 
     study, step = asked.study, f"study {asked.name}"
@@ -277,11 +278,11 @@ def _have_judged(asked: AskedStudy, account: str, dry_run: bool) -> dict[str, An
     ):
         if dry_run:
             show_plan(workspace, "", options.as_json, planned=planned(workspace), step=step)
-            return {}
+            return {}, []
         warn_of_budget(workspace, lambda: planned(workspace))
         with attributed_to("studies", asked.name, study):
             study.judge(AnnotateContext(workspace.seed(step), workspace.judges.client, workspace.progress))
-        return _settings_of(workspace)
+        return _settings_of(workspace), formula_judges(workspace)
 
 
 def _have_read(asked: AskedStudy) -> dict[str, Any]:
@@ -356,6 +357,7 @@ def _run(
     prepare: Any,
     formats: Sequence[str],
     judging: Mapping[str, Any],
+    simulated: Sequence[str],
 ) -> tuple[GridProgress, Findings, Path]:
     """Run the grid and write the findings as they come, so that a stopped study leaves some."""
     from afarm.report.study_page import write_study
@@ -394,7 +396,7 @@ def _run(
     def tell(heading: str) -> None:
         err().print(f"[bold]{markup(heading)}[/]", highlight=False, soft_wrap=True)
 
-    progress, waited, took = GridProgress(runs), time.monotonic(), 0.0
+    progress, waited, took = GridProgress(runs, simulated=set(simulated)), time.monotonic(), 0.0
     try:
         for progress in run_grid(runs, open_with, _evaluate, account, prepare, tell):
             if progress.missing and time.monotonic() - waited >= BETWEEN * took:

@@ -24,7 +24,7 @@ from afarm.experiment.workspace import Workspace, versions
 from afarm.judging.ledger import STAGE_SPEND
 from afarm.storage.disk import write_json
 from afarm.storage.rows import read_rows, write_rows
-from afarm.storage.runs import read_run
+from afarm.storage.runs import read_run, simulated_judges
 
 
 def record(workspace: Workspace, method: str, result: Result, command: str, started: float) -> Path:
@@ -123,6 +123,11 @@ def judges(workspace: Workspace) -> list[dict[str, Any]]:
         {"role": role, "identity": judge.identity, "simulated": judge.simulated}
         for role, judge in sorted(workspace.judges.by_role.items())
     ]
+
+
+def formula_judges(workspace: Workspace) -> list[str]:
+    """Return the names of a workspace's judges that are formulas."""
+    return simulated_judges({"judges": judges(workspace)})
 
 
 def headline(result: Result, trained: Mapping[str, Any]) -> dict[str, float | None]:

@@ -70,6 +70,13 @@ def write_files(directory: Path, study: ShownStudy) -> Path:
     return page
 
 
+BY_FORMULAS = (
+    "**These preferences are simulated.** The answers come from the offline judge, a formula with noise: no language "
+    "model and no person. Gains on this page are gains in that formula, not in quality."
+)
+"""What a page says whose judges are formulas, as the page of HTML does."""
+
+
 def require_file_name(name: str) -> None:
     """Raise `PluginError` for a name that would lie in another directory or over the page's files."""
     if not FILE_NAME.fullmatch(name) or name in TAKEN:
@@ -81,6 +88,8 @@ def _lines(study: ShownStudy) -> list[str]:
     lines = [f"# Study {markdown(study.name)}", "", code(study.command), ""]
     if stopped := stopped_sentence(progress):
         lines += [f"**{stopped}**", ""]
+    if progress.simulated:
+        lines += [BY_FORMULAS, ""]
     for table in findings.tables:
         lines += [f"## {markdown(table.title)}", "", markdown_table(table), ""]
     for plot in findings.plots:

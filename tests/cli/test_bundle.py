@@ -154,13 +154,20 @@ def test_facts_that_are_none_are_an_error_of_the_study(afarm: Afarm, tmp_path: P
         assert "study 'costs' failed" in said.json["differs"]["studies/x"]
 
 
-def test_a_study_of_peoples_labels_takes_their_file_along(afarm: Afarm, tmp_path: Path) -> None:
+def test_a_study_of_peoples_labels_takes_their_file_along(
+    afarm: Afarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_people(tmp_path / "people.json")
     afarm(*CALIBRATE, "--resamples", "3")  # another study, which pays for the answers
     page = Path(afarm(*CALIBRATE, "--json").json["page"])
+    assert "These preferences are simulated" not in page.read_text()
+    monkeypatch.setattr(CountingJudge, "simulated", True)
+    assert Path(afarm(*CALIBRATE, "--json").json["page"]) == page
+    for written in (page, page.with_suffix(".html")):
+        assert "These preferences are simulated" in written.read_text(), "its judges are formulas"
     said = afarm("bundle", page.parent.name, "--out", "mine.zip", "--json")
     assert said.code == 0, said.err
-    assert f"studies/{page.parent.name}/calibrated.yaml" in said.json["same"]
+    assert {f"studies/{page.parent.name}/{name}" for name in ("calibrated.yaml", page.name)} <= {*said.json["same"]}
     (tmp_path / "people.json").unlink()
     asked = CountingJudge.asked
     assert afarm("replay", "mine.zip").code == 0
