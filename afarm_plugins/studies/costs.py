@@ -5,8 +5,8 @@ Source: Dubois et al. 2023 (AlpacaFarm), appendix E.2, for the question; figures
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -68,6 +68,7 @@ class Costs(Study):
         self.config = config
         self.output_dir = Path("afarm-runs")
         self.records: list[RunRecord] = []
+        self.unread: list[str] = []
 
     def grid(self, request: StudyRequest) -> Sequence[StudyRun]:
         self.output_dir = request.output_dir
@@ -75,23 +76,34 @@ class Costs(Study):
 
     def look_up(self) -> Mapping[str, Any]:
         places = [Path(place) for place in self.config.runs] or [self.output_dir]
-        records = [record for place in places for record in _records(place)]
+        unread: list[str] = []
+        records = [record for place in places for record in _records(place, unread)]
         if not records and self.config.runs:
             raise DataError(f"{', '.join(self.config.runs)}: no finished run there; `afarm run` makes one")
-        return {"runs": [_kept(record) for record in records]}
+        return {"runs": [_kept(record) for record in records], "unread": unread}
 
     def know(self, facts: Mapping[str, Any]) -> None:
         self.records = [RunRecord(Path(), run) for run in facts.get("runs", [])]
+        self.unread = list(facts.get("unread", []))
 
     def analyse(self, finished: Sequence[FinishedRun]) -> Findings:
-        return costs_of(self.records, self.config)
+        findings = costs_of(self.records, self.config)
+        return replace(findings, notes=[*findings.notes, *(f"Left out: {why}" for why in self.unread)])
 
 
-def _records(place: Path) -> Iterable[RunRecord]:
-    """Yield the records of a run's directory, of a directory of runs, or of an output directory."""
+def _records(place: Path, unread: list[str]) -> Iterator[RunRecord]:
+    """Yield the records of a run's directory, of a directory of runs, or of an output directory.
+
+    Adds what is wrong with each of several that cannot be read to `unread`. Raises `DataError` for one that is named.
+    """
     if (place / "run.json").is_file():
-        return [read_run(place)]
-    return [read_run(found) for directory in (place, place / "runs") for found in run_directories(directory)]
+        yield read_run(place)
+        return
+    for found in (run for directory in (place, place / "runs") for run in run_directories(directory)):
+        try:
+            yield read_run(found)
+        except DataError as error:
+            unread.append(str(error))
 
 
 def _kept(record: RunRecord) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,19 @@ def test_what_a_budget_pays_is_the_smallest_difference_that_fits() -> None:
     assert cells["total, $"][1] <= 300 < cells["total, $"][0]
     assert any("do not pay for a difference of 3 points" in note for note in findings.notes)
     assert any("2.8 points over seeds (stored runs over seeds)" in note for note in findings.notes), "60 and 64"
+
+
+def test_a_record_that_cannot_be_read_is_left_out_and_named(tmp_path: Path) -> None:
+    for name, text in (("whole", json.dumps({"method": "ppo", "stages": []})), ("broken", "{")):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "run.json").write_text(text)
+    study = Costs(CostsConfig(runs=[str(tmp_path)]))
+    study.know(json.loads(json.dumps(study.look_up())))
+    assert [record["method"] for record in study.records] == ["ppo"]
+    [note] = [note for note in study.analyse([]).notes if note.startswith("Left out")]
+    assert "broken/run.json: not valid JSON" in note
+    with pytest.raises(DataError, match="not valid JSON"):
+        Costs(CostsConfig(runs=[str(tmp_path / "runs" / "broken")])).look_up()
 
 
 def test_no_runs_are_said_and_a_named_place_without_any_is_an_error(tmp_path: Path) -> None:
