@@ -24,7 +24,7 @@ BEST_OF_N = (
 )
 LONG_PPO = (
     *("overoptimization", "--recipe", "toy", "--methods", "ppo", "--set", "ppo.kl_coef=0.02", "--steps", "20,80,200"),
-    *("--labelled-by", "pool+0.25,pool"),
+    *("--labelled-by", "crowd,pool+0.25,pool,greedy_gpt4"),
 )
 VALUE_INIT = ("sweep", "--recipe", "toy", "--method", "ppo", "--values", "ppo.value_init=reward_model,sft")
 

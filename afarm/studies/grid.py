@@ -6,13 +6,13 @@ Runs share artifacts, judge answers and one budget, so a grid that was stopped g
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from afarm.core.errors import AfarmError, BudgetError, ConfigError, JudgeError
 from afarm.core.seeding import digest, uniform
@@ -25,6 +25,8 @@ from afarm.experiment.workspace import Workspace
 from afarm.storage.rows import read_preferences, read_rows
 from afarm.storage.runs import METRICS, OUTPUTS, RunRecord, simulated_judges
 from afarm.studies.study import Answers, FinishedRun, Study, StudyRequest, StudyRun, no_answers
+
+D = TypeVar("D")
 
 LOOKED_AT = 24
 """Runs of a grid that are opened to price it; of more, these stand for all."""
@@ -220,15 +222,27 @@ class GridPlan:
 
 
 def sample_of(runs: Sequence[StudyRun]) -> list[StudyRun]:
-    """Return the runs that stand for all: drawn, since evenly spread ones could all have one seed."""
-    drawn = sorted(range(len(runs)), key=lambda place: uniform("looked at", place))[:LOOKED_AT]
-    return [runs[place] for place in sorted(drawn)]
+    """Return runs that stand for all: a few seeds, drawn, each at the same few places of the grid, drawn too.
+
+    So it shows which stages runs of one seed share, and which all.
+    """
+    if len(runs) <= LOOKED_AT:
+        return list(runs)
+    places = list(dict.fromkeys((run.method, run.settings) for run in runs))
+    seeds = _drawn(list(dict.fromkeys(run.seed for run in runs)), max(2, LOOKED_AT // len(places)))
+    of_seeds = [run for run in runs if run.seed in seeds]
+    places = _drawn(list(dict.fromkeys((run.method, run.settings) for run in of_seeds)), LOOKED_AT // len(seeds))
+    return [run for run in of_seeds if (run.method, run.settings) in places]
+
+
+def _drawn(some: Sequence[D], most: int) -> list[D]:
+    return [some[place] for place in sorted(range(len(some)), key=lambda place: uniform("looked at", place))[:most]]
 
 
 def require_possible(runs: Sequence[StudyRun], open_with: OpenWith) -> None:
     """Lay out runs that stand for all, whatever their seed. Raises `ConfigError` for one that cannot be."""
-    settings = {(run.method, run.settings): run for run in sample_of(runs)}
-    for run in settings.values():
+    settings = {(run.method, run.settings): run for run in runs}
+    for run in _drawn(list(settings.values()), LOOKED_AT):
         with open_with(run) as workspace:
             stages_of(workspace, run.method)
 
@@ -249,7 +263,7 @@ def plan_grid(runs: Sequence[StudyRun], open_with: OpenWith) -> GridPlan:
     groups: dict[tuple[str, bool], list[tuple[PlannedStage, float]]] = {}
     for stage, weight in weighted_stages(runs, open_with).values():
         groups.setdefault((stage.kind, stage.reused), []).append((stage, weight))
-    return GridPlan([_added_up(some) for some in groups.values()], min(len(runs), LOOKED_AT), len(runs))
+    return GridPlan([_added_up(some) for some in groups.values()], len(sample_of(runs)), len(runs))
 
 
 def weighted_stages(runs: Sequence[StudyRun], open_with: OpenWith) -> dict[str, tuple[PlannedStage, float]]:
@@ -259,25 +273,37 @@ def weighted_stages(runs: Sequence[StudyRun], open_with: OpenWith) -> dict[str, 
     """
     sample = sample_of(runs)
     found: dict[str, PlannedStage] = {}
-    seen: Counter[str] = Counter()
+    seen: dict[str, Counter[int]] = {}
     for run in sample:
         for name, stage in planned_stages(run, open_with):
             found.setdefault(name, stage)
-            seen[name] += 1
+            seen.setdefault(name, Counter())[run.seed] += 1
     groups: dict[tuple[str, bool], list[str]] = {}
     for name, stage in found.items():
         groups.setdefault((stage.kind, stage.reused), []).append(name)
+    drawn, of = (Counter(run.seed for run in some) for some in (sample, runs))
     weights: dict[str, float] = {}
     for (kind, _), names in groups.items():
-        share = len(runs) / len(sample)
-        if kind in OWN_STAGES:  # what several runs share is there already, what one has stands for others
-            weights |= {name: share if seen[name] == 1 else 1.0 for name in names}
+        if kind in OWN_STAGES:  # what one run has stands for others, what its seed shares for other seeds
+            shares = {True: len(runs) / len(sample), False: len(of) / len(drawn)}
+            weights |= {name: shares[seen[name].total() == 1] if len(seen[name]) == 1 else 1.0 for name in names}
         else:
-            weights |= dict.fromkeys(names, estimate_distinct(len(names), len(sample), len(runs)) / len(names))
+            weights |= dict.fromkeys(names, _distinct_stages([seen[name] for name in names], drawn, of) / len(names))
     return {name: (stage, weights[name]) for name, stage in found.items()}
 
 
-def estimate_distinct(seen: int, drawn: int, of: int) -> float:
+def _distinct_stages(seen: Sequence[Iterable[int]], drawn: Mapping[int, int], of: Mapping[int, int]) -> float:
+    """Estimate how many different stages of a kind a grid has.
+
+    `seen` are those of the runs `drawn`, each with the seeds that have it; `drawn` and `of` count runs by seed.
+    """
+    by_seed = Counter(seed for seeds in seen for seed in seeds)
+    within = sum(estimate_distinct(count, drawn[seed], of[seed]) for seed, count in by_seed.items()) / len(by_seed)
+    alike = len(seen) * len(by_seed) / by_seed.total()  # as many seeds would have that many, if each had its own
+    return within * estimate_distinct(alike, len(by_seed), len(of) * len(by_seed) / len(drawn))
+
+
+def estimate_distinct(seen: float, drawn: int, of: float) -> float:
     """Estimate how many equally frequent kinds there are, if so many were `seen` in those `drawn`.
 
     Of D kinds, D · (1 − (1 − 1 / D)^drawn) are expected to be seen.

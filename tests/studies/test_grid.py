@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from afarm.core.seeding import uniform
-from afarm.studies.grid import estimate_distinct, read_checkpoints
+from afarm.studies.grid import _distinct_stages, estimate_distinct, read_checkpoints
 
 
 @pytest.mark.parametrize("kinds", [1, 3, 8, 20])
@@ -24,6 +24,17 @@ def test_kinds_are_estimated_from_those_that_draws_have_shown(kinds: int) -> Non
 def test_what_each_draw_has_of_its_own_all_have() -> None:
     assert estimate_distinct(24, 24, 1000) == 1000
     assert estimate_distinct(7, 24, 24) == 7, "all were looked at"
+
+
+@pytest.mark.parametrize(
+    ("seen", "of_all"),
+    [([[1], [1], [2], [2]], 50), ([[1], [2]], 10), ([[1, 2], [1, 2]], 5), ([[1, 2]], 1)],
+    ids=["each run's own", "shared by a seed", "shared by a place", "shared by all"],
+)
+def test_stages_of_a_grid_are_counted_from_two_places_of_two_seeds(seen: list[list[int]], of_all: int) -> None:
+    """Two of five places, for two of ten seeds."""
+    drawn, of = {1: 2, 2: 2}, dict.fromkeys(range(1, 11), 5)
+    assert _distinct_stages(seen, drawn, of) == pytest.approx(of_all, rel=1e-6)
 
 
 def test_checkpoints_are_read_from_what_training_logged(tmp_path: Path) -> None:
