@@ -222,9 +222,9 @@ class GridPlan:
 
 
 def sample_of(runs: Sequence[StudyRun]) -> list[StudyRun]:
-    """Return runs that stand for all: a few seeds, drawn, each at the same few places of the grid, drawn too.
+    """Draw runs that stand for all: a few seeds, each at the same few places of the grid.
 
-    So it shows which stages runs of one seed share, and which all.
+    So they show which stages runs of one seed share, and which all.
     """
     if len(runs) <= LOOKED_AT:
         return list(runs)
