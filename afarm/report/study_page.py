@@ -15,7 +15,7 @@ from afarm.report.charts import Chart, plotly_script
 from afarm.report.page_shell import render_page
 from afarm.storage.disk import write_whole
 from afarm.studies.grid import GridProgress
-from afarm.studies.pages import REMEDY, ShownStudy, runs_table, stopped_sentence, write_files
+from afarm.studies.pages import BY_FORMULAS, REMEDY, ShownStudy, runs_table, stopped_sentence, write_files
 from afarm.studies.plots import PointName, as_svg, labels_of
 from afarm.studies.study import Bounded, Cell, Findings, StudyPlot, StudyTable
 from afarm.studies.tables import UNKNOWN, cell_text, end_texts
@@ -67,7 +67,7 @@ def render_study(study: ShownStudy, plotly: str | None, kind: str = "study") -> 
         "facts": facts(progress),
         "stopped": stopped_sentence(progress),
         "failed": progress.failed,
-        "simulated": progress.simulated,
+        "simulated": BY_FORMULAS if progress.simulated else (),
         "plots": [describe_plot(plot, study.formats) for plot in findings.plots],
         "tables": [describe_table(table) for table in findings.tables],
         "notes": findings.notes,

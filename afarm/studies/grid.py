@@ -228,11 +228,15 @@ def sample_of(runs: Sequence[StudyRun]) -> list[StudyRun]:
     """
     if len(runs) <= LOOKED_AT:
         return list(runs)
-    places = list(dict.fromkeys((run.method, run.settings) for run in runs))
-    seeds = _drawn(list(dict.fromkeys(run.seed for run in runs)), max(2, LOOKED_AT // len(places)))
+    seeds = _drawn(list(dict.fromkeys(run.seed for run in runs)), max(2, LOOKED_AT // len(_by_place(runs))))
     of_seeds = [run for run in runs if run.seed in seeds]
-    places = _drawn(list(dict.fromkeys((run.method, run.settings) for run in of_seeds)), LOOKED_AT // len(seeds))
+    places = _drawn(list(_by_place(of_seeds)), LOOKED_AT // len(seeds))
     return [run for run in of_seeds if (run.method, run.settings) in places]
+
+
+def _by_place(runs: Sequence[StudyRun]) -> dict[tuple[str, tuple[str, ...]], StudyRun]:
+    """Return a run for each place of the grid, whatever its seed."""
+    return {(run.method, run.settings): run for run in runs}
 
 
 def _drawn(some: Sequence[D], most: int) -> list[D]:
@@ -241,8 +245,7 @@ def _drawn(some: Sequence[D], most: int) -> list[D]:
 
 def require_possible(runs: Sequence[StudyRun], open_with: OpenWith) -> None:
     """Lay out runs that stand for all, whatever their seed. Raises `ConfigError` for one that cannot be."""
-    settings = {(run.method, run.settings): run for run in runs}
-    for run in _drawn(list(settings.values()), LOOKED_AT):
+    for run in _drawn(list(_by_place(runs).values()), LOOKED_AT):
         with open_with(run) as workspace:
             stages_of(workspace, run.method)
 

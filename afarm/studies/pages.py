@@ -71,10 +71,11 @@ def write_files(directory: Path, study: ShownStudy) -> Path:
 
 
 BY_FORMULAS = (
-    "**These preferences are simulated.** The answers come from the offline judge, a formula with noise: no language "
-    "model and no person. Gains on this page are gains in that formula, not in quality."
+    "These preferences are simulated.",
+    "The answers come from the offline judge, a formula with noise: no language model and no person. Gains on this "
+    "page are gains in that formula, not in quality.",
 )
-"""What a page says whose judges are formulas, as the page of HTML does."""
+"""The warning on a study's pages if judges are formulas: its first sentence, in bold there, and the rest."""
 
 
 def require_file_name(name: str) -> None:
@@ -89,7 +90,7 @@ def _lines(study: ShownStudy) -> list[str]:
     if stopped := stopped_sentence(progress):
         lines += [f"**{stopped}**", ""]
     if progress.simulated:
-        lines += [BY_FORMULAS, ""]
+        lines += ["**{}** {}".format(*BY_FORMULAS), ""]
     for table in findings.tables:
         lines += [f"## {markdown(table.title)}", "", markdown_table(table), ""]
     for plot in findings.plots:
