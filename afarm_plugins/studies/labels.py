@@ -44,13 +44,17 @@ class Labels:
     def parse(cls, text: str) -> Labels:
         """Read "pool" or "pool+0.25". Raises `ConfigError`."""
         annotator, plus, share = (part.strip() for part in text.partition("+"))
-        try:
-            noise = float(share) if plus else 0.0
-        except ValueError:
-            noise = -1.0
-        if not annotator or not 0 <= noise <= 0.5:
+        if not annotator or (plus and not is_share_flipped(share)):
             raise ConfigError([f"{text!r}: an annotator, or one with a share up to 0.5, such as pool+0.25"])
-        return cls(annotator, noise)
+        return cls(annotator, float(share) if plus else 0.0)
+
+
+def is_share_flipped(text: str) -> bool:
+    """True for a share of labels that can be flipped: at 0.5 nothing is left of them."""
+    try:
+        return 0 <= float(text) <= 0.5
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)

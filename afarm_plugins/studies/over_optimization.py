@@ -31,7 +31,7 @@ from afarm import (
     seeding,
 )
 from afarm_plugins.studies import LabelNoiseConfig, OverOptimizationConfig, split_names, whole_numbers
-from afarm_plugins.studies.labels import Labels
+from afarm_plugins.studies.labels import Labels, is_share_flipped
 from afarm_plugins.studies.over_seeds import gap_by_seed, grouped, over_seeds, shown
 
 SETTINGS = {"best_of_n": "best_of_n.n", "expert_iteration": "expert_iteration.n", "ppo": "ppo.total_steps"}
@@ -127,9 +127,10 @@ class LabelNoise(OverOptimization):
     brief = {"methods": "best_of_n", "n": "1,16,64", "annotators": "pool", "noise": "0,0.25,0.35"}
 
     def __init__(self, config: LabelNoiseConfig):
-        labels = ",".join(
-            f"{name}+{share}" for name, share in product(split_names(config.annotators), split_names(config.noise))
-        )
+        shares = split_names(config.noise)
+        if wrong := [share for share in shares if not is_share_flipped(share)]:
+            raise ConfigError([f"noise: {wrong[0]!r}: shares from 0 to 0.5, with commas between, such as 0,0.25"])
+        labels = ",".join(f"{name}+{share}" for name, share in product(split_names(config.annotators), shares))
         given = config.model_dump(include={"methods", "n", "iteration_n", "steps", "along"})
         super().__init__(OverOptimizationConfig(labelled_by=labels, **given))
 

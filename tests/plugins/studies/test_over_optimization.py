@@ -100,6 +100,12 @@ def test_what_is_no_grid_is_refused(config: dict[str, str], reason: str) -> None
         OverOptimization(OverOptimizationConfig(**config))
 
 
+@pytest.mark.parametrize("share", ["17.5", "0.6", "nan", "a quarter", ""])
+def test_a_share_that_is_none_is_named_by_its_own_option(share: str) -> None:
+    with pytest.raises(ConfigError, match=f"^noise: '{share}': shares from 0 to 0.5"):
+        LabelNoise(LabelNoiseConfig(noise=f"0,{share}", annotators="pool"))
+
+
 def test_a_fall_is_paired_by_seed() -> None:
     rates = {1: 40, 4: 52, 16: 56, 64: 50}
     study = OverOptimization(OverOptimizationConfig(methods="best_of_n", n="1,4,16,64", labelled_by="pool"))
