@@ -36,6 +36,9 @@ ALL = "all"
 COLUMNS = ("method", "number", "seeds", "win_rate", "standard_error", "excess", "seconds", "error", "values", "figures")
 """The columns of the CSV file: the fields of a trial, the last two as JSON."""
 
+BY_CHANCE = 0.05
+"""The share of searches from which on differences like those of the trials count as chance."""
+
 Methods = Annotated[str, typer.Option("--methods", help="Methods by name, with commas between, or all.")]
 Trials = Annotated[int, typer.Option("--trials", min=2, help="Trials of each method, the recipe's own settings first.")]
 Seeds = Annotated[
@@ -125,13 +128,7 @@ def tune(
     page = _write(tuning, limits, trials)
     tuned = tuning.write_recipe(given)
     if options.as_json:
-        made_of, finals_of = (
-            {method: [trial.to_row() for trial in done] for method, done in some.items()}
-            for some in (made, tuning.finals)
-        )
-        best = {method: b.number if (b := tuning.best(method)) else None for method in made}
-        written = {"page": str(page), "recipe": tuned and str(tuned)}
-        print_json({"trials": made_of, "finals": finals_of, "best": best, **written})
+        print_json({**_as_json(tuning), "page": str(page), "recipe": tuned and str(tuned)})
     _show(tuning, to_stderr=options.as_json)
     console = err() if options.as_json else out()
     names = ",".join(method for method in made if tuning.best(method))
@@ -147,6 +144,15 @@ def tune(
         console.print(line, soft_wrap=True, highlight=False, markup=False)
     if not all(tuning.best(method) for method in made):
         raise typer.Exit(1)
+
+
+def _as_json(tuning: Tuning) -> dict[str, Any]:
+    trials, finals = (
+        {method: [trial.to_row() for trial in made] for method, made in of.items()}
+        for of in (tuning.trials, tuning.finals)
+    )
+    best = {method: chosen.number if (chosen := tuning.best(method)) else None for method in trials}
+    return {"trials": trials, "finals": finals, "best": best, "p_equal": {name: tuning.p_equal(name) for name in best}}
 
 
 def _where(options: FarmOptions) -> str:
@@ -273,6 +279,15 @@ def _notes(tuning: Tuning, trials: int) -> Iterator[str]:
             yield line
         if tuning.best(method) is None:
             yield f"{method}: nothing is chosen, since every trial failed or is past a limit."
+        elif (p := tuning.p_equal(method)) is not None and p >= BY_CHANCE:
+            yield f"{method}: {_as_far_apart(p)}"
+
+
+def _as_far_apart(p: float) -> str:
+    """Say how often trials of equal settings would differ as much, by the instructions alone."""
+    share = "less than 0.1" if p < 0.001 else f"{100 * p:.2g}"
+    found = f"Equal settings would lie as far apart in {share} % of searches"
+    return f"{found}: no trial is known to be better than another." if p >= BY_CHANCE else f"{found}."
 
 
 def _exhausted(method: str, made: int, trials: int) -> str:
@@ -327,6 +342,7 @@ def _write(tuning: Tuning, limits: Limits, of: int) -> Path:
         best = tuning.best(method)
         lines += [f"## {method}", ""]
         lines += [line, ""] if (line := _exhausted(method, len(trials), of)) else []
+        lines += [_as_far_apart(p), ""] if (p := tuning.p_equal(method)) is not None else []
         lines += _table(trials, best)
         if finals := tuning.finals[method]:
             lines += [f"The finalists with {finals[0].seeds} seeds, ± standard error over seeds:", ""]

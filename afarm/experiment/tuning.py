@@ -132,6 +132,18 @@ class Tuning:
         """Return what the recipe's own settings came to, over all seeds if there are several."""
         return next((trial for trial in self.finals[method] if trial.number == 0), self.trials[method][0])
 
+    def p_equal(self, method: str) -> float | None:
+        """Return the probability that equal settings would lie as far apart as the trials of `method`.
+
+        None if that cannot be said: fewer than two trials have a win rate with an error above 0. The errors are those
+        of the instructions. Two trainings with the same settings differ besides, so a small one does not prove that
+        settings do.
+        """
+        from afarm.statistics.homogeneity import homogeneity
+
+        sure = [(trial.win_rate, trial.standard_error) for trial in self.trials[method] if trial.standard_error]
+        return homogeneity(*zip(*sure, strict=True)) if len(sure) > 1 else None
+
     def write_recipe(self, given: Mapping[str, Any]) -> Path | None:
         """Write a recipe based on the tuned one, with what was `given` and the best values of each method.
 

@@ -16,6 +16,7 @@ except ModuleNotFoundError as error:
     raise PluginError(f"intervals and tests need {error.name!r}: pip install 'afarm[evaluation]'") from error
 
 from afarm.statistics.correlation import Correlation, correlation
+from afarm.statistics.homogeneity import homogeneity
 from afarm.statistics.intervals import (
     LEVEL,
     IntervalEstimate,
@@ -44,6 +45,7 @@ __all__ = [
     "decide",
     "decision_times",
     "holm",
+    "homogeneity",
     "instructions_needed",
     "mean",
     "minimum_detectable_difference",

@@ -19,6 +19,7 @@ from said import Afarm
 
 from afarm.core.judge import Price
 from afarm.experiment.plugin_code import files_digest
+from afarm.experiment.tuning import Trial, Tuning
 
 TUNE = ["tune", "--recipe", "light.yaml", "--methods", "nudge", "--seeds", "1001"]
 SKILLS = ["--space", "nudge.skill=0.05:0.9"]
@@ -116,6 +117,24 @@ def test_the_best_trials_are_decided_over_all_seeds(afarm: Afarm, monkeypatch: p
     before = len(RAN)
     again = afarm(*search, "--seeds", "1001,1002,1003")
     assert (again.json["finals"], RAN[before:]) == (said.json["finals"], [])
+
+
+def test_trials_that_differ_by_chance_are_said_to(afarm: Afarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of policies that are one, none is known to be better."""
+    monkeypatch.setattr(Teach, "train", lambda self, inputs, context: WordPolicy(0.5))
+    said = afarm(*TUNE, *SKILLS, "--trials", "4", "--json")
+    p = said.json["p_equal"]["nudge"]
+    assert 0.5 < p <= 1
+    note = f"Equal settings would lie as far apart in {100 * p:.2g} % of searches: no trial is known to be better than"
+    assert f"nudge: {note}" in said.err
+    assert note in Path(said.json["page"]).read_text()
+
+
+def test_what_has_no_error_tells_no_trials_apart() -> None:
+    made = [Trial("m", n, {}, *figures) for n, figures in enumerate([(50, 4), (60, 4), (100, 0), (None,), (40, None)])]
+    tuning = Tuning(Path(), "r", {"m": made, "n": made[1:]}, {})
+    assert tuning.p_equal("m") == pytest.approx(math.erfc(1.25)), "10 / (4 √2) errors"
+    assert tuning.p_equal("n") is None
 
 
 def test_trials_are_compared_on_the_validation_split_and_leave_no_run(afarm: Afarm) -> None:
