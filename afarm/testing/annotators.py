@@ -132,21 +132,21 @@ def _check_hostile_text(annotator: Annotator, instructions: Sequence[Instruction
 
 
 def _check_unreadable_answers(annotator: Annotator, pairs: Sequence[Pair]) -> None:
-    answers: dict[str, Answer] = {
-        "nothing": lambda request: "",
-        "prose": unreadable,
-        "a broken object": lambda request: '[{"index": 1, "first_is_better":',
-        "a long tail": lambda request: "so on and so forth " * 2000,
+    answers: dict[str, tuple[Answer, Sequence[Pair]]] = {
+        "nothing": (lambda request: "", pairs),
+        "prose": (unreadable, pairs),
+        "a broken object": (lambda request: '[{"index": 1, "first_is_better":', pairs),
+        "a long tail": (lambda request: "so on and so forth " * 2000, pairs[:4]),  # a few: reading them takes long
     }
-    for name, answer in answers.items():
+    for name, (answer, some) in answers.items():
         ask = FakeJudgeClient(answer)
-        read = labels(annotator, pairs, ask)
+        read = labels(annotator, some, ask)
         require(
             set(read.values()) <= {(None, "unparsed"), (None, "refused")},
             f'an answer that cannot be read ({name}) must make an "unparsed" preference, never a label',
         )
         sent = len(ask.sent)
-        labels(annotator, pairs, ask)
+        labels(annotator, some, ask)
         require(len(ask.sent) == sent, "what could not be read is paid for: asking again with the same seed must not")
     spoilt = pairs[3].id
 
