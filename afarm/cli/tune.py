@@ -200,7 +200,9 @@ def _spaces(methods: str, given: Sequence[str], limits: Limits) -> tuple[dict[st
     for name in names:
         component = registry.get("methods", name)
         target = component.load()
-        stated = dict(getattr(target, "search_space", Method.search_space)) | own.pop(name, {})
+        stated, named = getattr(target, "search_space", Method.search_space), own.pop(name, {})
+        if isinstance(stated, Mapping) or not stated:
+            stated = {**(stated or {}), **named}
         if not stated:
             more = "" if every else f": name some with --space {name}.SETTING=LOW:HIGH"
             left_out[name] = f"it states no settings to search (search_space){more}"

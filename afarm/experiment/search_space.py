@@ -66,21 +66,43 @@ def _value(text: str) -> Any:
         return value
 
 
-def space_problems(component: Component, space: SearchSpace) -> list[str]:
-    """List what is wrong with a method's space, one sentence each, before anything runs."""
+def space_problems(component: Component, space: object) -> list[str]:
+    """List what is wrong with a method's space, one sentence each, before anything runs.
+
+    The space may be any value that a plugin states.
+    """
+    if not isinstance(space, Mapping):
+        return [f"{component.name}: its search_space maps no settings to ranges or lists of values: {space!r}"]
     fields = component.config.model_fields if component.config else {}
     problems = []
     for name, values in space.items():
         where = f"{component.name}.{name}"
         if name not in fields:
             problems.append(f"{where}: no such setting to search.{did_you_mean(name, fields)}")
+        elif not isinstance(values, tuple | list):
+            problems.append(
+                f"{where}: {values!r} is neither a range, a pair (low, high), nor a list of values"
+            )
         elif isinstance(values, tuple) and not _is_range(values):
             problems.append(f"{where}: {values} is no range: two numbers, the lower first")
         elif isinstance(values, list) and len(_distinct(values)) < 2:
             problems.append(f"{where}: {values} leaves nothing to choose: name two values or more")
         else:
-            problems += [f"{where}: {why}" for value in values if (why := _refusal(component.config, name, value))]
+            refused = [f"{where}: {why}" for value in values if (why := _refusal(component.config, name, value))]
+            problems += refused or _fractions_refused(component, name, values)
     return problems
+
+
+def _fractions_refused(component: Component, name: str, values: Sequence[Any]) -> list[str]:
+    """Say that a setting takes whole numbers alone, and its range has others; empty if it takes them."""
+    if _choices(values) is not None:
+        return []
+    low, high = values
+    between = low + (high - low) / math.pi  # no whole number
+    if not (why := _refusal(component.config, name, between)):
+        return []
+    whole = f"{math.ceil(low)}:{math.floor(high)}"
+    return [f"{component.name}.{name}: {low}:{high} has numbers that it does not take ({why}): write {whole}"]
 
 
 def _is_range(values: tuple[Any, ...]) -> bool:
@@ -105,7 +127,7 @@ def count_configurations(space: SearchSpace) -> int | None:
     return None if None in choices else math.prod(len(some) for some in choices if some is not None)
 
 
-def _choices(values: tuple[Any, Any] | list[Any]) -> Sequence[Any] | None:
+def _choices(values: Sequence[Any]) -> Sequence[Any] | None:
     """List the values of a setting; None for a range of numbers that are not whole."""
     if isinstance(values, list):
         return _distinct(values)

@@ -25,6 +25,33 @@ def test_every_method_of_ours_states_a_space_that_its_settings_take() -> None:
     assert [space_problems(component, space) for component, space in stated.values() if space] == [[]] * 6
 
 
+@pytest.mark.parametrize(
+    ("space", "problem"),
+    [
+        ("beta", "dpo: its search_space maps no settings to ranges or lists of values: 'beta'"),
+        ([("beta", (0.1, 0.2))], "dpo: its search_space maps no settings"),
+        ({"beta": 0.5}, "dpo.beta: 0.5 is neither a range, a pair (low, high), nor a list of values"),
+        ({"beta": "0.1:0.5"}, "dpo.beta: '0.1:0.5' is neither"),
+        ({"beta": {0.1, 0.2}}, "is neither"),
+        ({"num_train_epochs": range(1, 4)}, "dpo.num_train_epochs: range(1, 4) is neither"),
+        ({"beta": (0.1, 0.2, 0.3)}, "dpo.beta: (0.1, 0.2, 0.3) is no range"),
+    ],
+)
+def test_a_space_of_another_shape_is_named(space: object, problem: str) -> None:
+    """A third-party method may state anything."""
+    [said] = space_problems(discover().registry.get("methods", "dpo"), space)
+    assert problem in said
+
+
+def test_a_range_with_a_point_of_a_setting_of_whole_numbers_is_refused_with_the_range_that_is_meant() -> None:
+    """Its ends are whole, and nearly all between is refused: a search of it would be a row of failures."""
+    method = discover().registry.get("methods", "expert_iteration")
+    [said] = space_problems(method, {"n": (2.0, 8.0)})
+    assert "2.0:8.0 has numbers that it does not take (3.9" in said
+    assert said.endswith("write 2:8")
+    assert space_problems(method, {"n": (2, 8), "num_train_epochs": (1.0, 2.0)}) == []
+
+
 def test_values_lie_in_their_ranges_and_follow_from_seed_and_trials_alone() -> None:
     tried: list[tuple[dict[str, object], float]] = []
     for number in range(12):
