@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
@@ -117,6 +117,27 @@ def print_json(value: object) -> None:
 
 
 _SHOWN: WeakSet[ProgressBars] = WeakSet()
+
+
+def widths_of_words(columns: Sequence[Sequence[str]], most: int, unbroken: Sequence[bool]) -> list[int]:
+    """Return widths of columns, at most `most` in all, in which no word is split; none if there are none.
+
+    A column's first text is its heading; of `unbroken` ones the other texts keep to one line. The widest give way
+    first.
+    """
+    from rich.cells import cell_len
+
+    widths, least = [], []
+    for (heading, *texts), whole in zip(columns, unbroken, strict=True):
+        parts = [*heading.split(), *(texts if whole else (word for text in texts for word in text.split()))]
+        widths.append(max(map(cell_len, [heading, *texts])))
+        least.append(max(map(cell_len, parts), default=0))
+    while sum(widths) > most:
+        spare = [place for place, width in enumerate(widths) if width > least[place]]
+        if not spare:
+            return []
+        widths[max(spare, key=widths.__getitem__)] -= 1
+    return widths
 
 
 def take_down_bars() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -16,7 +16,7 @@ import typer
 from afarm.cli import study_all
 from afarm.cli.commands import OWN
 from afarm.cli.compare import parse_seeds
-from afarm.cli.console import err, out, print_json
+from afarm.cli.console import err, out, print_json, widths_of_words
 from afarm.cli.cost import show_plan, warn_of_budget
 from afarm.cli.launchers import LOCAL, LauncherName, asked_of, launched, opened
 from afarm.cli.options import DryRun, FarmOptions, with_options
@@ -433,17 +433,27 @@ def _show(asked: AskedStudy, progress: GridProgress, findings: Findings, page: P
 
 
 def _show_table(console: Console, table: StudyTable) -> None:
+    """Show a table with its words whole: on a narrow screen closer together, in several lines per row."""
     from rich import box
     from rich.table import Table
 
     from afarm.studies.tables import short_text
 
-    shown = Table(title=markup(table.title), title_justify="left", box=box.SIMPLE)
-    for column, form in table.columns.items():
-        shown.add_column(markup(one_line(column)), justify="right" if form else "left", overflow="fold")
-    for row in table.rows:
-        texts: Iterator[str] = (short_text(c, form) for c, form in zip(row, table.columns.values(), strict=True))
-        shown.add_row(*(markup(one_line(text)) for text in texts))
+    forms = table.columns.values()
+    rows = [[one_line(short_text(c, form)) for c, form in zip(row, forms, strict=True)] for row in table.rows]
+    columns = list(zip(map(one_line, table.columns), *rows, strict=True))
+    widths: list[int] = []
+    for whole, padding in ((True, 1), (True, 0), (False, 0)):  # numbers keep their intervals beside them if they can
+        unbroken = [bool(form) and whole for form in forms]
+        widths = widths_of_words(columns, console.width - 1 - len(columns) * (1 + 2 * padding), unbroken)
+        if widths:
+            break
+    shown = Table(title=markup(table.title), title_justify="left", box=box.SIMPLE, padding=(0, padding))
+    for place, (heading, form) in enumerate(table.columns.items()):
+        width = widths[place] if widths else None
+        shown.add_column(markup(one_line(heading)), justify="right" if form else "left", overflow="fold", width=width)
+    for row in rows:
+        shown.add_row(*map(markup, row))
     console.print(shown)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import re
@@ -13,10 +14,15 @@ from xml.etree import ElementTree
 import light_plugin
 import pytest
 from light_plugin import RAN, CountingJudge, Numbers, Teach
+from rich.cells import cell_len
+from rich.console import Console
 from said import Afarm
 from terminal import run_in_terminal
 from test_command_line import failed
 
+from afarm import Bounded, StudyTable
+from afarm.cli import study
+from afarm.cli.console import widths_of_words
 from afarm.core.judge import ChatRequest, Completion
 
 SWEEP = ["study", "sweep", "--recipe", "light.yaml", "--method", "nudge", "--seeds", "1,2"]
@@ -293,3 +299,28 @@ def test_a_study_of_another_task_has_its_data_and_its_judges_prompts(
     shown = "[assistant] Hello to you." if task == "dialogue" else "post of number"
     assert texts
     assert all(shown in text for text in texts)
+
+
+COLUMNS = {"method": "", "labels": "", "reach": "d", "√KL": ".2f", "win rate": ".1f", "reward model": ".2f"}
+CURVES = [
+    ["expert_iteration", "greedy_gpt4 + 25% flipped", 64, 1.23, Bounded(58.3, 55.1, 61.5), Bounded(1.02, 0.9, 1.14)],
+    ["best_of_n", "pool", 16, 1.5, Bounded(57, 55, 59), Bounded(0.8, 0.7, 0.9)],
+]
+
+
+@pytest.mark.parametrize(("width", "whole"), [(62, "58.3 ±"), (80, "58.3 ± 3.2"), (120, "greedy_gpt4 + 25% flipped")])
+def test_a_narrow_screen_splits_no_word_of_a_table(width: int, whole: str) -> None:
+    console = Console(width=width, file=io.StringIO())
+    study._show_table(console, StudyTable("curves", "Curves", COLUMNS, CURVES))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert whole in shown
+    assert {"expert_iteration", "greedy_gpt4", "flipped", "reward", "1.23", "0.80"} <= {*shown.split()}
+    assert max(map(cell_len, shown.splitlines())) <= width
+
+
+def test_a_screen_too_narrow_for_whole_words_still_shows_every_letter() -> None:
+    console = Console(width=40, file=io.StringIO())
+    study._show_table(console, StudyTable("curves", "Curves", COLUMNS, CURVES))
+    assert max(map(cell_len, console.file.getvalue().splitlines())) <= 40  # type: ignore[attr-defined]
+    assert widths_of_words([["abc", "de fgh"]], 2, [False]) == []
+    assert widths_of_words([["abc", "de fgh"], ["x", "1 2"]], 7, [False, True]) == [4, 3]
