@@ -36,6 +36,9 @@ ALL = "all"
 COLUMNS = ("method", "number", "seeds", "win_rate", "standard_error", "excess", "seconds", "error", "values", "figures")
 """The columns of the CSV file: the fields of a trial, the last two as JSON."""
 
+EARLIER = "By an earlier search"
+"""The beginning of the line with the command of trials that a page keeps."""
+
 BY_CHANCE = 0.05
 """The share of searches from which on differences like those of the trials count as chance."""
 
@@ -331,8 +334,12 @@ def _show(tuning: Tuning, to_stderr: bool) -> None:
 
 
 def _write(tuning: Tuning, limits: Limits, of: int) -> Path:
-    """Write all trials as a Markdown page and a CSV file beside the recipe. Returns the page's path."""
+    """Write all trials as a Markdown page and a CSV file beside the recipe. Returns the page's path.
+
+    Trials of other methods, which an earlier search wrote there and the recipe keeps, stay below.
+    """
     remedy = "make room or choose another --output-dir"
+    page, table = tuning.directory / "trials.md", tuning.directory / "trials.csv"
     lines = [f"`{command_line()}`", ""]
     bounds = {"KL": limits.kl, "length ratio": limits.length_ratio}
     if kept := [f"{name} at most {value:g}" for name, value in bounds.items() if value is not None]:
@@ -352,10 +359,32 @@ def _write(tuning: Tuning, limits: Limits, of: int) -> Path:
         for trial in (*trials, *finals):
             row = trial.to_row() | {name: json.dumps(dict(getattr(trial, name))) for name in ("values", "figures")}
             rows.writerow([row[name] for name in COLUMNS])
-    write_whole(tuning.directory / "trials.csv", text.getvalue(), remedy)
-    page = tuning.directory / "trials.md"
+    rows.writerows(row for row in _earlier_rows(table) if row[0] not in tuning.trials)
+    lines += [line for name, section in _earlier_sections(page) if name not in tuning.trials for line in section]
+    write_whole(table, text.getvalue(), remedy)
     write_whole(page, "\n".join(lines), remedy)
     return page
+
+
+def _earlier_rows(table: Path) -> list[list[str]]:
+    """Read the rows of the CSV file; none if it has other columns."""
+    if not table.is_file():
+        return []
+    rows = list(csv.reader(io.StringIO(table.read_text(encoding="utf-8", errors="replace"))))
+    return rows[1:] if rows[:1] == [list(COLUMNS)] else []
+
+
+def _earlier_sections(page: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield the methods of a page with the lines of each, the command that made them first."""
+    if not page.is_file():
+        return
+    head, *sections = page.read_text(encoding="utf-8", errors="replace").split("\n## ")
+    command, _, _ = head.partition("\n")
+    for section in sections:
+        name, *lines = section.strip().splitlines()
+        if not any(line.startswith(EARLIER) for line in lines):
+            lines = ["", f"{EARLIER}: {command}", *lines]
+        yield name, [f"## {name}", *lines, ""]
 
 
 def _table(trials: Sequence[Trial], best: Trial | None) -> list[str]:

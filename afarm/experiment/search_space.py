@@ -80,9 +80,7 @@ def space_problems(component: Component, space: object) -> list[str]:
         if name not in fields:
             problems.append(f"{where}: no such setting to search.{did_you_mean(name, fields)}")
         elif not isinstance(values, tuple | list):
-            problems.append(
-                f"{where}: {values!r} is neither a range, a pair (low, high), nor a list of values"
-            )
+            problems.append(f"{where}: {values!r} is neither a range, a pair (low, high), nor a list of values")
         elif isinstance(values, tuple) and not _is_range(values):
             problems.append(f"{where}: {values} is no range: two numbers, the lower first")
         elif isinstance(values, list) and len(_distinct(values)) < 2:

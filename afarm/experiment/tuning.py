@@ -148,13 +148,13 @@ class Tuning:
         """Write a recipe based on the tuned one, with what was `given` and the best values of each method.
 
         Choices of other methods that an earlier search wrote there are kept. Returns its path, None if nothing is
-        chosen.
+        chosen. Raises `StoreError` if what is there is no recipe.
         """
         chosen = {method: dict(best.values) for method in self.trials if (best := self.best(method))}
         if not chosen:
             return None
-        path = self.directory / f"{Path(self.recipe).stem}-tuned.yaml"
-        earlier = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        path = _tuned(self.directory, self.recipe)
+        earlier = _earlier_choices(path)
         is_file = self.recipe.endswith((".yaml", ".yml"))
         base = {BASED_ON: str(Path(self.recipe).absolute()) if is_file else self.recipe}
         values = merge(merge({**earlier, **base}, given), chosen)
@@ -189,9 +189,10 @@ class Search:
         """Make what is missing of `trials` of each method. `on_trial` gets each, and if it was there already.
 
         A trial that fails is kept with its error, and the search goes on. Of a space that holds no more configurations
-        fewer are made. Raises `StoreError` if another process makes trials here, and `BudgetError` and `JudgeError` as
-        they come.
+        fewer are made. Raises `StoreError` if another process makes trials here, or what an earlier one chose cannot be
+        added to, and `BudgetError` and `JudgeError` as they come.
         """
+        _earlier_choices(_tuned(self.directory, self.recipe))
         self.directory.mkdir(parents=True, exist_ok=True)
         with (self.directory / ".lock").open("w") as handle:
             try:
@@ -353,6 +354,23 @@ def best_first(trials: Sequence[Trial]) -> list[Trial]:
     """Return the trials that succeeded and keep the limits, the best first."""
     eligible = [trial for trial in trials if trial.win_rate is not None and trial.excess <= 0]
     return sorted(eligible, key=lambda trial: -trial.worth)
+
+
+def _tuned(directory: Path, recipe: str) -> Path:
+    return directory / f"{Path(recipe).stem}-tuned.yaml"
+
+
+def _earlier_choices(path: Path) -> dict[str, Any]:
+    """Read the recipe of an earlier search; empty without one. Raises `StoreError` if it is none."""
+    if not path.exists():
+        return {}
+    try:
+        earlier = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        earlier = None
+    if not isinstance(earlier, dict):
+        raise StoreError(f"{path}: no recipe that choices could be added to: mend it, or remove it (trials are kept)")
+    return earlier
 
 
 def _not_of_this_search(path: Path, row: int) -> StoreError:

@@ -59,6 +59,46 @@ def test_the_recipe_holds_what_options_gave_and_the_choices_of_earlier_searches(
     assert "evaluate" not in recipe
 
 
+def test_the_page_and_the_table_keep_the_trials_behind_every_choice_of_the_recipe(
+    afarm: Afarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second search adds its method; repeated, each stands there once, with the command that made it."""
+    nudge = [*TUNE, *SKILLS, "--trials", "3"]
+    direct = ["tune", "--recipe", "light.yaml", "--methods", "direct", "--space", "direct.skill=0.1:0.9"]
+
+    def sections(command: list[str]) -> list[str]:
+        monkeypatch.setattr(sys, "argv", ["afarm", *command])
+        said = afarm(*command, "--json")
+        return Path(said.json["page"]).read_text().split("\n## ")
+
+    _, of_nudge = sections(nudge)
+    for _ in range(2):
+        head, of_direct, kept = sections([*direct, "--seeds", "1001", "--trials", "2"])
+        assert head.startswith("`afarm tune --recipe light.yaml --methods direct")
+        assert of_direct.startswith("direct\n\n")
+        assert "earlier search" not in of_direct
+        command, trials = kept.removeprefix("nudge\n\nBy an earlier search: ").split("\n", 1)
+        assert command.startswith("`afarm tune --recipe light.yaml --methods nudge")
+        assert trials.strip() == of_nudge.removeprefix("nudge\n").strip()
+        [table] = Path("afarm-runs/tunings").glob("*/trials.csv")
+        assert [row["method"] for row in csv.DictReader(table.open())] == ["direct"] * 2 + ["nudge"] * 3
+    again = sections(nudge)
+    assert again[1].strip() == of_nudge.strip()
+    assert again[2].startswith("direct\n\nBy an earlier search: `afarm tune --recipe light.yaml --methods direct")
+
+
+def test_a_tuned_recipe_that_was_damaged_is_named_before_the_first_trial(afarm: Afarm) -> None:
+    path = Path(afarm(*TUNE, *SKILLS, "--trials", "2", "--json").json["recipe"])
+    before = len(RAN)
+    for damaged in (b"a: [1", b"- 1", b"", b"\xff"):
+        path.write_bytes(damaged)
+        said = afarm(*TUNE, *SKILLS, "--trials", "3")
+        assert (said.code, RAN[before:]) == (1, [])
+        assert "remove it (trials are kept)" in " ".join(said.err.split())
+    path.unlink()
+    assert afarm(*TUNE, *SKILLS, "--trials", "3").code == 0
+
+
 @pytest.mark.parametrize(
     "change",
     [
