@@ -56,7 +56,7 @@ def _sections(report: FitReport, provenance: Provenance) -> Iterator[str]:
     yield table(HEADINGS, [figures_row(name, figures) for name, figures in rows.items()])
     yield (
         f"Kept: {report.kept}, by log loss. *This judge* is the choice made anew in each fold from the others."
-        + ("" if report.people is None else f" One label against the others of its pair: {report.people.text()}%.")
+        + ("" if report.people is None else f" One label against the others of its pair: {report.people.text()}.")
     )
     yield "## Calibration"
     yield table(
@@ -80,7 +80,7 @@ def _sections(report: FitReport, provenance: Provenance) -> Iterator[str]:
 
 def _origin(report: FitReport, provenance: Provenance) -> str:
     counts = report.counts
-    left_out = ", ".join(f"{count} {reason}" for reason, count in counts.left_out.items() if reason != "draws")
+    left_out = counts.left_out_text
     lines = {
         "data": ", ".join(provenance.data),
         "licence of the labels": provenance.licence or "not stated (--licence)",

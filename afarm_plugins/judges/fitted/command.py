@@ -34,11 +34,11 @@ def fit_to_labels(
     ],
     out: Annotated[Path, typer.Option("--out", help="The directory that the judge is written to.")],
     embeddings: Annotated[
-        str, typer.Option("--embeddings", help="Also try embeddings of this sentence encoder.", metavar="MODEL")
-    ] = "",
+        str | None, typer.Option("--embeddings", help="Also try embeddings of this sentence encoder.", metavar="MODEL")
+    ] = None,
     reward_model: Annotated[
-        str, typer.Option("--reward-model", help="Also try a reward model on this small LM.", metavar="MODEL")
-    ] = "",
+        str | None, typer.Option("--reward-model", help="Also try a reward model on this small LM.", metavar="MODEL")
+    ] = None,
     recipe: Annotated[str, typer.Option("--recipe", help="The recipe of the reward model's settings.")] = "smol",
     settings: Annotated[
         list[str] | None,
@@ -64,6 +64,7 @@ def fit_to_labels(
     from afarm_plugins.judges.fitted.labelled_pairs import read_labelled
 
     require_place(out)
+    _require_named(annotations, embeddings, reward_model)
     if settings and not reward_model:
         raise ConfigError(["--set is for the reward model: name its language model with --reward-model MODEL"])
     pairs, counts = read_labelled(annotations, labels)
@@ -73,6 +74,8 @@ def fit_to_labels(
         raise ConfigError([f"--folds {folds}: {few}: 5 are usual"])
     for example in counts.unusable.examples:
         _tell(f"left out: {example}")
+    if counts.left_out_text:
+        _tell(f"left out in all: {counts.left_out_text}")
     # What follows loads scikit-learn, and torch if it is asked for.
     from afarm_plugins.judges.fitted.card import write_judge
     from afarm_plugins.judges.fitted.encoder import SentenceEncoder
@@ -100,6 +103,17 @@ def require_place(out: Path) -> None:
         raise ConfigError([f"--out {out} holds {held}: name a new directory, or empty it"])
 
 
+def _require_named(annotations: list[str], embeddings: str | None, reward_model: str | None) -> None:
+    """Raise `ConfigError` for a file that is named twice, and for models that are no name."""
+    places = [name if name.startswith("hf:") else str(Path(name).resolve()) for name in annotations]
+    twice = [name for number, name in enumerate(annotations) if places[number] in places[:number]]
+    problems = [f"{name} is named twice, and its labels would count twice: name each file once" for name in twice]
+    models = {"--embeddings": embeddings, "--reward-model": reward_model}
+    problems += [f"{option} is empty: name a model, or leave it out" for option, model in models.items() if model == ""]
+    if problems:
+        raise ConfigError(problems)
+
+
 @contextmanager
 def whole_or_absent(out: Path) -> Iterator[Path]:
     """Give a directory that becomes `out` if nothing fails. Raises `ConfigError` if none can be made."""
@@ -117,7 +131,9 @@ def whole_or_absent(out: Path) -> Iterator[Path]:
         shutil.rmtree(beside, ignore_errors=True)
 
 
-def _learned(model: str, recipe: str, settings: list[str], output_dir: Path, seed: int) -> "LearnedReward | None":
+def _learned(
+    model: str | None, recipe: str, settings: list[str], output_dir: Path, seed: int
+) -> "LearnedReward | None":
     if not model:
         return None
     from afarm_plugins.judges.fitted.learned_reward import LearnedReward
@@ -146,7 +162,7 @@ def screen(report: "FitReport", out: Path) -> str:
         f"{report.kept}, on instructions it never saw ({chosen.pairs} pairs of {chosen.instructions}):",
         f"  it agrees with        {chosen.agreement.text()} %",
         f"  the longer wins       {chosen.longer.text()} %",
-        *([f"  one label             {report.people.text()} %"] if report.people else []),
+        *([f"  one label             {report.people.text()}"] if report.people else []),
         *(f"  {name:<20}  {figures.agreement.text()} %" for name, figures in report.candidates.items()),
         f"  Brier {chosen.brier:.3f}, calibration error {chosen.ece:.3f}",
         *(f"  {name} unseen: {figures.agreement.text()} %" for name, figures in report.unseen.items()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from afarm_plugins.judges.fitted.encoder import SentenceEncoder
 from afarm_plugins.judges.fitted.labelled_pairs import FEWEST_PAIRS, LabelCounts, LabelledPair, folds_of
 from afarm_plugins.judges.fitted.learned_reward import LearnedReward
 from afarm_plugins.judges.fitted.logistic import Array, log_losses, sigmoid
-from afarm_plugins.judges.fitted.measures import Interval, Measured, by_system, measure, people_agreement
+from afarm_plugins.judges.fitted.measures import Measured, PeopleAgreement, by_system, measure, people_agreement
 from afarm_plugins.judges.fitted.utility import FittedWeights
 
 
@@ -32,7 +32,7 @@ class FitReport:
     weights: FittedWeights
     chosen: Measured
     candidates: Mapping[str, Measured]
-    people: Interval | None
+    people: PeopleAgreement | None
     systems: Mapping[str, Measured]
     unseen: Mapping[str, Measured]
 
@@ -61,7 +61,8 @@ class FitReport:
             "folds": self.folds,
             "chosen": self.chosen.to_json(),
             "candidates": {name: figures.to_json() for name, figures in self.candidates.items()},
-            "people": None if self.people is None else [self.people.value, self.people.low, self.people.high],
+            "people": None if self.people is None else [*astuple(self.people.share)],
+            "people_pairs": self.people.pairs if self.people else 0,
             "systems": {name: figures.to_json() for name, figures in self.systems.items()},
             "unseen_systems": {name: figures.to_json() for name, figures in self.unseen.items()},
             "labels": {
@@ -116,7 +117,7 @@ def fit_judge(
         weights=weights,
         chosen=measure(pairs, p, seed),
         candidates={name: measure(pairs, one, seed) for name, one in held_out.items()},
-        people=people_agreement(pairs, seed),
+        people=people_agreement([*pairs, *counts.torn], seed),
         systems=by_system(pairs, held_out[kept], seed),
         unseen=_unseen(best, rows, seed, tell),
     )

@@ -59,12 +59,18 @@ class LabelCounts:
     identical: int = 0
     flipped: int = 0
     by_rule: int = 0
-    torn: int = 0
+    torn: list[LabelledPair] = field(default_factory=list)
+    """Pairs with as many labels for one output as for the other."""
     unusable: Unusable = field(default_factory=Unusable)
     annotators: Counter[str] = field(default_factory=Counter)
     sides: Counter[int] = field(default_factory=Counter)
     """Labels for the first and for the second output as the files have them."""
     winners: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def left_out_text(self) -> str:
+        """The reasons as a text, without draws: they count in a pair that has other labels."""
+        return ", ".join(f"{count:,} {reason}" for reason, count in self.left_out.items() if reason != "draws")
 
     @property
     def left_out(self) -> dict[str, int]:
@@ -76,7 +82,7 @@ class LabelCounts:
             "flipped as label noise": self.flipped,
             "decided by a rule": self.by_rule,
             "rows that cannot be read": self.unusable.rows,
-            "pairs with as many labels for one output as for the other": self.torn,
+            "pairs with as many labels for one output as for the other": len(self.torn),
         }
         return {reason: count for reason, count in reasons.items() if count}
 
@@ -99,8 +105,7 @@ def read_labelled(sources: Sequence[Path | str], scale: str = "") -> tuple[list[
         pairs[key] = canonical
         votes.setdefault(key, []).extend(wins if pair.is_canonical else [1 - win for win in wins])
     labelled = [LabelledPair(pairs[key], tuple(sorted(votes[key]))) for key in sorted(votes)]
-    torn = [row for row in labelled if abs(row.p2 - 0.5) < 1e-9]
-    counts.torn = sum(len(set(row.votes)) > 1 for row in torn)
+    counts.torn = [row for row in labelled if abs(row.p2 - 0.5) < 1e-9 and len(set(row.votes)) > 1]
     chosen = [row for row in labelled if abs(row.p2 - 0.5) >= 1e-9]
     require_enough(chosen, counts, ", ".join(map(str, sources)))
     return chosen, counts

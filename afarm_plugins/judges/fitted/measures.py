@@ -132,13 +132,28 @@ def bootstrap_intervals(rows: Sequence[LabelledPair], credit: Sequence[Array], s
     return intervals
 
 
-def people_agreement(rows: Sequence[LabelledPair], seed: int = 0) -> Interval | None:
-    """Credit of one label against the mean of the pair's others; None if no pair has two."""
+@dataclass(frozen=True, slots=True)
+class PeopleAgreement:
+    """Credit of one label against the mean of its pair's others, over so many `pairs` that have several."""
+
+    share: Interval
+    pairs: int
+
+    def text(self) -> str:
+        """Write it as percent of its pairs."""
+        return f"{self.share.text()} % of {self.pairs:,} {'pairs' if self.pairs > 1 else 'pair'} with several"
+
+
+def people_agreement(rows: Sequence[LabelledPair], seed: int = 0) -> PeopleAgreement | None:
+    """Measure labels against the others of their pair; None if no pair has two.
+
+    `rows` should hold pairs whose labels contradict each other evenly too: without them two people always agree.
+    """
     several = [row for row in rows if len(row.votes) > 1]
     if not several:
         return None
     credit = [np.mean([_against_others(row.votes, n) for n in range(len(row.votes))]) for row in several]
-    return bootstrap_intervals(several, [np.array(credit)], seed)[0]
+    return PeopleAgreement(bootstrap_intervals(several, [np.array(credit)], seed)[0], len(several))
 
 
 def _against_others(votes: Sequence[float], own: int) -> float:

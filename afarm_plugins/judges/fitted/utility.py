@@ -116,6 +116,8 @@ class FittedWeights:
                 embedding=tuple(embeddings.weights),
                 relatedness=embeddings.relatedness,
             )
+        if not (features or embeddings or read.reward_model):
+            raise DataError(f"{path}: has no term, so that no output is better than another; {AGAIN}")
         numbers = [*features.values(), read.offset, *weights.embedding, weights.relatedness, weights.temperature or 0.0]
         if not all(map(math.isfinite, numbers)):
             raise DataError(f"{path}: holds a weight that is no finite number; {AGAIN}")

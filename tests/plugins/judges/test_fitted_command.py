@@ -144,7 +144,7 @@ def test_the_screen_shows_length_people_and_the_next_command(
     assert fit(write(tmp_path / "people.jsonl", people), "--out", tmp_path / "judge") == 0
     shown = capsys.readouterr().out
     assert "the longer wins" in shown
-    assert "one label             100.0" in shown
+    assert "one label             100.0 [100.0, 100.0] % of 120 pairs with several" in shown
     assert f"--judge fitted:{tmp_path / 'judge'}" in shown
 
 
@@ -155,16 +155,54 @@ def test_the_screen_shows_length_people_and_the_next_command(
         (["--set", "bradley_terry.learning_rate=1"], "--set is for the reward model"),
         (["--folds", "100000"], "--folds 100000: each needs an instruction of its own, and the labels are of 150"),
         (["--labels", "0"], "labels: '0' must name the labels of the first"),
+        (["--embeddings", ""], "--embeddings is empty: name a model, or leave it out"),
+        (["--reward-model", ""], "--reward-model is empty: name a model"),
+        (
+            ["finished.jsonl", "./finished.jsonl"],
+            "finished.jsonl is named twice, and its labels would count twice: name each",
+        ),
     ],
 )
 def test_what_is_not_there_is_said_before_anything_is_fitted(
-    arguments: list[str], problem: str, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    problem: str,
+    finished: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import re
 
+    monkeypatch.chdir(tmp_path)
     assert fit(finished, "--out", tmp_path / "judge", *arguments) != 0
     assert re.search(problem, " ".join(capsys.readouterr().err.split()))
     assert not (tmp_path / "judge").exists()
+
+
+def test_two_people_who_contradict_each_other_agree_on_the_others_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pair with a label for each output teaches nothing, and says how far one label can be trusted."""
+    contents = rows(120, likes={"finished": 3.0})
+    second = [
+        {**row, "preference": 3 - row["preference"] if n % 3 == 0 else row["preference"]}
+        for n, row in enumerate(contents)
+    ]
+    both = [{**row, "annotator": name} for name, each in (("a", contents), ("b", second)) for row in each]
+    found = figures(write(tmp_path / "both.jsonl", both), "--out", tmp_path / "judge", capsys=capsys)
+    assert found["chosen"]["pairs"] == 80
+    assert (found["people"][0], found["people_pairs"]) == (pytest.approx(2 / 3), 120)
+    card = (tmp_path / "judge" / "README.md").read_text()
+    assert "One label against the others of its pair: 66.7 [" in card
+    assert "% of 120 pairs with several." in card
+
+
+def test_the_screen_counts_what_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    contents = [{**row, "output_1": True} if n % 20 == 0 else row for n, row in enumerate(rows(120, likes={}))]
+    assert fit(write(tmp_path / "some.jsonl", contents), "--out", tmp_path / "judge") == 0
+    said = capsys.readouterr().err
+    assert "row 0: field 'output_1' must be text, not bool" in said
+    assert "left out in all: 6 rows that cannot be read" in said
 
 
 def test_nothing_that_is_there_is_written_over(

@@ -221,6 +221,7 @@ def test_a_directory_without_a_judge_names_the_command(tmp_path: Path) -> None:
         ('{"format": 1, "features": {}, "embeddings": 3}', "is no judge .*field 'embeddings'"),
         ('{"format": 1, "features": {"wisdom": 1}}', "no feature 'wisdom'"),
         ('{"format": 1, "features": {"length": NaN}}', "no finite number"),
+        ('{"format": 1, "features": {}}', "has no term, so that no output is better than another"),
     ],
 )
 def test_a_damaged_judge_is_an_error_with_its_file(text: str, problem: str, tmp_path: Path) -> None:

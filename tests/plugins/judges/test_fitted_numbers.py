@@ -154,7 +154,8 @@ def test_one_annotator_is_measured_against_the_others() -> None:
     """Of (1, 1, 0): each of the first two sees the others torn, and gets one half; the third is alone: 0."""
     found = people_agreement([labelled(0, (1.0, 1.0, 0.0)), labelled(1, (1.0, 1.0, 1.0)), labelled(2, (1.0,))])
     assert found is not None
-    assert found.value == pytest.approx((1 / 3 + 1) / 2)
+    assert found.share.value == pytest.approx((1 / 3 + 1) / 2)
+    assert found.text().endswith("% of 2 pairs with several")
     assert people_agreement([labelled(0, (1.0,))]) is None
 
 
