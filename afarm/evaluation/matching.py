@@ -17,7 +17,7 @@ from afarm.core.errors import ConfigError, DataError, did_you_mean
 from afarm.core.records import Instruction, Output, Pair, Row
 from afarm.core.seeding import digest
 from afarm.storage.conversations import task_text
-from afarm.storage.rows import SHOWN_DUPLICATES
+from afarm.storage.rows import SHOWN_DUPLICATES, named_rows
 
 OnMissing = Literal["error", "skip", "loss"]
 OnDuplicate = Literal["error", "first"]
@@ -224,11 +224,7 @@ def _contradictions(rows: Sequence[Output], contradicting: Mapping[int, Sequence
     """Count the instructions with different outputs, and name the rows of the first few."""
     some = []
     for first, further in list(contradicting.items())[:SHOWN_DUPLICATES]:
-        names = list(map(str, (first, *further)))
-        shown, more = names[:SHOWN_DUPLICATES], len(names) - SHOWN_DUPLICATES
-        listed = [*shown, f"{more:,} more"] if more > 0 else shown
-        where = f"rows {', '.join(listed[:-1])} and {listed[-1]}"
-        some.append(f"{where} hold the same instruction ({_quoted(rows[first].instruction)})")
+        some.append(f"{named_rows((first, *further))} hold the same instruction ({_quoted(rows[first].instruction)})")
     surplus = sum(map(len, contradicting.values()))
     remove = f"remove {'one' if surplus == 1 else f'{surplus:,} rows'}, or let the first stand: --on-duplicate first"
     if len(contradicting) == 1:

@@ -180,4 +180,6 @@ def undetectable_difference(metrics: Mapping[str, Any]) -> str:
         points = minimum_detectable_difference(n, error * math.sqrt(n))
     else:
         points = (student_quantile(NORMAL_95, n - 1) + student_quantile(NORMAL_POWER_80, n - 1)) * error
+    if points >= 50:  # no win rate is further from even
+        return f"with {n:,} instructions no difference could be told"
     return f"with {n:,} instructions a difference under {points:.1f} points would go unseen"

@@ -36,7 +36,7 @@ BLOCK = 1 << 20
 """Characters of a JSON list that are parsed together; more if a row is longer."""
 
 SHOWN_DUPLICATES = 3
-"""Repeated instructions that an error names."""
+"""Repeated instructions that an error names, and rows of each."""
 
 IN_MEMORY = 20_000
 """Judgements of one system that memory may hold."""
@@ -360,6 +360,13 @@ def rows_digest(rows: Iterable[object]) -> str:
     return total.hexdigest()
 
 
+def named_rows(numbers: Sequence[int]) -> str:
+    """Name two rows or more by their numbers, the first of them if they are many."""
+    more = len(numbers) - SHOWN_DUPLICATES
+    named = [*map(str, numbers[:SHOWN_DUPLICATES]), *([f"{more:,} more"] if more > 0 else [])]
+    return f"rows {', '.join(named[:-1])} and {named[-1]}"
+
+
 def require_distinct(outputs: Iterable[Output], where: str) -> list[Output]:
     """Return the rows. Raises `DataError` if there is none, or naming instructions that several hold."""
     rows = list(outputs)
@@ -371,8 +378,7 @@ def require_distinct(outputs: Iterable[Output], where: str) -> list[Output]:
     repeated = [numbers for numbers in groups.values() if len(numbers) > 1]
     if repeated:
         some = [
-            f"rows {', '.join(map(str, numbers[:-1]))} and {numbers[-1]} hold the same instruction "
-            f"({rows[numbers[0]].instruction.instruction[:60]!r})"
+            f"{named_rows(numbers)} hold the same instruction ({rows[numbers[0]].instruction.instruction[:60]!r})"
             for numbers in repeated[:SHOWN_DUPLICATES]
         ]
         more = f"; and {len(repeated) - len(some):,} more instructions" if len(repeated) > len(some) else ""

@@ -353,7 +353,7 @@ def test_stored_annotations_are_evaluated_and_nobody_is_asked(afarm: Afarm, tmp_
     assert 'id="unasked"' not in page
     plain = afarm("evaluate", one, "--annotations", *LIGHT)
     assert "one: win rate 62.5 %" in plain.out
-    assert "Not clear from 50 %: with 4 instructions a difference under 99.6 points would go unseen" in plain.out
+    assert "Not clear from 50 %: with 4 instructions no difference could be told" in plain.out
     assert "Judged by people: stored annotations, no judge was asked" in plain.out
     board = afarm("leaderboard").out
     assert "one" in board
