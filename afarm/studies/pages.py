@@ -72,8 +72,8 @@ def write_files(directory: Path, study: ShownStudy) -> Path:
 
 BY_FORMULAS = (
     "These preferences are simulated.",
-    "The answers come from the offline judge, a formula with noise: no language model and no person. Gains on this "
-    "page are gains in that formula, not in quality.",
+    "The answers come from a formula with noise: no language model and no person. Gains on this page are gains in that "
+    "formula, not in quality.",
 )
 """The warning on a study's pages if judges are formulas: its first sentence, in bold there, and the rest."""
 

@@ -173,6 +173,14 @@ def test_simulated_judges_raise_the_banner_with_their_identity(make_run: MakeRun
     assert "offline(utility=gold, tau=1.5, length_bias=0.06)" in page.text
 
 
+def test_a_fitted_judge_is_called_by_its_own_name_alone(make_run: MakeRun) -> None:
+    text = Page(build(make_run(judges=[{"role": "strong", "identity": "fitted:people@1", "simulated": True}]))).text
+    assert "The answers come from a formula with noise: no language model and no person." in text
+    assert "fitted:people@1" in text
+    assert "a formula costs nothing" in text
+    assert "offline" not in text
+
+
 def test_real_judges_raise_no_banner(make_run: MakeRun) -> None:
     page = Page(build(make_run(judges=[{"role": "strong", "identity": "openai:some-model", "simulated": False}])))
     assert "simulated" not in page.ids
@@ -183,7 +191,7 @@ def test_one_simulated_judge_among_real_ones_is_told_apart(make_run: MakeRun) ->
     judges = [{"role": "strong", "identity": "openai:m", "simulated": False}, {"role": "light", "simulated": True}]
     text = Page(build(make_run(judges=judges))).text
     assert "Part of these preferences is simulated." in text
-    assert "the offline judge costs nothing" not in text
+    assert "a formula costs nothing" not in text
 
 
 def test_calls_of_unknown_price_are_named(make_run: MakeRun) -> None:

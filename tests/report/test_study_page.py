@@ -37,6 +37,7 @@ def test_a_page_says_what_is_missing_what_failed_and_that_judges_are_formulas(fi
     page = render_study(ShownStudy("sweep", "afarm study sweep", progress, found), None)
     assert "1 run has failed." in page
     assert "These preferences are simulated." in page
+    assert "offline judge" not in page, "it may be a fitted one"
     assert 'id="stopped"' not in page
     one = replace(found, plots=[replace(found.plots[2], series=[found.plots[2].series[0]._replace(name="crowd")])])
     assert '<span class="by">crowd</span>' in render_study(ShownStudy("sweep", "", progress, one), None)
