@@ -392,9 +392,10 @@ def _check_names(run: RunConfig, plugins: Plugins) -> list[str]:
         ("annotators", run.annotate.annotator),
         ("annotators", run.evaluate.annotator),
         *(("evaluators", name) for name in run.evaluate.evaluators),
-        *(("judges", spec.partition(":")[0]) for spec in run.judge.values()),
+        *(("judges", spec) for spec in run.judge.values()),
     ]
-    problems = []
+    bare = [name for _, name in wanted if name.endswith(":")]  # as of a shell's variable that is not set
+    problems = [f"{name!r}: nothing follows the colon: say what, or leave it out" for name in dict.fromkeys(bare)]
     for kind, name in dict.fromkeys(wanted):
         try:
             plugins.get(kind, name)

@@ -55,6 +55,8 @@ def problems(plugins: Plugins, *settings: str | dict[str, Any]) -> list[str]:
         ("annotate.label_noise=much", "annotate.label_noise: must be a number (given: 'much')"),
         ("allow_degraded=perhaps", "allow_degraded: must be true or false (given: 'perhaps')"),
         ("judge=foo", "unknown judge 'foo'. Known: "),
+        ('judge="fitted:"', "'fitted:': nothing follows the colon: say what, or leave it out"),
+        ('annotate.annotator="fitted:"', "'fitted:': nothing follows the colon: say what, or leave it out"),
         ("judge=[a]", "judge: must map names to values, such as {name: value} (given: ['a'])"),
         ("rows=3", "rows: must be a section of settings (given: 3)"),
         ("rows={sft:64}", "--set 'rows={sft:64}': a colon needs a space after it, or write --set rows.sft=64"),
