@@ -87,7 +87,8 @@ def fit_to_labels(
         learned.check(pairs)  # before the other candidates are fitted
     with whole_or_absent(out) as beside:
         report = fit_judge(pairs, counts, beside, folds=folds, seed=seed, encoder=encoder, learned=learned, tell=_tell)
-        write_judge(beside, report, provenance(annotations, licence))
+        with _written_as(out):
+            write_judge(beside, report, provenance(annotations, licence))
     if as_json:
         print_json({"directory": str(out), **report.to_json()})
     else:
@@ -126,9 +127,21 @@ def whole_or_absent(out: Path) -> Iterator[Path]:
         raise ConfigError([f"--out {out} cannot be made: {error.strerror}"]) from error
     try:
         yield beside
-        beside.replace(out)
+        with _written_as(out):
+            beside.replace(out)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+@contextmanager
+def _written_as(out: Path) -> Iterator[None]:
+    """Raise `ConfigError` naming the directory if the disk refuses it or another command wrote it."""
+    try:
+        yield
+    except OSError as error:
+        if out.is_dir() and any(out.iterdir()):
+            raise ConfigError([f"--out {out} was written by another command: name a new directory"]) from error
+        raise ConfigError([f"--out {out} cannot be written: {error.strerror}"]) from error
 
 
 def _learned(

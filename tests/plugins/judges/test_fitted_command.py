@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +230,32 @@ def test_a_fit_that_fails_leaves_nothing(finished: Path, tmp_path: Path, monkeyp
     monkeypatch.setattr("afarm_plugins.judges.fitted.fit.fit_judge", fail)
     assert fit(finished, "--out", tmp_path / "deep" / "judge") != 0
     assert list((tmp_path / "deep").iterdir()) == []
+
+
+def test_a_directory_that_fills_up_meanwhile_and_a_full_disk_are_named(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from afarm_plugins.judges.fitted import card
+
+    write_judge = card.write_judge
+
+    def beside_another(directory: Path, *arguments: Any) -> None:
+        write_judge(directory, *arguments)
+        (tmp_path / "judge").mkdir()
+        (tmp_path / "judge" / "judge.json").write_text("another's")
+
+    def on_a_full_disk(directory: Path, *arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for name, fails, problem in (
+        ("judge", beside_another, "was written by another command: name a new directory"),
+        ("full", on_a_full_disk, "cannot be written: No space left on device"),
+    ):
+        monkeypatch.setattr(card, "write_judge", fails)
+        assert fit(finished, "--out", tmp_path / name) == 1
+        assert f"--out {tmp_path / name} {problem}" in " ".join(capsys.readouterr().err.split())
+    assert (tmp_path / "judge" / "judge.json").read_text() == "another's"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["finished.jsonl", "judge"]
 
 
 @pytest.mark.parametrize(
