@@ -283,7 +283,8 @@ def _notes(tuning: Tuning, trials: int) -> Iterator[str]:
         if line := _exhausted(method, len(made), trials):
             yield line
         if tuning.best(method) is None:
-            yield f"{method}: nothing is chosen, since every trial failed or is past a limit."
+            what = "finalist with all seeds" if tuning.finals[method] else "trial"
+            yield f"{method}: nothing is chosen, since every {what} failed or is past a limit."
         elif (p := tuning.p_equal(method)) is not None and p >= BY_CHANCE:
             yield f"{method}: {_as_far_apart(p)}"
 

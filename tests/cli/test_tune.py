@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 import yaml
-from light_plugin import RAN, CountingJudge, Direct, Teach, WordPolicy
+from light_plugin import RAN, CountingJudge, Direct, Nudge, Teach, WordPolicy
 from said import Afarm
 
 from afarm.core.judge import Price
@@ -278,6 +278,30 @@ def test_a_kl_past_the_limit_is_not_chosen_though_it_wins_more_often(
     assert trials[0.9]["win_rate"] > trials[0.5]["win_rate"]
     assert f"| {trials[0.9]['number'] + 1} (past a limit) | 0.9 |" in Path(said.json["page"]).read_text()
     assert yaml.safe_load(Path(said.json["recipe"]).read_text())["nudge"] == {"skill": 0.5}
+
+
+def test_finalists_that_all_exceed_a_limit_with_other_seeds_are_said_to(
+    afarm: Afarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page shows trials within the limit: what lost them is the seeds that followed."""
+
+    trained: list[Teach] = []
+
+    def drift(self: Teach, inputs: Any, context: Any) -> WordPolicy:
+        trained.extend([self] * isinstance(self, Nudge))
+        context.log_metrics(1, {"objective/kl": 90 if len(trained) > 2 else 1})
+        return WordPolicy(inputs.start.skill + self.config.skill)
+
+    monkeypatch.setattr(Teach, "train", drift)
+    said = afarm(*TUNE, *SKILLS, "--trials", "2", "--max-kl", "9", "--seeds", "1001,1002")
+    assert said.code == 1
+    assert "nothing is chosen, since every finalist with all seeds failed or is past a limit" in said.out
+    assert all(trial["excess"] == 0 for trial in _stored("nudge-*.jsonl"))
+
+
+def _stored(name: str) -> list[dict[str, Any]]:
+    [path] = Path("afarm-runs/tunings").glob(f"*/{name}")
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.mark.parametrize(
