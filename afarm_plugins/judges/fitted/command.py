@@ -172,7 +172,8 @@ def screen(report: "FitReport", out: Path) -> str:
     """Return the figures for a terminal."""
     chosen = report.chosen
     lines = [
-        f"{report.kept}, on instructions it never saw ({chosen.pairs} pairs of {chosen.instructions}):",
+        f"Kept: {report.kept}. Choosing so in each fold, on instructions it never saw ({chosen.pairs} pairs of "
+        f"{chosen.instructions}):",
         f"  it agrees with        {chosen.agreement.text()} %",
         f"  the longer wins       {chosen.longer.text()} %",
         *([f"  one label             {report.people.text()}"] if report.people else []),

@@ -146,6 +146,7 @@ def test_the_screen_shows_length_people_and_the_next_command(
     assert fit(write(tmp_path / "people.jsonl", people), "--out", tmp_path / "judge") == 0
     shown = capsys.readouterr().out
     assert "the longer wins" in shown
+    assert "Kept: features. Choosing so in each fold, on instructions it never saw (120 pairs of 60):" in shown
     assert "one label             100.0 [100.0, 100.0] % of 120 pairs with several" in shown
     assert f"--judge fitted:{tmp_path / 'judge'}" in shown
 
