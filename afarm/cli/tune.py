@@ -88,10 +88,12 @@ def tune(
     dry_run: DryRun = False,
 ) -> None:
     """Choose the settings of methods by trials on the validation split, as many for each."""
+    from afarm.experiment.search_space import require_optuna
     from afarm.experiment.tuning import Search, count_trials, method_identities, plan_search, tuning_directory
     from afarm.experiment.workspace import tell_once
 
     refuse_stray(stray)
+    require_optuna()  # before the first trial, which needs none
     given = options.as_recipe()
     options = replace(options, settings=[*(options.settings or []), "evaluate.split=validation"])
     limits = _limits(max_kl, max_length_ratio)

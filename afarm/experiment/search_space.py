@@ -158,12 +158,19 @@ def next_values(
     return choice(left, seed, "tune", method, len(tried)) if left else None
 
 
-def _suggestion(space: SearchSpace, tried: Sequence[tuple[Mapping[str, Any], float]], seed: int) -> dict[str, Any]:
-    """Ask the estimator for values. Raises `PluginError` if Optuna is not installed."""
+def require_optuna() -> None:
+    """Raise `PluginError` if Optuna is not installed."""
     try:
-        import optuna
+        import optuna  # noqa: F401
     except ImportError as error:
         raise PluginError("tuning needs Optuna: pip install 'afarm[tune]'") from error
+
+
+def _suggestion(space: SearchSpace, tried: Sequence[tuple[Mapping[str, Any], float]], seed: int) -> dict[str, Any]:
+    """Ask the estimator for values. Raises `PluginError` if Optuna is not installed."""
+    require_optuna()
+    import optuna
+
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     distributions = {name: _distribution(values) for name, values in space.items()}
     sampler = optuna.samplers.TPESampler(n_startup_trials=RANDOM_TRIALS, multivariate=True, seed=seed % 2**31)

@@ -329,6 +329,17 @@ def test_a_search_that_can_choose_nothing_is_refused_before_it_begins(
     assert RAN == []
 
 
+@pytest.mark.parametrize("further", [[], ["--dry-run"]])
+def test_a_missing_optuna_is_said_before_the_first_trial(
+    afarm: Afarm, monkeypatch: pytest.MonkeyPatch, further: list[str]
+) -> None:
+    """The first trial has the recipe's own settings: only the second would need it."""
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    said = afarm(*TUNE, *SKILLS, "--trials", "2", *further)
+    assert (said.code, RAN) == (1, [])
+    assert "tuning needs Optuna: pip install 'afarm[tune]'" in said.err
+
+
 def test_one_trial_is_wrong_usage(afarm: Afarm) -> None:
     said = afarm(*TUNE, *SKILLS, "--trials", "1")
     assert said.code == 2
