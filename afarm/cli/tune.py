@@ -25,7 +25,7 @@ from afarm.cli.run import command_line
 from afarm.cli.stray import Stray, refuse_stray
 from afarm.core.errors import ConfigError, DataError
 from afarm.storage.disk import write_whole
-from afarm.storage.text import markup, one_line, without_passwords
+from afarm.storage.text import markdown, markup, one_line, without_passwords
 
 if TYPE_CHECKING:
     from afarm.experiment.search_space import SearchSpace
@@ -399,7 +399,7 @@ def _table(trials: Sequence[Trial], best: Trial | None) -> list[str]:
     for trial in trials:
         values = [_short(trial.values.get(name)) for name in names]
         measured = [f"{trial.figures[name]:.3g}" if name in trial.figures else "" for name in figures]
-        result = one_line(trial.error, 200) if trial.error else _win_rate(trial).replace(" %", "")
+        result = markdown(one_line(trial.error, 200)) if trial.error else _win_rate(trial).replace(" %", "")
         chosen = best is not None and trial.number == best.number
         mark = " (chosen)" if chosen else " (past a limit)" if trial.excess > 0 else ""
         number = f"{trial.number + 1}{mark}"
