@@ -79,7 +79,7 @@ class LabelCounts:
             "draws": self.draws,
             "without a label": self.without_label,
             "of identical outputs": self.identical,
-            "flipped as label noise": self.flipped,
+            "left to a coin as label noise": self.flipped,
             "decided by a rule": self.by_rule,
             "rows that cannot be read": self.unusable.rows,
             "pairs with as many labels for one output as for the other": len(self.torn),

@@ -109,7 +109,7 @@ def test_flipped_and_ruled_labels_are_not_learned_from(tmp_path: Path) -> None:
     assert counts.left_out == {
         "without a label": 1,
         "of identical outputs": 1,
-        "flipped as label noise": 1,
+        "left to a coin as label noise": 1,
         "decided by a rule": 1,
     }
 
@@ -140,7 +140,7 @@ def test_chosen_and_rejected_say_the_side_on_purpose(tmp_path: Path) -> None:
 
 def test_nothing_to_learn_from_names_why(tmp_path: Path) -> None:
     rows = [judged(0, None), judged(1, 1.5), judged(2, 1, source="noise")]
-    with pytest.raises(DataError, match="no label to learn from: 1 draws, 1 without a label, 1 flipped as label noise"):
+    with pytest.raises(DataError, match="1 draws, 1 without a label, 1 left to a coin as label noise"):
         read_labelled([write(tmp_path / "none.jsonl", rows)])
     with pytest.raises(DataError, match="no rows"):
         read_labelled([write(tmp_path / "empty.jsonl", [])])
