@@ -264,7 +264,7 @@ def test_a_directory_that_fills_up_meanwhile_and_a_full_disk_are_named(
     [
         ([{**row, "preference": 1} for row in rows(60, likes={})], "all 60 labels are for output_1"),
         (rows(20, likes={}), "20 pairs of 10 instructions have a better output: too few to fit a judge"),
-        ([{**row, "source": "noise"} for row in rows(60, likes={})], "no label to learn from: 60 left to a coin as label"),
+        ([{**row, "source": "noise"} for row in rows(60, likes={})], "no label to learn from: 60 left to a coin"),
         (
             [{**row, "preference": n} for row in rows(60, likes={}) for n in (1, 2)],
             "60 pairs with as many labels for one",
