@@ -24,6 +24,7 @@ from afarm.cli.options import DryRun, FarmOptions, with_options
 from afarm.cli.run import command_line
 from afarm.cli.stray import Stray, refuse_stray
 from afarm.core.errors import ConfigError, DataError
+from afarm.evaluation.metrics import WIN_RATE
 from afarm.storage.disk import write_whole
 from afarm.storage.text import markdown, markup, one_line, without_passwords
 
@@ -59,6 +60,12 @@ Space = Annotated[
         metavar="NAME=VALUES",
     ),
 ]
+By = Annotated[
+    str,
+    typer.Option(
+        "--by", help="The evaluator whose win rate chooses: win_rate, length_controlled, fitted …", metavar="EVALUATOR"
+    ),
+]
 MaxKL = Annotated[
     float | None,
     typer.Option("--max-kl", min=0, help="The KL to the start that a choice may have, in nats per response."),
@@ -80,6 +87,7 @@ def tune(
     seeds: Seeds = "1001,1002,1003",
     finalists: Finalists = 4,
     space: Space = None,
+    by: By = WIN_RATE,
     max_kl: MaxKL = None,
     max_length_ratio: MaxLengthRatio = None,
     launcher: LauncherName = LOCAL,
@@ -102,7 +110,7 @@ def tune(
     for name, why in left_out.items():
         err().print(f"[yellow]Left out:[/] {markup(name)}: {markup(why)}", highlight=False, soft_wrap=True)
     if dry_run:
-        _show_plan(options, spaces, of_seeds, trials, finalists, limits, launcher)
+        _show_plan(options, spaces, of_seeds, trials, finalists, limits, by, launcher)
         return
     told: set[str] = set()
 
@@ -117,12 +125,12 @@ def tune(
         open_with(name, of_seeds[0], {}).close()
     first = next(iter(spaces))
     with open_with(first, of_seeds[0], {}) as workspace:
-        _require_comparable(workspace)
-        directory = tuning_directory(workspace, of_seeds[0], limits)
+        _require_comparable(workspace, by)
+        directory = tuning_directory(workspace, of_seeds[0], limits, by)
         prepare = partial(launched, launcher) if opened(launcher, [(first, workspace)]) else None
         recipe = workspace.settings.recipe
         identities = method_identities(workspace, spaces)
-        search = Search(open_with, spaces, identities, of_seeds, finalists, limits, directory, recipe, prepare)
+        search = Search(open_with, spaces, identities, of_seeds, finalists, limits, directory, recipe, by, prepare)
         with workspace.judges.client.accounted_to(search.account):
             warn_of_budget(workspace, lambda: plan_search(workspace, first, spaces, trials, finalists, len(of_seeds)))
     started = time.time()
@@ -157,7 +165,13 @@ def _as_json(tuning: Tuning) -> dict[str, Any]:
         for of in (tuning.trials, tuning.finals)
     )
     best = {method: chosen.number if (chosen := tuning.best(method)) else None for method in trials}
-    return {"trials": trials, "finals": finals, "best": best, "p_equal": {name: tuning.p_equal(name) for name in best}}
+    return {
+        "by": tuning.by,
+        "trials": trials,
+        "finals": finals,
+        "best": best,
+        "p_equal": {name: tuning.p_equal(name) for name in best},
+    }
 
 
 def _where(options: FarmOptions) -> str:
@@ -227,11 +241,11 @@ def _spaces(methods: str, given: Sequence[str], limits: Limits) -> tuple[dict[st
     return spaces, left_out
 
 
-def _require_comparable(workspace: Workspace) -> None:
+def _require_comparable(workspace: Workspace, by: str) -> None:
     """Raise `ConfigError` if trials would have no win rate, or nothing to be compared on."""
     from afarm.experiment.method_comparison import require_win_rate
 
-    require_win_rate(workspace, "tune chooses")
+    require_win_rate(workspace, "tune chooses", by)
     try:
         workspace.data.instructions("validation")
     except DataError as error:
@@ -245,6 +259,7 @@ def _show_plan(
     trials: int,
     finalists: int,
     limits: Limits,
+    by: str,
     launcher: str,
 ) -> None:
     """Show what the first trial of the first method would do, and how many there would be."""
@@ -256,8 +271,8 @@ def _show_plan(
         with replace(options, method=name, seed=seeds[0]).dry_run(preflight.of_run()):
             pass
     with replace(options, method=first, seed=seeds[0]).dry_run(preflight.of_run()) as workspace:
-        _require_comparable(workspace)
-        account = tuning_account(tuning_directory(workspace, seeds[0], limits))
+        _require_comparable(workspace, by)
+        account = tuning_account(tuning_directory(workspace, seeds[0], limits, by))
         asked = asked_of(launcher, [(first, workspace)], account)
         show_plan(workspace, first, options.as_json, launcher=asked)
         with workspace.judges.client.accounted_to(account):
@@ -325,7 +340,9 @@ def _show(tuning: Tuning, to_stderr: bool) -> None:
     from rich import box
     from rich.table import Table
 
-    table = Table(title="Win rate on the validation split, ± standard error", title_justify="left", box=box.SIMPLE)
+    by = "" if tuning.by == WIN_RATE else f" by {markup(tuning.by)}"
+    title = f"Win rate{by} on the validation split, ± standard error"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE)
     for heading in ("method", "trials", "the recipe's", "best", "its settings"):
         table.add_column(heading, overflow="fold")
     for method, trials in tuning.trials.items():
@@ -344,6 +361,8 @@ def _write(tuning: Tuning, limits: Limits, of: int) -> Path:
     remedy = "make room or choose another --output-dir"
     page, table = tuning.directory / "trials.md", tuning.directory / "trials.csv"
     lines = [f"`{command_line()}`", ""]
+    if tuning.by != WIN_RATE:
+        lines += [f"Win rates are those of the evaluator `{tuning.by}`.", ""]
     bounds = {"KL": limits.kl, "length ratio": limits.length_ratio}
     if kept := [f"{name} at most {value:g}" for name, value in bounds.items() if value is not None]:
         lines += [f"Limits: {', '.join(kept)}.", ""]

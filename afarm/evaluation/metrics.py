@@ -22,6 +22,8 @@ NORMAL_95 = 1.959963984540054
 NORMAL_POWER_80 = 0.841621
 ENOUGH_FOR_SERIES = 30
 """Instructions from which the series of Student's quantile is exact to four digits, without loading scipy."""
+WIN_RATE = "win_rate"
+"""The evaluator that methods are compared by unless another is named, and its main metric."""
 BY_PEOPLE = "prediction_powered"
 """The name of the win rate by people that is estimated from a few of their labels and many simulated ones."""
 

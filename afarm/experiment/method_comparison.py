@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,7 +13,7 @@ from typing import Any, TypeVar
 from afarm.core.errors import AfarmError, BudgetError, ConfigError, JudgeError
 from afarm.core.records import Row
 from afarm.core.seeding import digest
-from afarm.evaluation.metrics import win_rate_interval, within_percent
+from afarm.evaluation.metrics import WIN_RATE, win_rate_interval, within_percent
 from afarm.experiment.result import Result
 from afarm.experiment.workspace import Workspace, tell_once
 from afarm.storage.table import Tabular, html_table
@@ -138,10 +140,12 @@ def is_compared_with(workspace: Workspace, system: str) -> bool:
     return system == workspace.start_name and workspace.config.evaluate.reference != "data"
 
 
-def require_win_rate(workspace: Workspace, use: str = "compare ranks") -> None:
-    """Raise `ConfigError` if the recipe does not evaluate the win rate, which `use` goes by."""
-    if "win_rate" not in workspace.config.evaluate.evaluators:
-        raise ConfigError(f"{use} by the win rate: add win_rate to evaluate.evaluators")
+def require_win_rate(workspace: Workspace, use: str = "compare ranks", evaluator: str = WIN_RATE) -> None:
+    """Raise `ConfigError` if the recipe does not run the evaluator whose win rate `use` goes by."""
+    there = workspace.config.evaluate.evaluators
+    if evaluator not in there:
+        setting = shlex.quote(f"evaluate.evaluators={json.dumps([*there, evaluator])}")
+        raise ConfigError(f"{use} by {evaluator}: add {evaluator} to evaluate.evaluators (--set {setting})")
 
 
 def named_methods(methods: Any) -> list[str]:

@@ -24,10 +24,10 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from afarm.core.errors import AfarmError, BudgetError, ConfigError, JudgeError, StoreError, TrainingError
+from afarm.core.errors import AfarmError, BudgetError, ConfigError, DataError, JudgeError, StoreError, TrainingError
 from afarm.core.records import Row
 from afarm.core.seeding import digest
-from afarm.evaluation.metrics import main_metric
+from afarm.evaluation.metrics import WIN_RATE, MainMetric, main_metric
 from afarm.experiment.dry_run import PlannedStage, plan_run
 from afarm.experiment.farm import Farm
 from afarm.experiment.recipe import BASED_ON, merge
@@ -75,11 +75,20 @@ class Limits:
         return max(shares)
 
 
+WIN_RATES = ("win_rate", "winrate")
+"""The ends of the names of metrics that are win rates in percent."""
+
+
+class NoWinRate(ConfigError):
+    """The evaluator that settings should be chosen by gives no win rate, so that no other trial would have one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """Settings that were tried and their figures, means over so many `seeds`; the win rate in percent.
 
-    `error` says why it failed. `excess` is by which share it exceeds a limit. `seconds` are those of its own stages.
+    The win rate is that of the evaluator which the search goes by. `error` says why it failed. `excess` is by which
+    share it exceeds a limit. `seconds` are those of its own stages.
     """
 
     method: str
@@ -117,12 +126,16 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The trials of methods, in the order made, and their finalists over all seeds, under `directory`."""
+    """The trials of methods, in the order made, and their finalists over all seeds, under `directory`.
+
+    `by` is the evaluator whose win rates they have.
+    """
 
     directory: Path
     recipe: str
     trials: Mapping[str, Sequence[Trial]]
     finals: Mapping[str, Sequence[Trial]]
+    by: str = WIN_RATE
 
     def best(self, method: str) -> Trial | None:
         """Return the best finalist, or the best trial if there is one seed; None if none keeps the limits."""
@@ -167,7 +180,8 @@ class Search:
     """A search over the spaces of methods.
 
     `open_with` opens a trial's workspace. Trials have the first of `seeds`, and so many `finalists` have all of them.
-    `limits` are what a choice must keep. `identities` change with the methods' code: edited, they are tried anew.
+    `by` names the evaluator whose win rate chooses, and `limits` are what a choice must keep. `identities` change with
+    the methods' code: edited, they are tried anew.
     """
 
     open_with: OpenWith
@@ -178,6 +192,7 @@ class Search:
     limits: Limits
     directory: Path
     recipe: str
+    by: str = WIN_RATE
     prepare: Prepare | None = None
 
     @property
@@ -205,7 +220,7 @@ class Search:
                 made |= self._search(methods, trials, on_trial)
                 for method in methods:
                     finals[method] = list(self._decide(method, made[method], on_trial))
-            return Tuning(self.directory, self.recipe, made, finals)
+            return Tuning(self.directory, self.recipe, made, finals, self.by)
 
     def _search(
         self, methods: Sequence[str], trials: int, on_trial: Callable[[Trial, bool], None]
@@ -300,7 +315,7 @@ class Search:
                     for workspace in opened:
                         made.hand_over(workspace)
                 figures = [self._measure(workspace, method) for workspace in opened]
-            except (BudgetError, JudgeError, StoreError):  # no other trial would come further
+            except (BudgetError, JudgeError, StoreError, NoWinRate):  # no other trial would come further
                 raise
             except AfarmError as error:
                 if not trial.values:  # the recipe itself is wrong
@@ -310,36 +325,43 @@ class Search:
                 return replace(trial, **self._over_seeds(figures), seconds=_seconds(opened, method))
         return replace(trial, seconds=round(time.time() - started, 1))
 
-    def _measure(self, workspace: Workspace, method: str) -> dict[str, float]:
-        """Train, compare, and return what was measured."""
+    def _measure(self, workspace: Workspace, method: str) -> tuple[MainMetric, dict[str, float]]:
+        """Train, compare, and return the win rate that it is chosen by, and what else was measured."""
         with workspace.judges.client.accounted_to(self.account):
             result = Farm.over(workspace).evaluate(method)
         training = workspace.history.get(f"train {method}")
         trained = training.artifact.meta["summary"] if training else {}
         if final_kl(trained) in NOT_FINITE:
             raise TrainingError(f"the KL of what {method} made is {final_kl(trained)}: no limit on it can be kept")
-        figures = headline(result, trained)
-        for _, evaluation in result.evaluations:
+        mains: dict[str, MainMetric] = {}
+        for _, evaluation in result.evaluations:  # against the first reference, if there are several
             if main := main_metric(evaluation.evaluator, evaluation.metrics):
-                figures.setdefault(main.name, main.value)
-        return {name: float(value) for name, value in figures.items() if value is not None}
+                mains.setdefault(evaluation.evaluator, main)
+        if self.by not in mains:
+            raise DataError(f"evaluator {self.by} gave no figure of what {method} made")
+        chosen = mains[self.by]
+        if not chosen.name.endswith(WIN_RATES):
+            raise NoWinRate(
+                f"--by {self.by}: settings are chosen by a win rate, and this evaluator gives {chosen.name}"
+            )
+        figures = {**headline(result, trained), **{main.name: main.value for main in mains.values()}}
+        own = (chosen.name, "standard_error", "reward_reference")
+        return chosen, {name: float(value) for name, value in figures.items() if value is not None and name not in own}
 
-    def _over_seeds(self, found: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    def _over_seeds(self, found: Sequence[tuple[MainMetric, Mapping[str, float]]]) -> dict[str, Any]:
         """Return the fields of a trial: means over seeds, with the error of the mean if there are several."""
         from afarm.statistics.intervals import mean
 
-        shared = [name for name in found[0] if all(name in figures for figures in found)]
-        figures = {name: sum(f[name] for f in found) / len(found) for name in shared}
-        if len(found) > 1:
-            figures["standard_error"] = mean([f["win_rate"] for f in found]).error or 0.0
-        ratio = figures["length"] / figures["length_reference"] if figures.get("length_reference") else None
-        own = ("win_rate", "standard_error", "length_reference", "reward_reference")
+        rates, each = [rate for rate, _ in found], [figures for _, figures in found]
+        over = mean([rate.value for rate in rates])
+        figures = {name: sum(f[name] for f in each) / len(each) for name in each[0] if all(name in f for f in each)}
+        reference = figures.pop("length_reference", None)
+        ratio = {"length_ratio": figures["length"] / reference} if reference and "length" in figures else {}
         return {
-            "win_rate": figures["win_rate"],
-            "standard_error": figures.get("standard_error"),
-            "excess": self.limits.excess(figures.get("kl"), ratio),
-            "figures": {name: value for name, value in figures.items() if name not in own}
-            | ({} if ratio is None else {"length_ratio": ratio}),
+            "win_rate": over.value,
+            "standard_error": rates[0].error if len(rates) == 1 else over.error or 0.0,
+            "excess": self.limits.excess(figures.get("kl"), ratio.get("length_ratio")),
+            "figures": figures | ratio,
         }
 
 
@@ -409,11 +431,11 @@ def tuning_account(directory: Path) -> str:
     return f"tune-{directory.name}"
 
 
-def tuning_directory(workspace: Workspace, seed: int, limits: Limits) -> Path:
-    """Return where the trials of a search are: one place for equal settings, first seed and limits.
+def tuning_directory(workspace: Workspace, seed: int, limits: Limits, by: str = WIN_RATE) -> Path:
+    """Return where the trials of a search are: one place for equal settings, first seed, limits and evaluator.
 
     `workspace` is of any method without further settings.
     """
     settings = workspace.settings
-    name = digest(workspace.run_name("tune"), [seed], asdict(limits), length=6)
+    name = digest(workspace.run_name("tune"), [seed], asdict(limits), by, length=6)
     return workspace.store.root / "tunings" / f"{Path(settings.recipe).stem}-{name}"

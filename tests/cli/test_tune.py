@@ -7,6 +7,7 @@ import importlib
 import json
 import math
 import re
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -14,9 +15,10 @@ from typing import Any, cast
 
 import pytest
 import yaml
-from light_plugin import RAN, CountingJudge, Direct, Nudge, Teach, WordPolicy
+from light_plugin import RAN, CountingJudge, Direct, Nudge, Teach, WordPolicy, WordsSaid
 from said import Afarm
 
+from afarm import Evaluation, EvaluationInputs
 from afarm.core.errors import TrainingError
 from afarm.core.judge import Price
 from afarm.experiment.plugin_code import files_digest
@@ -169,6 +171,57 @@ def test_trials_that_differ_by_chance_are_said_to(afarm: Afarm, monkeypatch: pyt
     note = f"Equal settings would lie as far apart in {100 * p:.2g} % of searches: no trial is known to be better than"
     assert f"nudge: {note}" in said.err
     assert note in Path(said.json["page"]).read_text()
+
+
+BY_WORDS = ("--set", "evaluate.evaluators=[win_rate,words_said]")
+
+
+def test_settings_are_chosen_by_the_win_rate_of_another_evaluator(
+    afarm: Afarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The judge likes long outputs, and the evaluator short ones: each chooses its own end of the range."""
+
+    def terse(self: WordsSaid, inputs: EvaluationInputs) -> Evaluation:
+        mean = statistics.fmean(len(output.output.split()) for output in inputs.outputs)
+        return Evaluation(
+            "words_said", inputs.system, {"terse_win_rate": 100 - 10 * mean, "terse_se": 0.5, "words": mean}
+        )
+
+    monkeypatch.setattr(WordsSaid, "evaluate", terse)
+    search = (*TUNE, "--space", "nudge.skill=0.1,0.5,0.9", "--trials", "3", "--json")
+    drawn = afarm(*search, *BY_WORDS).json
+    said = afarm(*search, *BY_WORDS, "--by", "words_said")
+    assert said.code == 0, said.err
+    trials = said.json["trials"]["nudge"]
+    best = {found["by"]: found["trials"]["nudge"][found["best"]["nudge"]]["values"] for found in (drawn, said.json)}
+    assert best == {"win_rate": {"skill": 0.9}, "words_said": {"skill": 0.1}}
+    assert [trial["figures"]["win_rate"] for trial in trials] == [t["win_rate"] for t in drawn["trials"]["nudge"]]
+    assert [trial["win_rate"] for trial in trials] == [
+        trial["figures"]["terse_win_rate"] for trial in drawn["trials"]["nudge"]
+    ]
+    assert [(trial["standard_error"], "terse_win_rate" in trial["figures"]) for trial in trials] == [(0.5, False)] * 3
+    assert said.json["page"] != drawn["page"]
+    assert "Win rate by words_said on the validation split" in said.err
+    assert "Win rates are those of the evaluator `words_said`." in Path(said.json["page"]).read_text()
+    assert yaml.safe_load(Path(said.json["recipe"]).read_text())["nudge"] == {"skill": 0.1}
+    alone = afarm(*search, "--set", "evaluate.evaluators=[words_said]", "--by", "words_said")
+    assert [trial["win_rate"] for trial in alone.json["trials"]["nudge"]] == [trial["win_rate"] for trial in trials]
+
+
+def test_what_gives_no_win_rate_chooses_no_settings(afarm: Afarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = afarm(*TUNE, *SKILLS, "--trials", "2", "--by", "words_said")
+    assert (missing.code, RAN) == (1, [])
+    assert """--set 'evaluate.evaluators=["win_rate", "reward", "words_said"]'""" in " ".join(missing.err.split())
+    said = afarm(*TUNE, *SKILLS, *BY_WORDS, "--trials", "2", "--by", "words_said")
+    assert said.code == 1
+    assert "chosen by a win rate, and this evaluator gives words_said" in " ".join(said.err.split())
+    assert sum(line == "Nudge step 1" for line in RAN) == 1, "the first trial ends it"
+    monkeypatch.setattr(
+        WordsSaid, "evaluate", lambda self, inputs: Evaluation("words_said", inputs.system, {"a": None})
+    )
+    nothing = afarm(*TUNE, *SKILLS, *BY_WORDS, "--trials", "2", "--by", "words_said", "--output-dir", "other", "--json")
+    errors = [trial["error"] for trial in nothing.json["trials"]["nudge"]]
+    assert errors == ["evaluator words_said gave no figure of what nudge made"] * 2
 
 
 def test_what_has_no_error_tells_no_trials_apart() -> None:
