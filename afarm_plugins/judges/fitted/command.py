@@ -67,6 +67,7 @@ def fit_to_labels(
     _require_named(annotations, embeddings, reward_model)
     if settings and not reward_model:
         raise ConfigError(["--set is for the reward model: name its language model with --reward-model MODEL"])
+    _require_read(settings or [])
     pairs, counts = read_labelled(annotations, labels)
     instructions = len({row.pair.instruction.id for row in pairs})
     if folds > instructions:
@@ -113,6 +114,14 @@ def _require_named(annotations: list[str], embeddings: str | None, reward_model:
     problems += [f"{option} is empty: name a model, or leave it out" for option, model in models.items() if model == ""]
     if problems:
         raise ConfigError(problems)
+
+
+def _require_read(settings: list[str]) -> None:
+    """Raise `ConfigError` for settings that no fit reads."""
+    read = ("bradley_terry", "backend", "prompt_template")
+    strange = [given for given in settings if given.partition("=")[0].partition(".")[0] not in read]
+    if strange:
+        raise ConfigError([f"--set {given}: nothing here reads it, only {', '.join(read)}" for given in strange])
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, field_validator
 
 from afarm import BuildContext, ConfigError, DataError, Instruction, ModelError, Output, Pair, seeding
 from afarm_plugins.judges.fitted.features import FEATURES, asked_text, feature_values
@@ -26,22 +26,28 @@ REWARD_MODEL = "reward_model"
 """The folder with the reward model's artifact, if there is one."""
 FORMAT = 1
 AGAIN = "put it back as it was, or fit again into a new directory: afarm judge fit ANNOTATIONS --out DIR"
+LARGEST = 1_000_000
+"""The largest weight, in log-odds: with larger ones sums of features could overflow, and no label is that sure."""
 SHIPPED = Path(__file__).parent / "people"
 """The judge that ships, fitted to people's labels: see its card."""
 
 
-class _Embeddings(BaseModel):
+class _Part(BaseModel, extra="forbid"):
+    """A part of `judge.json`. A field of no meaning here may be a misspelt one that labels should depend on."""
+
+
+class _Embeddings(_Part):
     model: str
     identity: str
     weights: list[float]
     relatedness: float
 
 
-class _RewardModel(BaseModel):
+class _RewardModel(_Part):
     temperature: float
 
 
-class _Stored(BaseModel):
+class _Stored(_Part):
     """The fields of `judge.json`."""
 
     format: int
@@ -49,6 +55,13 @@ class _Stored(BaseModel):
     offset: float = 0.0
     embeddings: _Embeddings | None = None
     reward_model: _RewardModel | None = None
+
+    @field_validator("format")
+    @classmethod
+    def _require_known(cls, written: int) -> int:  # first, since another format has other fields
+        if written != FORMAT:
+            raise ValueError(f"this afarm reads format {FORMAT}, and it is {written}")
+        return written
 
 
 @dataclass(frozen=True)
@@ -102,8 +115,6 @@ class FittedWeights:
             field = ".".join(map(str, cause["loc"]))
             what = f"field {field!r}: {cause['msg']}" if field else str(cause["msg"])
             raise DataError(f"{path}: is no judge as afarm judge fit writes it ({what}); {AGAIN}") from error
-        if read.format != FORMAT:
-            raise DataError(f"{path}: has format {read.format!r}, and this afarm reads {FORMAT}; {AGAIN}")
         features, embeddings = read.features, read.embeddings
         if strange := sorted(features.keys() - FEATURES.keys()):
             raise DataError(f"{path}: this afarm has no feature {strange[0]!r}; {AGAIN}")
@@ -119,8 +130,8 @@ class FittedWeights:
         if not (features or embeddings or read.reward_model):
             raise DataError(f"{path}: has no term, so that no output is better than another; {AGAIN}")
         numbers = [*features.values(), read.offset, *weights.embedding, weights.relatedness, weights.temperature or 0.0]
-        if not all(map(math.isfinite, numbers)):
-            raise DataError(f"{path}: holds a weight that is no finite number; {AGAIN}")
+        if not all(abs(number) <= LARGEST for number in numbers):  # nor if it is no number
+            raise DataError(f"{path}: holds a weight that is no number up to {LARGEST:,}; {AGAIN}")
         return weights
 
 

@@ -156,6 +156,10 @@ def test_the_screen_shows_length_people_and_the_next_command(
     [
         (["--embeddings", "./nowhere"], "the sentence encoder './nowhere': no such file .*--embeddings MODEL"),
         (["--set", "bradley_terry.learning_rate=1"], "--set is for the reward model"),
+        (
+            ["--reward-model", "m", "--set", "ppo.kl_coef=1", "--set", "backend.threads=1"],
+            "--set ppo.kl_coef=1: nothing here reads it, only bradley_terry, backend, prompt_template$",
+        ),
         (["--folds", "100000"], "--folds 100000: each needs an instruction of its own, and the labels are of 150"),
         (["--labels", "0"], "labels: '0' must name the labels of the first"),
         (["--embeddings", ""], "--embeddings is empty: name a model, or leave it out"),

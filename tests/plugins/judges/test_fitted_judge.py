@@ -215,12 +215,14 @@ def test_a_directory_without_a_judge_names_the_command(tmp_path: Path) -> None:
     [
         ("{", "is no judge as afarm judge fit writes it .Invalid JSON"),
         ("[]", "is no judge"),
-        ('{"format": 9, "features": {}}', "has format 9"),
+        ('{"format": 9, "features": {}, "scale": 2}', "this afarm reads format 1, and it is 9"),
+        ('{"format": 1, "features": {"length": 1}, "ofset": 2}', r"is no judge .*\(field 'ofset': Extra inputs"),
         ('{"format": 1}', "is no judge"),
         ('{"format": 1, "features": {"length": "long"}}', r"is no judge .*\(field 'features.length': Input should be"),
         ('{"format": 1, "features": {}, "embeddings": 3}', "is no judge .*field 'embeddings'"),
         ('{"format": 1, "features": {"wisdom": 1}}', "no feature 'wisdom'"),
-        ('{"format": 1, "features": {"length": NaN}}', "no finite number"),
+        ('{"format": 1, "features": {"length": NaN}}', "no number up to 1,000,000"),
+        ('{"format": 1, "features": {"length": 1e308}}', "no number up to 1,000,000"),
         ('{"format": 1, "features": {}}', "has no term, so that no output is better than another"),
     ],
 )
