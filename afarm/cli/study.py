@@ -423,7 +423,8 @@ def _show(asked: AskedStudy, progress: GridProgress, findings: Findings, page: P
         print_json(_as_json(progress, findings, page))
     console = err() if asked.options.as_json else out()
     for table in findings.tables:
-        _show_table(console, table)
+        if table.rows:  # none if every run failed, which is told below
+            _show_table(console, table)
     for note in findings.notes:
         console.print(markup(note), highlight=False, soft_wrap=True, style="dim")
     for label, why in progress.failed.items():

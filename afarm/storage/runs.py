@@ -70,7 +70,7 @@ class RunRecord(Mapping[str, Any]):
         """Raise `DataError` if the record has no list of results."""
         if not isinstance(self.get("results"), list):
             path = self.directory / RECORD
-            raise DataError(f"{path}: is no record of a run; the same `afarm` command writes it afresh")
+            raise DataError(f"{path}: is no record of a run; the command that made it writes it afresh")
 
     @property
     def results(self) -> list[RunResult]:
@@ -115,7 +115,7 @@ def read_run(directory: Path) -> RunRecord:
     """Read the record of a run. Raises `DataError` naming the file if it cannot be read."""
     for path in (directory / METRICS, directory / OUTPUTS, directory / RECORD):
         if path.exists() and not path.is_file():  # opened, a named pipe would never answer
-            raise DataError(f"{path}: is no file; delete it, then the same `afarm run` command writes it afresh")
+            raise DataError(f"{path}: is no file; delete it, then the command that made it writes it afresh")
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -123,10 +123,10 @@ def read_run(directory: Path) -> RunRecord:
             f"{path}: no run to report on ({error.strerror}); give the directory of a run, `afarm run` makes one"
         ) from error
     except ValueError as error:
-        raise DataError(f"{path}: not valid JSON ({error}); the same `afarm run` command writes it afresh") from error
+        raise DataError(f"{path}: not valid JSON ({error}); the command that made it writes it afresh") from error
     if not isinstance(values, dict):
         what = f"is no record of a run: it must hold a JSON object, not {type(values).__name__}"
-        raise DataError(f"{path}: {what}; the same `afarm` command writes it afresh")
+        raise DataError(f"{path}: {what}; the command that made it writes it afresh")
     return RunRecord(directory, values)
 
 

@@ -75,6 +75,10 @@ def test_a_failed_run_is_shown_and_the_rest_goes_on(afarm: Afarm) -> None:
     assert list(said.json["failed"]) == ["diverges, method diverges, seed 1"]
     assert "## Failed" in page
     assert "Stopped" not in page
+    values = ("--method", "diverges", "--values", "diverges.skill=0.1,0.9")
+    none = afarm("study", "sweep", "--recipe", "light.yaml", *values, "--seeds", "1")
+    assert (none.code, none.err.count("Failed:")) == (1, 2)
+    assert none.out.startswith("Study: "), "no table without a row"
 
 
 def test_a_study_stopped_halfway_reports_what_is_there_marked_so(
