@@ -40,6 +40,9 @@ VOCABULARY_BLOCK = 256
 WINDOW_BATCHES = 8
 """Prompts are sorted by length within so many batches, which bounds what waits to be yielded in order."""
 
+MOST_PADS = 65_536
+"""Pads of one batch's prompts: as many tokens as a batch of 128 short ones may well have, and one of long ones not."""
+
 WORTH_SHARING = 8
 """Tokens that prompts must begin with in common to be read once for all."""
 
@@ -159,9 +162,10 @@ class TorchSampler:
         due = ((i, sample) for i in range(len(prompts)) for sample in range(n))
         awaited = next(due, None)
         prefix: _Prefix | None = None
-        windows = list(_windows(prompts, max(1, WINDOW_BATCHES * size // n)))
-        total = sum(batch_count(len(window), n, size) for window in windows)
-        work = (batch for window in windows for batch in batches(window, n, size))
+        lengths = [len(prompt) for prompt in prompts]
+        windows = list(_windows(lengths, max(1, WINDOW_BATCHES * size // n)))
+        total = sum(1 for window in windows for _ in batches(window, lengths, n, size))
+        work = (batch for window in windows for batch in batches(window, lengths, n, size))
         # Of a window little can be yielded before its end: batches are told of as they are drawn.
         for batch in self.progress(work, "batches drawn", total) if total > 1 else work:
             uniforms = None if decoding.temperature == 0 else _uniforms(batch, keys, decoding.max_new_tokens, seed)
@@ -343,31 +347,35 @@ def common_beginning(prompts: Sequence[Sequence[int]]) -> int:
     return shared if len(prompts) > 1 and shared >= WORTH_SHARING else 0
 
 
-def batches(prompts: Sequence[int], n: int, size: int) -> Iterator[list[tuple[int, int]]]:
+def batches(prompts: Sequence[int], lengths: Sequence[int], n: int, size: int) -> Iterator[list[tuple[int, int]]]:
     """Cut the rows (prompt, sample number) into batches of at most `size` that share prompts' prefill.
 
     All samples of several prompts; or, if those of one are too many, parts of them that are as even as can be.
+    `prompts` are in the order of their `lengths`, which are of all prompts, in tokens. One that is far longer than
+    those before it begins a batch: they would be read with more than `MOST_PADS` pads.
     """
-    if n <= size:
-        together = size // n
-        for start in range(0, len(prompts), together):
-            yield [(i, sample) for i in prompts[start : start + together] for sample in range(n)]
-        return
     parts = -(-n // size)
+    if parts > 1:
+        for i in prompts:
+            for part in range(parts):
+                yield [(i, sample) for sample in range(part * n // parts, (part + 1) * n // parts)]
+        return
+    together: list[int] = []
+    pads = 0
     for i in prompts:
-        for part in range(parts):
-            yield [(i, sample) for sample in range(part * n // parts, (part + 1) * n // parts)]
+        pads += (lengths[i] - lengths[together[-1]]) * len(together) if together else 0
+        if len(together) == size // n or pads > MOST_PADS:
+            yield [(j, sample) for j in together for sample in range(n)]
+            together, pads = [], 0
+        together.append(i)
+    if together:
+        yield [(j, sample) for j in together for sample in range(n)]
 
 
-def batch_count(prompts: int, n: int, size: int) -> int:
-    """Count the batches that `batches` cuts `n` samples of each of so many prompts into."""
-    return -(-prompts // (size // n)) if n <= size else prompts * -(-n // size)
-
-
-def _windows(prompts: Sequence[Sequence[int]], size: int) -> Iterator[list[int]]:
+def _windows(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
     """Yield the numbers of all prompts, `size` at a time and those by length."""
-    for start in range(0, len(prompts), size):
-        yield sorted(range(start, min(start + size, len(prompts))), key=lambda i: (len(prompts[i]), i))
+    for start in range(0, len(lengths), size):
+        yield sorted(range(start, min(start + size, len(lengths))), key=lambda i: (lengths[i], i))
 
 
 def _uniforms(rows: Sequence[tuple[int, int]], keys: Sequence[str], length: int, seed: int) -> torch.Tensor:

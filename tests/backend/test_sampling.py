@@ -11,7 +11,7 @@ import torch
 from tiny_models import make_gpt2, make_instructions, make_model, make_policy
 
 from afarm.backend import CheckpointPolicy, TorchSampler, join_and_pad, pad, response_logprobs
-from afarm.backend.sampling import batch_count, batches, choose, nucleus
+from afarm.backend.sampling import MOST_PADS, batches, choose, nucleus
 from afarm.core.interfaces import Decoding
 
 SHORT = Decoding(max_new_tokens=12, per_device_batch_size=8)
@@ -139,12 +139,23 @@ def test_a_prompt_is_read_once_however_many_batches_its_samples_take(
 
 @pytest.mark.parametrize(("n", "size"), [(1, 1), (1, 8), (3, 8), (8, 8), (9, 8), (20, 8), (5, 1)])
 def test_batches_hold_every_row_once_and_never_parts_of_two_prompts(n: int, size: int) -> None:
-    found = list(batches([2, 0, 1], n, size))
+    found = list(batches([2, 0, 1], [4, 4, 4], n, size))
     assert [row for batch in found for row in batch] == [(i, j) for i in (2, 0, 1) for j in range(n)]
     assert max(map(len, found)) <= size
     for batch in found:
         whole = Counter(i for i, _ in batch)
         assert len(whole) == 1 or set(whole.values()) == {n}
+
+
+def test_a_prompt_far_longer_than_the_others_is_read_alone() -> None:
+    """Eleven short prompts are not read with thousands of pads each; some pads are cheaper than a batch more."""
+    longest = 10 + MOST_PADS // 11
+    for last, cut in ((longest, [12]), (longest + 1, [11, 1])):
+        found = list(batches(range(12), [10] * 11 + [last], n=2, size=64))
+        assert [len(batch) // 2 for batch in found] == cut
+        assert [row for batch in found for row in batch] == [(i, j) for i in range(12) for j in range(2)]
+    rising = list(batches(range(30), [100 * i for i in range(30)], n=1, size=64))
+    assert [len(batch) for batch in rising] == [30], "pads are counted as the batch's longest prompt makes them"
 
 
 def test_samples_stream_in_bounded_windows(policy: CheckpointPolicy) -> None:
@@ -262,8 +273,3 @@ def test_batches_are_told_of_as_they_are_drawn_and_not_once_a_window_is_whole(po
     told.clear()
     list(policy.sample(long_first[:2], replace(SHORT, per_device_batch_size=2), seed=3))
     assert told == [], "one batch is no loop"
-
-
-@pytest.mark.parametrize(("n", "size"), [(1, 8), (3, 8), (8, 8), (20, 8), (1, 1)])
-def test_batches_are_counted_before_they_are_cut(n: int, size: int) -> None:
-    assert [batch_count(p, n, size) for p in range(7)] == [len(list(batches(range(p), n, size))) for p in range(7)]
