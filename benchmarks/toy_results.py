@@ -75,25 +75,41 @@ def write_part(page: Path, name: str, lines: Sequence[str]) -> None:
 
 def board(seeds: Sequence[int], output_dir: Path, plots: Path) -> list[str]:
     """Tables of all methods on shared artifacts: figures, paired differences, and the paper's order beside."""
-    with Farm("toy", output_dir=output_dir, progress=False) as farm:
-        compared = farm.compare_methods(METHODS, seeds=seeds)
-    if compared.failed:
-        raise SystemExit("\n".join(f"{name}: {why}" for name, why in compared.failed.items()))
-    figures = {method: _figures(compared[method]) for method in METHODS}
-    order = sorted(METHODS, key=lambda method: -statistics.fmean(figures[method]["win rate"]))
-    columns = {"win rate": ".1f", "reward": "+.2f", "gold": "+.2f", "characters": ".0f"}
-    lines = ["| system | win rate | reward gained | gold gained | characters |", "|---|---|---|---|---|"]
-    for method in order:
-        cells = [over_seeds(figures[method][name], spec) for name, spec in columns.items()]
-        lines.append(f"| `{method}` | " + " | ".join(cells) + " |")
-    rates = {method: figures[method]["win rate"] for method in order}
+    figures = _compared("toy", seeds, output_dir)
+    rates = {method: found["win rate"] for method, found in figures.items()}
     return [
-        *lines,
+        *_standings(figures),
         "",
         *_differences(rates),
         "",
         *_paper_order({**rates, "sft": [50.0] * len(seeds)}, plots / "toy-paper-order.svg"),
     ]
+
+
+def full(seeds: Sequence[int], output_dir: Path, plots: Path) -> list[str]:
+    """Tables of all methods with the paper's numbers of instructions: figures, and the paper's order."""
+    figures = _compared("toy-full", seeds, output_dir)
+    rates = {method: found["win rate"] for method, found in figures.items()}
+    return [*_standings(figures), "", _order_line({**rates, "sft": [50.0] * len(seeds)})]
+
+
+def _compared(recipe: str, seeds: Sequence[int], output_dir: Path) -> dict[str, Figures]:
+    """Return the figures of each method over the seeds, the highest win rate first."""
+    with Farm(recipe, output_dir=output_dir, progress=False) as farm:
+        compared = farm.compare_methods(METHODS, seeds=seeds)
+    if compared.failed:
+        raise SystemExit("\n".join(f"{name}: {why}" for name, why in compared.failed.items()))
+    figures = {method: _figures(compared[method]) for method in METHODS}
+    return dict(sorted(figures.items(), key=lambda item: -statistics.fmean(item[1]["win rate"])))
+
+
+def _standings(figures: Mapping[str, Figures]) -> list[str]:
+    columns = {"win rate": ".1f", "reward": "+.2f", "gold": "+.2f", "characters": ".0f"}
+    lines = ["| system | win rate | reward gained | gold gained | characters |", "|---|---|---|---|---|"]
+    for method, found in figures.items():
+        cells = [over_seeds(found[name], spec) for name, spec in columns.items()]
+        lines.append(f"| `{method}` | " + " | ".join(cells) + " |")
+    return lines
 
 
 def _figures(results: Sequence[Result]) -> dict[str, list[float]]:
@@ -129,15 +145,7 @@ def _differences(rates: Figures) -> list[str]:
 
 def _paper_order(rates: Figures, plot: Path) -> list[str]:
     """Table win rates beside Table 2's and correlate their order; plot one over the other."""
-    boards = json.loads((resources.files("afarm.leaderboard") / "paper.json").read_text("utf-8"))["boards"]
-    published = {entry["system"]: float(entry["win_rate"]) for entry in boards[0]["entries"]}
-    ours = {name: statistics.fmean(values) for name, values in rates.items()}
-    theirs = {name: published[PAPER[name]] for name in ours}
-    whole = correlation(list(ours.values()), list(theirs.values()))
-    by_seed = [
-        correlation([values[place] for values in rates.values()], list(theirs.values())).value or 0.0
-        for place in range(len(next(iter(rates.values()))))
-    ]
+    ours, theirs = _ours_and_theirs(rates)
     plot_points(
         {name: (theirs[name], ours[name], half_interval(rates[name])) for name in ours},
         ("win rate against Davinci003, the paper's Table 2, %", "win rate against SFT here, %"),
@@ -148,15 +156,29 @@ def _paper_order(rates: Figures, plot: Path) -> list[str]:
         f"| `{name}` | {ours[name]:.1f} | {theirs[name]:.1f} ({PAPER[name]}) |"
         for name in sorted(theirs, key=lambda name: -theirs[name])
     ]
+    picture = f"![Win rates here over those of the paper's Table 2]({plot.name})"
+    return [*lines, "", _order_line(rates), "", picture]
+
+
+def _order_line(rates: Figures) -> str:
+    """Say how the order of systems agrees with the paper's, over all seeds and in each."""
+    ours, theirs = _ours_and_theirs(rates)
+    published = list(theirs.values())
+    whole = correlation(list(ours.values()), published)
+    by_seed = [correlation(list(of_seed), published).value or 0.0 for of_seed in zip(*rates.values(), strict=True)]
     between = f" (95 % {whole.low:.2f} to {whole.high:.2f} over systems)" if whole.low is not None else ""
-    return [
-        *lines,
-        "",
-        f"Spearman's ρ of the two columns: {whole.value:.2f}{between}; of single seeds "
-        f"{min(by_seed):.2f} to {max(by_seed):.2f}.",
-        "",
-        f"![Win rates here over those of the paper's Table 2]({plot.name})",
-    ]
+    return (
+        f"Spearman's ρ with the paper's Table 2: {whole.value:.2f}{between}; of single seeds "
+        f"{min(by_seed):.2f} to {max(by_seed):.2f}."
+    )
+
+
+def _ours_and_theirs(rates: Figures) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the mean win rates over seeds, and Table 2's of the systems that stand for them."""
+    boards = json.loads((resources.files("afarm.leaderboard") / "paper.json").read_text("utf-8"))["boards"]
+    published = {entry["system"]: float(entry["win_rate"]) for entry in boards[0]["entries"]}
+    ours = {name: statistics.fmean(values) for name, values in rates.items()}
+    return ours, {name: published[PAPER[name]] for name in ours}
 
 
 # ------------------------------------------------------------------------------------------------ labels
@@ -199,6 +221,7 @@ Make = Callable[[Sequence[int], Path, Path], list[str]]
 
 PARTS: Mapping[str, tuple[Make, Sequence[int]]] = {
     "board": (board, SEEDS),
+    "full": (full, FEWER_SEEDS),
     "labels": (labels, SEEDS),
     "value-init": (toy_studies.value_init, SEEDS),
     "curve": (curve, FEWER_SEEDS),
