@@ -32,7 +32,7 @@ class Config(BaseModel):
     def _read_as_meant(cls, value: Any, info: ValidationInfo) -> Any:
         """YAML's yes is true, and Python's true would pass for 1; one name is a list of one."""
         wanted = cls.model_fields[info.field_name].annotation if info.field_name else None
-        if isinstance(value, bool) and {int, float} & {wanted, *get_args(wanted)}:
+        if isinstance(value, bool) and {int, float} & {wanted, *get_args(wanted), *map(type, get_args(wanted))}:
             raise ValueError(f"must be a number, not {str(value).lower()}")
         return [value] if wanted == list[str] and isinstance(value, str) else value
 
