@@ -80,7 +80,7 @@ WIN_RATES = ("win_rate", "winrate")
 
 
 class NoWinRate(ConfigError):
-    """The evaluator that settings should be chosen by gives no win rate, so that no other trial would have one."""
+    """The evaluator of `--by` gives no win rate: no other trial would have one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,7 +432,7 @@ def tuning_account(directory: Path) -> str:
 
 
 def tuning_directory(workspace: Workspace, seed: int, limits: Limits, by: str = WIN_RATE) -> Path:
-    """Return where the trials of a search are: one place for equal settings, first seed, limits and evaluator.
+    """Return where a search's trials are: one place for equal settings, first seed, limits and `by`.
 
     `workspace` is of any method without further settings.
     """

@@ -33,7 +33,7 @@ SHIPPED = Path(__file__).parent / "people"
 
 
 class _Part(BaseModel, extra="forbid"):
-    """A part of `judge.json`. A field of no meaning here may be a misspelt one that labels should depend on."""
+    """A part of `judge.json`. An unknown field may be a misspelt one, so it is refused."""
 
 
 class _Embeddings(_Part):
