@@ -207,8 +207,7 @@ def result_row(result: Mapping[str, Any], main_reference: str) -> tuple[str, str
     if found is None:
         shown = [f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}" for k, v in list(metrics.items())[:4]]
         return label, ", ".join(shown)
-    figure = with_error(found.value, found.error)
-    text = figure if found.name == name else f"{found.name} {figure}"
+    text = found.text if found.name == name else f"{found.name} {found.text}"
     if found.reference is not None:
         text += f" (reference {found.reference:.3f}"
         gap = found.difference

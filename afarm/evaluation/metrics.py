@@ -39,6 +39,18 @@ class MainMetric:
     difference: float | None
     difference_error: float | None
 
+    @property
+    def is_win_rate(self) -> bool:
+        """Tell from its name if it is a win rate in percent."""
+        return self.name.endswith((WIN_RATE, "winrate"))
+
+    @property
+    def text(self) -> str:
+        """The value with its error, a win rate in percent."""
+        if not self.is_win_rate:
+            return with_error(self.value, self.error)
+        return f"{self.value:.1f} %" + ("" if self.error is None else f" ± {self.error:.1f}")
+
 
 def main_metric(evaluator: str, metrics: Mapping[str, Any]) -> MainMetric | None:
     """Find the main metric of an evaluation; None if it has none."""

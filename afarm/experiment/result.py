@@ -74,7 +74,7 @@ def evaluation_text(evaluation: Evaluation) -> str:
     if main is None:
         return evaluation.evaluator
     if main.name != "win_rate":
-        text = f"{main.name} {with_error(main.value, main.error)}"
+        text = f"{main.name} {main.text}"
         if main.reference is not None:
             text += f" (reference {main.reference:.3f}"
             if main.difference is not None:

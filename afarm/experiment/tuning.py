@@ -75,10 +75,6 @@ class Limits:
         return max(shares)
 
 
-WIN_RATES = ("win_rate", "winrate")
-"""The ends of the names of metrics that are win rates in percent."""
-
-
 class NoWinRate(ConfigError):
     """The evaluator of `--by` gives no win rate: no other trial would have one."""
 
@@ -340,7 +336,7 @@ class Search:
         if self.by not in mains:
             raise DataError(f"evaluator {self.by} gave no figure of what {method} made")
         chosen = mains[self.by]
-        if not chosen.name.endswith(WIN_RATES):
+        if not chosen.is_win_rate:
             raise NoWinRate(
                 f"--by {self.by}: settings are chosen by a win rate, and this evaluator gives {chosen.name}"
             )

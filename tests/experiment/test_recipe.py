@@ -176,7 +176,9 @@ def test_judges_are_for_known_roles(plugins: Plugins) -> None:
     assert said == "judge: unknown role 'strng'. Did you mean 'strong'?"
 
 
-@pytest.mark.parametrize("override", ["seed=yes", "budget=true", "ppo.learning_rate=on", "rows.evaluation=no", "toy.world=true"])
+@pytest.mark.parametrize(
+    "override", ["seed=yes", "budget=true", "ppo.learning_rate=on", "rows.evaluation=no", "toy.world=true"]
+)
 def test_yes_and_no_are_no_numbers(override: str, plugins: Plugins) -> None:
     (said,) = problems(plugins, override)
     assert said.startswith(override.partition("=")[0] + ": must be a number")
