@@ -51,11 +51,23 @@ def main() -> None:
 
 
 def figures(farm: Farm, methods: Sequence[str], judges: Sequence[str], encoder: SentenceEncoder | None) -> list[str]:
-    """A row per method: win rates by the run's judge and by `judges`, reward, closeness, characters, finished."""
+    """A row per method: win rates by the run's judge and by `judges`, reward, closeness, characters, finished.
+
+    *Expected* is the win rate by the probabilities that the judge draws its labels with.
+    """
     before = farm.outputs(farm.workspace.start_name)
     closeness = Closeness(farm, encoder) if encoder else None
-    heads = ["", "win rate", *(Path(judge).name for judge in judges), "Δ reward", "Δ closeness", "characters", "ended"]
-    own = ["the model", "", *("" for _ in judges), "", "", characters(before), ended(before)]
+    heads = [
+        "",
+        "win rate",
+        "expected",
+        *(Path(judge).name for judge in judges),
+        "Δ reward",
+        "Δ closeness",
+        "characters",
+        "ended",
+    ]
+    own = ["the model", "", "", *("" for _ in judges), "", "", characters(before), ended(before)]
     lines = [row(heads), row(["---"] * len(heads)), row(own)]
     for method in methods:
         result, after = farm.evaluate(method), farm.outputs(method)
@@ -63,7 +75,8 @@ def figures(farm: Farm, methods: Sequence[str], judges: Sequence[str], encoder: 
         reward = f"{result.metric('reward_difference'):+.2f} ± {result.metric('reward_difference_se'):.2f}"
         gain = mean(closeness.gains(before, after), "+.3f") if closeness else ""
         rate = f"{result.win_rate:.1f} ± {result.standard_error:.1f}"
-        lines.append(row([method, rate, *readings, reward, gain, characters(after), ended(after)]))
+        expected = f"{result.metric('fitted_win_rate'):.1f} ± {result.metric('fitted_standard_error'):.1f}"
+        lines.append(row([method, rate, expected, *readings, reward, gain, characters(after), ended(after)]))
     return lines
 
 
