@@ -242,10 +242,17 @@ def _spaces(methods: str, given: Sequence[str], limits: Limits) -> tuple[dict[st
 
 
 def _require_comparable(workspace: Workspace, by: str) -> None:
-    """Raise `ConfigError` if trials would have no win rate, or nothing to be compared on."""
+    """Raise `ConfigError` if trials would have no win rate, or nothing to be compared on; `PluginError` for a name."""
     from afarm.experiment.method_comparison import require_win_rate
 
-    require_win_rate(workspace, "tune chooses", by)
+    needs = workspace.components.evaluator(by).needs
+    if "judgements" not in needs:
+        raise ConfigError(f"--by {by}: it reads no judgements, and settings are chosen by a win rate")
+    require_win_rate(workspace, "tune measures lengths, and compare ranks,")
+    there = workspace.config.evaluate.evaluators
+    if by not in there:
+        setting = shlex.quote(f"evaluate.evaluators={json.dumps([*there, by])}")
+        raise ConfigError(f"--by {by}: it is not among the evaluators: add --set {setting}")
     try:
         workspace.data.instructions("validation")
     except DataError as error:
@@ -308,7 +315,8 @@ def _notes(tuning: Tuning, trials: int) -> Iterator[str]:
 
 def _as_far_apart(p: float) -> str:
     """Say how often trials of equal settings would differ as much, by the instructions alone."""
-    share = "less than 0.1" if p < 0.001 else f"{100 * p:.2g}"
+    percent = 100 * p
+    share = "less than 0.1" if percent < 0.1 else f"{percent:.2g}" if percent < 10 else f"{percent:.0f}"
     found = f"Equal settings would lie as far apart in {share} % of searches"
     return f"{found}: no trial is known to be better than another." if p >= BY_CHANCE else f"{found}."
 
@@ -327,6 +335,11 @@ def _win_rate(trial: Trial) -> str:
     return f"{trial.win_rate:.1f} %{error}"
 
 
+def _by(evaluator: str) -> str:
+    """Name the evaluator after "win rate", unless it is the usual one."""
+    return "" if evaluator == WIN_RATE else f" by {evaluator}"
+
+
 def _values(trial: Trial) -> str:
     return ", ".join(f"{name} {_short(value)}" for name, value in trial.values.items())
 
@@ -340,8 +353,7 @@ def _show(tuning: Tuning, to_stderr: bool) -> None:
     from rich import box
     from rich.table import Table
 
-    by = "" if tuning.by == WIN_RATE else f" by {markup(tuning.by)}"
-    title = f"Win rate{by} on the validation split, ± standard error"
+    title = f"Win rate{markup(_by(tuning.by))} on the validation split, ± standard error"
     table = Table(title=title, title_justify="left", box=box.SIMPLE)
     for heading in ("method", "trials", "the recipe's", "best", "its settings"):
         table.add_column(heading, overflow="fold")
@@ -361,8 +373,6 @@ def _write(tuning: Tuning, limits: Limits, of: int) -> Path:
     remedy = "make room or choose another --output-dir"
     page, table = tuning.directory / "trials.md", tuning.directory / "trials.csv"
     lines = [f"`{command_line()}`", ""]
-    if tuning.by != WIN_RATE:
-        lines += [f"Win rates are those of the evaluator `{tuning.by}`.", ""]
     bounds = {"KL": limits.kl, "length ratio": limits.length_ratio}
     if kept := [f"{name} at most {value:g}" for name, value in bounds.items() if value is not None]:
         lines += [f"Limits: {', '.join(kept)}.", ""]
@@ -374,10 +384,10 @@ def _write(tuning: Tuning, limits: Limits, of: int) -> Path:
         lines += [f"## {method}", ""]
         lines += [line, ""] if (line := _exhausted(method, len(trials), of)) else []
         lines += [_as_far_apart(p), ""] if (p := tuning.p_equal(method)) is not None else []
-        lines += _table(trials, best)
+        lines += _table(trials, best, tuning.by)
         if finals := tuning.finals[method]:
             lines += [f"The finalists with {finals[0].seeds} seeds, ± standard error over seeds:", ""]
-            lines += _table(finals, best)
+            lines += _table(finals, best, tuning.by)
         for trial in (*trials, *finals):
             row = trial.to_row() | {name: json.dumps(dict(getattr(trial, name))) for name in ("values", "figures")}
             rows.writerow([row[name] for name in COLUMNS])
@@ -409,12 +419,13 @@ def _earlier_sections(page: Path) -> Iterator[tuple[str, list[str]]]:
         yield name, [f"## {name}", *lines, ""]
 
 
-def _table(trials: Sequence[Trial], best: Trial | None) -> list[str]:
+def _table(trials: Sequence[Trial], best: Trial | None, by: str) -> list[str]:
     """Return the lines of a Markdown table of trials."""
     names = list(trials[0].values)
     figures = list(dict.fromkeys(name for trial in trials for name in trial.figures))
-    header = ["trial", *names, "win rate, %", *figures, "seconds"]
-    lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
+    header = ["trial", *names, f"win rate{_by(by)}, %", *figures, "seconds"]
+    headings = " | ".join(heading.replace("|", r"\|") for heading in header)
+    lines = [f"| {headings} |", f"|{'---|' * len(header)}"]
     for trial in trials:
         values = [_short(trial.values.get(name)) for name in names]
         measured = [f"{trial.figures[name]:.3g}" if name in trial.figures else "" for name in figures]

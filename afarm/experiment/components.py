@@ -94,8 +94,9 @@ class Components:
         )
 
     def evaluator_identity(self, name: str) -> dict[str, Any]:
-        """`identity` of an evaluator, with what its spec names."""
-        return self._with_spec(self.component("evaluators", name), getattr(self.evaluator(name), "identity", ""))
+        """`identity` of an evaluator, with what its spec names, and the name that its results are stored under."""
+        found = self._with_spec(self.component("evaluators", name), getattr(self.evaluator(name), "identity", ""))
+        return {**found, "named": name} if ":" in name else found
 
     def fixed_reward_identity(self, name: str) -> dict[str, Any]:
         """`identity` of a reward model that is not fitted, with what its spec names."""

@@ -27,7 +27,7 @@ from pydantic import TypeAdapter, ValidationError
 from afarm.core.errors import AfarmError, BudgetError, ConfigError, DataError, JudgeError, StoreError, TrainingError
 from afarm.core.records import Row
 from afarm.core.seeding import digest
-from afarm.evaluation.metrics import WIN_RATE, MainMetric, main_metric
+from afarm.evaluation.metrics import WIN_RATE, MainMetric, main_metric, warnings
 from afarm.experiment.dry_run import PlannedStage, plan_run
 from afarm.experiment.farm import Farm
 from afarm.experiment.recipe import BASED_ON, merge
@@ -73,6 +73,10 @@ class Limits:
             if limit is not None and value is not None:
                 shares.append(value / limit - 1)
         return max(shares)
+
+
+NOT_SHOWN = ("standard_error", "reward_reference")
+"""Figures of a run's headline that a trial leaves out."""
 
 
 class NoWinRate(ConfigError):
@@ -144,10 +148,13 @@ class Tuning:
     def p_equal(self, method: str) -> float | None:
         """Return the probability that equal settings would lie as far apart as the trials of `method`.
 
-        None if that cannot be said: fewer than two trials have a win rate with an error above 0. The errors are those
-        of the instructions. Two trainings with the same settings differ besides, so a small one does not prove that
-        settings do.
+        None if that cannot be said: fewer than two trials have a win rate with an error above 0, or it is not that of
+        drawn labels. Those of two trials are independent, all but the instructions'; figures of another evaluator share
+        the instructions' whole error, and would seem alike. Two trainings with the same settings differ besides, so a
+        small one does not prove that settings do.
         """
+        if self.by != WIN_RATE:
+            return None
         from afarm.statistics.homogeneity import homogeneity
 
         sure = [(trial.win_rate, trial.standard_error) for trial in self.trials[method] if trial.standard_error]
@@ -331,18 +338,23 @@ class Search:
             raise TrainingError(f"the KL of what {method} made is {final_kl(trained)}: no limit on it can be kept")
         mains: dict[str, MainMetric] = {}
         for _, evaluation in result.evaluations:  # against the first reference, if there are several
-            if main := main_metric(evaluation.evaluator, evaluation.metrics):
+            main = main_metric(evaluation.evaluator, evaluation.metrics)
+            if main is not None:
                 mains.setdefault(evaluation.evaluator, main)
-        if self.by not in mains:
-            raise DataError(f"evaluator {self.by} gave no figure of what {method} made")
-        chosen = mains[self.by]
-        if not chosen.is_win_rate:
-            raise NoWinRate(
-                f"--by {self.by}: settings are chosen by a win rate, and this evaluator gives {chosen.name}"
-            )
-        figures = {**headline(result, trained), **{main.name: main.value for main in mains.values()}}
-        own = (chosen.name, "standard_error", "reward_reference")
-        return chosen, {name: float(value) for name, value in figures.items() if value is not None and name not in own}
+            elif evaluation.evaluator == self.by:
+                why = "; ".join(warnings(evaluation.metrics).values())
+                raise DataError(f"evaluator {self.by} gave no figure of what {method} made{why and f': {why}'}")
+        chosen = mains.pop(self.by)
+        if not chosen.is_win_rate or not 0 <= chosen.value <= 100:
+            given = f"this evaluator gives {chosen.name} {chosen.value:g}"
+            raise NoWinRate(f"--by {self.by}: settings are chosen by a win rate in percent, and {given}")
+        figures = {name: value for name, value in headline(result, trained).items() if name not in NOT_SHOWN}
+        if self.by == WIN_RATE:
+            del figures["win_rate"]
+        for evaluator, main in mains.items():
+            name = f"{evaluator} {main.name}" if main.name == chosen.name else main.name
+            figures.setdefault(name, main.value)
+        return chosen, {name: float(value) for name, value in figures.items() if value is not None}
 
     def _over_seeds(self, found: Sequence[tuple[MainMetric, Mapping[str, float]]]) -> dict[str, Any]:
         """Return the fields of a trial: means over seeds, with the error of the mean if there are several."""
@@ -428,10 +440,11 @@ def tuning_account(directory: Path) -> str:
 
 
 def tuning_directory(workspace: Workspace, seed: int, limits: Limits, by: str = WIN_RATE) -> Path:
-    """Return where a search's trials are: one place for equal settings, first seed, limits and `by`.
+    """Return where a search's trials are: one place for equal settings, first seed, limits and evaluator.
 
     `workspace` is of any method without further settings.
     """
     settings = workspace.settings
-    name = digest(workspace.run_name("tune"), [seed], asdict(limits), by, length=6)
+    chosen_by = [] if by == WIN_RATE else [by, workspace.components.evaluator_identity(by)]
+    name = digest(workspace.run_name("tune"), [seed], asdict(limits), *chosen_by, length=6)
     return workspace.store.root / "tunings" / f"{Path(settings.recipe).stem}-{name}"

@@ -69,7 +69,7 @@ def render_study(study: ShownStudy, plotly: str | None, kind: str = "study") -> 
         "failed": progress.failed,
         "simulated": BY_FORMULAS if progress.simulated else (),
         "plots": [describe_plot(plot, study.formats) for plot in findings.plots],
-        "tables": [describe_table(table) for table in findings.tables],
+        "tables": [describe_table(table) for table in findings.tables if table.rows],
         "notes": findings.notes,
         "runs": with_links(describe_table(runs, MOST_RUNS), "../../runs" if kind == "study" else "../runs"),
         "more_runs": max(0, len(runs.rows) - MOST_RUNS),

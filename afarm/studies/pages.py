@@ -91,7 +91,7 @@ def _lines(study: ShownStudy) -> list[str]:
         lines += [f"**{stopped}**", ""]
     if progress.simulated:
         lines += ["**{}** {}".format(*BY_FORMULAS), ""]
-    for table in findings.tables:
+    for table in filter(lambda table: table.rows, findings.tables):
         lines += [f"## {markdown(table.title)}", "", markdown_table(table), ""]
     for plot in findings.plots:
         lines += [f"![{markdown(plot.title)}]({plot.name}.svg)", ""]
@@ -100,7 +100,7 @@ def _lines(study: ShownStudy) -> list[str]:
     if progress.failed:
         lines += ["", "## Failed", ""]
         lines += [f"- {markdown(label)}: {markdown(why)}" for label, why in progress.failed.items()]
-    if progress.runs:
+    if progress.finished:
         lines += ["", "## Runs", "", markdown_table(_names(progress)), "", "All their figures: `runs.csv`."]
     return lines
 

@@ -79,6 +79,8 @@ def test_a_failed_run_is_shown_and_the_rest_goes_on(afarm: Afarm) -> None:
     none = afarm("study", "sweep", "--recipe", "light.yaml", *values, "--seeds", "1")
     assert (none.code, none.err.count("Failed:")) == (1, 2)
     assert none.out.startswith("Study: "), "no table without a row"
+    empty = Path(none.out.split()[1]).with_suffix(".md").read_text()
+    assert re.findall("^## (.*)", empty, re.MULTILINE) == ["Failed"]
 
 
 def test_a_study_stopped_halfway_reports_what_is_there_marked_so(

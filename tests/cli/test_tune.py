@@ -168,7 +168,7 @@ def test_trials_that_differ_by_chance_are_said_to(afarm: Afarm, monkeypatch: pyt
     said = afarm(*TUNE, *SKILLS, "--trials", "4", "--json")
     p = said.json["p_equal"]["nudge"]
     assert 0.5 < p <= 1
-    note = f"Equal settings would lie as far apart in {100 * p:.2g} % of searches: no trial is known to be better than"
+    note = f"Equal settings would lie as far apart in {100 * p:.0f} % of searches: no trial is known to be better than"
     assert f"nudge: {note}" in said.err
     assert note in Path(said.json["page"]).read_text()
 
@@ -188,9 +188,9 @@ def test_settings_are_chosen_by_the_win_rate_of_another_evaluator(
         )
 
     monkeypatch.setattr(WordsSaid, "evaluate", terse)
-    search = (*TUNE, "--space", "nudge.skill=0.1,0.5,0.9", "--trials", "3", "--json")
-    drawn = afarm(*search, *BY_WORDS).json
-    said = afarm(*search, *BY_WORDS, "--by", "words_said")
+    search = (*TUNE, *BY_WORDS, "--space", "nudge.skill=0.1,0.5,0.9", "--trials", "3", "--json")
+    drawn = afarm(*search).json
+    said = afarm(*search, "--by", "words_said")
     assert said.code == 0, said.err
     trials = said.json["trials"]["nudge"]
     best = {found["by"]: found["trials"]["nudge"][found["best"]["nudge"]]["values"] for found in (drawn, said.json)}
@@ -200,28 +200,67 @@ def test_settings_are_chosen_by_the_win_rate_of_another_evaluator(
         trial["figures"]["terse_win_rate"] for trial in drawn["trials"]["nudge"]
     ]
     assert [(trial["standard_error"], "terse_win_rate" in trial["figures"]) for trial in trials] == [(0.5, False)] * 3
+    assert (drawn["p_equal"]["nudge"] is None, said.json["p_equal"]) == (False, {"nudge": None})
     assert said.json["page"] != drawn["page"]
     assert "Win rate by words_said on the validation split" in said.err
-    assert "Win rates are those of the evaluator `words_said`." in Path(said.json["page"]).read_text()
+    assert "| win rate by words_said, % | win_rate |" in Path(said.json["page"]).read_text()
     assert yaml.safe_load(Path(said.json["recipe"]).read_text())["nudge"] == {"skill": 0.1}
-    alone = afarm(*search, "--set", "evaluate.evaluators=[words_said]", "--by", "words_said")
-    assert [trial["win_rate"] for trial in alone.json["trials"]["nudge"]] == [trial["win_rate"] for trial in trials]
+
+
+def test_figures_of_two_evaluators_with_one_name_stand_apart_and_change_no_limit(
+    afarm: Afarm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A judge fitted to other labels reads beside the shipped one, and a figure called length is no length."""
+    monkeypatch.setattr(
+        WordsSaid, "evaluate", lambda self, inputs: Evaluation("words_said", inputs.system, {"length": 1})
+    )
+    for name, weight in (("long", 1.0), ("short", -1.0)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "judge.json").write_text(json.dumps({"format": 1, "features": {"length": weight}}))
+    search = (*TUNE, "--space", "nudge.skill=0.1,0.5,0.9", "--trials", "3", "--json", "--by", "fitted:./long")
+    said = afarm(*search, "--set", "evaluate.evaluators=[win_rate,words_said,fitted:./long,fitted:./short]")
+    assert said.code == 0, said.err
+    for trial in said.json["trials"]["nudge"]:
+        figures = trial["figures"]
+        assert figures["fitted:./short fitted_win_rate"] == pytest.approx(100 - trial["win_rate"])
+        assert figures["length"] > 4
+    swapped = "evaluate.evaluators=[win_rate,words_said,fitted:./short,fitted:./long]"
+    again = afarm(*search, "--set", swapped).json
+    assert [t["win_rate"] for t in again["trials"]["nudge"]] == [t["win_rate"] for t in said.json["trials"]["nudge"]]
+    for name, weight in (("long", -1.0), ("short", 1.0)):
+        (tmp_path / name / "judge.json").write_text(json.dumps({"format": 1, "features": {"length": weight}}))
+    turned = afarm(*search, "--set", swapped)
+    assert turned.json["page"] != again["page"], "trials by another judge are another search"
+    assert [t["win_rate"] for t in turned.json["trials"]["nudge"]] == [
+        pytest.approx(100 - t["win_rate"]) for t in again["trials"]["nudge"]
+    ], "the judge that is there now, not the one whose figures lay there under its name"
 
 
 def test_what_gives_no_win_rate_chooses_no_settings(afarm: Afarm, monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = afarm(*TUNE, *SKILLS, "--trials", "2", "--by", "words_said")
-    assert (missing.code, RAN) == (1, [])
-    assert """--set 'evaluate.evaluators=["win_rate", "reward", "words_said"]'""" in " ".join(missing.err.split())
-    said = afarm(*TUNE, *SKILLS, *BY_WORDS, "--trials", "2", "--by", "words_said")
+    refused = {
+        ("--by", "words_said"): """add --set 'evaluate.evaluators=["win_rate", "reward", "words_said"]'""",
+        ("--by", "words_sad"): "Did you mean 'words_said'?",
+        ("--by", ""): "unknown evaluator ''",
+        ("--by", "reward"): "--by reward: it reads no judgements",
+        ("--by", "words_said", "--set", "evaluate.evaluators=[words_said]"): "add win_rate to evaluate.evaluators",
+    }
+    for options, message in refused.items():
+        for further in ([], ["--dry-run"]):
+            said = afarm(*TUNE, *SKILLS, "--trials", "2", *options, *further)
+            assert (said.code, RAN) == (1, [])
+            assert message in " ".join(said.err.split())
+    by_words = (*TUNE, *SKILLS, *BY_WORDS, "--trials", "2", "--by", "words_said")
+    said = afarm(*by_words)
     assert said.code == 1
-    assert "chosen by a win rate, and this evaluator gives words_said" in " ".join(said.err.split())
+    assert "chosen by a win rate in percent, and this evaluator gives words_said" in " ".join(said.err.split())
     assert sum(line == "Nudge step 1" for line in RAN) == 1, "the first trial ends it"
-    monkeypatch.setattr(
-        WordsSaid, "evaluate", lambda self, inputs: Evaluation("words_said", inputs.system, {"a": None})
-    )
-    nothing = afarm(*TUNE, *SKILLS, *BY_WORDS, "--trials", "2", "--by", "words_said", "--output-dir", "other", "--json")
+    metrics: dict[str, Any] = {"a_win_rate": None, "a_warning": "too few"}
+    monkeypatch.setattr(WordsSaid, "evaluate", lambda self, inputs: Evaluation("words_said", inputs.system, metrics))
+    nothing = afarm(*by_words, "--output-dir", "other", "--json")
     errors = [trial["error"] for trial in nothing.json["trials"]["nudge"]]
-    assert errors == ["evaluator words_said gave no figure of what nudge made"] * 2
+    assert errors == ["evaluator words_said gave no figure of what nudge made: too few"] * 2
+    metrics["a_win_rate"] = 101
+    assert "this evaluator gives a_win_rate 101" in " ".join(afarm(*by_words, "--output-dir", "more").err.split())
 
 
 def test_what_has_no_error_tells_no_trials_apart() -> None:
