@@ -242,7 +242,10 @@ def _spaces(methods: str, given: Sequence[str], limits: Limits) -> tuple[dict[st
 
 
 def _require_comparable(workspace: Workspace, by: str) -> None:
-    """Raise `ConfigError` if trials would have no win rate, or nothing to be compared on; `PluginError` for a name."""
+    """Raise `ConfigError` if trials would have no win rate, or nothing to be compared on.
+
+    Raises `PluginError` for an unknown evaluator.
+    """
     from afarm.experiment.method_comparison import require_win_rate
 
     needs = workspace.components.evaluator(by).needs

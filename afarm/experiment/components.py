@@ -94,7 +94,7 @@ class Components:
         )
 
     def evaluator_identity(self, name: str) -> dict[str, Any]:
-        """`identity` of an evaluator, with what its spec names, and the name that its results are stored under."""
+        """`identity` of an evaluator, with what its spec names and the name that results are stored under."""
         found = self._with_spec(self.component("evaluators", name), getattr(self.evaluator(name), "identity", ""))
         return {**found, "named": name} if ":" in name else found
 
