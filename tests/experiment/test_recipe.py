@@ -317,6 +317,13 @@ def test_every_setting_of_every_component_is_described_and_marked(plugins: Plugi
 
 
 @pytest.mark.parametrize("recipe", recipe_names())
+def test_the_shipped_fitted_judge_reads_only_beside_itself(recipe: str, plugins: Plugins) -> None:
+    """It was fitted to people's labels of single instructions: other recipes' texts are not what it knows."""
+    run = resolve(recipe, [], plugins).run
+    assert ("fitted" in run.evaluate.evaluators) == (set(run.judge.values()) == {"fitted"})
+
+
+@pytest.mark.parametrize("recipe", recipe_names())
 def test_every_recipe_that_ships_is_valid(recipe: str, plugins: Plugins) -> None:
     settings = resolve(recipe, [], plugins)
     assert settings.run.summary
