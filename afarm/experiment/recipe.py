@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -363,10 +364,18 @@ def _check_section(
     kept = [f"{name}.{field}" for field, value in section.items() if isinstance(value, str) and holds_key(value)]
     problems = [f"{field}: a key goes into an environment variable, never into settings or a URL" for field in kept]
     known = {field for c in configured if c.config for field in c.config.model_fields}
+
+    def nearest(field: str) -> Component:
+        """Of several components of one name, the one that an unknown field is most like a setting of."""
+        return next(
+            (c for c in configured if c.config and get_close_matches(field, c.config.model_fields)), configured[0]
+        )
+
     for component in configured:
         own = component.config.model_fields if component.config else {}
         try:
-            component.settings({k: v for k, v in section.items() if k in own or k not in known})
+            given = {k: v for k, v in section.items() if k in own or (k not in known and component is nearest(str(k)))}
+            component.settings(given)
         except ValidationError as error:
             assert component.config is not None
             idle = component.kind == "methods" and not {component.name, component.full_name} & set(runs)

@@ -184,6 +184,16 @@ def test_yes_and_no_are_no_numbers(override: str, plugins: Plugins) -> None:
     assert said.startswith(override.partition("=")[0] + ": must be a number")
 
 
+def test_an_unknown_setting_of_a_name_that_two_components_share_is_one_problem(plugins: Plugins) -> None:
+    """`bradley_terry` is a reward model and an evaluator."""
+    (near,) = problems(plugins, "bradley_terry.learning_rte=1e-4")
+    assert near.startswith("bradley_terry.learning_rte: unknown setting. Did you mean 'learning_rate'")
+    (other,) = problems(plugins, "bradley_terry.priors=1")
+    assert other == "bradley_terry.priors: unknown setting. Did you mean 'prior'?"
+    (none,) = problems(plugins, "bradley_terry.xyzzy=1")
+    assert none.startswith("bradley_terry.xyzzy: unknown setting")
+
+
 def test_no_rows_are_not_all_rows(plugins: Plugins) -> None:
     for none in ("0", "-1"):
         said = f"rows.sft: {none} takes no rows: write a number from 1, or all for every row"
