@@ -352,8 +352,10 @@ class Search:
         if self.by == WIN_RATE:
             del figures["win_rate"]
         for evaluator, main in mains.items():
-            name = f"{evaluator} {main.name}" if main.name == chosen.name else main.name
-            figures.setdefault(name, main.value)
+            if main.name != evaluator and main.name in {chosen.name, *figures}:  # of another judge, or of a headline
+                figures[f"{evaluator} {main.name}"] = main.value
+            else:
+                figures.setdefault(main.name, main.value)
         return chosen, {name: float(value) for name, value in figures.items() if value is not None}
 
     def _over_seeds(self, found: Sequence[tuple[MainMetric, Mapping[str, float]]]) -> dict[str, Any]:

@@ -223,7 +223,12 @@ def test_figures_of_two_evaluators_with_one_name_stand_apart_and_change_no_limit
     for trial in said.json["trials"]["nudge"]:
         figures = trial["figures"]
         assert figures["fitted:./short fitted_win_rate"] == pytest.approx(100 - trial["win_rate"])
-        assert figures["length"] > 4
+        assert (figures["length"] > 4, figures["words_said length"]) == (True, 1)
+    of_labels = afarm(
+        *search, "--by", "win_rate", "--set", "evaluate.evaluators=[win_rate,fitted:./long,fitted:./short]"
+    )
+    (figures, *_) = [trial["figures"] for trial in of_labels.json["trials"]["nudge"]]
+    assert figures["fitted_win_rate"] + figures["fitted:./short fitted_win_rate"] == pytest.approx(100)
     swapped = "evaluate.evaluators=[win_rate,words_said,fitted:./short,fitted:./long]"
     again = afarm(*search, "--set", swapped).json
     assert [t["win_rate"] for t in again["trials"]["nudge"]] == [t["win_rate"] for t in said.json["trials"]["nudge"]]
