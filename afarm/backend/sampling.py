@@ -164,7 +164,7 @@ class TorchSampler:
         prefix: _Prefix | None = None
         lengths = [len(prompt) for prompt in prompts]
         windows = list(_windows(lengths, max(1, WINDOW_BATCHES * size // n)))
-        total = sum(1 for window in windows for _ in batches(window, lengths, n, size))
+        total = -(-n // size) * sum(1 for window in windows for _ in _groups(window, lengths, max(1, size // n)))
         work = (batch for window in windows for batch in batches(window, lengths, n, size))
         # Of a window little can be yielded before its end: batches are told of as they are drawn.
         for batch in self.progress(work, "batches drawn", total) if total > 1 else work:
@@ -355,21 +355,23 @@ def batches(prompts: Sequence[int], lengths: Sequence[int], n: int, size: int) -
     those before it begins a batch: they would be read with more than `MOST_PADS` pads.
     """
     parts = -(-n // size)
-    if parts > 1:
-        for i in prompts:
-            for part in range(parts):
-                yield [(i, sample) for sample in range(part * n // parts, (part + 1) * n // parts)]
-        return
-    together: list[int] = []
+    for group in _groups(prompts, lengths, max(1, size // n)):
+        for part in range(parts):
+            yield [(i, sample) for i in group for sample in range(part * n // parts, (part + 1) * n // parts)]
+
+
+def _groups(prompts: Sequence[int], lengths: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Yield the prompts that are read together, at most so many and with at most `MOST_PADS` pads."""
+    group: list[int] = []
     pads = 0
     for i in prompts:
-        pads += (lengths[i] - lengths[together[-1]]) * len(together) if together else 0
-        if len(together) == size // n or pads > MOST_PADS:
-            yield [(j, sample) for j in together for sample in range(n)]
-            together, pads = [], 0
-        together.append(i)
-    if together:
-        yield [(j, sample) for j in together for sample in range(n)]
+        pads += (lengths[i] - lengths[group[-1]]) * len(group) if group else 0
+        if len(group) == most or pads > MOST_PADS:
+            yield group
+            group, pads = [], 0
+        group.append(i)
+    if group:
+        yield group
 
 
 def _windows(lengths: Sequence[int], size: int) -> Iterator[list[int]]:

@@ -4,7 +4,6 @@ warnings with it."""
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -38,11 +37,12 @@ def test_a_doubtful_length_controlled_figure_is_flagged_wherever_it_shows(afarm:
     doubt = "0 of 12 instructions lost, and 10 of either outcome are needed"
     assert said.code == 0, said.err
     assert f"Flag: length_controlled: {doubt}" in said.out
-    assert re.search(r"length_controlled_winrate (99\.\d|100\.0) %", said.out)
     assert "±" not in said.out.split("length_controlled_winrate")[1].splitlines()[0]
     assert "Warning" not in said.err
     found = afarm("evaluate", "--annotations", won, *LIGHT, "--evaluator", "length_controlled", "--json").json
     (metrics,) = [row["metrics"] for row in found["results"] if row["evaluator"] == "length_controlled"]
+    assert 99 < metrics["length_controlled_winrate"] < 100
+    assert f"length_controlled_winrate {metrics['length_controlled_winrate']:.1f} %" in said.out
     assert metrics["lc_warning"].startswith(doubt)
     assert metrics["lc_sampling_error"] is None
     assert doubt in Path(found["report"]).read_text()

@@ -56,6 +56,7 @@ def test_a_recipe_names_it_and_its_weights_are_in_the_evaluations_key(farm: Make
     spec = f"fitted:{fitted(tmp_path / 'second', 1.0)}"
     first = farm(evaluate={"evaluators": ["win_rate", spec]})
     result = first.evaluate("nudge")
+    assert 0 < result.metric("fitted_win_rate") < 100
     assert f"fitted_win_rate {result.metric('fitted_win_rate'):.1f} % ± " in repr(result)
     assert 0 <= result.win_rate <= 100
     fitted(tmp_path / "second", -1.0)
