@@ -45,6 +45,11 @@ class MainMetric:
         return self.name.endswith((WIN_RATE, "winrate"))
 
     @property
+    def unit(self) -> str:
+        """The unit that a table names: "%" of a win rate, else none."""
+        return "%" if self.is_win_rate else ""
+
+    @property
     def text(self) -> str:
         """The value with its error, a win rate in percent."""
         if not self.is_win_rate:

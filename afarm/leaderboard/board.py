@@ -39,7 +39,7 @@ class Source:
 class Metric:
     """An evaluator's main metric of a system, with its error or 95% interval, from `n` judgements.
 
-    `flag` is a warning about it.
+    `flag` is a warning about it, `unit` "%" for a win rate.
     """
 
     value: float
@@ -48,6 +48,7 @@ class Metric:
     high: float | None = None
     n: int | None = None
     flag: str = ""
+    unit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +221,8 @@ def _metrics(rows: Mapping[str, Any], where: str) -> dict[str, Metric]:
         if numbers:
             if "value" not in numbers:
                 raise DataError(f"{inside}: field 'value' is missing")
-            metrics[str(name)] = Metric(**numbers, flag=str(row.get("flag") or ""))
+            flag, unit = (str(row.get(text) or "") for text in ("flag", "unit"))
+            metrics[str(name)] = Metric(**numbers, flag=flag, unit=unit)
     return metrics
 
 

@@ -69,7 +69,7 @@ FURTHER_COLUMNS = (
 FIXED = ("system", *FURTHER.values(), *FURTHER_COLUMNS)
 OWN = "protocol"
 """The column by which a table of afarm's own is recognised."""
-METRIC = ("value", "error", "low", "high", "n", "flag")
+METRIC = ("value", "error", "low", "high", "n", "flag", "unit")
 SEPARATOR = " | "
 """Between flags, which are written without it."""
 
@@ -216,9 +216,10 @@ def _own_entry(row: Mapping[str, Any], names: Sequence[str], where: str) -> Entr
     evaluators = [n for n in further if not any(n.endswith(p) and n.removesuffix(p) in further for p in parts)]
     metrics: dict[str, dict[str, Any]] = {}
     for name in evaluators:
-        columns = {part: f"{name}_{part}" for part in METRIC[1:-1]} | {"value": name}
+        columns = {part: f"{name}_{part}" for part in METRIC[1:-2]} | {"value": name}
         if values := _values(row, columns, where):
-            metrics[restored(name)] = {**values, "flag": restored(row.get(f"{name}_flag") or "")}
+            texts = {text: restored(row.get(f"{name}_{text}") or "") for text in ("flag", "unit")}
+            metrics[restored(name)] = {**values, **texts}
     flags = [restored(flag) for flag in (row.get("flags") or "").split(SEPARATOR) if flag]
     given = {
         **_values(row, FURTHER, where),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from afarm.core.errors import DataError
-from afarm.evaluation.metrics import finite_number, main_metric, warnings
+from afarm.evaluation.metrics import WIN_RATE, finite_number, main_metric, warnings
 from afarm.evaluation.protocol import EvaluationProtocol
 from afarm.evaluation.red_flags import flag_sentences
 from afarm.leaderboard.board import DIFFERENCE, Entry, Leaderboard, Metric, Source, ranked
@@ -116,7 +116,7 @@ def _other_metrics(results: Sequence[RunResult], of_files: bool) -> dict[str, Me
         main = None if own else main_metric(result.evaluator, result.metrics)
         if main is not None:
             n, flag = _count(result.metrics.get("n_total")), "; ".join(_warnings(result))
-            metrics[result.evaluator] = Metric(main.value, main.error, n=n, flag=flag)
+            metrics[result.evaluator] = Metric(main.value, main.error, n=n, flag=flag, unit=main.unit)
     return metrics
 
 
@@ -178,10 +178,11 @@ def _of_system(record: RunRecord, entry: Entry) -> Entry:
     """
     metrics = dict(entry.metrics)
     for result in record.results:
-        gain = finite_number(result.metrics.get(f"{result.evaluator}_difference"))
-        if result.reference == entry.source.reference and result.evaluator != "win_rate" and gain is not None:
+        main = main_metric(result.evaluator, result.metrics)
+        gain = None if result.evaluator == WIN_RATE or main is None else main.difference
+        if main is not None and gain is not None and result.reference == entry.source.reference:
             metrics.pop(result.evaluator, None)
-            metrics[f"{DIFFERENCE}{result.evaluator}"] = Metric(gain)
+            metrics[f"{DIFFERENCE}{result.evaluator}"] = Metric(gain, main.difference_error)
     own = (f"train {entry.system}", f"outputs {entry.system}")
     seconds = sum(stage["seconds"] for stage in record.stages if stage["stage"] in own)
     rates = () if entry.win_rate is None else (entry.win_rate,)
@@ -197,18 +198,26 @@ def _over_seeds(entries: Sequence[Entry]) -> Entry:
     names = [name for name in first.metrics if all(name in entry.metrics for entry in more)]
     return Entry(
         first.system,
-        statistics.fmean(win_rates),
-        statistics.stdev(win_rates) / math.sqrt(len(win_rates)),
+        *_mean_and_error(win_rates),
         length=_mean([entry.length for entry in entries]),
         prefers_longer=_mean([entry.prefers_longer for entry in entries]),
         prefers_lists=_mean([entry.prefers_lists for entry in entries]),
         flags=tuple(dict.fromkeys(flag for entry in entries for flag in entry.flags)),
-        metrics={name: Metric(statistics.fmean(entry.metrics[name].value for entry in entries)) for name in names},
+        metrics={name: _metric_over_seeds([entry.metrics[name] for entry in entries]) for name in names},
         seeds=tuple(seed for entry in entries for seed in entry.seeds),
         win_rates=tuple(win_rates),
         seconds=_mean([entry.seconds for entry in entries]),
         source=Source(reference=first.source.reference),
     )
+
+
+def _metric_over_seeds(metrics: Sequence[Metric]) -> Metric:
+    return Metric(*_mean_and_error([metric.value for metric in metrics]), unit=metrics[0].unit)
+
+
+def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """The mean of two values or more, with its standard error: s / √n with n − 1 in s."""
+    return statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -226,7 +226,7 @@ def _with_main_metric(entry: Entry, name: str, metrics: Mapping[str, Any]) -> En
             length_controlled_source=str(metrics.get("lc_source") or ""),
             length_controlled_warning=flag,
         )
-    metric = Metric(main.value, main.error, n=None if n is None else round(n), flag=flag)
+    metric = Metric(main.value, main.error, n=None if n is None else round(n), flag=flag, unit=main.unit)
     return replace(entry, metrics={**entry.metrics, name: metric})
 
 

@@ -89,12 +89,11 @@ def _judged_on(entry: Entry) -> str | None:
 
 def _metric(metric: Metric, name: str) -> str:
     """Write a metric with its interval or else its error, and a difference with its sign."""
-    digits = 1 if abs(metric.value) >= 100 else 3
-    if name.startswith(DIFFERENCE):
-        return f"{metric.value:+.{digits}f}"
+    digits = 1 if metric.unit == "%" or abs(metric.value) >= 100 else 3
     if metric.low is not None and metric.high is not None and metric.low < metric.high:
         return f"{metric.value:.{digits}f} ({metric.low:.{digits}f} to {metric.high:.{digits}f})"
-    return f"{metric.value:.{digits}f}" + ("" if metric.error is None else f" ± {metric.error:.{digits}f}")
+    sign = "+" if name.startswith(DIFFERENCE) else ""
+    return f"{metric.value:{sign}.{digits}f}" + ("" if metric.error is None else f" ± {metric.error:.{digits}f}")
 
 
 def _outcomes(entry: Entry) -> str | None:
@@ -133,7 +132,8 @@ def columns(board: Leaderboard) -> list[Column]:
             metric = entry.metrics.get(name)
             return None if metric is None else _metric(metric, name) + _marks(notes, _on_metric(entry, name))
 
-        return Column(one_line(name), cell)
+        unit = next((entry.metrics[name].unit for entry in board.entries if name in entry.metrics), "")
+        return Column(one_line(f"{name}, {unit}" if unit else name), cell)
 
     to = next((entry.difference_to for entry in board.entries if entry.difference_to), "")
     metrics = {name: of_evaluator(name) for entry in board.entries for name in entry.metrics}
@@ -159,7 +159,8 @@ def columns(board: Leaderboard) -> list[Column]:
         Column("seconds", lambda e: _number(e.seconds, ".0f"), spared=10),
         Column("seeds", lambda e: ", ".join(map(str, e.seeds)) or None, spared=9),
     )
-    order = one_line(board.order) if board.order in metrics else HEADINGS.get(board.order, one_line(board.order))
+    named = {name: column.heading for name, column in metrics.items()}
+    order = named.get(board.order) or HEADINGS.get(board.order, one_line(board.order))
     first = [replace(column, spared=0) for column in figures if column.heading == order]
     every = (*names, *first, *(column for column in figures if column.heading != order))
     return [column for column in every if any(column.cell(entry) for entry in board.entries)]

@@ -48,7 +48,7 @@ def test_the_table_and_the_board_say_the_same(afarm: Afarm) -> None:
         assert f"{row['win_rate']:.1f}" in said.out
         cells = [row["system"], f"{row['win_rate']:.1f} ± {row['standard_error']:.1f}"]
         assert f" | {' | '.join(cells)} | " in text
-        assert f"| {row['differences']['reward']:+.3f} |" in text
+        assert f"| {row['differences']['reward']:+.3f} ± " in text
         assert row["reference"] == "base"
     assert "Percent against base; one seed" in said.out
     assert "Percent against base; one seed" in text
@@ -240,7 +240,7 @@ def record(system: str, seed: int, win_rate: float, **figures: float) -> RunReco
         "seed": seed,
         "results": [
             result("win_rate", "sft", main),
-            *(result(name, "sft", {f"{name}_difference": value}) for name, value in figures.items()),
+            *(result(name, "sft", {name: 7.0, f"{name}_difference": value}) for name, value in figures.items()),
             result("win_rate", "sft at T=1", {**main, "win_rate": 0.0}),
         ],
         "stages": [{"stage": f"train {system}", "seconds": 4.0}, {"stage": "sft", "seconds": 99.0}],
@@ -254,8 +254,23 @@ def test_standings_are_of_the_first_reference_and_of_what_every_seed_has() -> No
     ).entries
     assert (best.system, best.win_rate, best.standard_error, best.seeds) == ("b", 60.0, 1.5, (1,))
     assert (worse.win_rate, worse.standard_error) == (45.0, pytest.approx(5.0))
-    assert worse.metrics == {"Δ gold": Metric(2.0)}
+    assert worse.metrics == {"Δ gold": Metric(2.0, pytest.approx(1.0))}
     assert worse.seconds == 4.0
+
+
+def test_further_win_rates_are_in_percent_and_differences_have_their_errors() -> None:
+    run = record("a", 1, 40.0)
+    more = {"fitted_win_rate": 60.125, "fitted_standard_error": 0.81, "fitted_difference": 0.3}
+    rewards = {"reward": 0.26, "reward_reference": -0.13, "reward_difference": 0.39, "reward_difference_se": 0.031}
+    for name, metrics in {"fitted": more, "reward": rewards}.items():
+        result = {"system": "a", "reference": "sft", "evaluator": name, "metrics": metrics, "needs": ["judgements"]}
+        run["results"].append(result)
+    board = board_of_systems([run])
+    shown = {column.heading: column.cell(board.entries[0]) for column in columns(board)}
+    assert shown["fitted, %"] == "60.1 ± 0.8"
+    assert shown["Δ reward"] == "+0.390 ± 0.031"
+    by_it = columns(Leaderboard(board.protocol, board.entries, order="fitted"))
+    assert [column.heading for column in by_it][:3] == ["rank", "system", "fitted, %"]
 
 
 def test_the_judge_s_taste_is_the_mean_over_seeds_and_flags_are_those_of_any() -> None:

@@ -206,7 +206,10 @@ def full_board() -> Leaderboard:
         prefers_lists=0.63,
         length_controlled_source="weights",
         flags=("it is odd",),
-        metrics={"elo": Metric(1012.0, low=980.0, high=1044.0, n=805, flag="it won all")},
+        metrics={
+            "elo": Metric(1012.0, low=980.0, high=1044.0, n=805, flag="it won all"),
+            "fitted": Metric(60.1, 0.8, unit="%"),
+        },
     )
     return ranked(Leaderboard(ONE, (known, Entry(HOSTILE, 39.2, flags=("it is odd", HOSTILE)))))
 
@@ -442,7 +445,7 @@ def test_a_narrow_screen_is_spared_what_says_least() -> None:
     assert width < full
     assert {column.heading for column in every} - {column.heading for column in shown} == {"won/lost/drawn"}
     assert [column.heading for column in fitting(board, every, 10)[0]] == (
-        ["rank", "system", "flags", "win rate, %", "LC, %", "elo"]
+        ["rank", "system", "flags", "win rate, %", "LC, %", "elo", "fitted, %"]
     )
 
 
