@@ -191,11 +191,11 @@ if {keep}:
     keep_freed_memory()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for step in range(50):
-    held = [torch.zeros(2**21).add_(1) for _ in range(6)]
+    held = [torch.zeros(2**19).add_(1) for _ in range(6)]
     del held
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
-PAGES_OF_A_STEP = 6 * 4 * 2**21 // 4096
+PAGES_OF_A_STEP = 6 * 4 * 2**19 // 4096
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
