@@ -161,7 +161,7 @@ def tune(
 
 def _as_json(tuning: Tuning) -> dict[str, Any]:
     trials, finals = (
-        {method: [trial.to_row() for trial in made] for method, made in of.items()}
+        {method: [_figures(trial) for trial in made] for method, made in of.items()}
         for of in (tuning.trials, tuning.finals)
     )
     best = {method: chosen.number if (chosen := tuning.best(method)) else None for method in trials}
@@ -172,6 +172,12 @@ def _as_json(tuning: Tuning) -> dict[str, Any]:
         "best": best,
         "p_equal": {name: tuning.p_equal(name) for name in best},
     }
+
+
+def _figures(trial: Trial) -> dict[str, Any]:
+    row = trial.to_row()
+    del row["by_instruction"]
+    return row
 
 
 def _where(options: FarmOptions) -> str:
@@ -317,7 +323,7 @@ def _notes(tuning: Tuning, trials: int) -> Iterator[str]:
 
 
 def _as_far_apart(p: float) -> str:
-    """Say how often trials of equal settings would differ as much, by the instructions alone."""
+    """Say how often trials of equal settings would differ as much, by the draw of instructions and labels."""
     percent = 100 * p
     share = "less than 0.1" if percent < 0.1 else f"{percent:.2g}" if percent < 10 else f"{percent:.0f}"
     found = f"Equal settings would lie as far apart in {share} % of searches"

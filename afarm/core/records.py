@@ -398,7 +398,7 @@ def _text(row: Mapping[str, Any], name: str, where: str, default: str | None = N
 class Evaluation:
     """An evaluator's result: flat numbers, the headline first, named as in `evaluation.metrics`.
 
-    `rows` are optional values per instruction, data set or system, as the evaluator documents.
+    `rows` are optional values per instruction (named there too), data set or system, as the evaluator documents.
     """
 
     evaluator: str

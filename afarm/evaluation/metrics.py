@@ -3,6 +3,8 @@
 An evaluator puts its main metric first, or names it like itself. Names beside it say what belongs to it: `<metric>_se`,
 or else what follows and ends in `_error` or `_se`; `<metric>_reference`; `<metric>_difference`, the paired one, with
 `<metric>_difference_se`. Text under a name that ends in `_warning` is a flag.
+An evaluator whose main metric is a mean may give what it is the mean of in rows: the id of the `instruction`, and the
+value under the metric's name. Systems are then paired by instruction.
 """
 
 from __future__ import annotations
@@ -110,6 +112,14 @@ def standard_error(values: Sequence[float], clusters: Sequence[Hashable] | None 
     if count < 2:
         return None
     return math.sqrt(math.fsum(r**2 for r in residuals.values()) * count / (count - 1)) / n
+
+
+def means_by(names: Iterable[str], values: Iterable[float]) -> dict[str, float]:
+    """The mean of the values that go by each name, in the order in which names first come."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for name, value in zip(names, values, strict=True):
+        found[name].append(value)
+    return {name: math.fsum(given) / len(given) for name, given in found.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from afarm.core.records import Evaluation, JudgedPair, Row
-from afarm.evaluation.metrics import main_metric, win_rate_interval, with_error
+from afarm.evaluation.metrics import WIN_RATE, finite_number, main_metric, means_by, win_rate_interval, with_error
 from afarm.storage.artifacts import Artifact
 from afarm.storage.rows import preferences_on_disk, read_rows
 from afarm.storage.table import Tabular, html_table
@@ -38,6 +38,24 @@ class Result(Tabular):
     def standard_error(self) -> float:
         """Of the win rate, in percentage points."""
         return self.metric("standard_error")
+
+    def by_instruction(self, evaluator: str) -> dict[str, float]:
+        """Return what an evaluator's main metric is the mean of, by instruction id.
+
+        It is that against the first reference, win rates in percent, without what has no usable label. Empty if the
+        evaluator gives no such values, or has not run.
+        """
+        reference, found = next((made for made in self.evaluations if made[1].evaluator == evaluator), ("", None))
+        if found is None:
+            return {}
+        if evaluator == WIN_RATE:
+            labels = [(row.pair.instruction.id, row.win) for row in self.judgements[reference]]
+            usable = [(name, 100 * win) for name, win in labels if win is not None]
+        else:
+            main = main_metric(evaluator, found.metrics)
+            values = [(row.get("instruction"), finite_number(row.get(main.name))) for row in found.rows] if main else []
+            usable = [(name, value) for name, value in values if isinstance(name, str) and value is not None]
+        return means_by(*zip(*usable, strict=True)) if usable else {}
 
     def degraded(self, reference: str) -> dict[str, int]:
         """Count the judgements against `reference` that were made without a parameter, by its name."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -88,7 +88,8 @@ class Trial:
     """Settings that were tried and their figures, means over so many `seeds`; the win rate in percent.
 
     The win rate is that of the evaluator which the search goes by. `error` says why it failed. `excess` is by which
-    share it exceeds a limit. `seconds` are those of its own stages.
+    share it exceeds a limit. `seconds` are those of its own stages. `by_instruction` are the values whose mean the win
+    rate is; empty if its evaluator gives none, or over several seeds.
     """
 
     method: str
@@ -101,6 +102,7 @@ class Trial:
     seconds: float = 0.0
     error: str = ""
     seeds: int = 1
+    by_instruction: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def worth(self) -> float:
@@ -148,17 +150,17 @@ class Tuning:
     def p_equal(self, method: str) -> float | None:
         """Return the probability that equal settings would lie as far apart as the trials of `method`.
 
-        None if that cannot be said: fewer than two trials have a win rate with an error above 0, or it is not that of
-        drawn labels. Those of two trials are independent, all but the instructions'; figures of another evaluator share
-        the instructions' whole error, and would seem alike. Two trainings with the same settings differ besides, so a
-        small one does not prove that settings do.
+        Trials are paired by instruction. None if that cannot be said: fewer than two trials have values of each, or
+        these are no more instructions than trials. Two trainings with the same settings differ besides, so a small one
+        does not prove that settings do.
         """
-        if self.by != WIN_RATE:
-            return None
-        from afarm.statistics.homogeneity import homogeneity
+        from afarm.statistics.equal_means import equal_means
 
-        sure = [(trial.win_rate, trial.standard_error) for trial in self.trials[method] if trial.standard_error]
-        return homogeneity(*zip(*sure, strict=True)) if len(sure) > 1 else None
+        values = [trial.by_instruction for trial in self.trials[method] if trial.win_rate is not None]
+        shared = [name for name in values[0] if all(name in others for others in values)] if values else []
+        if not 1 < len(values) < len(shared):
+            return None
+        return equal_means([[of_trial[name] for name in shared] for of_trial in values])
 
     def write_recipe(self, given: Mapping[str, Any]) -> Path | None:
         """Write a recipe based on the tuned one, with what was `given` and the best values of each method.
@@ -176,6 +178,14 @@ class Tuning:
         values = merge(merge({**earlier, **base}, given), chosen)
         write_whole(path, yaml.safe_dump(values, sort_keys=False), "make room or choose another --output-dir")
         return path
+
+
+class Measurement(NamedTuple):
+    """The win rate that one training is chosen by, its values by instruction, and other figures."""
+
+    win_rate: MainMetric
+    by_instruction: Mapping[str, float]
+    figures: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -328,7 +338,7 @@ class Search:
                 return replace(trial, **self._over_seeds(figures), seconds=_seconds(opened, method))
         return replace(trial, seconds=round(time.time() - started, 1))
 
-    def _measure(self, workspace: Workspace, method: str) -> tuple[MainMetric, dict[str, float]]:
+    def _measure(self, workspace: Workspace, method: str) -> Measurement:
         """Train, compare, and return the win rate that it is chosen by, and what else was measured."""
         with workspace.judges.client.accounted_to(self.account):
             result = Farm.over(workspace).evaluate(method)
@@ -356,13 +366,14 @@ class Search:
                 figures[f"{evaluator} {main.name}"] = main.value
             else:
                 figures.setdefault(main.name, main.value)
-        return chosen, {name: float(value) for name, value in figures.items() if value is not None}
+        known = {name: float(value) for name, value in figures.items() if value is not None}
+        return Measurement(chosen, result.by_instruction(self.by), known)
 
-    def _over_seeds(self, found: Sequence[tuple[MainMetric, Mapping[str, float]]]) -> dict[str, Any]:
+    def _over_seeds(self, found: Sequence[Measurement]) -> dict[str, Any]:
         """Return the fields of a trial: means over seeds, with the error of the mean if there are several."""
         from afarm.statistics.intervals import mean
 
-        rates, each = [rate for rate, _ in found], [figures for _, figures in found]
+        rates, each = [made.win_rate for made in found], [made.figures for made in found]
         over = mean([rate.value for rate in rates])
         figures = {name: sum(f[name] for f in each) / len(each) for name in each[0] if all(name in f for f in each)}
         reference = figures.pop("length_reference", None)
@@ -372,6 +383,7 @@ class Search:
             "standard_error": rates[0].error if len(rates) == 1 else over.error or 0.0,
             "excess": self.limits.excess(figures.get("kl"), ratio.get("length_ratio")),
             "figures": figures | ratio,
+            "by_instruction": found[0].by_instruction if len(found) == 1 else {},
         }
 
 

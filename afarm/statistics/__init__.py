@@ -16,7 +16,7 @@ except ModuleNotFoundError as error:
     raise PluginError(f"intervals and tests need {error.name!r}: pip install 'afarm[evaluation]'") from error
 
 from afarm.statistics.correlation import Correlation, correlation
-from afarm.statistics.homogeneity import homogeneity
+from afarm.statistics.equal_means import equal_means
 from afarm.statistics.intervals import (
     LEVEL,
     IntervalEstimate,
@@ -44,8 +44,8 @@ __all__ = [
     "correlation",
     "decide",
     "decision_times",
+    "equal_means",
     "holm",
-    "homogeneity",
     "instructions_needed",
     "mean",
     "minimum_detectable_difference",

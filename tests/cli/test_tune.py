@@ -183,9 +183,12 @@ def test_settings_are_chosen_by_the_win_rate_of_another_evaluator(
 
     def terse(self: WordsSaid, inputs: EvaluationInputs) -> Evaluation:
         mean = statistics.fmean(len(output.output.split()) for output in inputs.outputs)
-        return Evaluation(
-            "words_said", inputs.system, {"terse_win_rate": 100 - 10 * mean, "terse_se": 0.5, "words": mean}
-        )
+        each = [
+            {"instruction": output.instruction.id, "terse_win_rate": 100 - 10 * len(output.output.split())}
+            for output in inputs.outputs
+        ]
+        metrics = {"terse_win_rate": 100 - 10 * mean, "terse_se": 0.5, "words": mean}
+        return Evaluation("words_said", inputs.system, metrics, tuple(each))
 
     monkeypatch.setattr(WordsSaid, "evaluate", terse)
     search = (*TUNE, *BY_WORDS, "--space", "nudge.skill=0.1,0.5,0.9", "--trials", "3", "--json")
@@ -200,7 +203,7 @@ def test_settings_are_chosen_by_the_win_rate_of_another_evaluator(
         trial["figures"]["terse_win_rate"] for trial in drawn["trials"]["nudge"]
     ]
     assert [(trial["standard_error"], "terse_win_rate" in trial["figures"]) for trial in trials] == [(0.5, False)] * 3
-    assert (drawn["p_equal"]["nudge"] is None, said.json["p_equal"]) == (False, {"nudge": None})
+    assert said.json["p_equal"]["nudge"] < 0.01 < drawn["p_equal"]["nudge"], "labels are drawn, words are not"
     assert said.json["page"] != drawn["page"]
     assert "Win rate by words_said on the validation split" in said.err
     assert "| win rate by words_said, % | win_rate |" in Path(said.json["page"]).read_text()
@@ -268,11 +271,16 @@ def test_what_gives_no_win_rate_chooses_no_settings(afarm: Afarm, monkeypatch: p
     assert "this evaluator gives a_win_rate 101" in " ".join(afarm(*by_words, "--output-dir", "more").err.split())
 
 
-def test_what_has_no_error_tells_no_trials_apart() -> None:
-    made = [Trial("m", n, {}, *figures) for n, figures in enumerate([(50, 4), (60, 4), (100, 0), (None,), (40, None)])]
-    tuning = Tuning(Path(), "r", {"m": made, "n": made[1:]}, {})
-    assert tuning.p_equal("m") == pytest.approx(math.erfc(1.25)), "10 / (4 √2) errors"
-    assert tuning.p_equal("n") is None
+def test_trials_are_paired_by_the_instructions_that_all_of_them_have() -> None:
+    def trial(number: int, *values: float, win_rate: float | None = 50) -> Trial:
+        return Trial("m", number, {}, win_rate, 4, by_instruction=dict(zip("abcd", values, strict=False)))
+
+    two, failed = [trial(0, 40, 50, 60, 7), trial(1, 50, 70, 90)], trial(2, win_rate=None)
+    cases = {"p": [*two, failed], "few": [*two, trial(2, 1, 2, 3)], "some": [*two, trial(2)], "one": [two[0], failed]}
+    tuning = Tuning(Path(), "r", cases, {})
+    # Differences 10, 20 and 30: t = 20 / (10 / √3) = 2 √3 on 2 degrees of freedom, whose tails are 1 − t / √(t² + 2)
+    assert tuning.p_equal("p") == pytest.approx(1 - math.sqrt(12 / 14))
+    assert [tuning.p_equal(name) for name in ("few", "some", "one")] == [None] * 3
 
 
 def test_trials_are_compared_on_the_validation_split_and_leave_no_run(afarm: Afarm) -> None:

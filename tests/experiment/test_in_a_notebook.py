@@ -16,7 +16,7 @@ from light_plugin import RAN, Nudge, WordPolicy
 
 from afarm.core.errors import BudgetError, ConfigError
 from afarm.core.interfaces import no_progress
-from afarm.core.records import Evaluation, Instruction
+from afarm.core.records import Evaluation, Instruction, JudgedPair, Pair, Preference
 from afarm.experiment import notebook
 from afarm.experiment.farm import Farm
 from afarm.experiment.method_comparison import MethodComparison
@@ -291,6 +291,32 @@ def test_a_comparison_of_known_results_has_their_order() -> None:
     assert "<td>0.0 to 100.0</td>" in compared._repr_html_().replace("95 % ", "")
     assert "<td>the loss is NaN at step 2</td>" in compared._repr_html_()
     assert repr(MethodComparison({})) == "MethodComparison: nothing was compared"
+
+
+def test_values_by_instruction_are_of_the_first_reference_and_of_usable_labels() -> None:
+    asked = [Instruction(text) for text in ("one", "two", "three")]
+
+    def labels(*wins: tuple[int, float | None]) -> list[JudgedPair]:
+        pairs = [(Pair(asked[number], "a", "b"), win) for number, win in wins]
+        return [
+            JudgedPair(pair, Preference(pair.id, win, "decided" if win is not None else "unparsed"))
+            for pair, win in pairs
+        ]
+
+    rows = ({"instruction": "i", "own": 1.0}, {"instruction": "i", "own": 2.0}, {"instruction": "j", "own": None}, {})
+    result = Result(
+        "x",
+        (
+            ("sft", Evaluation("win_rate", "x", {"win_rate": 75.0})),
+            ("sft", Evaluation("own", "x", {"own": 1.5}, rows)),
+            ("sft", Evaluation("none", "x", {"none": None}, rows)),
+            ("base", Evaluation("win_rate", "x", {"win_rate": 0.0})),
+        ),
+        {"sft": labels((1, 1.0), (0, 0.5), (1, 0.5), (2, None)), "base": labels((0, 0.0))},
+    )
+    assert result.by_instruction("win_rate") == {asked[1].id: 75.0, asked[0].id: 50.0}
+    assert result.by_instruction("own") == {"i": 1.5}
+    assert result.by_instruction("none") == result.by_instruction("unknown") == {}
 
 
 # ------------------------------------------------------------------------------------------------------ progress

@@ -15,7 +15,7 @@ class SecondReading(Evaluator):
     A gain that both see is more than the taste of the one that was trained on. Each pair counts with the fitted
     probability, not with a draw. Errors are s / √n with n − 1 in s, clustered by instruction. `fitted_difference` is
     the mean difference of utilities, in log-odds; `agreement` the percent of pairs with a better output by the run's
-    judge that this one orders alike.
+    judge that this one orders alike. Each pair has a row: `instruction` and `fitted_win_rate`.
     """
 
     needs = frozenset({"judgements"})
@@ -58,4 +58,5 @@ class SecondReading(Evaluator):
                 "n_total": len(wins),
                 "judge": f"{self.utility.name}@{self.identity}",
             },
+            tuple({"instruction": name, "fitted_win_rate": 100 * win} for name, win in zip(asked, wins, strict=True)),
         )

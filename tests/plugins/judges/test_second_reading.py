@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,10 @@ def test_a_recipe_names_it_and_its_weights_are_in_the_evaluations_key(farm: Make
     assert 0 < result.metric("fitted_win_rate") < 100
     assert f"fitted_win_rate {result.metric('fitted_win_rate'):.1f} % ± " in repr(result)
     assert 0 <= result.win_rate <= 100
+    of_it, of_labels = result.by_instruction(spec), result.by_instruction("win_rate")
+    assert statistics.fmean(of_it.values()) == pytest.approx(result.metric("fitted_win_rate"))
+    assert statistics.fmean(of_labels.values()) == pytest.approx(result.win_rate)
+    assert of_it.keys() == of_labels.keys() == {row.instruction.id for row in first.outputs("nudge")}
     fitted(tmp_path / "second", -1.0)
     changed = farm(evaluate={"evaluators": ["win_rate", spec]})
     assert changed.evaluate("nudge").metric("fitted_win_rate") != result.metric("fitted_win_rate")
