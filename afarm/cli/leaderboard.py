@@ -241,7 +241,7 @@ def show_board(console: Console, board: Leaderboard, elsewhere: str = "--format 
     for entry in board.entries:
         table.add_row(*(markup(column.cell(entry) or "") for column in shown))
     console_on(file=console.file, width=width).print(table)
-    spared = [column.heading for column in every if column not in shown]
+    spared = [column.heading.removesuffix(", %") for column in every if column not in shown]
     lines = [*remarks(board), *(f"Flag: {sentence}" for sentence in flags(board))]
     lines += [f"No room for {', '.join(spared)}: {elsewhere}."] if spared else []
     for line in lines:

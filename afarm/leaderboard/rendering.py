@@ -133,7 +133,7 @@ def columns(board: Leaderboard) -> list[Column]:
             return None if metric is None else _metric(metric, name) + _marks(notes, _on_metric(entry, name))
 
         unit = next((entry.metrics[name].unit for entry in board.entries if name in entry.metrics), "")
-        return Column(one_line(f"{name}, {unit}" if unit else name), cell)
+        return Column(one_line(f"{name}, {unit}" if unit else name), cell, spared=1)
 
     to = next((entry.difference_to for entry in board.entries if entry.difference_to), "")
     metrics = {name: of_evaluator(name) for entry in board.entries for name in entry.metrics}
@@ -145,19 +145,19 @@ def columns(board: Leaderboard) -> list[Column]:
     )
     figures = (
         Column("win rate, %", _win_rate),
-        Column("95 %", _interval, spared=1),
-        Column(f"Δ to {one_line(to, LONGEST_NAME)}", _difference, spared=2),
-        Column("p, adjusted", _p_value, spared=2),
+        Column("95 %", _interval, spared=2),
+        Column(f"Δ to {one_line(to, LONGEST_NAME)}", _difference, spared=3),
+        Column("p, adjusted", _p_value, spared=3),
         Column("LC, %", length_controlled),
-        Column("n", lambda e: _number(e.n, "d"), spared=3),
-        Column("won/lost/drawn", _outcomes, spared=8),
-        Column("no answer", lambda e: _number(e.unparsed or None, "d"), spared=7),
-        Column("characters", lambda e: _number(e.length, ".0f"), spared=4),
-        Column("longer", lambda e: _number(e.prefers_longer, ".2f"), spared=5),
-        Column("lists", lambda e: _number(e.prefers_lists, ".2f"), spared=6),
+        Column("n", lambda e: _number(e.n, "d"), spared=4),
+        Column("won/lost/drawn", _outcomes, spared=9),
+        Column("no answer", lambda e: _number(e.unparsed or None, "d"), spared=8),
+        Column("characters", lambda e: _number(e.length, ".0f"), spared=5),
+        Column("longer", lambda e: _number(e.prefers_longer, ".2f"), spared=6),
+        Column("lists", lambda e: _number(e.prefers_lists, ".2f"), spared=7),
         *metrics.values(),
-        Column("seconds", lambda e: _number(e.seconds, ".0f"), spared=10),
-        Column("seeds", lambda e: ", ".join(map(str, e.seeds)) or None, spared=9),
+        Column("seconds", lambda e: _number(e.seconds, ".0f"), spared=11),
+        Column("seeds", lambda e: ", ".join(map(str, e.seeds)) or None, spared=10),
     )
     named = {name: column.heading for name, column in metrics.items()}
     order = named.get(board.order) or HEADINGS.get(board.order, one_line(board.order))
@@ -178,7 +178,7 @@ def fitting(board: Leaderboard, shown: Sequence[Column], width: int | None) -> t
     }
     room = math.inf if width is None else width - PADDING
     kept = {column for column in shown if not column.spared}
-    for column in sorted(set(shown) - kept, key=lambda column: column.spared):
+    for column in sorted((column for column in shown if column.spared), key=lambda column: column.spared):
         if sum(needed[other] for other in kept) + needed[column] <= room:
             kept.add(column)
     return [column for column in shown if column in kept], sum(needed[column] for column in kept) + PADDING

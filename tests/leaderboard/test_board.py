@@ -445,7 +445,7 @@ def test_a_narrow_screen_is_spared_what_says_least() -> None:
     assert width < full
     assert {column.heading for column in every} - {column.heading for column in shown} == {"won/lost/drawn"}
     assert [column.heading for column in fitting(board, every, 10)[0]] == (
-        ["rank", "system", "flags", "win rate, %", "LC, %", "elo", "fitted, %"]
+        ["rank", "system", "flags", "win rate, %", "LC, %"]
     )
 
 
