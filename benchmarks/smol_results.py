@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 
 from afarm import EvaluationInputs, Farm, Output, Result
 from afarm.evaluation.metrics import standard_error
+from afarm.statistics import holm, paired_difference
 from afarm_plugins.judges.fitted.encoder import SentenceEncoder, relatedness
 
 QUESTIONS = (
@@ -53,7 +55,7 @@ def main() -> None:
 def figures(farm: Farm, methods: Sequence[str], judges: Sequence[str], encoder: SentenceEncoder | None) -> list[str]:
     """A row per method: win rates by the run's judge and by `judges`, reward, closeness, characters, finished.
 
-    *Expected* is the win rate by the probabilities that the judge draws its labels with.
+    *Expected* is the win rate by the probabilities that the judge draws its labels with. Below, its paired differences.
     """
     before = farm.outputs(farm.workspace.start_name)
     closeness = Closeness(farm, encoder) if encoder else None
@@ -69,6 +71,7 @@ def figures(farm: Farm, methods: Sequence[str], judges: Sequence[str], encoder: 
     ]
     own = ["the model", "", "", *("" for _ in judges), "", "", characters(before), ended(before)]
     lines = [row(heads), row(["---"] * len(heads)), row(own)]
+    by_instruction: dict[str, Mapping[str, float]] = {}
     for method in methods:
         result, after = farm.evaluate(method), farm.outputs(method)
         readings = [second_reading(farm, judge, result, before, after) for judge in judges]
@@ -77,7 +80,19 @@ def figures(farm: Farm, methods: Sequence[str], judges: Sequence[str], encoder: 
         rate = f"{result.win_rate:.1f} ± {result.standard_error:.1f}"
         expected = f"{result.metric('fitted_win_rate'):.1f} ± {result.metric('fitted_standard_error'):.1f}"
         lines.append(row([method, rate, expected, *readings, reward, gain, characters(after), ended(after)]))
-    return lines
+        by_instruction[method] = result.by_instruction("fitted")
+    return [*lines, "", *differences(by_instruction)]
+
+
+def differences(systems: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """The difference of each two systems in points, paired by instruction, with p adjusted for all of them (Holm)."""
+    pairs = list(combinations(systems, 2))
+    found = [paired_difference(list(systems[one].values()), list(systems[other].values())) for one, other in pairs]
+    adjusted = holm([gap.p_value or 1.0 for gap in found])
+    return [
+        f"{one} less {other}: {gap.value:+.1f} ± {gap.error or 0.0:.1f}, p {p:.2g}"
+        for (one, other), gap, p in zip(pairs, found, adjusted, strict=True)
+    ]
 
 
 def second_reading(farm: Farm, judge: str, result: Result, before: Sequence[Output], after: Sequence[Output]) -> str:

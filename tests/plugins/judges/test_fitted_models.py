@@ -20,7 +20,7 @@ from afarm.testing.models import tiny_policy, tiny_tokenizer
 from afarm_plugins.judges.fitted.annotator import FittedAnnotator
 from afarm_plugins.judges.fitted.encoder import SentenceEncoder
 from afarm_plugins.judges.settings import FittedAnnotatorConfig
-from benchmarks.smol_results import Closeness
+from benchmarks.smol_results import Closeness, differences
 
 
 @pytest.fixture
@@ -212,3 +212,12 @@ def test_the_reward_model_learns_what_no_feature_says(
         pairs = [Pair(Instruction(f"w1 w{n}"), worse, better) for n in range(40)]
         labels_drawn = farm.annotate_pairs(pairs)
     assert sum(label.p2 or 0 for label in labels_drawn) > 30
+
+
+def test_methods_are_told_apart_by_paired_differences() -> None:
+    systems = {"a": {"x": 40, "y": 50, "z": 60}, "b": {"x": 50, "y": 70, "z": 90}, "c": {"x": 40, "y": 51, "z": 59}}
+    # a less b: 10, 20 and 30, so t = 2 √3 on 2 degrees of freedom and p = 1 − √(12/14), of which Holm counts three
+    found = differences(systems)
+    assert found[0] == "a less b: -20.0 ± 5.8, p 0.22"
+    assert found[1] == "a less c: +0.0 ± 0.6, p 1"
+    assert len(found) == 3
