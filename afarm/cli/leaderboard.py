@@ -240,7 +240,8 @@ def show_board(console: Console, board: Leaderboard, elsewhere: str = "--format 
         table.add_column(column.heading, justify="right" if column.number else "left", overflow="fold", no_wrap=True)
     for entry in board.entries:
         table.add_row(*(markup(column.cell(entry) or "") for column in shown))
-    console_on(file=console.file, width=width).print(table)
+    # rich takes the width of a terminal that it does not know for 80, unless it is given the height as well
+    console_on(file=console.file, width=width, height=console.height).print(table)
     spared = [column.heading.removesuffix(", %") for column in every if column not in shown]
     lines = [*remarks(board), *(f"Flag: {sentence}" for sentence in flags(board))]
     lines += [f"No room for {', '.join(spared)}: {elsewhere}."] if spared else []

@@ -167,8 +167,7 @@ def _register(kind: str, plugin: Plugin, plugin_name: str, registry: Registry, m
             raise PluginError(f"register_{kind}: register({name!r}, …): {wrong}")
         modules = (own, target.partition(":")[0] if isinstance(target, str) else target.__module__)
         more = (config, summary, defaults or {}, spec, tuple(dict.fromkeys(modules)), tuple(sources))
-        component = Component(kind, name, plugin.package, plugin_name, target, *more)
-        registry.register(component)
+        registry.register(component := Component(kind, name, plugin.package, plugin_name, target, *more))
         plugin.components.append(component)
 
     return register
@@ -181,9 +180,10 @@ def _wrong_type(name: Any, target: Any, config: Any, summary: Any, defaults: Any
     several = isinstance(sources, Collection) and not isinstance(sources, str)
     sources_fit = several and all(isinstance(s, str) or (isinstance(s, Path) and s.is_absolute()) for s in sources)
     config_fits = config is None or (isinstance(config, type) and issubclass(config, Config))
+    target_fits = isinstance(target, type) or (isinstance(target, str) and ":" in target)
     rules = (
         (isinstance(name, str), "the name must be text", name),
-        (isinstance(target, str | type), "the target must be a class or 'package.module:Class'", target),
+        (target_fits, "the target must be a class or 'package.module:Class'", target),
         (config_fits, "config must be a subclass of afarm.Config", config),
         (isinstance(summary, str), "the summary must be text", summary),
         (isinstance(spec, str), "spec must be text that says what may follow the name after a colon", spec),

@@ -17,6 +17,7 @@ from itertools import takewhile
 from typing import Any
 
 from afarm.core.errors import PluginError
+from afarm.storage.record_fields import WIN_RATES
 
 ERROR_SUFFIXES = ("_se", "_error")
 NORMAL_95 = 1.959963984540054
@@ -44,7 +45,7 @@ class MainMetric:
     @property
     def is_win_rate(self) -> bool:
         """Tell from its name if it is a win rate in percent."""
-        return self.name.endswith((WIN_RATE, "winrate"))
+        return self.name.endswith(WIN_RATES)
 
     @property
     def unit(self) -> str:

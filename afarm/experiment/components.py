@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
+from afarm.core.config import Config
 from afarm.core.errors import (
     ConfigError,
     PluginError,
@@ -36,14 +39,16 @@ from afarm.core.records import Evaluation
 from afarm.core.registry import FIRST_PARTY, Component
 from afarm.experiment.plugin_code import files_digest, package_of, plugin_digest
 from afarm.experiment.process_info import SINGLE_PROCESS, ProcessInfo
-from afarm.experiment.promises import own_identity, require_evaluation, require_needs, require_returned
-from afarm.experiment.recipe import Settings
+from afarm.experiment.promises import own_identity, require_needs, require_returned
+from afarm.experiment.recipe import REQUIRED, UNKNOWN, Settings
+from afarm.experiment.setting_errors import explain_validation_error
 from afarm.experiment.stage_code import door_digest
 from afarm.storage.artifacts import require_sound_directory
 from afarm.storage.checkpoints import DirectoryCheckpoints, FollowedCheckpoints, MetricsFile
 from afarm.storage.contents import content_digest
 from afarm.storage.disk import storage_errors, write_json
 from afarm.storage.prompt_templates import TemplateSource
+from afarm.storage.record_fields import require_evaluation
 
 if TYPE_CHECKING:
     from afarm.backend import Backend, SamplingEngine
@@ -72,6 +77,17 @@ class Components:
 
     def component(self, kind: str, name: str) -> Component:
         return self.plugins.get(kind, name)
+
+    def settings_of(self, kind: str, name: str) -> Config | None:
+        """Return a component's settings, None if it takes none. Raises `ConfigError` if one is missing."""
+        component = self.component(kind, name)
+        try:
+            return self.settings.of(component)
+        except ValidationError as error:
+            if component.full_name in self.settings.sections or component.config is None:  # `resolve` has told
+                raise
+            problems = explain_validation_error(error, component.config, f"{name}.", unknown=UNKNOWN, missing=REQUIRED)
+            raise ConfigError(problems) from error
 
     def identity(self, component: Component) -> dict[str, Any]:
         """Return what changes a component's results: its name, its plugin's source, and its settings."""
@@ -177,7 +193,7 @@ class Components:
 
     def _build(self, kind: str, name: str, interface: type) -> Any:
         component = self.component(kind, name)
-        cls, config = component.load(), self.settings.of(component)
+        cls, config = component.load(), self.settings_of(kind, name)
         with attributed_to(kind, name, cls):
             if component.spec:
                 made = cls(config, name.partition(":")[2], self.context(component))

@@ -128,8 +128,17 @@ def write_results(
         spend = workspace.judges.spend
         spent = f"{dollars(spend.dollars)} spent this time; " if spend else ""
         where = f"afarm ledger --export FILE --output-dir {shlex.quote(str(workspace.store.root))}"
-        raise DataError(f"{error}; {spent}what the judge wrote: {where}") from error
+        raise DataError(f"{error}; {_cut_answers(workspace, inputs)}{spent}what the judge wrote: {where}") from error
     write_json(directory / RED_FLAGS, inspect_outputs(inputs.judgements).to_row())
+
+
+def _cut_answers(workspace: Workspace, inputs: EvaluationInputs) -> str:
+    """Say how many of the judge's answers ended at their token limit; empty if none did."""
+    keys = list(dict.fromkeys(filter(None, (row.preference.completion for row in inputs.judgements))))
+    answers = workspace.judges.client.ledger.completions(keys).values()
+    cut = sum(answer.finish_reason == "length" for answer in answers)
+    said = f"{cut} of {len(answers)} answers ended at their token limit: does the judge think first (setting effort)?"
+    return f"{said}; " if cut else ""
 
 
 def require_outputs_in_data(workspace: Workspace) -> None:

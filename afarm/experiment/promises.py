@@ -8,12 +8,12 @@ Labels are held to theirs by `afarm.judging.labelling`, answers by the engine th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from afarm.core.errors import attributed_to, require_promise, type_name
 from afarm.core.interfaces import AnnotateContext, Annotator, Decoding, Evaluator, Method, Policy, RewardModel
 from afarm.core.judge import ChatRequest
-from afarm.core.records import Evaluation, Instruction, Message, Output, Pair, Sample
+from afarm.core.records import Instruction, Message, Output, Pair, Sample
 from afarm.storage.record_fields import require_record
 
 
@@ -89,29 +89,6 @@ def _require_instruction(instruction: Instruction, name: str, place: str, owner:
     require_record(instruction, Instruction, "datasets", name, place, owner)
     for message in instruction.messages:
         require_record(message, Message, "datasets", name, place, owner)
-
-
-def require_evaluation(returned: object, name: str, names: Collection[str], system: str, owner: object) -> Evaluation:
-    """Return what evaluator `name` made of `system`, if it is an evaluation under one of its `names`.
-
-    Its metrics are texts, finite numbers or None by name, as JSON has them.
-    """
-    promise = "evaluate must return an afarm.Evaluation"
-    metrics = getattr(returned, "metrics", None)
-    if isinstance(returned, Evaluation):
-        flat = "evaluate must return flat JSON numbers"
-        require_promise(isinstance(metrics, Mapping), "evaluators", name, f"{flat} by name, not {metrics!r:.80}", owner)
-        for metric, value in returned.metrics.items():
-            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-            fits = isinstance(metric, str) and (value is None or isinstance(value, str) or number)
-            require_promise(fits, "evaluators", name, f"{flat}: metric {metric!r} is {value!r:.80}", owner)
-    require_record(returned, Evaluation, "evaluators", name, promise, owner)
-    assert isinstance(returned, Evaluation)
-    own = f"{promise} of evaluator {' or '.join(map(repr, names))}, not of {returned.evaluator!r}"
-    require_promise(returned.evaluator in names, "evaluators", name, own, owner)
-    right = f"{promise} of system {system!r}, not of {returned.system!r}"
-    require_promise(returned.system == system, "evaluators", name, right, owner)
-    return returned
 
 
 def sampled(

@@ -97,7 +97,7 @@ def explain_validation_error(
         if kind == "extra_forbidden":
             problem = f"{unknown}.{nearest_setting(str(path[-1]), fields_at(model, path[:-1]))}"
         elif kind == "missing":
-            problem = missing.format(field=field)
+            problem = missing.format(field=f"{prefix}{field}")
         elif kind == "value_error":  # a check of our own says it all
             problem = str(finding["ctx"]["error"])
         else:

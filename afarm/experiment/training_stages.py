@@ -119,7 +119,9 @@ def training_stage(
         instructions = {split: workspace.data.instructions(split) for split in splits}
         with attributed_to("methods", name, method):
             planned = list(method.plan_pairs(instructions))
-        return planned + instructions.get("validation", []) * candidates(method.config)
+        return planned + instructions.get("validation", []) * candidates(
+            workspace.components.settings_of("methods", name)
+        )
 
     plan = plan_pairs if annotator else None
     return Stage("train", label, stages, key_fields, write, run_collective=learn, plan_pairs=plan)
@@ -175,7 +177,8 @@ def require_method(components: Components, name: str) -> Method:
 def _weights_not_taken(components: Components, name: str, method: Method) -> list[str]:
     """Say if a method samples with weights that it trains whole, and the engine takes adapters only."""
     engine = components.engine_class()
-    trains_all = "lora" in type(method.config).model_fields and method.config.lora is None if method.config else False
+    settings: Any = components.settings_of("methods", name)
+    trains_all = settings is not None and "lora" in type(settings).model_fields and settings.lora is None
     if engine is None or engine.takes_whole_weights or not trains_all or not may_sample(components, name, method):
         return []
     sampler = components.settings.run.backend.sampler

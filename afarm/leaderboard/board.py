@@ -221,8 +221,12 @@ def _metrics(rows: Mapping[str, Any], where: str) -> dict[str, Metric]:
         if numbers:
             if "value" not in numbers:
                 raise DataError(f"{inside}: field 'value' is missing")
-            flag, unit = (str(row.get(text) or "") for text in ("flag", "unit"))
-            metrics[str(name)] = Metric(**numbers, flag=flag, unit=unit)
+            unit = row.get("unit") or ""
+            if unit not in ("", "%"):
+                raise DataError(f"{inside}: field 'unit' must be '%' or empty, not {unit!r}")
+            if unit and not str(name).startswith(DIFFERENCE) and not 0 <= numbers["value"] <= 100:
+                raise DataError(f"{inside}: field 'value' must lie between 0 and 100, and is {numbers['value']!r}")
+            metrics[str(name)] = Metric(**numbers, flag=str(row.get("flag") or ""), unit=unit)
     return metrics
 
 

@@ -158,17 +158,26 @@ def board_of_systems(records: Iterable[RunRecord]) -> Leaderboard:
         by_system.setdefault(entry.system, []).append((protocol, _of_system(record, entry)))
     entries = tuple(_over_seeds([entry for _, entry in runs]) for runs in by_system.values())
     references = sorted({entry.source.reference for entry in entries})
-    seeds = {seed for entry in entries for seed in entry.seeds}
-    over = "one seed, standard errors over instructions"
-    if len(seeds) > 1:
-        over = f"means over {len(seeds)} seeds, with their standard errors"
     protocol = _shared([protocol for runs in by_system.values() for protocol, _ in runs])
-    note = f"Percent against {' or '.join(references)}; {over}."
+    note = f"Percent against {' or '.join(references)}; {_kind_of_error(entries)}."
     board = ranked(Leaderboard(protocol, entries, "Win rates", note))
     # Systems that are equally good stay in the order in which they were named.
     order = {system: number for number, system in enumerate(by_system)}
     entries = tuple(sorted(board.entries, key=lambda entry: (-(entry.win_rate or 0), order[entry.system])))
     return replace(board, entries=entries)
+
+
+def _kind_of_error(entries: Sequence[Entry]) -> str:
+    """Say over how many seeds figures are means, and what their errors are."""
+    seeds = len({seed for entry in entries for seed in entry.seeds})
+    if seeds < 2:
+        return "one seed, standard errors over instructions"
+    said = f"means over {seeds} seeds, with their standard errors"
+    for entry in entries:
+        if len(entry.seeds) < seeds:
+            said += f"; {entry.system} has {len(entry.seeds)} of them"
+            said += " and errors over instructions" if len(entry.seeds) == 1 else ""
+    return said
 
 
 def _of_system(record: RunRecord, entry: Entry) -> Entry:
@@ -182,7 +191,9 @@ def _of_system(record: RunRecord, entry: Entry) -> Entry:
         gain = None if result.evaluator == WIN_RATE or main is None else main.difference
         if main is not None and gain is not None and result.reference == entry.source.reference:
             metrics.pop(result.evaluator, None)
-            metrics[f"{DIFFERENCE}{result.evaluator}"] = Metric(gain, main.difference_error)
+            metrics[f"{DIFFERENCE}{result.evaluator}"] = Metric(
+                gain, main.difference_error, flag="; ".join(_warnings(result)), unit=main.unit
+            )
     own = (f"train {entry.system}", f"outputs {entry.system}")
     seconds = sum(stage["seconds"] for stage in record.stages if stage["stage"] in own)
     rates = () if entry.win_rate is None else (entry.win_rate,)
@@ -196,10 +207,17 @@ def _over_seeds(entries: Sequence[Entry]) -> Entry:
         return first
     win_rates = [rate for entry in entries for rate in entry.win_rates]
     names = [name for name in first.metrics if all(name in entry.metrics for entry in more)]
+    controlled = [entry.length_controlled for entry in entries if entry.length_controlled is not None]
+    of_all = len(controlled) == len(entries)
+    controlled_rate, controlled_error = _mean_and_error(controlled) if of_all else (None, None)
     return Entry(
         first.system,
         *_mean_and_error(win_rates),
         length=_mean([entry.length for entry in entries]),
+        length_controlled=controlled_rate,
+        length_controlled_error=controlled_error,
+        length_controlled_source=_joined(entry.length_controlled_source for entry in entries if of_all),
+        length_controlled_warning=_joined(entry.length_controlled_warning for entry in entries if of_all),
         prefers_longer=_mean([entry.prefers_longer for entry in entries]),
         prefers_lists=_mean([entry.prefers_lists for entry in entries]),
         flags=tuple(dict.fromkeys(flag for entry in entries for flag in entry.flags)),
@@ -212,7 +230,13 @@ def _over_seeds(entries: Sequence[Entry]) -> Entry:
 
 
 def _metric_over_seeds(metrics: Sequence[Metric]) -> Metric:
-    return Metric(*_mean_and_error([metric.value for metric in metrics]), unit=metrics[0].unit)
+    flag, unit = _joined(metric.flag for metric in metrics), metrics[0].unit
+    return Metric(*_mean_and_error([metric.value for metric in metrics]), flag=flag, unit=unit)
+
+
+def _joined(texts: Iterable[str]) -> str:
+    """Join what several seeds say, each text once."""
+    return "; ".join(dict.fromkeys(filter(None, texts)))
 
 
 def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:

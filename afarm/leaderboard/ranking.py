@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from pydantic import ValidationError
+
 from afarm.core.errors import AfarmError, DataError, attributed_to
 from afarm.core.interfaces import EvaluationInputs, Evaluator
 from afarm.core.plugins import discover
@@ -15,6 +17,7 @@ from afarm.evaluation.annotation_files import RowSink, annotated_systems
 from afarm.evaluation.metrics import finite_number, main_metric, warnings
 from afarm.evaluation.spilled_rows import SpillToDisk, stored_inputs
 from afarm.leaderboard.board import Entry, Leaderboard, Metric, ranked
+from afarm.storage.record_fields import require_evaluation
 from afarm.storage.rows import preferences_on_disk, read_rows
 
 if TYPE_CHECKING:
@@ -191,13 +194,21 @@ def _evaluator(name: str) -> Evaluator:
     build = component.load()
     if component.spec:
         raise DataError(f"evaluator {name!r} reads pairs while they are evaluated: name it in evaluate.evaluators")
-    evaluator: Evaluator = build(component.settings({})) if component.config else build()
+    try:
+        settings = component.settings({})
+    except ValidationError as error:
+        [first, *_] = error.errors()
+        what = f"its setting {'.'.join(map(str, first['loc']))} must be given ({first['msg']})"
+        raise DataError(f"evaluator {name!r}: {what}: name it in evaluate.evaluators of a run") from error
+    evaluator: Evaluator = build() if settings is None else build(settings)
     return evaluator
 
 
 def _with_metrics_of_each(board: Leaderboard, name: str, with_texts: Mapping[tuple[str, str], Path]) -> Leaderboard:
     """Add the metric of an evaluator of one system to each entry that has judgements."""
     evaluator, entries = _evaluator(name), []
+    component = discover(check_configs=False).get("evaluators", name)
+    own_names, looked_at, why = (component.name, component.full_name), 0, dict[str, str]()
     if lacking := sorted(evaluator.needs - {"judgements", "ratings"}):
         raise DataError(f"evaluator {name!r} needs {', '.join(lacking)}: evaluate a method with it")
     for entry in board.entries:
@@ -205,11 +216,17 @@ def _with_metrics_of_each(board: Leaderboard, name: str, with_texts: Mapping[tup
         judged: Sequence[JudgedPair] = list(judgements(entry)) if path is None else preferences_on_disk(path)
         if judged:
             with attributed_to("evaluators", name, evaluator):
-                evaluated = evaluator.evaluate(stored_inputs(entry.system, judged))
-                entry = _with_main_metric(entry, name, evaluated.metrics)
+                returned = evaluator.evaluate(stored_inputs(entry.system, judged))
+            evaluated = require_evaluation(returned, name, own_names, entry.system, evaluator)
+            why |= warnings(evaluated.metrics)
+            entry = _with_main_metric(entry, name, evaluated.metrics)
+            looked_at += 1
         entries.append(entry)
-    if not any(entry.figure(name) is not None for entry in entries):
+    if not looked_at:
         _refuse(board, name)
+    if not any(entry.figure(name) is not None for entry in entries):
+        says = "".join(f": {text}" for text in dict.fromkeys(why.values()))
+        raise DataError(f"{board.heading}: evaluator {name!r} gave no figure of any system{says}")
     return replace(board, entries=tuple(entries))
 
 

@@ -87,9 +87,9 @@ def _judged_on(entry: Entry) -> str | None:
     return f"{part}, stopped early" if entry.stopped_early else part
 
 
-def _metric(metric: Metric, name: str) -> str:
+def _metric(metric: Metric, name: str, unit: str) -> str:
     """Write a metric with its interval or else its error, and a difference with its sign."""
-    digits = 1 if metric.unit == "%" or abs(metric.value) >= 100 else 3
+    digits = 1 if unit or abs(metric.value) >= 100 else 3
     if metric.low is not None and metric.high is not None and metric.low < metric.high:
         return f"{metric.value:.{digits}f} ({metric.low:.{digits}f} to {metric.high:.{digits}f})"
     sign = "+" if name.startswith(DIFFERENCE) else ""
@@ -128,11 +128,13 @@ def columns(board: Leaderboard) -> list[Column]:
         return f"{entry.length_controlled:.1f}{error}{_marks(notes, _on_length_control(entry))}"
 
     def of_evaluator(name: str) -> Column:
+        # A file of an earlier afarm names no unit: its figures are in that of the others.
+        unit = next((e.metrics[name].unit for e in board.entries if name in e.metrics and e.metrics[name].unit), "")
+
         def cell(entry: Entry) -> str | None:
             metric = entry.metrics.get(name)
-            return None if metric is None else _metric(metric, name) + _marks(notes, _on_metric(entry, name))
+            return None if metric is None else _metric(metric, name, unit) + _marks(notes, _on_metric(entry, name))
 
-        unit = next((entry.metrics[name].unit for entry in board.entries if name in entry.metrics), "")
         return Column(one_line(f"{name}, {unit}" if unit else name), cell, spared=1)
 
     to = next((entry.difference_to for entry in board.entries if entry.difference_to), "")

@@ -6,6 +6,8 @@ Any stands for JSON values: what else a plugin puts there could be written by no
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from functools import cache
 from typing import Any, get_type_hints
@@ -13,7 +15,10 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from afarm.core.errors import require_promise, type_name
+from afarm.core.records import Evaluation
 
+WIN_RATES = ("win_rate", "winrate")
+"""The ends of the names of metrics that are win rates in percent."""
 SHOWN = 80
 """Characters of a wrong value that a message shows."""
 
@@ -43,3 +48,29 @@ def short_repr(value: object) -> str:
     """Show a wrong value in a message, cut after `SHOWN` characters."""
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def require_evaluation(returned: object, name: str, names: Collection[str], system: str, owner: object) -> Evaluation:
+    """Return what evaluator `name` made of `system`, if it is an evaluation under one of its `names`.
+
+    Its metrics are texts, finite numbers or None by name, as JSON has them. Win rates are percentages.
+    """
+    promise = "evaluate must return an afarm.Evaluation"
+    metrics = getattr(returned, "metrics", None)
+    if isinstance(returned, Evaluation):
+        flat = "evaluate must return flat JSON numbers"
+        require_promise(isinstance(metrics, Mapping), "evaluators", name, f"{flat} by name, not {metrics!r:.80}", owner)
+        for metric, value in returned.metrics.items():
+            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            fits = isinstance(metric, str) and (value is None or isinstance(value, str) or number)
+            require_promise(fits, "evaluators", name, f"{flat}: metric {metric!r} is {value!r:.80}", owner)
+            if isinstance(value, int | float) and metric.endswith(WIN_RATES):
+                rate = f"a win rate is in percent: metric {metric!r} is {value!r}"
+                require_promise(0 <= value <= 100, "evaluators", name, rate, owner)
+    require_record(returned, Evaluation, "evaluators", name, promise, owner)
+    assert isinstance(returned, Evaluation)
+    own = f"{promise} of evaluator {' or '.join(map(repr, names))}, not of {returned.evaluator!r}"
+    require_promise(returned.evaluator in names, "evaluators", name, own, owner)
+    right = f"{promise} of system {system!r}, not of {returned.system!r}"
+    require_promise(returned.system == system, "evaluators", name, right, owner)
+    return returned

@@ -47,7 +47,7 @@ def holds_key(text: str) -> bool:
 def without_keys(text: str) -> str:
     """Replace vendors' keys, and in URLs user names, passwords and parameters, which may be keys."""
     named = re.sub(r"(https?:/{1,2})[^\s/@]+@", r"\1[key]@", _KEY.sub("[key]", text))
-    return without_passwords(re.sub(r"(https?:/{1,2}[^\s?#]*)[?#][^\s'\",;)]*", r"\1?[key]", named))
+    return without_passwords(re.sub(r"(https?:/{1,2}[^\s?#]*)[?#][^\s'\",;)]+", r"\1?[key]", named))
 
 
 def without_passwords(text: str) -> str:

@@ -214,9 +214,9 @@ class CompatibleJudge(OpenAIJudge):
             )
         if parts.query or parts.fragment:
             raise JudgeError("the URL of --judge openai-compatible:MODEL@URL must end with its path, such as …/v1")
-        self.vendor_url = url
+        self.vendor_url = url.rstrip("/")
         super().__init__(model, config, context)
-        self.spec = spec
+        self.spec = f"{model}@{self.vendor_url}"
 
     def capabilities_of_model(self) -> Capabilities:
         return Capabilities(chat=True, temperature=True)

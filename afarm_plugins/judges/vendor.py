@@ -372,9 +372,11 @@ class VendorJudge(Judge):
             held = f"set {name} to one that may use {self.model}" if name else "see the settings of the server"
             return f"{self.identity}: the key was refused ({status}: {said}); {held}"
         if status == 404:
+            is_named = self.needs_key or "model" in said.lower()
+            no_api = "" if is_named else ", or this is not where its API is (often …/v1)"
             return (
-                f"{self.identity}: {self.vendor} at {self.base_url} has no model {self.model!r} (any more) ({said}); "
-                "name another with --judge"
+                f"{self.identity}: {self.vendor} at {self.base_url} has no model {self.model!r} (any more){no_api} "
+                f"({said}); name another with --judge"
             )
         if lacks_credit(error):
             return f"{self.identity}: the account has no credit left ({said}); add some, and {GO_ON}"

@@ -382,6 +382,14 @@ def test_nothing_readable_is_told_with_what_it_cost_and_where_to_look(
     look = said.err[said.err.index("afarm ledger") :].split("--export FILE")[1].split()
     assert afarm("ledger", "--export", "all.jsonl", *shlex.split(" ".join(look))).code == 0
     assert Path("all.jsonl").read_text().count("hm") == 6
+    assert "token limit" not in said.err
+
+    async def think(self: CountingJudge, request: ChatRequest) -> Completion:
+        return Completion("", 100, 10, price=0.01, finish_reason="length")
+
+    monkeypatch.setattr(CountingJudge, "complete", think)
+    said = afarm("evaluate", *files, "--output-dir", "others")
+    failed(said, "2 of 2 answers ended at their token limit: does the judge think first (setting effort)?; $0.06 spent")
 
 
 def test_files_that_cannot_be_compared_are_explained(afarm: Afarm, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
@@ -13,9 +14,11 @@ from urllib.parse import unquote
 
 import pytest
 from light_plugin import RAN, WritingJudge
+from rich.console import Console
 from said import Afarm
 
 from afarm.cli.compare import _lay_out
+from afarm.cli.leaderboard import show_board
 from afarm.cli.options import FarmOptions
 from afarm.evaluation.protocol import EvaluationProtocol
 from afarm.leaderboard import Entry, Leaderboard, Metric
@@ -275,6 +278,43 @@ def test_further_win_rates_are_in_percent_and_differences_have_their_errors() ->
     assert shown["Δ reward"] == "+0.390 ± 0.031"
     by_it = columns(Leaderboard(board.protocol, board.entries, order="fitted"))
     assert [column.heading for column in by_it][:3] == ["rank", "system", "fitted, %"]
+
+
+def test_over_seeds_no_figure_and_no_warning_is_lost() -> None:
+    runs = [record("a", seed, 40.0) for seed in (1, 2)]
+    for run, rate in zip(runs, (50.0, 54.0), strict=True):
+        more = {
+            "length_controlled": {"length_controlled_winrate": rate, "lc_standard_error": 3.0, "lc_warning": "few"},
+            "half": {"half_win_rate": rate, "half_win_rate_difference": rate - 50, "half_warning": f"at {rate:g}"},
+        }
+        for name, metrics in more.items():
+            result = {"system": "a", "reference": "sft", "evaluator": name, "metrics": metrics, "needs": ["judgements"]}
+            run["results"].append(result)
+    (entry,) = board_of_systems(runs).entries
+    assert (entry.length_controlled, entry.length_controlled_error) == (52.0, pytest.approx(2.0))
+    assert entry.length_controlled_warning == "few"
+    assert entry.metrics == {"Δ half": Metric(2.0, pytest.approx(2.0), flag="at 50; at 54", unit="%")}
+    shown = {column.heading: column.cell(entry) for column in columns(Leaderboard(EvaluationProtocol(), (entry,)))}
+    assert (shown["Δ half, %"], shown["LC, %"]) == ("+2.0 ± 2.0 [2]", "52.0 ± 2.0 [1]")
+    (single,) = board_of_systems(runs[:1]).entries
+    assert single.metrics["Δ half"].flag == "at 50"
+    del runs[1]["results"][-2]
+    assert board_of_systems(runs).entries[0].length_controlled is None
+
+
+def test_a_method_with_fewer_seeds_than_the_others_is_said_to_have_them() -> None:
+    board = board_of_systems([record("a", seed, 40.0 + seed) for seed in (1, 2, 3)] + [record("b", 1, 60.0)])
+    assert board.note.endswith("standard errors; b has 1 of them and errors over instructions.")
+    board = board_of_systems([*(record("a", seed, 40.0) for seed in (1, 2, 3)), record("b", 1, 1.0), record("b", 2, 2)])
+    assert board.note.endswith("standard errors; b has 2 of them.")
+
+
+def test_on_a_terminal_that_rich_does_not_know_no_figure_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    name, screen = "a_method_with_a_name_that_leaves_no_room_for_its_figures_on_eighty_columns", io.StringIO()
+    board = Leaderboard(EvaluationProtocol(), (Entry(name, 60.0, 1.2, rank=1),))
+    show_board(Console(file=screen, force_terminal=True), board)
+    assert f"1st    {name}    60.0 ± 1.2" in screen.getvalue()
 
 
 def test_the_judge_s_taste_is_the_mean_over_seeds_and_flags_are_those_of_any() -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
-from light_plugin import CountingJudge
+from light_plugin import CountingJudge, WordsSaid
 from said import Afarm
 
+from afarm.core.interfaces import EvaluationInputs
 from afarm.core.judge import ChatRequest, Completion, Price
+from afarm.core.records import Evaluation
 from afarm.testing import render
 
 LIGHT = ["--recipe", "light.yaml"]
@@ -48,6 +52,27 @@ def test_judgements_are_read_for_ranks(afarm: Afarm, runs: Path) -> None:
     found = afarm("leaderboard", "--evaluator", "bradley_terry", "--json")
     assert found.code == 0, found.err
     assert json.loads(found.out)["boards"][0]["entries"][0]["metrics"]["bradley_terry"] is not None
+
+
+def test_an_evaluator_is_held_to_its_promise_and_one_without_a_figure_says_why(
+    afarm: Afarm, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_system: dict[str, dict[str, Any]] = {
+        "metric 'words_said' is nan": {"words_said": math.nan},
+        "a win rate is in percent: metric 'words_win_rate' is 180": {"words_win_rate": 180},
+        "gave no figure of any system: too few words": {"words_said": None, "words_said_warning": "too few words"},
+        "must return an afarm.Evaluation": {},
+    }
+    for problem, metrics in of_system.items():
+
+        def evaluate(self: WordsSaid, inputs: EvaluationInputs, made: dict[str, Any] = metrics) -> Any:
+            return Evaluation("words_said", inputs.system, made) if made else made
+
+        monkeypatch.setattr(WordsSaid, "evaluate", evaluate)
+        said = afarm("leaderboard", "--evaluator", "words_said")
+        assert said.code == 1
+        assert problem in " ".join(said.err.split())
+        assert "no judgements" not in said.err
 
 
 def test_each_format_is_written(afarm: Afarm, runs: Path) -> None:

@@ -40,6 +40,13 @@ check_annotator(Impatient(JudgingConfig(both_orders=True, votes=3)))
 """
 
 
+EVALUATE = """
+from afarm.testing import check_evaluator
+from terse import Terse
+check_evaluator(Terse())
+"""
+
+
 @pytest.fixture
 def shown(tmp_path: Path) -> Path:
     """A folder with every file that the page shows: the code blocks that open with `# name`."""
@@ -76,6 +83,25 @@ def test_the_method_keeps_a_methods_promises(shown: Path) -> None:
     python("-c", TRAIN, where=shown)
     code = DISCOVER.format(name="self_imitation", value="self_imitation", group=GROUP)
     assert python("-c", code, where=shown).split() == ["self_imitation"]
+
+
+def test_the_evaluator_keeps_an_evaluators_promises(shown: Path) -> None:
+    python("-c", EVALUATE, where=shown)
+    code = DISCOVER.format(name="terse", value="terse", group=GROUP)
+    assert python("-c", code, where=shown).split() == ["terse"]
+
+
+def test_all_of_them_are_planned_by_the_command(shown: Path) -> None:
+    metadata = shown / "shown-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Name: shown\nVersion: 1.0\n")
+    points = "".join(f"{name} = {name}\n" for name in ("self_imitation", "impatient", "terse"))
+    (metadata / "entry_points.txt").write_text(f"[{GROUP}]\n{points}")
+    chosen = ["--method", "self_imitation", "--annotator", "impatient", "--judge", "offline"]
+    plan = python(
+        "-m", "afarm", "run", *chosen, "--set", "evaluate.evaluators=[win_rate,terse]", "--dry-run", where=shown
+    )
+    assert "train self_imitation" in plan
 
 
 def test_the_annotator_that_asks_keeps_an_annotators_promises(shown: Path) -> None:

@@ -182,6 +182,11 @@ BROKEN = {
         good("broken").replace('"broken_classes:Mine"', "None"),
         "register_annotators: register('mine', …): the target must be a class or 'package.module:Class', not None",
     ),
+    "a target without a class": (
+        good("broken").replace('"broken_classes:Mine"', '"broken_classes.Mine"'),
+        "the target must be a class or 'package.module:Class', not 'broken_classes.Mine'",
+    ),
+    "a name with a line break": (good("broken", "mi\\nne"), "'mi\\nne' is no component name"),
     "a target that is an object": (good("broken").replace('"broken_classes:Mine"', "MyConfig()"), "not MyConfig("),
     "a config that is no class": (
         good("broken").replace("config=MyConfig", "config=MyConfig()"),
@@ -426,7 +431,6 @@ def test_two_plugins_of_one_package_may_not_share_a_name(publish: Publish) -> No
     [
         ("torch_that_is_missing.models:Mine", "needs 'torch_that_is_missing', which is not installed"),
         ("my_farm:NoSuchClass", "cannot be loaded from 'my_farm:NoSuchClass'"),
-        ("my_farm", "cannot be loaded from 'my_farm'"),
     ],
 )
 def test_a_target_that_is_not_there_says_whose_it_is(target: str, message: str, publish: Publish) -> None:

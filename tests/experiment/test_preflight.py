@@ -9,14 +9,18 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import numpy as np
 import pytest
 from light_farm import Make, light_farm, light_plugins
-from light_plugin import RAN, Numbers, WordReward
+from light_plugin import RAN, Nudge, Numbers, WordPolicy, WordReward, WordsSaid
 
+from afarm.core.config import Config, setting
 from afarm.core.errors import ConfigError, DataError, ModelError
+from afarm.core.plugins import Plugins
 from afarm.core.records import Output
+from afarm.core.registry import Component
 from afarm.experiment.dry_run import plan_run
 from afarm.experiment.farm import Farm
 from afarm.storage.gguf import require_whole
@@ -40,6 +44,47 @@ def test_wrong_settings_names_and_needs_are_reported_at_once(tmp_path: Path) -> 
     for said in ("nudge.skil", "'word'", "'counting'", "needs 'reward_modell'", "'reward_model'"):
         assert said in "\n".join(found)
     assert len(found) == 4
+
+
+class MustBeGiven(Config):
+    skill: float = setting(..., "a setting without a default", ge=0)
+
+
+def with_required_settings(**components: tuple[str, type]) -> Plugins:
+    """The light plugins, and one component of each kind that is named, with a setting that must be given."""
+    found = light_plugins()
+    for name, (kind, cls) in components.items():
+        found.registry.register(Component(kind, name, "afarm-x", "x:must", cls, MustBeGiven))
+    return found
+
+
+def test_a_required_setting_that_is_not_given_is_named_with_the_option_that_gives_it(tmp_path: Path) -> None:
+    recipe, out = str(light_farm(tmp_path).workspace.settings.recipe), tmp_path / "out"
+    plugins = with_required_settings(must=("methods", Nudge), counted=("evaluators", WordsSaid))
+    model = f"model={tmp_path / 'base'}"
+    settings = [model, "evaluate.evaluators=[win_rate,counted]"]
+    with pytest.raises(ConfigError) as caught:
+        Farm(recipe, settings=settings, plugins=plugins, method="must", output_dir=out)
+    assert [problem.split(": ", 1)[0] for problem in caught.value.problems] == ["must.skill", "counted.skill"]
+    assert all(f"--set {name}.skill=…" in str(caught.value) for name in ("must", "counted"))
+    with pytest.raises(ConfigError, match=r"must\.skill: must be a number .* *$") as caught:
+        Farm(recipe, settings=[model, "must.skill=much"], plugins=plugins, method="must", output_dir=out)
+    assert len(caught.value.problems) == 1
+    Farm(recipe, settings=[model, "must.skill=1"], plugins=plugins, method="must", output_dir=out).close()
+    assert RAN == []
+
+
+def test_a_method_that_keeps_its_settings_to_itself_is_planned_and_trains(
+    farm: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def own(self: Nudge, config: Any = None) -> None:
+        self.mine = config
+
+    monkeypatch.setattr(Nudge, "__init__", own)
+    monkeypatch.setattr(Nudge, "train", lambda self, inputs, context: WordPolicy(self.mine.skill))
+    opened = farm("nudge.skill=0.75")
+    assert "train nudge" in [stage.label for stage in plan_run(opened.workspace, "nudge")]
+    assert opened.evaluate("nudge").win_rate > 50
 
 
 def test_everything_that_only_a_look_at_the_machine_can_tell_is_reported_beside_them(tmp_path: Path) -> None:

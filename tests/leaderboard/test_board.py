@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,30 @@ def test_json_is_read_again_as_it_was_written(tmp_path: Path) -> None:
     (tmp_path / "board.json").write_text(as_json([board]))
     (again,), _ = read_boards([tmp_path / "board.json"])
     assert again == board
+
+
+@pytest.mark.parametrize(
+    ("metric", "problem"),
+    [
+        ({"value": 5, "unit": 5}, "field 'unit' must be '%' or empty, not 5"),
+        ({"value": 5, "unit": ["%"]}, "field 'unit' must be '%' or empty"),
+        ({"value": 250, "unit": "%"}, "field 'value' must lie between 0 and 100, and is 250"),
+    ],
+)
+def test_a_unit_is_percent_or_none(tmp_path: Path, metric: dict[str, Any], problem: str) -> None:
+    rows = json.loads(as_json([full_board()]))
+    rows["boards"][0]["entries"][0]["metrics"]["half"] = metric
+    (tmp_path / "board.json").write_text(json.dumps(rows))
+    with pytest.raises(DataError, match=re.escape(problem)):
+        read_boards([tmp_path / "board.json"])
+
+
+def test_a_figure_of_an_older_file_is_shown_in_the_unit_of_the_others() -> None:
+    entries = [
+        Entry(name, 5.0, metrics={"half": Metric(50.0, 2.0, unit=unit)}) for name, unit in (("a", ""), ("b", "%"))
+    ]
+    (column,) = [c for c in columns(Leaderboard(ONE, tuple(entries))) if c.heading == "half, %"]
+    assert [column.cell(entry) for entry in entries] == ["50.0 ± 2.0"] * 2
 
 
 def test_csv_is_read_again_as_it_was_written_in_the_columns_of_alpaca_eval(tmp_path: Path) -> None:

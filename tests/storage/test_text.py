@@ -16,6 +16,7 @@ from afarm.storage.text import without_keys
         ("gsk_" + "a1B2c3" * 8, "[key]"),
         ("https:/u:secret@h/x.json", "https:/[key]@h/x.json"),
         ("https://u:secret@h/x.json?a=b", "https://[key]@h/x.json?[key]"),
+        ("at https://h/x?key=secret, or not", "at https://h/x?[key], or not"),
     ],
 )
 def test_keys_are_hidden(text: str, shown: str) -> None:
@@ -27,6 +28,8 @@ def test_keys_are_hidden(text: str, shown: str) -> None:
     [
         "task-2024abcdefghijklmnop",
         "sk-SK",
+        "Did you mean 'http://h/v1'?",
+        "is it https://h/v1? or http://h/v2#",
         "sk-learn-models/of-2024-and-later.json",
         "http://h/v1/0123456789abcdef0123456789abcdef/gpt-4o-2024-08-06",
         "hf:owner/hf_models_of_2024_and_of_later_years",

@@ -326,6 +326,15 @@ def test_a_model_that_is_gone_stops_at_once_and_names_model_and_setting(server: 
     assert len(server.asked) == 1
 
 
+def test_a_server_without_such_a_page_may_have_its_api_elsewhere(server: WireServer) -> None:
+    elsewhere = "or this is not where its API is (often …/v1)"
+    server.script(Status(404, "Not Found"))
+    assert elsewhere in refused(make("openai-compatible", server))
+    named = make("openai-compatible", server)
+    server.script(Status(404, f"model {named.model} not found"))
+    assert elsewhere not in refused(named)
+
+
 def test_a_bad_request_says_what_the_vendor_says_and_which_setting_mends_it(
     server: WireServer, judge: VendorJudge
 ) -> None:

@@ -8,15 +8,17 @@ from pathlib import Path
 
 import bpe_openai
 import pytest
-from wire_judges import KEY, MODELS, PRICE, WORTH, ask, chat, make
+from wire_judges import KEY, MODELS, PLUGINS, PRICE, WORTH, ask, chat, make
 from wire_server import Body, WireServer, completion, message
 
+from afarm import BuildContext
 from afarm.cli import main
 from afarm.core.errors import JudgeError
 from afarm.core.judge import Capabilities, ChatRequest, Tool
 from afarm.core.records import Message
 from afarm.judging import unsupported
 from afarm.testing import check_judge
+from afarm_plugins.judges.openai_judge import CompatibleJudge
 
 VENDORS = list(MODELS)
 VERDICT = {"type": "object", "properties": {"better": {"type": "string"}}, "required": ["better"]}
@@ -64,6 +66,13 @@ def test_a_compatible_server_gets_the_older_name_of_the_limit_and_no_key(server:
     [sent] = server.asked
     assert sent.body == {"model": "llama3:8b", "messages": [{"role": "user", "content": "Hello."}], "max_tokens": 20}
     assert KEY not in str(sent.headers)
+
+
+def test_a_server_is_the_same_judge_with_a_slash_after_its_url() -> None:
+    config, context = PLUGINS.get("judges", "openai-compatible").settings({}), BuildContext(reward_model=print)
+    judges = [CompatibleJudge(f"m@http://127.0.0.1:9/v1{end}", config, context) for end in ("", "/")]
+    assert [judge.identity for judge in judges] == ["openai-compatible:m@http://127.0.0.1:9/v1"] * 2
+    assert len({judge.base_url for judge in judges}) == 1
 
 
 def test_a_compatible_server_is_not_told_what_the_environment_says_about_openai(
