@@ -35,7 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
     parser.add_argument("--data", required=True)
-    parser.add_argument("--methods", nargs="+", default=["best_of_n", "ppo", "dpo", "expert_iteration"])
+    parser.add_argument("--methods", nargs="+", default=["best_of_n", "ppo", "dpo", "quark", "expert_iteration"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[42])
     parser.add_argument("--second", nargs="+", default=[], metavar="DIR")
     parser.add_argument("--encoder", metavar="DIR")
