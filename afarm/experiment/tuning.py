@@ -355,7 +355,7 @@ class Search:
                 why = "; ".join(warnings(evaluation.metrics).values())
                 raise DataError(f"evaluator {self.by} gave no figure of what {method} made{why and f': {why}'}")
         chosen = mains.pop(self.by)
-        if not chosen.is_win_rate or not 0 <= chosen.value <= 100:
+        if not chosen.is_win_rate:
             given = f"this evaluator gives {chosen.name} {chosen.value:g}"
             raise NoWinRate(f"--by {self.by}: settings are chosen by a win rate in percent, and {given}")
         figures = {name: value for name, value in headline(result, trained).items() if name not in NOT_SHOWN}

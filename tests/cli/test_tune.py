@@ -268,7 +268,7 @@ def test_what_gives_no_win_rate_chooses_no_settings(afarm: Afarm, monkeypatch: p
     errors = [trial["error"] for trial in nothing.json["trials"]["nudge"]]
     assert errors == ["evaluator words_said gave no figure of what nudge made: too few"] * 2
     metrics["a_win_rate"] = 101
-    assert "this evaluator gives a_win_rate 101" in " ".join(afarm(*by_words, "--output-dir", "more").err.split())
+    assert "metric 'a_win_rate' is 101" in " ".join(afarm(*by_words, "--output-dir", "more").err.split())
 
 
 def test_trials_are_paired_by_the_instructions_that_all_of_them_have() -> None:
