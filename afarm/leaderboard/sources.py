@@ -111,6 +111,8 @@ def _shared_boards(path: Path) -> list[Leaderboard]:
         shared = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise DataError(f"{path}: not valid JSON: {error}") from error
+    if isinstance(shared.get("standings"), list):
+        raise DataError(f"{path}: `afarm compare` wrote it: name the directory of its runs, which has them all")
     if not isinstance(shared.get("boards"), list):
         raise DataError(f"{path}: holds no boards: `afarm leaderboard --format json --output FILE` writes such a file")
     return [Leaderboard.from_row(row, f"{path}: board {number}") for number, row in enumerate(shared["boards"])]

@@ -405,6 +405,7 @@ def test_alpaca_eval_s_leaderboards_are_imported(tmp_path: Path) -> None:
         ("a.csv", ',win_rate\nx,5\n"y,5\nz,5\n', "row 1: not valid CSV: unexpected end of data (is a quotation mark"),
         ("a.csv", ",win_rate\n", "no rows"),
         ("a.json", '{"boards": 3}', "holds no boards"),
+        ("a.json", '{"standings": []}', "`afarm compare` wrote it: name the directory of its runs"),
         ("a.json", '{"boards": [{}]}', "board 0: must hold a list of entries"),
         ("a.json", '{"boards": [{"entries": [{"win_rate": 1}]}]}', "entry 0: field 'system' must be text"),
         ("a.json", '{"boards": [{"entries": [{"system": "x", "win_rate": true}]}]}', "must be a number, not True"),
