@@ -189,6 +189,14 @@ def looks_at_all_systems(name: str) -> bool:
         return False
 
 
+def _own_names(name: str) -> list[str]:
+    """Return the names under which the class of an evaluator is registered: it may give its results any of them."""
+    plugins = discover(check_configs=False)
+    own = plugins.get("evaluators", name)
+    same = (c for c in plugins.registry if (c.kind, c.target) == (own.kind, own.target))
+    return list(dict.fromkeys(called for c in same for called in (c.name, c.full_name)))
+
+
 def _evaluator(name: str) -> Evaluator:
     component = discover(check_configs=False).get("evaluators", name)
     build = component.load()
@@ -207,8 +215,7 @@ def _evaluator(name: str) -> Evaluator:
 def _with_metrics_of_each(board: Leaderboard, name: str, with_texts: Mapping[tuple[str, str], Path]) -> Leaderboard:
     """Add the metric of an evaluator of one system to each entry that has judgements."""
     evaluator, entries = _evaluator(name), []
-    component = discover(check_configs=False).get("evaluators", name)
-    own_names, looked_at, why = (component.name, component.full_name), 0, dict[str, str]()
+    own_names, looked_at, why = _own_names(name), 0, dict[str, str]()
     if lacking := sorted(evaluator.needs - {"judgements", "ratings"}):
         raise DataError(f"evaluator {name!r} needs {', '.join(lacking)}: evaluate a method with it")
     for entry in board.entries:
