@@ -190,7 +190,7 @@ def looks_at_all_systems(name: str) -> bool:
 
 
 def _own_names(name: str) -> list[str]:
-    """Return the names under which the class of an evaluator is registered: it may give its results any of them."""
+    """Return the names that the class of an evaluator may give its results: all that it is registered by."""
     plugins = discover(check_configs=False)
     own = plugins.get("evaluators", name)
     same = (c for c in plugins.registry if (c.kind, c.target) == (own.kind, own.target))
