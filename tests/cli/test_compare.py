@@ -256,12 +256,14 @@ def record(system: str, seed: int, win_rate: float, **figures: float) -> RunReco
 
 
 def test_standings_are_of_the_first_reference_and_of_what_every_seed_has() -> None:
-    best, worse = board_of_systems(
+    board = board_of_systems(
         [record("a", 1, 40.0, gold=1.0, reward=2.0), record("a", 2, 50.0, gold=3.0), record("b", 1, 60.0)]
-    ).entries
+    )
+    best, worse = board.entries
     assert (best.system, best.win_rate, best.standard_error, best.seeds) == ("b", 60.0, 1.5, (1,))
     assert (worse.win_rate, worse.standard_error) == (45.0, pytest.approx(5.0))
     assert worse.metrics == {"Δ gold": Metric(2.0, pytest.approx(1.0))}
+    assert board.note.endswith(" No Δ reward of a: not every seed has one.")
     assert worse.seconds == 4.0
 
 
