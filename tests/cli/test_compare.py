@@ -313,6 +313,7 @@ def test_a_method_with_fewer_seeds_than_the_others_is_said_to_have_them() -> Non
 
 def test_on_a_terminal_that_rich_does_not_know_no_figure_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes any file for a terminal then
     name, screen = "a_method_with_a_name_that_leaves_no_room_for_its_figures_on_eighty_columns", io.StringIO()
     board = Leaderboard(EvaluationProtocol(), (Entry(name, 60.0, 1.2, rank=1),))
     show_board(Console(file=screen, force_terminal=True), board)
