@@ -87,8 +87,9 @@ def figures(farm: Farm, methods: Sequence[str], judges: Sequence[str], encoder: 
 def differences(systems: Mapping[str, Mapping[str, float]]) -> list[str]:
     """The difference of each two systems in points, paired by instruction, with p adjusted for all of them (Holm)."""
     pairs = list(combinations(systems, 2))
-    found = [paired_difference(list(systems[one].values()), list(systems[other].values())) for one, other in pairs]
-    adjusted = holm([gap.p_value or 1.0 for gap in found])
+    table = {name: [values[asked] for asked in next(iter(systems.values()))] for name, values in systems.items()}
+    found = [paired_difference(table[one], table[other]) for one, other in pairs]
+    adjusted = holm([1.0 if gap.p_value is None else gap.p_value for gap in found])
     return [
         f"{one} less {other}: {gap.value:+.1f} ± {gap.error or 0.0:.1f}, p {p:.2g}"
         for (one, other), gap, p in zip(pairs, found, adjusted, strict=True)

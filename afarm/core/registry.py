@@ -92,7 +92,7 @@ class Registry:
         """Add a component. Raises `PluginError` if its package has one of that name, or the name is malformed."""
         name = component.name
         if not name.isprintable() or not name or "/" in name or ":" in name or name != name.strip():
-            raise PluginError(f"{name!r} is no component name: it must be text without '/', ':' or outer spaces")
+            raise PluginError(f"{name!r} is no component name: it must be one line without '/', ':' or outer spaces")
         taken = self._components[component.kind].get(component.full_name)
         if taken is not None:
             raise PluginError(

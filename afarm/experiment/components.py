@@ -233,9 +233,7 @@ class Components:
         evaluator, component = self.evaluator(name), self.component("evaluators", name)
         with attributed_to("evaluators", name, evaluator):
             returned = evaluator.evaluate(inputs)
-        same = (c for c in self.plugins.registry if (c.kind, c.target) == (component.kind, component.target))
-        names = [other for c in same for other in dict.fromkeys([c.name, c.full_name])]
-        return require_evaluation(returned, name, names, inputs.system, evaluator)
+        return require_evaluation(returned, name, self.plugins.registry, component, inputs.system, evaluator)
 
     def reward_model_class(self, name: str) -> type[RewardModel]:
         loaded: type[RewardModel] = self.component("reward_models", name).load()

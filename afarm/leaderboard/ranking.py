@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from afarm.core.errors import AfarmError, DataError, attributed_to
 from afarm.core.interfaces import EvaluationInputs, Evaluator
 from afarm.core.plugins import discover
-from afarm.core.records import Instruction, JudgedPair, Row
+from afarm.core.records import Evaluation, Instruction, JudgedPair, Row
 from afarm.evaluation.annotation_files import RowSink, annotated_systems
 from afarm.evaluation.metrics import finite_number, main_metric, warnings
 from afarm.evaluation.spilled_rows import SpillToDisk, stored_inputs
@@ -189,14 +189,6 @@ def looks_at_all_systems(name: str) -> bool:
         return False
 
 
-def _own_names(name: str) -> list[str]:
-    """Return the names that the class of an evaluator may give its results: all that it is registered by."""
-    plugins = discover(check_configs=False)
-    own = plugins.get("evaluators", name)
-    same = (c for c in plugins.registry if (c.kind, c.target) == (own.kind, own.target))
-    return list(dict.fromkeys(called for c in same for called in (c.name, c.full_name)))
-
-
 def _evaluator(name: str) -> Evaluator:
     component = discover(check_configs=False).get("evaluators", name)
     build = component.load()
@@ -214,8 +206,9 @@ def _evaluator(name: str) -> Evaluator:
 
 def _with_metrics_of_each(board: Leaderboard, name: str, with_texts: Mapping[tuple[str, str], Path]) -> Leaderboard:
     """Add the metric of an evaluator of one system to each entry that has judgements."""
-    evaluator, entries = _evaluator(name), []
-    own_names, looked_at, why = _own_names(name), 0, dict[str, str]()
+    evaluator, plugins = _evaluator(name), discover(check_configs=False)
+    component, entries = plugins.get("evaluators", name), []
+    made: list[Evaluation] = []
     if lacking := sorted(evaluator.needs - {"judgements", "ratings"}):
         raise DataError(f"evaluator {name!r} needs {', '.join(lacking)}: evaluate a method with it")
     for entry in board.entries:
@@ -224,15 +217,14 @@ def _with_metrics_of_each(board: Leaderboard, name: str, with_texts: Mapping[tup
         if judged:
             with attributed_to("evaluators", name, evaluator):
                 returned = evaluator.evaluate(stored_inputs(entry.system, judged))
-            evaluated = require_evaluation(returned, name, own_names, entry.system, evaluator)
-            why |= warnings(evaluated.metrics)
-            entry = _with_main_metric(entry, name, evaluated.metrics)
-            looked_at += 1
+            made.append(require_evaluation(returned, name, plugins.registry, component, entry.system, evaluator))
+            entry = _with_main_metric(entry, name, made[-1].metrics)
         entries.append(entry)
-    if not looked_at:
+    if not made:
         _refuse(board, name)
     if not any(entry.figure(name) is not None for entry in entries):
-        says = "".join(f": {text}" for text in dict.fromkeys(why.values()))
+        why = dict.fromkeys(text for evaluation in made for text in warnings(evaluation.metrics).values())
+        says = "".join(f": {text}" for text in why)
         raise DataError(f"{board.heading}: evaluator {name!r} gave no figure of any system{says}")
     return replace(board, entries=tuple(entries))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import cache
 from typing import Any, get_type_hints
@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from afarm.core.errors import require_promise, type_name
 from afarm.core.records import Evaluation
+from afarm.core.registry import Component
 
 WIN_RATES = ("win_rate", "winrate")
 """The ends of the names of metrics that are win rates in percent."""
@@ -50,10 +51,13 @@ def short_repr(value: object) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
-def require_evaluation(returned: object, name: str, names: Collection[str], system: str, owner: object) -> Evaluation:
-    """Return what evaluator `name` made of `system`, if it is an evaluation under one of its `names`.
+def require_evaluation(
+    returned: object, name: str, registered: Iterable[Component], component: Component, system: str, owner: object
+) -> Evaluation:
+    """Return what evaluator `name`, a `component`, made of `system`, if it is an evaluation of that.
 
-    Its metrics are texts, finite numbers or None by name, as JSON has them. Win rates are percentages.
+    It bears any name under which its class is `registered`. Its metrics are texts, finite numbers or None by name, as
+    JSON has them. Win rates are percentages.
     """
     promise = "evaluate must return an afarm.Evaluation"
     metrics = getattr(returned, "metrics", None)
@@ -69,6 +73,8 @@ def require_evaluation(returned: object, name: str, names: Collection[str], syst
                 require_promise(0 <= value <= 100, "evaluators", name, rate, owner)
     require_record(returned, Evaluation, "evaluators", name, promise, owner)
     assert isinstance(returned, Evaluation)
+    same = (c for c in registered if (c.kind, c.target) == (component.kind, component.target))
+    names = [called for c in same for called in dict.fromkeys([c.name, c.full_name])]
     own = f"{promise} of evaluator {' or '.join(map(repr, names))}, not of {returned.evaluator!r}"
     require_promise(returned.evaluator in names, "evaluators", name, own, owner)
     right = f"{promise} of system {system!r}, not of {returned.system!r}"
