@@ -8,9 +8,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from afarm.analysis.agreement import AnnotatorReport, compare_annotators
-    from afarm.analysis.labels import HUMANS, Label, member_family, read_labels, to_label, with_prices
-    from afarm.comparison.compare import compare_outputs
     from afarm.core import seeding
     from afarm.core.config import (
         CheckpointChoice,
@@ -75,11 +72,12 @@ if TYPE_CHECKING:
         Sample,
         Score,
     )
+    from afarm.evaluation.agreement import AnnotatorReport, compare_annotators
+    from afarm.evaluation.labels import HUMANS, Label, member_family, read_labels, to_label, with_prices
     from afarm.evaluation.metrics import NORMAL_95, Estimate, standard_error
+    from afarm.experiment.comparison.compare import compare_outputs
     from afarm.experiment.farm import Farm
-    from afarm.experiment.result import Result
-    from afarm.experiment.setting_errors import explain_validation_error
-    from afarm.launching.launcher import (
+    from afarm.experiment.launching.launcher import (
         Execute,
         FarmSpec,
         Launcher,
@@ -89,7 +87,9 @@ if TYPE_CHECKING:
         TaskEvent,
         Tell,
     )
-    from afarm.launching.schedule import Schedule
+    from afarm.experiment.launching.schedule import Schedule
+    from afarm.experiment.result import Result
+    from afarm.experiment.setting_errors import explain_validation_error
     from afarm.storage.annotations import read_annotations
     from afarm.storage.conversations import with_turns
     from afarm.storage.hub import is_on_hub, load_from_hub
@@ -134,14 +134,14 @@ if TYPE_CHECKING:
     __version__: str
 
 _ON_FIRST_USE = {
-    "AnnotatorReport": "analysis.agreement",
-    "compare_annotators": "analysis.agreement",
-    "HUMANS": "analysis.labels",
-    "Label": "analysis.labels",
-    "member_family": "analysis.labels",
-    "to_label": "analysis.labels",
-    "read_labels": "analysis.labels",
-    "with_prices": "analysis.labels",
+    "AnnotatorReport": "evaluation.agreement",
+    "compare_annotators": "evaluation.agreement",
+    "HUMANS": "evaluation.labels",
+    "Label": "evaluation.labels",
+    "member_family": "evaluation.labels",
+    "to_label": "evaluation.labels",
+    "read_labels": "evaluation.labels",
+    "with_prices": "evaluation.labels",
     "Estimate": "evaluation.metrics",
     "NORMAL_95": "evaluation.metrics",
     "AfarmError": "core.errors",
@@ -201,7 +201,7 @@ _ON_FIRST_USE = {
     "TrainerConfig": "core.config",
     "TrainingError": "core.errors",
     "Unusable": "storage.preference_files",
-    "compare_outputs": "comparison.compare",
+    "compare_outputs": "experiment.comparison.compare",
     "did_you_mean": "core.errors",
     "explain_validation_error": "experiment.setting_errors",
     "foreign_templates": "storage.prompt_templates",
@@ -228,15 +228,15 @@ _ON_FIRST_USE = {
     "why_no_file": "storage.rows",
     "with_turns": "storage.conversations",
     "write_rows": "storage.rows",
-    "Execute": "launching.launcher",
-    "FarmSpec": "launching.launcher",
-    "Launcher": "launching.launcher",
-    "Needs": "launching.launcher",
-    "Outcome": "launching.launcher",
-    "StageTask": "launching.launcher",
-    "TaskEvent": "launching.launcher",
-    "Tell": "launching.launcher",
-    "Schedule": "launching.schedule",
+    "Execute": "experiment.launching.launcher",
+    "FarmSpec": "experiment.launching.launcher",
+    "Launcher": "experiment.launching.launcher",
+    "Needs": "experiment.launching.launcher",
+    "Outcome": "experiment.launching.launcher",
+    "StageTask": "experiment.launching.launcher",
+    "TaskEvent": "experiment.launching.launcher",
+    "Tell": "experiment.launching.launcher",
+    "Schedule": "experiment.launching.schedule",
     "Findings": "studies.study",
     "FinishedRun": "studies.study",
     "Bounded": "studies.study",

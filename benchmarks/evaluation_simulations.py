@@ -2,7 +2,7 @@
 
 Draws data whose truth is known, many times over, and counts how often what afarm says of it is right; writes the tables
 into docs/notes/statistics.md, between markers. Minutes on one core; `--runs 100` for a rough look, `--only ranks` for
-one part. Small versions are in tests/statistics.
+one part. Small versions are in tests/evaluation/statistics.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import kendalltau, pearsonr, spearmanr
 
-from afarm.statistics import (
+from afarm.evaluation.statistics import (
     IntervalEstimate,
     bootstrap,
     correlation,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from afarm import Farm, Result
 from afarm.evaluation.metrics import main_metric
-from afarm.statistics import correlation, paired_differences
+from afarm.evaluation.statistics import correlation, paired_differences
 from benchmarks import toy_studies
 from benchmarks.label_quality import label_accuracy, mean_gold, reward_accuracy
 from benchmarks.learning_curve import PAIRS, measure_at
@@ -175,7 +175,7 @@ def _order_line(rates: Figures) -> str:
 
 def _ours_and_theirs(rates: Figures) -> tuple[dict[str, float], dict[str, float]]:
     """Return the mean win rates over seeds, and Table 2's of the systems that stand for them."""
-    boards = json.loads((resources.files("afarm.leaderboard") / "paper.json").read_text("utf-8"))["boards"]
+    boards = json.loads((resources.files("afarm.evaluation.boards") / "paper.json").read_text("utf-8"))["boards"]
     published = {entry["system"]: float(entry["win_rate"]) for entry in boards[0]["entries"]}
     ours = {name: statistics.fmean(values) for name, values in rates.items()}
     return ours, {name: published[PAPER[name]] for name in ours}

@@ -250,10 +250,10 @@ may change without notice.
 DOORS = ("afarm", "afarm.judging", "afarm.backend", "afarm.testing", "afarm.cli.options")
 
 PROVISIONAL = (
-    "afarm.launching.launcher",
-    "afarm.launching.schedule",
-    "afarm.analysis.agreement",
-    "afarm.analysis.labels",
+    "afarm.experiment.launching.launcher",
+    "afarm.experiment.launching.schedule",
+    "afarm.evaluation.agreement",
+    "afarm.evaluation.labels",
     "afarm.studies.estimates",
     "afarm.studies.study",
     "afarm.backend.on_policy",

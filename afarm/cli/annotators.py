@@ -18,7 +18,8 @@ from afarm.storage.text import markup, one_line
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from afarm.analysis import AnnotatorReport, Label, Profile
+    from afarm.evaluation.agreement import AnnotatorReport, Profile
+    from afarm.evaluation.labels import Label
     from afarm.evaluation.metrics import Estimate
 
 Column = tuple[str, "Callable[[Profile], Estimate | None]", str]
@@ -84,11 +85,12 @@ def compare_labels(
     as_json: Json = False,
 ) -> None:
     """Compare annotators: agreement with people and each other, bias, variance, price, what they prefer."""
-    from afarm import analysis
+    from afarm.evaluation.agreement import compare_annotators
+    from afarm.evaluation.labels import read_labels
 
     families = _families(family or [])
-    labels = analysis.read_labels(files, humans or [], by_member, by_file, scale)
-    comparison = analysis.compare_annotators(_with_prices(labels, ledger or output_dir / "ledger.sqlite"), families)
+    labels = read_labels(files, humans or [], by_member, by_file, scale)
+    comparison = compare_annotators(_with_prices(labels, ledger or output_dir / "ledger.sqlite"), families)
     if html is not None:
         from afarm.report.annotators_page import write
 
@@ -112,7 +114,7 @@ def _families(given: Sequence[str]) -> dict[str, str]:
 
 def _with_prices(labels: dict[str, list[Label]], place: Path | str) -> dict[str, list[Label]]:
     """Add prices from the ledger at `place` to afarm's own labels."""
-    from afarm.analysis.labels import with_prices
+    from afarm.evaluation.labels import with_prices
     from afarm.judging.database import is_there
     from afarm.judging.ledger import Ledger
 

@@ -29,9 +29,9 @@ from afarm.storage.text import markup
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from afarm.evaluation.boards import Leaderboard
     from afarm.experiment.dry_run import PlannedStage
     from afarm.experiment.workspace import Workspace
-    from afarm.leaderboard import Leaderboard
     from afarm.storage.runs import RunRecord
 
 ALL = "all"
@@ -61,9 +61,9 @@ def compare(
     dry_run: DryRun = False,
 ) -> None:
     """Run several methods on the same samples, preferences and reward model, and rank them."""
+    from afarm.evaluation.boards.from_runs import board_of_systems
     from afarm.experiment.farm import Farm
     from afarm.experiment.method_comparison import account_of, run_each
-    from afarm.leaderboard.from_runs import board_of_systems
     from afarm.storage.runs import RunRecord
 
     started = time.time()
@@ -226,7 +226,7 @@ def _planned(laid_out: Sequence[tuple[str, Workspace]]) -> list[PlannedStage]:
 
 def _standings(board: Leaderboard) -> list[Row]:
     """The entries as rows of JSON, each with its reference and its differences from that."""
-    from afarm.leaderboard.board import DIFFERENCE
+    from afarm.evaluation.boards.board import DIFFERENCE
 
     return [
         {
@@ -249,7 +249,7 @@ def _write(
     left_out: Mapping[str, str],
 ) -> Path:
     """Write the leaderboard as Markdown at `path`, and as JSON beside it. Returns `path`."""
-    from afarm.leaderboard.rendering import as_markdown
+    from afarm.evaluation.boards.rendering import as_markdown
     from afarm.report.run import chosen_checkpoints
 
     command = command_line()

@@ -12,7 +12,7 @@ from afarm.cli.options import Json
 from afarm.cli.places import DEFAULT_OUTPUT_DIR, OutputDir
 
 if TYPE_CHECKING:
-    from afarm.analysis.run_diff import Diff
+    from afarm.evaluation.run_diff import Diff
 
 Run = Annotated[
     str, typer.Argument(autocompletion=completion.runs, help="A run by its name, its directory or its run.json.")
@@ -33,7 +33,7 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """Show what sets two runs apart: settings, versions, judging, figures, and flipped instructions."""
-    from afarm.analysis.run_diff import diff_runs
+    from afarm.evaluation.run_diff import diff_runs
     from afarm.storage.runs import find_run
 
     found = diff_runs(find_run(first, output_dir), find_run(second, output_dir))

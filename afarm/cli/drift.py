@@ -41,8 +41,8 @@ def drift(
     dry_run: DryRun = False,
 ) -> None:
     """Ask a judge again about pairs that it has labelled, and show whether it has shifted."""
-    from afarm.analysis.judge_drift import plan_probe, probe
     from afarm.experiment import preflight
+    from afarm.experiment.judge_drift import plan_probe, probe
 
     by_name = options.output_dir / "runs" / file
     labels = by_name if not file.exists() and by_name.is_dir() else file
@@ -67,7 +67,7 @@ def drift(
 
 
 def _show(found: Probe, calls: int, dollars: float, to_stderr: bool) -> None:
-    from afarm.analysis.judge_drift import ALPHA
+    from afarm.experiment.judge_drift import ALPHA
     from afarm.storage.text import dollars as in_dollars
 
     unread = f" ({found.unread} could not be read)" if found.unread else ""

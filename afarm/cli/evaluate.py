@@ -19,7 +19,7 @@ from afarm.core.errors import ConfigError, DataError
 from afarm.storage.text import markup, one_line
 
 if TYPE_CHECKING:
-    from afarm.comparison.outputs import SystemComparison
+    from afarm.experiment.comparison.outputs import SystemComparison
     from afarm.experiment.workspace import Workspace
     from afarm.storage.runs import RunRecord
 
@@ -83,9 +83,9 @@ def evaluate_outputs(
     started: float,
 ) -> None:
     """Have files of outputs judged against a reference's, all of them or until it is decided."""
-    from afarm.comparison.dry_run import plan_comparison
-    from afarm.comparison.until_decided import ALPHA, SequentialComparison
     from afarm.experiment import preflight
+    from afarm.experiment.comparison.dry_run import plan_comparison
+    from afarm.experiment.comparison.until_decided import ALPHA, SequentialComparison
 
     with options.dry_run(preflight.of_judging()) if dry_run else options.judging_workspace() as workspace:
         compared = output_files.output_comparisons(workspace, files, options)
@@ -131,7 +131,7 @@ def _run(
     """
     from afarm import report
     from afarm.cli.screens import present
-    from afarm.comparison.run_record import record_comparison
+    from afarm.experiment.comparison.run_record import record_comparison
     from afarm.experiment.farm import read_result
     from afarm.judging.client import Spend
     from afarm.storage.runs import read_run

@@ -21,9 +21,9 @@ from afarm.core.errors import ConfigError
 from afarm.storage.text import markup
 
 if TYPE_CHECKING:
-    from afarm.comparison.annotations import AnnotationComparison
-    from afarm.comparison.outputs import OutputComparison, SystemComparison
     from afarm.core.records import Output
+    from afarm.experiment.comparison.annotations import AnnotationComparison
+    from afarm.experiment.comparison.outputs import OutputComparison, SystemComparison
     from afarm.experiment.workspace import Workspace
 
 JUDGING = (
@@ -136,7 +136,7 @@ class EvaluateOptions(FarmOptions):
 
         Raises `ConfigError` if an option and --set contradict each other.
         """
-        from afarm.comparison.compare import TEXT_JUDGE
+        from afarm.experiment.comparison.compare import TEXT_JUDGE
 
         settings, given = self.settings or [], self.labelling()
         refuse_contradictions({"evaluate": given}, settings)
@@ -195,9 +195,9 @@ def output_comparisons(
     Raises `DataError` naming the file, the row and the field that is wrong, `ConfigError` for evaluators that files of
     outputs cannot be given to.
     """
-    from afarm.comparison.outputs import OutputComparison
     from afarm.core.interfaces import AnnotateContext
     from afarm.evaluation.matching import MatchPolicy, among, same_answers
+    from afarm.experiment.comparison.outputs import OutputComparison
     from afarm.experiment.data import evaluation_set
     from afarm.storage.rows import names_a_file, read_outputs
 
@@ -228,7 +228,7 @@ def output_comparisons(
     context = AnnotateContext(0, workspace.judges.client)
     asks = workspace.components.annotator(found[0].annotator).plan(found[0].pairs[:1], context)
     if not options.names_a_judge and asks:
-        from afarm.comparison.compare import TEXT_JUDGE
+        from afarm.experiment.comparison.compare import TEXT_JUDGE
 
         err().print(f"[dim]Unless you name a judge with --judge, it is {TEXT_JUDGE}, a formula.[/]", highlight=False)
     return found
@@ -328,10 +328,10 @@ def stored_comparisons(
 
     Raises `DataError` as `annotated_systems` does, `ConfigError` for what only outputs can be asked.
     """
-    from afarm.comparison.annotations import AnnotationComparison
     from afarm.evaluation.annotation_files import annotated_systems
     from afarm.evaluation.matching import MatchPolicy
     from afarm.evaluation.spilled_rows import SpillToDisk
+    from afarm.experiment.comparison.annotations import AnnotationComparison
 
     problems = [f"--annotations and {name} contradict each other: they are judged" for name in _of(options, JUDGING)]
     problems += [f"--annotations and {name} contradict each other: nothing is trained" for name in _of(options, RUNS)]

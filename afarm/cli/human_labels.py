@@ -17,7 +17,7 @@ from afarm.storage.rows import preferences_on_disk
 from afarm.storage.text import markup
 
 if TYPE_CHECKING:
-    from afarm.comparison.annotations import AnnotationComparison
+    from afarm.experiment.comparison.annotations import AnnotationComparison
 
 
 Label = tuple[JudgedPair, str]

@@ -16,8 +16,8 @@ from afarm.cli.stage_lines import in_short, make_room, stage_line
 from afarm.storage.text import markup, one_line
 
 if TYPE_CHECKING:
+    from afarm.experiment.launching.launcher import Launcher, TaskEvent
     from afarm.experiment.tasks import Demand, Launched, Systems, TaskGraph
-    from afarm.launching.launcher import Launcher, TaskEvent
     from afarm.storage.artifacts import Store
 
 LOCAL = "local"

@@ -22,8 +22,8 @@ from afarm.storage.text import markup
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from afarm.leaderboard import Leaderboard
-    from afarm.leaderboard.correlation import Agreement
+    from afarm.evaluation.boards import Leaderboard
+    from afarm.evaluation.boards.correlation import Agreement
 
 
 class Format(StrEnum):
@@ -95,9 +95,9 @@ def leaderboard(
     as_json: Json = False,
 ) -> None:
     """Show all evaluated systems, in one board for each way of judging them."""
-    from afarm.leaderboard import read_boards
-    from afarm.leaderboard.correlation import agreements
-    from afarm.leaderboard.ranking import with_ranks
+    from afarm.evaluation.boards import read_boards
+    from afarm.evaluation.boards.correlation import agreements
+    from afarm.evaluation.boards.ranking import with_ranks
 
     form = _format(Format.json if as_json and chosen is None else chosen, output)
     problems = [
@@ -150,8 +150,8 @@ def _in_order(
     boards: list[Leaderboard], evaluators: Sequence[str], orders: Sequence[str], sources: Sequence[str]
 ) -> tuple[list[Leaderboard], list[str]]:
     """Add the metrics of evaluators over all systems (`_evaluated`), and order the boards."""
-    from afarm.leaderboard.ranking import looks_at_all_systems
-    from afarm.leaderboard.sources import in_order
+    from afarm.evaluation.boards.ranking import looks_at_all_systems
+    from afarm.evaluation.boards.sources import in_order
 
     over_all = [name for name in orders if not _has(boards, name) and looks_at_all_systems(name)]
     lacking: list[str] = []
@@ -167,8 +167,8 @@ def _evaluated(
 
     Raises `DataError` if no board has any.
     """
-    from afarm.leaderboard.ranking import evaluated, looks_at_all_systems, stored_judgements, stored_rows
-    from afarm.leaderboard.sources import holds_annotations
+    from afarm.evaluation.boards.ranking import evaluated, looks_at_all_systems, stored_judgements, stored_rows
+    from afarm.evaluation.boards.sources import holds_annotations
 
     files = [Path(source) for source in dict.fromkeys(sources) if holds_annotations(Path(source))]
     complete = [all(_has([board], name) for name in evaluators) for board in boards]
@@ -199,8 +199,8 @@ def _runs(output_dir: Path) -> str:
 
 
 def _written(boards: Sequence[Leaderboard], left_out: Sequence[str], found: Sequence[Agreement], form: Format) -> str:
-    from afarm.leaderboard import from_csv as csv_table
-    from afarm.leaderboard import rendering as table
+    from afarm.evaluation.boards import from_csv as csv_table
+    from afarm.evaluation.boards import rendering as table
 
     if form is Format.csv:
         return csv_table.as_csv(boards)
@@ -230,7 +230,7 @@ def show_board(console: Console, board: Leaderboard, elsewhere: str = "--format 
     from rich import box
     from rich.table import Table
 
-    from afarm.leaderboard.rendering import columns, fitting, flags, remarks
+    from afarm.evaluation.boards.rendering import columns, fitting, flags, remarks
     from afarm.storage.text import one_line
 
     every = columns(board)
@@ -250,7 +250,7 @@ def show_board(console: Console, board: Leaderboard, elsewhere: str = "--format 
 
 
 def _show(boards: Sequence[Leaderboard], left_out: Sequence[str], found: Sequence[Agreement], ranks: bool) -> None:
-    from afarm.leaderboard.rendering import LEGEND
+    from afarm.evaluation.boards.rendering import LEGEND
     from afarm.storage.text import one_line
 
     for board in boards:

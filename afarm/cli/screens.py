@@ -19,7 +19,7 @@ from afarm.storage.runs import is_simulated
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from afarm.leaderboard import Leaderboard
+    from afarm.evaluation.boards import Leaderboard
 
 UNASKED = "no judge LLM was asked. A gain is a gain in what this annotator goes by: a formula, a reward model, or noise"
 JUDGED = "Judged by {}"
@@ -63,9 +63,9 @@ def present(
 
 def _boards(directories: Sequence[Path], together: Sequence[str], console: Console) -> list[Leaderboard]:
     """The systems of these runs, those together that can be compared."""
-    from afarm.leaderboard import group
-    from afarm.leaderboard.ranking import evaluated, with_ranks
-    from afarm.leaderboard.sources import boards_of_runs
+    from afarm.evaluation.boards import group
+    from afarm.evaluation.boards.ranking import evaluated, with_ranks
+    from afarm.evaluation.boards.sources import boards_of_runs
 
     boards = group(board for directory in directories for board in boards_of_runs(directory)[0])
     try:

@@ -6,7 +6,7 @@
 All of it is pure, over outputs and judgements. A flag names what is suspicious and quotes one place; it changes no
 figure. Constant outputs and outputs that talk to the judge are those that Zheng et al. 2024 ("Cheating Automatic LLM
 Benchmarks", arXiv 2410.07137) won AlpacaEval with; the judge's bias for length and lists is measured as
-`afarm.analysis.agreement` does.
+`afarm.evaluation.agreement` does.
 """
 
 from __future__ import annotations

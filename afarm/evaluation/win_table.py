@@ -16,7 +16,7 @@ try:
 except ModuleNotFoundError as error:
     raise PluginError(f"tables of wins need {error.name!r}: pip install 'afarm[evaluation]'") from error
 
-from afarm.statistics import LEVEL, PredictionPowered, prediction_powered
+from afarm.evaluation.statistics import LEVEL, PredictionPowered, prediction_powered
 
 
 @dataclass(frozen=True)

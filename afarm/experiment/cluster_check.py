@@ -25,12 +25,12 @@ from typing import Any
 from afarm.core.errors import AfarmError, ConfigError
 from afarm.core.seeding import digest
 from afarm.experiment.components import Components
+from afarm.experiment.launching.launcher import Launcher, Needs, Outcome, StageTask, TaskEvent, Tell
 from afarm.experiment.plugin_code import plugin_digest
 from afarm.experiment.preflight import require_access
 from afarm.experiment.stage_code import STAGE_CODE, code_digest
 from afarm.experiment.tasks import farm_spec, workspace_of
 from afarm.experiment.workspace import Workspace, versions
-from afarm.launching.launcher import Launcher, Needs, Outcome, StageTask, TaskEvent, Tell
 from afarm.storage.disk import storage_errors
 
 TOLERANCE = 1.0

@@ -47,7 +47,7 @@ class MethodComparison(Tabular):
         return sorted(rows, key=lambda row: -row["win_rate"])
 
     def _row(self, method: str) -> Row:
-        from afarm.statistics.intervals import mean
+        from afarm.evaluation.statistics.intervals import mean
 
         results = {seed: result for (name, seed), result in self.results.items() if name == method}
         rates = [result.win_rate for result in results.values()]

@@ -29,8 +29,13 @@ _TRAINING = (*_FOUNDATION, "experiment/training_stages.py")
 _SAMPLING = (*_FOUNDATION, "experiment/sampling_stages.py")
 _JUDGING = (*_FOUNDATION, "judging", "experiment/judges.py")
 _LABELS = (*_JUDGING, "experiment/annotation.py")
-_EVALUATION = (*_LABELS, "statistics", "evaluation", "experiment/evaluation_stages.py")
-_COMPARISON = (*_EVALUATION, "comparison/__init__.py", "comparison/outputs.py")
+_MEASURING = (
+    *("evaluation/__init__.py", "evaluation/statistics", "evaluation/biases.py", "evaluation/drift_log.py"),
+    *("evaluation/matching.py", "evaluation/metrics.py", "evaluation/protocol.py", "evaluation/red_flags.py"),
+    "evaluation/patterns.yaml",
+)
+_EVALUATION = (*_LABELS, *_MEASURING, "experiment/evaluation_stages.py")
+_COMPARISON = (*_EVALUATION, "experiment/comparison/__init__.py", "experiment/comparison/outputs.py")
 
 STAGE_CODE: Mapping[str, tuple[str, ...]] = {
     "base": _TRAINING,
@@ -43,8 +48,11 @@ STAGE_CODE: Mapping[str, tuple[str, ...]] = {
     "preferences": _OWN_PREFERENCES,
     "evaluate": _EVALUATION,
     "compare": _COMPARISON,
-    "decide": (*_COMPARISON, "comparison/until_decided.py"),
-    "stored annotations": (*_COMPARISON, "comparison/annotations.py"),
+    "decide": (*_COMPARISON, "experiment/comparison/until_decided.py"),
+    "stored annotations": (
+        *(*_COMPARISON, "experiment/comparison/annotations.py", "evaluation/annotation_files.py"),
+        *("evaluation/spilled_rows.py", "evaluation/win_table.py"),
+    ),
 }
 """The rooms and modules that each kind of stage can reach, as paths below `afarm/`."""
 

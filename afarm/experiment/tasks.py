@@ -28,6 +28,8 @@ from afarm.core.seeding import digest
 from afarm.experiment import pipeline
 from afarm.experiment.components import Components
 from afarm.experiment.dry_run import find_or_explain
+from afarm.experiment.launching.launcher import FarmSpec, Launcher, Needs, Outcome, StageTask, TaskEvent, Tell
+from afarm.experiment.launching.workers import LocalLauncher
 from afarm.experiment.opening import workspace_over
 from afarm.experiment.preflight import require_access
 from afarm.experiment.process_info import SINGLE_PROCESS, ProcessInfo
@@ -35,8 +37,6 @@ from afarm.experiment.recipe import Settings
 from afarm.experiment.settings import RunConfig
 from afarm.experiment.stage import Stage, StageRun
 from afarm.experiment.workspace import Workspace, versions
-from afarm.launching.launcher import FarmSpec, Launcher, Needs, Outcome, StageTask, TaskEvent, Tell
-from afarm.launching.workers import LocalLauncher
 from afarm.storage.artifacts import Artifact
 from afarm.storage.reuse import flatten
 

@@ -154,7 +154,7 @@ class Tuning:
         these are no more instructions than trials. Two trainings with the same settings differ besides, so a small one
         does not prove that settings do.
         """
-        from afarm.statistics.equal_means import equal_means
+        from afarm.evaluation.statistics.equal_means import equal_means
 
         values = [trial.by_instruction for trial in self.trials[method] if trial.win_rate is not None]
         shared = [name for name in values[0] if all(name in others for others in values)] if values else []
@@ -371,7 +371,7 @@ class Search:
 
     def _over_seeds(self, found: Sequence[Measurement]) -> dict[str, Any]:
         """Return the fields of a trial: means over seeds, with the error of the mean if there are several."""
-        from afarm.statistics.intervals import mean
+        from afarm.evaluation.statistics.intervals import mean
 
         rates, each = [made.win_rate for made in found], [made.figures for made in found]
         over = mean([rate.value for rate in rates])

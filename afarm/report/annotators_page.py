@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from afarm.analysis.agreement import AnnotatorReport, Profile
-from afarm.analysis.labels import HUMANS
+from afarm.evaluation.agreement import AnnotatorReport, Profile
+from afarm.evaluation.labels import HUMANS
 from afarm.evaluation.metrics import NORMAL_95, Estimate
 from afarm.report.charts import plotly_script
 from afarm.report.page_shell import render_page

@@ -10,9 +10,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from afarm.leaderboard.board import Entry, Leaderboard, named
-from afarm.leaderboard.correlation import Agreement
-from afarm.leaderboard.rendering import LEGEND, columns, own_flags, remarks, shared_flags
+from afarm.evaluation.boards.board import Entry, Leaderboard, named
+from afarm.evaluation.boards.correlation import Agreement
+from afarm.evaluation.boards.rendering import LEGEND, columns, own_flags, remarks, shared_flags
 from afarm.report.page_shell import render_page
 from afarm.storage.text import one_line
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from afarm.core.errors import PluginError
+from afarm.evaluation.boards.board import Entry, Leaderboard
+from afarm.evaluation.boards.rendering import rank_text
 from afarm.evaluation.run_cost import cost_of
-from afarm.leaderboard.board import Entry, Leaderboard
-from afarm.leaderboard.rendering import rank_text
 from afarm.storage.runs import RunRecord
 from afarm.studies.estimates import mean_percent, undominated
 from afarm.studies.grid import GridProgress

@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from afarm.leaderboard.from_csv import neutral
+from afarm.evaluation.boards.from_csv import neutral
 from afarm.storage.text import markdown
 from afarm.studies.study import Bounded, Cell, StudyTable
 

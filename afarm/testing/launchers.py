@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from afarm.launching.launcher import FarmSpec, Launcher, Needs, Outcome, StageTask, TaskEvent, Tell
-from afarm.launching.schedule import ATTEMPTS
+from afarm.experiment.launching.launcher import FarmSpec, Launcher, Needs, Outcome, StageTask, TaskEvent, Tell
+from afarm.experiment.launching.schedule import ATTEMPTS
 from afarm.testing.conformance import require
 
 

@@ -8,11 +8,11 @@ from functools import lru_cache
 from os.path import isfile, islink
 from pathlib import Path
 
-from afarm.analysis.agreement import compare_annotators
-from afarm.analysis.labels import read_labels, with_prices
 from afarm.core.errors import AfarmError, DataError
 from afarm.core.records import Row
+from afarm.evaluation.agreement import compare_annotators
 from afarm.evaluation.drift_log import read_probes
+from afarm.evaluation.labels import read_labels, with_prices
 from afarm.evaluation.metrics import Estimate
 from afarm.judging.database import Place
 from afarm.report.annotators_page import COLUMNS, PREFERENCES

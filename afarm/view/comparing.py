@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from afarm.analysis.run_diff import diff_runs
 from afarm.core.errors import AfarmError
 from afarm.core.records import Row
+from afarm.evaluation.run_diff import diff_runs
 from afarm.report.charts import MAIN_CURVES, TRAIN
 from afarm.storage.reuse import flatten
 from afarm.view.commands import command_of

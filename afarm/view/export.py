@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from afarm.analysis.labels import member_family
 from afarm.core.errors import AfarmError, StoreError
 from afarm.core.records import Row
+from afarm.evaluation.labels import member_family
 from afarm.storage.disk import storage_errors
 from afarm.storage.runs import OUTPUTS
 from afarm.view.app import View, encode

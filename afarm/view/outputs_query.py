@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from afarm.analysis.labels import member_family
 from afarm.core.errors import ConfigError
 from afarm.core.records import Row
+from afarm.evaluation.labels import member_family
 from afarm.view.outputs_index import DRAW, LOSS, NONE, WIN, Figure, OutputsIndex
 
 Order = Literal["file", Figure]

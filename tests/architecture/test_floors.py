@@ -29,7 +29,7 @@ HEAVY = {
 }
 """Libraries that take long to import: outside the rooms that stand on them, inside functions only."""
 
-NUMERICAL = ("afarm.statistics", "afarm.evaluation.win_table")
+NUMERICAL = ("afarm.evaluation.statistics", "afarm.evaluation.win_table")
 """Modules that stand on numpy and scipy: others import them inside functions only."""
 
 CORE_STANDS_ON = {*sys.stdlib_module_names, "pluggy", "pydantic"}

@@ -10,8 +10,9 @@ import pytest
 from opened_page import OpenedPage
 from playwright.sync_api import Browser
 
-from afarm.analysis import compare_annotators, read_labels
 from afarm.cli import main
+from afarm.evaluation.agreement import compare_annotators
+from afarm.evaluation.labels import read_labels
 from afarm.report.annotators_page import charts, render_annotators
 
 HOSTILE = "</script><b>judge</b>"

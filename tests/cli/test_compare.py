@@ -20,10 +20,10 @@ from said import Afarm
 from afarm.cli.compare import _lay_out
 from afarm.cli.leaderboard import show_board
 from afarm.cli.options import FarmOptions
+from afarm.evaluation.boards import Entry, Leaderboard, Metric
+from afarm.evaluation.boards.from_runs import board_of_systems
+from afarm.evaluation.boards.rendering import PADDING, columns, fitting
 from afarm.evaluation.protocol import EvaluationProtocol
-from afarm.leaderboard import Entry, Leaderboard, Metric
-from afarm.leaderboard.from_runs import board_of_systems
-from afarm.leaderboard.rendering import PADDING, columns, fitting
 from afarm.storage.runs import RunRecord
 
 LIGHT = ["--recipe", "light.yaml"]

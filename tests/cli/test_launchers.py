@@ -20,8 +20,8 @@ from waiting import LIMIT
 
 from afarm.cli import launch
 from afarm.experiment import cluster_check
+from afarm.experiment.launching.workers import LocalLauncher
 from afarm.experiment.process_info import ProcessInfo
-from afarm.launching.workers import LocalLauncher
 
 LIGHT = ["--recipe", "light.yaml"]
 TWO = ["--launcher", "local:2"]

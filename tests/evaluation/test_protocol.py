@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from light_farm import light_farm
 
-from afarm.comparison.outputs import OutputComparison
 from afarm.core.records import Instruction, Output
 from afarm.evaluation.drift_log import DRIFT_LOG, Probe
 from afarm.evaluation.protocol import REASONS, EvaluationProtocol, comparable, instructions_digest, outputs_digest
+from afarm.experiment.comparison.outputs import OutputComparison
 from afarm.experiment.farm import Farm
 from afarm.storage.rows import read_rows
 

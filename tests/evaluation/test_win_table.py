@@ -13,8 +13,8 @@ from places import SHARED_DATA
 
 from afarm.core.errors import DataError
 from afarm.core.records import Instruction, JudgedPair, Pair, Preference
+from afarm.evaluation.statistics import mean
 from afarm.evaluation.win_table import prediction_powered_win_rate, wins
-from afarm.statistics import mean
 from afarm.storage.rows import read_preferences
 
 Won = float | str
@@ -133,7 +133,11 @@ def test_means_and_errors_are_the_published_ones(annotator: str) -> None:
 
 @pytest.mark.parametrize(
     ("module", "missing"),
-    [("afarm.statistics", "scipy"), ("afarm.statistics", "numpy"), ("afarm.evaluation.win_table", "numpy")],
+    [
+        ("afarm.evaluation.statistics", "scipy"),
+        ("afarm.evaluation.statistics", "numpy"),
+        ("afarm.evaluation.win_table", "numpy"),
+    ],
 )
 def test_what_is_not_installed_is_named_with_the_command_that_installs_it(module: str, missing: str) -> None:
     code = f"""

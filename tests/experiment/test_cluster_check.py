@@ -15,8 +15,8 @@ from light_plugin import CountingJudge
 from afarm.core.errors import ConfigError
 from afarm.experiment import cluster_check, tasks
 from afarm.experiment.cluster_check import NodeReport, check_nodes, require_same_code
+from afarm.experiment.launching.launcher import Execute, Launcher, Outcome, StageTask, TaskEvent, Tell
 from afarm.experiment.workspace import versions
-from afarm.launching.launcher import Execute, Launcher, Outcome, StageTask, TaskEvent, Tell
 
 Change = Callable[[pytest.MonkeyPatch], None]
 Check = Callable[[Launcher], NodeReport]

@@ -12,8 +12,8 @@ from light_farm import Make
 
 from afarm.core.errors import BudgetError
 from afarm.experiment import tasks
+from afarm.experiment.launching.launcher import Outcome, StageTask, TaskEvent
 from afarm.experiment.tasks import Systems, execute, failure_of, task_graph
-from afarm.launching.launcher import Outcome, StageTask, TaskEvent
 
 
 def systems(farm: Make, *names: str, **choices: object) -> Systems:

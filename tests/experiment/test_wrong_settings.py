@@ -14,8 +14,8 @@ from afarm.core.errors import ConfigError, DataError, PluginError
 from afarm.core.plugins import Plugins, discover
 from afarm.core.records import Instruction, Output
 from afarm.core.registry import Component
+from afarm.evaluation.boards.from_csv import imported
 from afarm.experiment.recipe import resolve
-from afarm.leaderboard.from_csv import imported
 from afarm.storage.rows import require_distinct
 from afarm_plugins.ppo import PPOConfig
 

@@ -9,9 +9,9 @@ import pytest
 from opened_page import OpenedPage
 from playwright.sync_api import Browser, expect
 
+from afarm.evaluation.boards import Entry, Leaderboard
+from afarm.evaluation.boards.board import ranked
 from afarm.evaluation.protocol import EvaluationProtocol
-from afarm.leaderboard import Entry, Leaderboard
-from afarm.leaderboard.board import ranked
 from afarm.report.leaderboard_page import render_leaderboards
 
 HOSTILE = "</style><script>alert(1)</script><img src=x onerror=alert(2)>" + "long" * 30

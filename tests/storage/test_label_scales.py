@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from afarm.analysis import read_labels
 from afarm.core.errors import ConfigError, DataError
 from afarm.evaluation.annotation_files import annotated_systems
+from afarm.evaluation.boards import read_boards
+from afarm.evaluation.labels import read_labels
 from afarm.evaluation.spilled_rows import SpillToDisk
-from afarm.leaderboard import read_boards
 from afarm.storage.annotations import read_annotations
 from afarm.storage.label_scales import LabelReader, LabelScale
 from afarm.storage.preference_files import own_preferences

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from afarm.leaderboard.from_runs import board_of_systems
+from afarm.evaluation.boards.from_runs import board_of_systems
 from afarm.storage.runs import RunRecord
 from afarm.studies.estimates import undominated
 from afarm.studies.method_comparison import comparison_findings, progress_of

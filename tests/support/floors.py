@@ -4,21 +4,16 @@ from __future__ import annotations
 
 FLOORS = {
     "core": (),
-    "launching": ("core",),
     "storage": ("core",),
     "judging": ("storage", "core"),
-    "statistics": ("core",),
-    "evaluation": ("statistics", "storage", "core"),
+    "evaluation": ("storage", "core"),
     "backend": ("storage", "core"),
-    "experiment": ("launching", "judging", "evaluation", "statistics", "storage", "backend", "core"),
-    "comparison": ("experiment", "judging", "evaluation", "statistics", "storage", "core"),
-    "leaderboard": ("evaluation", "statistics", "storage", "core"),
-    "analysis": ("experiment", "judging", "evaluation", "storage", "core"),
-    "studies": ("leaderboard", "experiment", "evaluation", "statistics", "storage", "core"),
-    "report": ("studies", "leaderboard", "analysis", "evaluation", "storage", "core"),
+    "experiment": ("judging", "evaluation", "storage", "backend", "core"),
+    "studies": ("experiment", "evaluation", "storage", "core"),
+    "report": ("studies", "evaluation", "storage", "core"),
     "bundles": ("report", "studies", "experiment", "judging", "storage", "core"),
-    "view": ("report", "analysis", "experiment", "judging", "evaluation", "storage", "core"),
-    "testing": ("studies", "launching", "judging", "backend", "core"),
+    "view": ("report", "experiment", "judging", "evaluation", "storage", "core"),
+    "testing": ("studies", "experiment", "judging", "backend", "core"),
 }
 """A room, and the rooms below that it may import: in any way, also for type checkers and inside functions."""
 
@@ -36,8 +31,10 @@ NARROW = {
             "afarm.storage.safetensors",
         }
     },
-    "statistics": {"core": {"afarm.core.errors", "afarm.core.seeding"}},
-    "testing": {"studies": {"afarm.studies.study"}},
+    "testing": {
+        "studies": {"afarm.studies.study"},
+        "experiment": {"afarm.experiment.launching.launcher", "afarm.experiment.launching.schedule"},
+    },
 }
 """Rooms that may import certain modules of a room only."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from afarm import Execute, Launcher, Outcome, Schedule, StageTask, Tell
-from afarm.launching.workers import LocalLauncher
+from afarm.experiment.launching.workers import LocalLauncher
 from afarm.testing import ConformanceError, check_launcher
 
 

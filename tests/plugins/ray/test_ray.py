@@ -24,7 +24,7 @@ from waiting import wait_until
 from afarm.backend.resume import SHARDS
 from afarm.core.errors import ConfigError, PluginError
 from afarm.core.plugins import discover
-from afarm.launching.launcher import FarmSpec, Launcher, Needs, Outcome, StageTask, TaskEvent
+from afarm.experiment.launching.launcher import FarmSpec, Launcher, Needs, Outcome, StageTask, TaskEvent
 from afarm.testing import check_launcher, judge_context
 
 pytest.importorskip("psycopg")

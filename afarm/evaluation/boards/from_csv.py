@@ -1,0 +1,246 @@
+"""Leaderboards as CSV, in the columns of AlpacaEval's leaderboards: written, and read again.
+
+A table that afarm wrote is read back without loss, boards and all. Names are anybody's text, and spreadsheets run a
+cell that begins like a formula: such a cell is written with an apostrophe before it, invisible characters as escapes.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from afarm.core.errors import DataError
+from afarm.evaluation.boards.board import TEXTS, Entry, Leaderboard, ranked
+from afarm.evaluation.protocol import EvaluationProtocol
+from afarm.storage.rows import why_no_file
+
+TABLES = (".csv", ".csv.gz")
+SYSTEM = ("system", "model", "generator")
+"""The columns that name the system, if it is not the first."""
+IMPORTED = "imported from a table, which does not say how it was judged"
+
+COLUMNS = {
+    "win_rate": "win_rate",
+    "standard_error": "standard_error",
+    "n": "n_total",
+    "instructions": "n_instructions",
+    "wins": "n_wins",
+    "losses": "n_wins_base",
+    "draws": "n_draws",
+    "unparsed": "n_unparsed",
+    "coverage": "coverage",
+    "length": "avg_length",
+    "length_controlled": "length_controlled_winrate",
+    "length_controlled_error": "lc_standard_error",
+}
+"""The names that AlpacaEval's leaderboards, and evaluators' metrics, have for the fields of an entry."""
+COUNTS = {"n", "instructions", "wins", "losses", "draws", "unparsed", "rank", "rank_low", "rank_high", "of"}
+FURTHER = {
+    **COLUMNS,
+    **{
+        name: name
+        for name in ("rank", "rank_low", "rank_high", "difference", "difference_low", "difference_high", "p_value")
+    },
+    **{name: name for name in ("detectable", "of", "prefers_longer", "prefers_lists")},
+}
+"""The numbers that a table of afarm's own has."""
+FURTHER_COLUMNS = (
+    "low",
+    "high",
+    *TEXTS[1:],
+    "stopped_early",
+    "flags",
+    "source",
+    "board",
+    "note",
+    "order",
+    "origin",
+    "protocol",
+)
+"""Its other columns. The interval is written, and follows from the others when read."""
+FIXED = ("system", *FURTHER.values(), *FURTHER_COLUMNS)
+OWN = "protocol"
+"""The column by which a table of afarm's own is recognised."""
+METRIC = ("value", "error", "low", "high", "n", "flag", "unit")
+SEPARATOR = " | "
+"""Between flags, which are written without it."""
+
+FORMULA = ("=", "+", "-", "@", "'")
+_ESCAPE = re.compile(r"\\(?:\\|[nrt]|x..|u.{4}|U.{8})")
+
+
+def as_csv(boards: Sequence[Leaderboard]) -> str:
+    """Write all boards as one table with AlpacaEval's column names, each row with its board."""
+    text = io.StringIO()
+    rows = [_row(board, entry) for board in boards for entry in board.entries]
+    metrics = dict.fromkeys(name for row in rows for name in row if name not in FIXED)
+    table = csv.DictWriter(text, [*FIXED, *metrics], lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    return text.getvalue()
+
+
+def _row(board: Leaderboard, entry: Entry) -> dict[str, object]:
+    given = entry.to_row()
+    protocol = json.dumps(board.protocol.to_row(), ensure_ascii=False) if board.protocol.known else ""
+    told = {"board": board.name, "note": board.note, "order": board.order, "origin": board.origin, OWN: protocol}
+    texts = {**{name: given[name] for name in TEXTS}, "source": entry.source.name, **told}
+    return {
+        **{column: given[name] for name, column in FURTHER.items()},
+        **{name: given[name] for name in ("low", "high")},
+        **{name: neutral(text) for name, text in texts.items()},
+        "stopped_early": "yes" if entry.stopped_early else "",
+        "flags": SEPARATOR.join(neutral(flag).replace("|", r"\x7c") for flag in entry.flags),
+        **{
+            _metric_column(name, part): neutral(value) if isinstance(value, str) else value
+            for name, metric in entry.metrics.items()
+            for part, value in asdict(metric).items()
+            if value not in (None, "") and name not in FIXED
+        },
+    }
+
+
+def _metric_column(name: str, part: str) -> str:
+    return neutral(name) if part == "value" else f"{neutral(name)}_{part}"
+
+
+def neutral(text: str) -> str:
+    """Write `text` as a cell that no spreadsheet runs and no terminal acts on; `restored` is the inverse."""
+    visible = "".join(c if c.isprintable() and c != "\\" else c.encode("unicode_escape").decode("ascii") for c in text)
+    return f"'{visible}" if visible.startswith(FORMULA) else visible
+
+
+def restored(cell: str) -> str:
+    """Restore the text that `neutral` was given."""
+    return _ESCAPE.sub(lambda match: match[0].encode("ascii").decode("unicode_escape"), cell.removeprefix("'"))
+
+
+# --------------------------------------------------------------------------------------------------------- reading
+
+
+def imported(path: Path, orders: Sequence[str] = ()) -> list[Leaderboard]:
+    """Read a leaderboard of AlpacaEval (system first), one that `as_csv` wrote, or any figures.
+
+    Of other columns than AlpacaEval's, such as Elo ratings, the first that `orders` names is read; a table without win
+    rates is in its order, or in that of its only column of numbers.
+
+    Raises `DataError` if it is no such table, naming the row and the column of a value that is no number or cannot be.
+    """
+    if problem := why_no_file(path):
+        raise DataError(f"{path}: {problem}")
+    opened: Any = gzip.open if path.name.endswith(".gz") else open
+    boards: dict[tuple[str, ...], tuple[Leaderboard, list[Entry]]] = {}
+    number = -1
+    try:
+        with opened(path, "rt", encoding="utf-8-sig", newline="") as handle:
+            table = csv.DictReader(handle, strict=True)
+            names = list(table.fieldnames or [])
+            rows: Iterable[dict[str, Any]] = table
+            metric = "" if OWN in names else next((n for n in orders if n in names and n not in COLUMNS.values()), "")
+            if "win_rate" not in names:
+                rows = list(table)
+                metric = metric or _only_figure(rows, names, path)
+            for number, row in enumerate(rows):
+                where = f"{path}: row {number}"
+                key = tuple(row.get(name) or "" for name in (OWN, "board", "note", "order", "origin"))
+                order = metric if "win_rate" not in names else ""
+                _, entries = boards.setdefault(key, (_board(row, path, OWN in names, where, order), []))
+                entry = _own_entry(row, names, where) if OWN in names else _entry(row, names, where, path, metric)
+                entries.append(entry)
+    except csv.Error as error:
+        left = f"row {number + 1}: not valid CSV: {error} (is a quotation mark left open there?)"
+        raise DataError(f"{path}: {left}") from error
+    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
+        raise DataError(f"{path}: not valid CSV: {error}") from error
+    if not boards:
+        raise DataError(f"{path}: no rows")
+    return [ranked(replace(board, entries=tuple(entries))) for board, entries in boards.values()]
+
+
+def _only_figure(rows: Sequence[Mapping[str, Any]], names: Sequence[str], path: Path) -> str:
+    """Find the only column of numbers. Raises `DataError` naming the columns if there is none, or several."""
+    numbers = [name for name in names if rows and all(_is_number(row.get(name)) for row in rows)]
+    if len(numbers) == 1:
+        return numbers[0]
+    if not numbers:
+        listed = ", ".join(map(repr, names)) or "none"
+        raise DataError(f"{path}: no column 'win_rate' nor another of numbers: it is no leaderboard; it has {listed}")
+    raise DataError(
+        f"{path}: column 'win_rate' is missing, and {', '.join(map(repr, numbers))} hold numbers: say which one ranks "
+        f"with --order-by {numbers[0]}"
+    )
+
+
+def _is_number(text: str | None) -> bool:
+    try:
+        return math.isfinite(float(text or ""))
+    except ValueError:
+        return False
+
+
+def _board(row: Mapping[str, Any], path: Path, own: bool, where: str, order: str = "") -> Leaderboard:
+    """The leaderboard of a row, without entries."""
+    if not own:
+        title = row.get("board") or path.name
+        return Leaderboard(EvaluationProtocol(), (), title, IMPORTED, order, origin=str(path))
+    name, note, order, origin, protocol = (
+        restored(row.get(column) or "") for column in ("board", "note", "order", "origin", OWN)
+    )
+    try:
+        stored = EvaluationProtocol.from_row(json.loads(protocol) if protocol else None)
+    except ValueError as error:
+        raise DataError(f"{where}: column {OWN!r} is not valid JSON: {error}") from error
+    title = "" if stored.known and name == stored.sentence() else name or path.name
+    return Leaderboard(stored, (), title, note, order, origin)
+
+
+def _entry(row: Mapping[str, Any], names: Sequence[str], where: str, path: Path, metric: str = "") -> Entry:
+    system = row[next((name for name in SYSTEM if name in names), next(n for n in names if n != (metric or None)))]
+    values = _values(row, COLUMNS, where)
+    figure = _values(row, {metric: metric}, where) if metric else {}
+    return Entry.from_row({**values, "system": system, "source": str(path), "metrics": figure}, where, COLUMNS)
+
+
+def _own_entry(row: Mapping[str, Any], names: Sequence[str], where: str) -> Entry:
+    """Read an entry of a table that afarm wrote."""
+    further = [name for name in names if name not in FIXED]
+    parts = [f"_{part}" for part in METRIC]
+    evaluators = [n for n in further if not any(n.endswith(p) and n.removesuffix(p) in further for p in parts)]
+    metrics: dict[str, dict[str, Any]] = {}
+    for name in evaluators:
+        columns = {part: f"{name}_{part}" for part in METRIC[1:-2]} | {"value": name}
+        if values := _values(row, columns, where):
+            texts = {text: restored(row.get(f"{name}_{text}") or "") for text in ("flag", "unit")}
+            metrics[restored(name)] = {**values, **texts}
+    flags = [restored(flag) for flag in (row.get("flags") or "").split(SEPARATOR) if flag]
+    given = {
+        **_values(row, FURTHER, where),
+        **{name: restored(row.get(name) or "") for name in (*TEXTS, "source")},
+        "stopped_early": bool(row.get("stopped_early")),
+        "flags": flags,
+        "metrics": metrics,
+    }
+    return Entry.from_row(given, where, FURTHER)
+
+
+def _values(row: Mapping[str, Any], columns: Mapping[str, str], where: str) -> dict[str, float | int]:
+    """Read the numbers in `columns`, by name. Raises `DataError` if one is none."""
+    numbers: dict[str, float | int] = {}
+    for name, column in columns.items():
+        text = (row.get(column) or "").strip()
+        if not text or text.lower() == "nan":
+            continue
+        try:
+            value = float(text)
+        except ValueError as error:
+            raise DataError(f"{where}: column {column!r} must be a number, not {text!r}") from error
+        numbers[name] = round(value) if name in COUNTS and abs(value) < float("inf") else value
+    return numbers

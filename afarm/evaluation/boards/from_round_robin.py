@@ -1,0 +1,90 @@
+"""Leaderboards of systems that met each other directly, in the order of an evaluator over all of them.
+
+If systems were not all compared with one reference, a win rate says whom a system met as much as how good it is. A
+model of all judgements together, such as Bradley–Terry's, needs no common reference, only that the systems that met
+are connected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from afarm.core.errors import DataError
+from afarm.evaluation.annotation_files import rows_by_annotators
+from afarm.evaluation.boards.board import Entry, Leaderboard, Source, named, ranked
+from afarm.evaluation.boards.ranking import Measured, WithoutTexts, with_metrics
+from afarm.evaluation.protocol import EvaluationProtocol, instructions_digest
+
+
+def round_robins(files: Sequence[Path], order: str, further: Sequence[str] = ()) -> list[Leaderboard]:
+    """Rank all systems that met in annotation `files` by the evaluator `order`, one board per annotator.
+
+    The metrics of the `further` evaluators stand beside. Raises `DataError` as `rows_by_annotators` does, and if an
+    evaluator does not look at all systems at once, or cannot rank them (groups of them never met, say).
+    """
+    by_annotators: dict[tuple[str, ...], list[tuple[Measured, str]]] = {}
+    for file, annotators, rows in rows_by_annotators(list(dict.fromkeys(files)), WithoutTexts()):
+        met = (row for row in rows if row[0].pair.generator_1 != row[0].pair.generator_2)
+        by_annotators.setdefault(annotators, []).extend((row, file) for row in met)
+    if not by_annotators:
+        raise DataError(f"--order-by {order} ranks the systems of annotations: name files of them with --annotations")
+    return [_board(" + ".join(names), rows, order, further) for names, rows in by_annotators.items()]
+
+
+def _board(annotator: str, rows: Sequence[tuple[Measured, str]], order: str, further: Sequence[str]) -> Leaderboard:
+    pairs = [row for (row, _), _ in rows]
+    judges = sorted({row.preference.judge for row in pairs} - {""})
+    board = Leaderboard(
+        EvaluationProtocol(
+            annotator,
+            judges={str(number): judge for number, judge in enumerate(judges)},
+            instructions=instructions_digest({row.pair.instruction.id for row in pairs}),
+        ),
+        tuple(_entries(rows)),
+        f"judged by {', '.join((annotator, *judges))}, against each other",
+        f"in the order of {order}; a win rate is over whom the system met",
+        order,
+    )
+    try:
+        for name in dict.fromkeys((order, *further)):
+            board = with_metrics(board, name, pairs)
+    except DataError as error:
+        raise DataError(f"{named(list(dict.fromkeys(file for _, file in rows)), 'files')}: {error}") from error
+    return ranked(board)
+
+
+def _entries(rows: Sequence[tuple[Measured, str]]) -> list[Entry]:
+    """One entry per system, over all that it met."""
+    met: dict[str, list[tuple[float | None, str, int]]] = {}
+    files: dict[str, dict[str, None]] = {}
+    for (row, lengths), file in rows:
+        pair, won = row.pair, row.win
+        shares = None if won is None else 1 - won, won
+        for name, share, length in zip((pair.generator_1, pair.generator_2), shares, lengths, strict=True):
+            met.setdefault(name, []).append((share, pair.instruction.id, length))
+            files.setdefault(name, {})[file] = None
+    return [_entry(name, games, ", ".join(files[name])) for name, games in met.items()]
+
+
+def _entry(name: str, games: Sequence[tuple[float | None, str, int]], source: str) -> Entry:
+    from afarm.evaluation.statistics import mean
+
+    usable = [(value, task) for value, task, _ in games if value is not None]
+    values = [value for value, _ in usable]
+    if not values:
+        raise DataError(f"none of the {len(games)} annotations of {name!r} has an answer: leave it out")
+    win_rate = mean(values, [task for _, task in usable])
+    return Entry(
+        name,
+        100 * win_rate.value,
+        None if win_rate.error is None else 100 * win_rate.error,
+        len(values),
+        sum(value > 0.5 for value in values),
+        sum(value < 0.5 for value in values),
+        sum(value == 0.5 for value in values),
+        len(games) - len(values),
+        length=sum(characters for *_, characters in games) / len(games),
+        instructions=win_rate.n,
+        source=Source(source),
+    )

@@ -1,0 +1,281 @@
+"""Rank intervals and paired differences on a leaderboard, from the judgements behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pydantic import ValidationError
+
+from afarm.core.errors import AfarmError, DataError, attributed_to
+from afarm.core.interfaces import EvaluationInputs, Evaluator
+from afarm.core.plugins import discover
+from afarm.core.records import Evaluation, Instruction, JudgedPair, Row
+from afarm.evaluation.annotation_files import RowSink, annotated_systems
+from afarm.evaluation.boards.board import Entry, Leaderboard, Metric, ranked
+from afarm.evaluation.metrics import finite_number, main_metric, warnings
+from afarm.evaluation.spilled_rows import SpillToDisk, stored_inputs
+from afarm.storage.record_fields import require_evaluation
+from afarm.storage.rows import preferences_on_disk, read_rows
+
+if TYPE_CHECKING:
+    from afarm.evaluation.statistics.intervals import Floats
+    from afarm.evaluation.win_table import WinTable
+
+
+def with_ranks(board: Leaderboard, seed: int = 0) -> tuple[Leaderboard, list[str]]:
+    """Add rank intervals and differences to `board`; returns it with obstacles as sentences.
+
+    Differences are to the first system that has judgements, on the instructions that both have. Systems without
+    judgements at hand keep their rank and have no interval. The board stays as it is if fewer than two systems have
+    judgements, if it is unknown how they were judged, or if it is not in the order of win rates. Raises `DataError`
+    naming the file and row of a judgement that cannot be read.
+    """
+    if not board.protocol.known or board.order:
+        return board, []
+    wins = board.wins or stored_wins(board)
+    if wins is None or len(wins.systems) < 2:
+        return board, []
+    board = ranked(replace(board, wins=wins))
+    table = dict(zip(wins.systems, wins.table, strict=True))
+    usable = {e.system: e for e in board.entries if e.system in table and (table[e.system] >= 0).sum() > 1}
+    if len(usable) < 2:
+        return board, []
+    gaps = _differences({name: table[name] for name in usable}, seed)
+    with_rank = [entry.system for entry in board.entries if not entry.partial]
+    intervals, obstacles = {}, []
+    if missing := [name for name in with_rank if name not in usable]:
+        # Among the others alone, a rank would be too good.
+        obstacles = [f"no ranks with intervals for {', '.join(missing)}: no judgements are at hand"]
+    elif with_rank:
+        intervals = _rank_intervals({name: table[name] for name in with_rank}, seed)
+    fields = {name: {**intervals.get(name, {}), **gaps.get(name, {})} for name in usable}
+    return replace(board, entries=tuple(replace(e, **fields.get(e.system, {})) for e in board.entries)), obstacles
+
+
+def _rank_intervals(table: Mapping[str, Floats], seed: int) -> dict[str, dict[str, int]]:
+    """The ends of each system's rank interval, as fields of an entry."""
+    from afarm.evaluation.statistics import rank_intervals
+
+    ranks = rank_intervals(list(table.values()), seed=seed)
+    return {name: {"rank_low": rank.low, "rank_high": rank.high} for name, rank in zip(table, ranks, strict=True)}
+
+
+def _differences(table: Mapping[str, Floats], seed: int) -> dict[str, dict[str, Any]]:
+    """Each system's difference to the first of `table`, in points, as fields of an entry."""
+    from afarm.evaluation.statistics import paired_differences
+
+    leader, fields = next(iter(table)), {}
+    for name, gap in zip(table, paired_differences(list(table.values()), 0, best=True, seed=seed), strict=True):
+        if gap is not None:
+            ends = {"": gap.value, "_low": gap.low, "_high": gap.high}
+            points = {f"difference{end}": None if value is None else 100 * value for end, value in ends.items()}
+            detectable = 100 * gap.detectable if gap.detectable else None  # without any spread nothing is told
+            fields[name] = {**points, "p_value": gap.adjusted, "difference_to": leader, "detectable": detectable}
+    return fields
+
+
+def stored_wins(board: Leaderboard) -> WinTable | None:
+    """Read the judgements of a board's entries from where they are stored; None if none are."""
+    from afarm.evaluation.win_table import wins
+
+    if not any(entry.source.judgements and Path(entry.source.judgements).is_file() for entry in board.entries):
+        return None
+    return wins(pair for entry in board.entries for pair in judgements(entry))
+
+
+def judgements(entry: Entry) -> Iterator[JudgedPair]:
+    """Stream the stored judgements of an entry, its system and reference called as the board calls them."""
+    path = Path(entry.source.judgements)
+    if not entry.source.judgements or not path.is_file():
+        return
+    for at, row in enumerate(read_rows(path)):
+        judged = JudgedPair.from_row(row, f"{path}: row {at}")
+        pair = replace(judged.pair, generator_1=entry.source.reference or "reference", generator_2=entry.system)
+        yield replace(judged, pair=pair)
+
+
+Measured = tuple[JudgedPair, tuple[int, int]]
+"""A judgement without its outputs' texts, and their lengths in characters."""
+
+
+class WithoutTexts(RowSink[list[Measured]]):
+    """A sink for evaluators over all systems: it holds labels without texts, each instruction once."""
+
+    def __init__(self) -> None:
+        self._instructions: dict[Instruction, Instruction] = {}
+
+    def new_part(self) -> list[Measured]:
+        return []
+
+    def add(self, part: list[Measured], judged: JudgedPair) -> None:
+        part.append((self.bare(judged), (len(judged.pair.output_1), len(judged.pair.output_2))))
+
+    def bare(self, judged: JudgedPair) -> JudgedPair:
+        """Copy a judgement with empty outputs."""
+        instruction = self._instructions.setdefault(judged.pair.instruction, judged.pair.instruction)
+        return replace(judged, pair=replace(judged.pair, instruction=instruction, output_1="", output_2=""))
+
+    def merge(self, parts: Sequence[tuple[list[Measured], bool]]) -> list[Measured]:
+        return [
+            (replace(row, pair=row.pair.swapped(), preference=row.preference.swapped()), lengths[::-1])
+            if swap
+            else (row, lengths)
+            for rows, swap in parts
+            for row, lengths in rows
+        ]
+
+
+def stored_judgements(files: Sequence[Path]) -> dict[str, list[JudgedPair]]:
+    """Read the judgements in annotation files, without texts, by the id of their protocol.
+
+    Raises `DataError` as `afarm.evaluation.annotation_files.annotated_systems` does.
+    """
+    by_protocol: dict[str, list[JudgedPair]] = {}
+    for one in annotated_systems(files, WithoutTexts()):
+        by_protocol.setdefault(one.protocol.id, []).extend(row for row, _ in one.rows)
+    return by_protocol
+
+
+def stored_rows(files: Sequence[Path], directory: Path) -> dict[tuple[str, str], Path]:
+    """Spill the rows of annotation files to `directory`, one file per (id of the protocol, system).
+
+    Raises `DataError` as `afarm.evaluation.annotation_files.annotated_systems` does.
+    """
+    return {(one.protocol.id, one.system): one.rows for one in annotated_systems(files, SpillToDisk(directory))}
+
+
+def evaluated(
+    board: Leaderboard,
+    names: Sequence[str],
+    stored: Mapping[str, Sequence[JudgedPair]] | None = None,
+    with_texts: Mapping[tuple[str, str], Path] | None = None,
+) -> Leaderboard:
+    """Add the metrics of the evaluators `names` over the judgements of the board's runs, or stored ones.
+
+    `stored` are `stored_judgements` for evaluators over all systems, `with_texts` `stored_rows` for those of one.
+    Raises `DataError` if there are none, and as `with_metrics` does.
+    """
+    for name in dict.fromkeys(names):
+        if looks_at_all_systems(name):
+            bare = WithoutTexts().bare
+            rows: Sequence[JudgedPair] = [bare(row) for entry in board.entries for row in judgements(entry)]
+            rows = rows or (stored or {}).get(board.protocol.id, ())
+            board = with_metrics(board, name, rows) if rows else _refuse(board, name)
+        else:
+            board = _with_metrics_of_each(board, name, with_texts or {})
+    return board
+
+
+def _refuse(board: Leaderboard, name: str) -> NoReturn:
+    raise DataError(f"{board.heading}: {name}: no judgements are at hand for this: give runs or annotations")
+
+
+def scores_with_own_model(name: str) -> bool:
+    """Return True for an evaluator that scores each run with that run's reward model."""
+    try:
+        return "reward_model" in discover(check_configs=False).get("evaluators", name).load().needs
+    except AfarmError:
+        return False
+
+
+def looks_at_all_systems(name: str) -> bool:
+    """Return True for an evaluator over all systems of a leaderboard, False for any other name."""
+    try:
+        return bool(discover(check_configs=False).get("evaluators", name).load().many)
+    except AfarmError:
+        return False
+
+
+def _evaluator(name: str) -> Evaluator:
+    component = discover(check_configs=False).get("evaluators", name)
+    build = component.load()
+    if component.spec:
+        raise DataError(f"evaluator {name!r} reads pairs while they are evaluated: name it in evaluate.evaluators")
+    try:
+        settings = component.settings({})
+    except ValidationError as error:
+        [first, *_] = error.errors()
+        what = f"its setting {'.'.join(map(str, first['loc']))} must be given ({first['msg']})"
+        raise DataError(f"evaluator {name!r}: {what}: name it in evaluate.evaluators of a run") from error
+    evaluator: Evaluator = build() if settings is None else build(settings)
+    return evaluator
+
+
+def _with_metrics_of_each(board: Leaderboard, name: str, with_texts: Mapping[tuple[str, str], Path]) -> Leaderboard:
+    """Add the metric of an evaluator of one system to each entry that has judgements."""
+    evaluator, plugins = _evaluator(name), discover(check_configs=False)
+    component, entries = plugins.get("evaluators", name), []
+    made: list[Evaluation] = []
+    if lacking := sorted(evaluator.needs - {"judgements", "ratings"}):
+        raise DataError(f"evaluator {name!r} needs {', '.join(lacking)}: evaluate a method with it")
+    for entry in board.entries:
+        path = with_texts.get((board.protocol.id, entry.system))
+        judged: Sequence[JudgedPair] = list(judgements(entry)) if path is None else preferences_on_disk(path)
+        if judged:
+            with attributed_to("evaluators", name, evaluator):
+                returned = evaluator.evaluate(stored_inputs(entry.system, judged))
+            made.append(require_evaluation(returned, name, plugins.registry, component, entry.system, evaluator))
+            entry = _with_main_metric(entry, name, made[-1].metrics)
+        entries.append(entry)
+    if not made:
+        _refuse(board, name)
+    if not any(entry.figure(name) is not None for entry in entries):
+        why = dict.fromkeys(text for evaluation in made for text in warnings(evaluation.metrics).values())
+        says = "".join(f": {text}" for text in why)
+        raise DataError(f"{board.heading}: evaluator {name!r} gave no figure of any system{says}")
+    return replace(board, entries=tuple(entries))
+
+
+def _with_main_metric(entry: Entry, name: str, metrics: Mapping[str, Any]) -> Entry:
+    main, n = main_metric(name, metrics), finite_number(metrics.get("n_total"))
+    if main is None or name == "win_rate":  # which it has
+        return entry
+    flag = "; ".join(warnings(metrics).values())
+    if name == "length_controlled":
+        return replace(
+            entry,
+            length_controlled=main.value,
+            length_controlled_error=main.error,
+            length_controlled_source=str(metrics.get("lc_source") or ""),
+            length_controlled_warning=flag,
+        )
+    metric = Metric(main.value, main.error, n=None if n is None else round(n), flag=flag, unit=main.unit)
+    return replace(entry, metrics={**entry.metrics, name: metric})
+
+
+def with_metrics(board: Leaderboard, name: str, rows: Sequence[JudgedPair]) -> Leaderboard:
+    """Add the metric of the evaluator `name` over `rows`, without those of a system against itself.
+
+    Raises `DataError` for an evaluator that does not look at all systems at once, and what the evaluator raises itself.
+    """
+    evaluator = _evaluator(name)
+    if not evaluator.many:
+        raise DataError(f"evaluator {name!r} looks at one system: it ranks no systems that met each other")
+    met = [row for row in rows if row.pair.generator_1 != row.pair.generator_2]
+    with attributed_to("evaluators", name, evaluator):
+        by_system = _metrics(name, evaluator.evaluate(EvaluationInputs("", (), judgements=met)).rows)
+    entries = [
+        replace(entry, metrics={**entry.metrics, name: by_system[entry.system]}) if entry.system in by_system else entry
+        for entry in board.entries
+    ]
+    return replace(board, entries=tuple(entries))
+
+
+def _metrics(name: str, rows: Iterable[Row]) -> dict[str, Metric]:
+    """The metric of each system in an evaluator's rows, with the interval beside it.
+
+    It is the column called like the evaluator, or else the one on Elo's scale, or the strength.
+    """
+    metrics = {}
+    for row in rows:
+        columns = (name, "elo", "strength")
+        main = next((column for column in columns if finite_number(row.get(column)) is not None), None)
+        if main is not None:
+            ends = ("low", "high") if main == "strength" else (f"{main}_low", f"{main}_high")
+            low, high = (finite_number(row.get(end)) for end in ends)
+            n, flag = row.get("n_total"), str(row.get("flag") or "")
+            metrics[str(row["system"])] = Metric(row[main], low=low, high=high, n=n, flag=flag)
+    return metrics

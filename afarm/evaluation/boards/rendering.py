@@ -1,0 +1,308 @@
+"""Rendering of leaderboards: columns, remarks and footnotes as text; boards as Markdown and JSON.
+
+Names come from anybody's files: nothing in them that moves a cursor, ends a cell or begins a tag is let through.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from afarm.evaluation.boards.board import DIFFERENCE, Entry, Leaderboard, Metric
+from afarm.evaluation.boards.correlation import Agreement
+from afarm.storage.text import markdown, one_line
+
+LONGEST_NAME = 24
+"""Characters of a name in a heading."""
+NO_RANK = "–"
+HEADINGS = {
+    "": "win rate, %",
+    "length_controlled": "LC, %",
+    "length_controlled_winrate": "LC, %",
+    "length": "characters",
+    "avg_length": "characters",
+    "prefers_longer": "longer",
+    "prefers_lists": "lists",
+    "unparsed": "no answer",
+}
+"""Headings of columns whose figure is called otherwise."""
+_SUFFIXES = {1: "st", 2: "nd", 3: "rd"}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column by its heading; `cell` gives None if a value is unknown. Numbers are aligned to the right.
+
+    If there is no room, the columns with the highest `spared` are left out first, and those with none never.
+    """
+
+    heading: str
+    cell: Callable[[Entry], str | None]
+    number: bool = True
+    spared: int = 0
+
+
+def rank_text(entry: Entry) -> str:
+    """Write the rank with its 95% interval, such as "3rd, 2–5"; without judgements the rank alone."""
+    n = entry.rank
+    if n is None:
+        return NO_RANK
+    ordinal = f"{n}{'th' if n % 100 in (11, 12, 13) else _SUFFIXES.get(n % 10, 'th')}"
+    if entry.rank_low is None or entry.rank_high is None:
+        return ordinal
+    return f"{ordinal}, {entry.rank_low}–{entry.rank_high}"
+
+
+def _win_rate(entry: Entry) -> str | None:
+    if entry.win_rate is None:
+        return None
+    return f"{entry.win_rate:.1f}" + ("" if entry.standard_error is None else f" ± {entry.standard_error:.1f}")
+
+
+def _interval(entry: Entry) -> str | None:
+    return None if entry.interval is None else f"{entry.interval[0]:.1f}–{entry.interval[1]:.1f}"
+
+
+def _difference(entry: Entry) -> str | None:
+    if entry.difference is None:
+        return None
+    text = f"{entry.difference:+.1f}"
+    if entry.difference_low is not None and entry.difference_high is not None:
+        text += f" ({entry.difference_low:+.1f} to {entry.difference_high:+.1f})"
+    return text
+
+
+def _p_value(entry: Entry) -> str | None:
+    if entry.p_value is None:
+        return None
+    return "< 0.001" if entry.p_value < 0.001 else f"{entry.p_value:.3f}"
+
+
+def _judged_on(entry: Entry) -> str | None:
+    if entry.of is None or entry.asked is None:
+        return None
+    part = f"{entry.asked:,} of {entry.of:,}" if entry.partial else f"{entry.asked:,}"
+    return f"{part}, stopped early" if entry.stopped_early else part
+
+
+def _metric(metric: Metric, name: str, unit: str) -> str:
+    """Write a metric with its interval or else its error, and a difference with its sign."""
+    digits = 1 if unit or abs(metric.value) >= 100 else 3
+    if metric.low is not None and metric.high is not None and metric.low < metric.high:
+        return f"{metric.value:.{digits}f} ({metric.low:.{digits}f} to {metric.high:.{digits}f})"
+    sign = "+" if name.startswith(DIFFERENCE) else ""
+    return f"{metric.value:{sign}.{digits}f}" + ("" if metric.error is None else f" ± {metric.error:.{digits}f}")
+
+
+def _outcomes(entry: Entry) -> str | None:
+    counts = (entry.wins, entry.losses, entry.draws)
+    return None if None in counts else "/".join(map(str, counts))
+
+
+def _number(value: float | None, form: str) -> str | None:
+    return None if value is None else format(value, form)
+
+
+LEGEND = (
+    "± is the standard error over instructions, 95 % the interval. LC: length-controlled win rate. longer, lists: how "
+    "often the judge chose the longer output, and the one with a list, where they differed in that."
+)
+
+UNADJUSTED = (
+    "Δ with an unadjusted 95 % interval, of that comparison by itself; p is adjusted for all {pairs} pairs of the "
+    "board (Holm). An interval without 0 beside a large p is no contradiction: by itself the difference is clear, as "
+    "one of so many it may be chance."
+)
+
+
+def columns(board: Leaderboard) -> list[Column]:
+    """The columns with a value: other evaluators' last, but for the one that orders the board."""
+    notes, shared = footnotes(board), shared_flags(board)
+
+    def length_controlled(entry: Entry) -> str | None:
+        if entry.length_controlled is None:
+            return None
+        error = "" if entry.length_controlled_error is None else f" ± {entry.length_controlled_error:.1f}"
+        return f"{entry.length_controlled:.1f}{error}{_marks(notes, _on_length_control(entry))}"
+
+    def of_evaluator(name: str) -> Column:
+        # A file of an earlier afarm names no unit: its figures are in that of the others.
+        unit = next((e.metrics[name].unit for e in board.entries if name in e.metrics and e.metrics[name].unit), "")
+
+        def cell(entry: Entry) -> str | None:
+            metric = entry.metrics.get(name)
+            return None if metric is None else _metric(metric, name, unit) + _marks(notes, _on_metric(entry, name))
+
+        return Column(one_line(f"{name}, {unit}" if unit else name), cell, spared=1)
+
+    to = next((entry.difference_to for entry in board.entries if entry.difference_to), "")
+    metrics = {name: of_evaluator(name) for entry in board.entries for name in entry.metrics}
+    names = (
+        Column("rank", rank_text, number=False),
+        Column("system", lambda e: one_line(e.system), number=False),
+        Column("flags", lambda e: str(len(own_flags(e, shared)) or "")),
+        *([Column("judged on", _judged_on)] if any(e.partial or e.stopped_early for e in board.entries) else []),
+    )
+    figures = (
+        Column("win rate, %", _win_rate),
+        Column("95 %", _interval, spared=2),
+        Column(f"Δ to {one_line(to, LONGEST_NAME)}", _difference, spared=3),
+        Column("p, adjusted", _p_value, spared=3),
+        Column("LC, %", length_controlled),
+        Column("n", lambda e: _number(e.n, "d"), spared=4),
+        Column("won/lost/drawn", _outcomes, spared=9),
+        Column("no answer", lambda e: _number(e.unparsed or None, "d"), spared=8),
+        Column("characters", lambda e: _number(e.length, ".0f"), spared=5),
+        Column("longer", lambda e: _number(e.prefers_longer, ".2f"), spared=6),
+        Column("lists", lambda e: _number(e.prefers_lists, ".2f"), spared=7),
+        *metrics.values(),
+        Column("seconds", lambda e: _number(e.seconds, ".0f"), spared=11),
+        Column("seeds", lambda e: ", ".join(map(str, e.seeds)) or None, spared=10),
+    )
+    named = {name: column.heading for name, column in metrics.items()}
+    order = named.get(board.order) or HEADINGS.get(board.order, one_line(board.order))
+    first = [replace(column, spared=0) for column in figures if column.heading == order]
+    every = (*names, *first, *(column for column in figures if column.heading != order))
+    return [column for column in every if any(column.cell(entry) for entry in board.entries)]
+
+
+PADDING = 3
+"""Characters that a column takes beside its text."""
+
+
+def fitting(board: Leaderboard, shown: Sequence[Column], width: int | None) -> tuple[list[Column], int]:
+    """The columns of `shown` that fit `width` characters (None: all), and their total width."""
+    needed = {
+        column: PADDING + max(len(column.heading), *(len(column.cell(entry) or "") for entry in board.entries))
+        for column in shown
+    }
+    room = math.inf if width is None else width - PADDING
+    kept = {column for column in shown if not column.spared}
+    for column in sorted((column for column in shown if column.spared), key=lambda column: column.spared):
+        if sum(needed[other] for other in kept) + needed[column] <= room:
+            kept.add(column)
+    return [column for column in shown if column in kept], sum(needed[column] for column in kept) + PADDING
+
+
+def remarks(board: Leaderboard) -> list[str]:
+    """Lines to be read with a board: remarks, differences, length control, footnotes."""
+    sources = _sources(board)
+    detectable = [entry.detectable for entry in board.entries if entry.detectable is not None]
+    to = next((entry.difference_to for entry in board.entries if entry.difference_to), "")
+    compared = sum(entry.p_value is not None for entry in board.entries)
+    lines = [
+        board.remarks,
+        f"A difference to {to} of under {_span(detectable)} points may go unseen: an unadjusted test finds it less "
+        "than four times in five, the adjusted one less often."
+        if detectable
+        else "",
+        UNADJUSTED.format(pairs=f"{compared * (compared + 1) // 2:,}") if compared > 1 else "",
+        f"Length control: {next(iter(sources))}." if len(sources) == 1 else "",
+        *(f"[{number}] {text}" for text, number in footnotes(board).items()),
+    ]
+    return [one_line(line, 600) for line in lines if line]
+
+
+def _span(values: Sequence[float]) -> str:
+    low, high = f"{min(values):.1f}", f"{max(values):.1f}"
+    return low if low == high else f"{low} (to {high}, by the system)"
+
+
+def footnotes(board: Leaderboard) -> dict[str, int]:
+    """Number the footnotes that cells of a board refer to."""
+    first = 0 if len(_sources(board)) > 1 else 1  # what is so of all is no footnote
+    notes = dict.fromkeys(
+        text
+        for entry in board.entries
+        for text in (
+            *_on_length_control(entry)[first:],
+            *(text for name in entry.metrics for text in _on_metric(entry, name)),
+        )
+        if text
+    )
+    return {text: number for number, text in enumerate(notes, start=1)}
+
+
+def _sources(board: Leaderboard) -> dict[str, None]:
+    """The distinct sources that length-controlled win rates of a board were computed from."""
+    known = (e.length_controlled_source for e in board.entries if e.length_controlled is not None)
+    return dict.fromkeys(filter(None, known))
+
+
+def _on_length_control(entry: Entry) -> tuple[str, str]:
+    source, warning = entry.length_controlled_source, entry.length_controlled_warning
+    if entry.length_controlled is None:
+        return "", ""
+    return (
+        f"length control: {source}; figures of different kinds cannot be compared" if source else "",
+        f"length control: {warning}" if warning else "",
+    )
+
+
+def _on_metric(entry: Entry, name: str) -> list[str]:
+    flag = entry.metrics[name].flag
+    return [f"{name}: {flag}"] if flag else []
+
+
+def _marks(notes: Mapping[str, int], texts: Iterable[str]) -> str:
+    numbers = [str(notes[text]) for text in texts if text in notes]
+    return f" [{', '.join(numbers)}]" if numbers else ""
+
+
+def shared_flags(board: Leaderboard) -> list[str]:
+    """The red flags that all of several systems raise: a row need not repeat them."""
+    first, *others = board.entries or (None,)
+    if first is None or not others:
+        return []
+    return [flag for flag in dict.fromkeys(first.flags) if all(flag in entry.flags for entry in others)]
+
+
+def own_flags(entry: Entry, shared: Sequence[str]) -> list[str]:
+    """The red flags of an entry that are not shared by all systems."""
+    return [flag for flag in dict.fromkeys(entry.flags) if flag not in shared]
+
+
+def flags(board: Leaderboard) -> list[str]:
+    """List the red flags in the order of the board, each once with its systems; those of all last."""
+    systems: dict[str, list[str]] = {}
+    shared = shared_flags(board)
+    for entry in board.entries:
+        for flag in own_flags(entry, shared):
+            systems.setdefault(flag, []).append(one_line(entry.system))
+    lines = [f"{', '.join(names)}: {one_line(flag, 400)}" for flag, names in systems.items()]
+    return lines + [f"all: {one_line(flag, 400)}" for flag in shared]
+
+
+# --------------------------------------------------------------------------------------------------------- formats
+
+
+def as_markdown(boards: Sequence[Leaderboard], agreements: Sequence[Agreement] = ()) -> str:
+    """Write every board as a heading, a table and its remarks, and how they agree."""
+    lines = [line for board in boards for line in _markdown(board)]
+    lines += [f"{markdown(f'{a.first} and {a.second}: {a.sentence}')}\n" for a in agreements]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _markdown(board: Leaderboard) -> Iterator[str]:
+    shown = columns(board)
+    yield f"## {markdown(board.heading)}\n"
+    yield f"| {' | '.join(markdown(column.heading) for column in shown)} |"
+    yield "|" + "".join("---:|" if column.number else "---|" for column in shown)
+    for entry in board.entries:
+        yield f"| {' | '.join(markdown(column.cell(entry) or '') for column in shown)} |"
+    yield ""
+    for line in remarks(board):
+        yield f"- {markdown(line)}"
+    for sentence in flags(board):
+        yield f"- Flag: {markdown(sentence)}"
+    yield ""
+
+
+def as_json(boards: Sequence[Leaderboard], left_out: Sequence[str] = (), agreements: Sequence[Agreement] = ()) -> str:
+    """Write what `afarm leaderboard FILE` reads again."""
+    shared = {"boards": [board.to_row() for board in boards], "left_out": list(left_out)}
+    if agreements:
+        shared["correlations"] = [agreement.to_row() for agreement in agreements]
+    return json.dumps(shared, ensure_ascii=False, indent=1) + "\n"

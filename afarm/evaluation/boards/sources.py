@@ -1,0 +1,118 @@
+"""Sources of leaderboards: runs, shared leaderboards, AlpacaEval's tables and annotations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+from afarm.core.errors import DataError, did_you_mean
+from afarm.evaluation.boards.board import FIGURES, Leaderboard, ordered
+from afarm.evaluation.boards.from_annotations import boards_of_annotations
+from afarm.evaluation.boards.from_csv import TABLES, imported
+from afarm.evaluation.boards.from_round_robin import round_robins
+from afarm.evaluation.boards.from_runs import boards_of_runs
+from afarm.evaluation.boards.merging import group, repeated
+from afarm.evaluation.boards.ranking import looks_at_all_systems, scores_with_own_model
+
+REFERENCE_BOARDS = {"paper": "paper.json"}
+"""Leaderboards that ship with afarm, by name."""
+
+
+def read_boards(
+    sources: Sequence[Path | str],
+    annotations: Sequence[Path | str] = (),
+    orders: Sequence[str] = (),
+    evaluators: Sequence[str] = (),
+) -> tuple[list[Leaderboard], list[str]]:
+    """Read the leaderboards of `sources` and of files of stored `annotations`, one per protocol.
+
+    A source is a directory of runs, the name of a leaderboard that ships ("paper"), or a file: a leaderboard (.json),
+    an AlpacaEval leaderboard or another table of figures (.csv), or annotations. `orders` are figures that `in_order`
+    is to go by; if one is an evaluator over all systems, annotations make a leaderboard of all systems that met, in its
+    order and with the metrics of `evaluators` beside. Returns the leaderboards, and what is left out of them as
+    sentences. Raises `DataError` naming the file, the row and the field that cannot be read.
+    """
+    boards: list[Leaderboard] = []
+    left_out: list[str] = []
+    judged = [Path(file) for file in annotations]
+    for source in sources:
+        path = Path(source)
+        if path.is_dir():
+            of_runs, unread = boards_of_runs(path)
+            boards += of_runs
+            left_out += unread
+        elif str(source) in REFERENCE_BOARDS and not path.exists():
+            boards += reference_boards(str(source))
+        elif path.name.endswith(TABLES):
+            boards += imported(path, orders)
+        elif holds_annotations(path):
+            judged.append(path)
+        else:
+            boards += _shared_boards(path)
+    over_all = next((name for name in orders if looks_at_all_systems(name)), "") if judged else ""
+    if over_all:
+        boards += round_robins(judged, over_all, evaluators)
+    elif judged:
+        boards += boards_of_annotations(judged)
+    return group(boards), left_out + repeated(boards)
+
+
+def in_order(boards: Sequence[Leaderboard], orders: Sequence[str]) -> list[Leaderboard]:
+    """Order each leaderboard by the first of these figures that its systems have.
+
+    Raises `DataError` naming those there are if none has any.
+    """
+    if not any(entry.figure(name) is not None for board in boards for entry in board.entries for name in orders):
+        entries = [entry for board in boards for entry in board.entries]
+        there = {name for name in FIGURES if name and any(entry.figure(name) is not None for entry in entries)}
+        there |= {name for entry in entries for name in entry.metrics}
+        name = orders[0]
+        if scores_with_own_model(name):
+            raise DataError(
+                f"--order-by {name}: each run has this figure from its own reward model, so runs cannot be ranked by "
+                f"it. Choose one of {', '.join(sorted(there))}"
+            )
+        raise DataError(
+            f"--order-by {name}: no system has such a figure.{did_you_mean(name, there)} "
+            f"Evaluators add theirs to runs: afarm evaluate … --evaluator {name}, then "
+            f"afarm leaderboard --order-by {name}"
+        )
+    return [ordered(board, orders) for board in boards]
+
+
+# ----------------------------------------------------------------------------------------------------------- files
+
+
+def reference_boards(name: str) -> list[Leaderboard]:
+    """The leaderboards that ship under `name`. Raises `DataError` if there are none."""
+    if name not in REFERENCE_BOARDS:
+        raise DataError(f"no board called {name!r} ships with afarm.{did_you_mean(name, REFERENCE_BOARDS)}")
+    text = resources.files("afarm.evaluation.boards").joinpath(REFERENCE_BOARDS[name]).read_text(encoding="utf-8")
+    return [
+        Leaderboard.from_row(row, f"{name}, board {number}") for number, row in enumerate(json.loads(text)["boards"])
+    ]
+
+
+def holds_annotations(path: Path) -> bool:
+    """Return True if `path` can only be a file of annotations: no directory, table or JSON object."""
+    if path.is_dir() or path.name.endswith(TABLES):
+        return False
+    if path.suffix != ".json" or not path.is_file():
+        return str(path) not in REFERENCE_BOARDS
+    with path.open("rb") as handle:
+        return handle.read(64).lstrip()[:1] != b"{"
+
+
+def _shared_boards(path: Path) -> list[Leaderboard]:
+    """Read a file as `afarm leaderboard --format json` writes it."""
+    try:
+        shared = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{path}: not valid JSON: {error}") from error
+    if isinstance(shared.get("standings"), list):
+        raise DataError(f"{path}: `afarm compare` wrote it: name the directory of its runs, which has them all")
+    if not isinstance(shared.get("boards"), list):
+        raise DataError(f"{path}: holds no boards: `afarm leaderboard --format json --output FILE` writes such a file")
+    return [Leaderboard.from_row(row, f"{path}: board {number}") for number, row in enumerate(shared["boards"])]

@@ -1,0 +1,111 @@
+"""Rank intervals, such as "3rd, 2–5".
+
+A rank follows from who is better than whom, so its interval does: a system is surely below those whose mean is higher
+by more than chance, and surely above those whose mean is lower by more. Differences of all pairs are bootstrapped
+together (one draw reweights the instructions of all systems), and an interval holds when all of its comparisons do.
+Resampling the ranks themselves is the usual way, and too narrow if systems are close: see docs/notes/statistics.md.
+
+Sources: Mogstad, Romano, Shaikh and Wilhelm 2024, "Inference for ranks"; Romano and Wolf 2005 (the stepdown).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr, stdtrit
+
+from afarm.core.errors import DataError
+from afarm.core.seeding import integer
+from afarm.evaluation.statistics.intervals import LEVEL, Floats
+
+Bools = NDArray[np.bool_]
+
+RESAMPLES = 1_000
+TINY = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """A system's rank by its mean, 1 for the highest; equal means share the better rank.
+
+    `low` to `high` holds its true rank with probability `level`, looked at by itself; `board_low` to `board_high` are
+    wider, and hold for all systems of the leaderboard at once.
+    """
+
+    rank: int
+    low: int
+    high: int
+    board_low: int
+    board_high: int
+    level: float = LEVEL
+
+
+def rank_intervals(table: ArrayLike, *, level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0) -> list[Rank]:
+    """Rank the systems of `table` [systems, instructions] by their mean, with intervals; NaN is absent.
+
+    A system is ranked by the mean over the instructions that it has; those of several systems that share instructions
+    move together, which is what makes the comparison sharp. Raises `DataError` if a system has fewer than two.
+    """
+    values = np.asarray(table, dtype=np.float64)
+    there = ~np.isnan(values)
+    n = there.sum(axis=1)
+    if (n < 2).any():
+        raise DataError(f"row {int(np.argmin(n))} of the table has {n.min()} instructions; a rank needs at least 2")
+    means = np.where(there, values, 0).sum(axis=1) / n
+    # What each instruction adds to the error of each mean; their products over instructions are its covariance.
+    parts = np.where(there, values - means[:, None], 0) / np.sqrt(n * (n - 1))[:, None]
+    together = parts @ parts.T
+    spread = np.sqrt(np.maximum(np.add.outer(together.diagonal(), together.diagonal()) - 2 * together, 0))
+    scale = np.divide(1, spread, out=np.zeros_like(spread), where=spread > TINY)
+    gaps = np.subtract.outer(means, means)
+    drawn = np.random.default_rng(integer(seed, "ranks")).standard_normal((resamples, values.shape[1])) @ parts.T
+    test = _Test(gaps, scale, drawn, level, int(n.min()))
+    alone = np.concatenate([test.sure(row) for row in range(len(values))])
+    board = test.sure(*range(len(values)))
+    return [
+        Rank(1 + int((gaps[row] < 0).sum()), *_place(gaps[row], alone[row]), *_place(gaps[row], board[row]), level)
+        for row in range(len(values))
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Test:
+    """A stepdown test of all differences of means.
+
+    `gaps` [systems, systems] are the differences, `scale` turns them into numbers of standard errors, `drawn`
+    [resamples, systems] are the moves of the means in each resample. The fewest instructions of a system are `n`.
+    """
+
+    gaps: Floats
+    scale: Floats
+    drawn: Floats
+    level: float
+    n: int
+
+    def sure(self, *rows: int) -> Bools:
+        """Significant differences of these systems from others, taken together, as [rows, systems] of bool.
+
+        Differences that are significant at first are left out, and the rest is tested again (Romano and Wolf 2005).
+        """
+        sizes = np.abs(self.gaps[list(rows)]) * self.scale[list(rows)]
+        open_ = self.scale[list(rows)] > 0
+        while open_.any():
+            furthest = np.zeros(len(self.drawn))
+            for row, left in zip(rows, open_, strict=True):
+                if left.any():
+                    moved = np.abs(self.drawn[:, [row]] - self.drawn[:, left]) * self.scale[row, left]
+                    np.maximum(furthest, moved.max(axis=1), out=furthest)
+            # The resamples are normal, and errors are estimated: Student's t is that much wider.
+            limit = -stdtrit(self.n - 1, ndtr(-np.quantile(furthest, self.level)))
+            found = open_ & (sizes > limit)
+            if not found.any():
+                break
+            open_ &= ~found
+        return (self.scale[list(rows)] > 0) & ~open_
+
+
+def _place(gaps: Floats, sure: Bools) -> tuple[int, int]:
+    """The best and the worst rank of a system with these gaps to the others."""
+    return 1 + int((sure & (gaps < 0)).sum()), len(gaps) - int((sure & (gaps > 0)).sum())

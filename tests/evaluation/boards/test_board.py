@@ -1,0 +1,492 @@
+"""Boards: what stands beside what, in which order, and from where it was read."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import SHARED_DATA
+
+from afarm.core.errors import DataError
+from afarm.evaluation.boards import Entry, Leaderboard, Metric, Source, group, read_boards
+from afarm.evaluation.boards.board import ranked
+from afarm.evaluation.boards.correlation import agreements
+from afarm.evaluation.boards.from_csv import as_csv, neutral, restored
+from afarm.evaluation.boards.ranking import with_ranks
+from afarm.evaluation.boards.rendering import as_json, as_markdown, columns, fitting, flags, rank_text, remarks
+from afarm.evaluation.metrics import interval
+from afarm.evaluation.protocol import EvaluationProtocol
+
+DATA = SHARED_DATA / "alpaca_eval"
+ONE = EvaluationProtocol("pool", reference="sft", label_noise=0.0, instructions="i", reference_outputs="o")
+HOSTILE = "<img src=x onerror=alert(1)>|`x`\x1b[31m\n# top"
+
+
+def run(directory: Path, name: str, win_rate: float, protocol: EvaluationProtocol | None = ONE, **more: Any) -> None:
+    """A run's record, as small as it can be."""
+    path = directory / "runs" / name
+    path.mkdir(parents=True)
+    system, record, rated = more.pop("system", name), more.pop("record", {}), more.pop("rated", {})
+    metrics = {"win_rate": win_rate, "standard_error": 1.5, "n_total": 800, "n_wins": 400, "avg_length": 61.0, **more}
+    result = {"system": system, "reference": "sft", "evaluator": "win_rate", "metrics": metrics}
+    flags = [{"says": said} for said in (f"{system} is odd", *more.pop("flags", ()))]
+    red_flags = {"prefers_longer": {"value": 0.7, "error": 0.1, "n": 9}, "flags": flags}
+    stored = {"protocol": protocol.to_row() if protocol else None, "red_flags": red_flags}
+    extra = {
+        **result,
+        "evaluator": "length_controlled",
+        "metrics": {"length_controlled_winrate": 40.0, "win_rate": 0.0},
+    }
+    rating = {"rating": 6.5, "rating_se": 0.25, "rating_reference": 5.0, **rated}
+    rating_row = {**result, "evaluator": "pointwise", "metrics": rating}
+    rows = [{**row, **stored} for row in (result, extra, rating_row)]
+    (path / "run.json").write_text(json.dumps({"name": name, "results": rows, **record}))
+
+
+def test_a_system_judged_on_part_of_the_instructions_has_no_place(tmp_path: Path) -> None:
+    """Its 79.5 on 44 of 805 instructions is no better than 72.2 on all of them; 797 asked about are as good as all."""
+    run(tmp_path, "few", 79.5, n_total=44)
+    run(tmp_path, "many", 72.2, n_total=805)
+    run(tmp_path, "most", 60.0, n_total=795, n_unparsed=1, n_refused=1)
+    ((board,), _) = read_boards([tmp_path])
+    assert [(e.system, e.rank, e.partial) for e in board.entries] == [
+        ("many", 1, False),
+        ("most", 2, False),
+        ("few", None, True),
+    ]
+    shown = as_markdown([board])
+    assert "| – | few | 1 | 44 of 805 | 79.5 ± 1.5 |" in shown
+    assert "| 1st | many | 1 | 805 | 72.2 ± 1.5 |" in shown
+    assert "no place for few: judged on part of the 805 instructions" in shown
+    alone = Leaderboard(ONE, tuple(e for e in board.entries if not e.partial))
+    assert ranked(alone).remarks == ""
+    assert "judged on" not in as_markdown([alone])
+
+
+def test_what_the_record_says_of_the_rows_counts_and_so_do_rows_without_an_answer(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        run(tmp_path, name, 60.0, n_total=100, record={"coverage": {"reference": 805, "compared": 100}})
+    ((board,), _) = read_boards([tmp_path])
+    assert [entry.rank for entry in board.entries] == [None, None]
+    assert board.remarks.startswith("no place for a, b: judged on part of the 805 instructions")
+    assert "--eval-set" in board.remarks
+    unread = Entry("x", 50.0, n=60, instructions=60, unparsed=40, of=100)
+    assert not unread.partial
+    five_labels_each = Entry("x", 50.0, n=250, instructions=50, unparsed=250, of=100)
+    assert five_labels_each.asked == 50
+    assert five_labels_each.partial
+
+
+def test_runs_of_one_protocol_stand_on_one_board(tmp_path: Path) -> None:
+    run(tmp_path, "dpo", 46.8)
+    run(tmp_path, "ppo", 51.0)
+    run(tmp_path, "noisy", 99.0, EvaluationProtocol("pool", reference="sft", label_noise=0.25))
+    boards, left_out = read_boards([tmp_path])
+    assert left_out == []
+    assert [[entry.system for entry in board.entries] for board in boards] == [["ppo", "dpo"], ["noisy"]]
+    best = boards[0].entries[0]
+    assert (best.rank, best.win_rate, best.standard_error, best.n) == (1, 51.0, 1.5, 800)
+    assert (best.length_controlled, best.prefers_longer, best.flags) == (40.0, 0.7, ("ppo is odd",))
+    assert read_boards([tmp_path / "runs"])[0] == boards
+    assert len(read_boards([tmp_path / "runs" / "ppo"])[0][0].entries) == 1
+
+
+def test_results_without_a_protocol_stand_apart_and_say_so(tmp_path: Path) -> None:
+    run(tmp_path, "ppo", 51.0)
+    run(tmp_path, "old", 60.0, None)
+    run(tmp_path, "older", 61.0, None)
+    boards, _ = read_boards([tmp_path])
+    assert [len(board.entries) for board in boards] == [2, 1]
+    assert "no two of them may be compared" in boards[0].heading
+
+
+def test_what_cannot_be_read_is_left_out_and_named(tmp_path: Path) -> None:
+    run(tmp_path, "ppo", 51.0)
+    run(tmp_path, "silent", math.nan)
+    for name, text in (("torn", "{"), ("list", "[]"), ("none", '{"results": []}')):
+        (tmp_path / "runs" / name).mkdir()
+        (tmp_path / "runs" / name / "run.json").write_text(text)
+    boards, left_out = read_boards([tmp_path])
+    assert [entry.system for board in boards for entry in board.entries] == ["ppo"]
+    assert len(left_out) == 4
+    assert all(any(name in line for line in left_out) for name in ("silent", "torn", "list", "none"))
+
+
+def test_a_figure_that_is_no_number_is_not_known(tmp_path: Path) -> None:
+    run(tmp_path, "ppo", 51.0, standard_error=math.nan, n_total=math.inf, avg_length="long")
+    ((entry,),) = [board.entries for board in read_boards([tmp_path])[0]]
+    assert (entry.standard_error, entry.n, entry.length) == (None, None, None)
+
+
+def test_a_run_that_stopped_when_it_was_clear_says_so_and_is_not_ranked_with_an_interval(tmp_path: Path) -> None:
+    run(tmp_path, "ppo", 51.0, standard_error=None, n_total=64, record={"until": {"of": 800}})
+    run(tmp_path, "dpo", 41.0)
+    (board,), _ = read_boards([tmp_path])
+    dpo, ppo = board.entries
+    assert (dpo.rank, ppo.rank, ppo.stopped_early) == (1, None, True)
+    assert "| – | ppo | 1 | 64 of 800, stopped early |" in as_markdown([board])
+    assert (ppo.source.judgements, ppo.interval) == ("", None)
+    assert dpo.source.judgements.endswith("outputs.jsonl")
+
+
+def test_two_results_of_one_system_are_told_apart_and_the_same_one_stands_once(tmp_path: Path) -> None:
+    run(tmp_path, "ppo-a", 51.0, system="ppo")
+    run(tmp_path, "ppo-b", 49.0, system="ppo")
+    boards, _ = read_boards([tmp_path, tmp_path / "runs" / "ppo-a"])
+    assert [entry.system for entry in boards[0].entries] == ["ppo (ppo-a)", "ppo (ppo-b)"]
+
+
+def test_a_run_that_does_not_stand_because_another_has_the_same_result_is_named(tmp_path: Path) -> None:
+    """Two runs trained on different preferences may give equal outputs: neither vanishes without a word."""
+    run(tmp_path, "dpo-mine", 51.0, system="dpo", record={"created": 5})
+    run(tmp_path, "dpo-theirs", 51.0, system="dpo", record={"created": 9})
+    ((board,), (line,)) = read_boards([tmp_path])
+    assert [Path(entry.source.name).name for entry in board.entries] == ["dpo-theirs"]
+    mine, theirs = (str(tmp_path / "runs" / name) for name in ("dpo-mine", "dpo-theirs"))
+    assert line.startswith(f"{mine}: its result of dpo equals that of {theirs} (win rate")
+    assert read_boards([mine, tmp_path / "runs" / "dpo-mine"])[1] == []
+
+
+@pytest.mark.parametrize("newest", ["a", "b"])
+def test_of_several_evaluations_of_the_same_judgements_the_newest_stands(tmp_path: Path, newest: str) -> None:
+    for name in ("a", "b"):
+        fit = {"length_controlled_winrate": 41.0 if name == newest else 39.0}
+        run(tmp_path, name, 51.0, system="ppo", record={"created": 9 if name == newest else 5}, **fit)
+    together, _ = read_boards([tmp_path])
+    apart, _ = read_boards([tmp_path / "runs" / name for name in ("a", "b")])
+    for ((entry,),) in ([board.entries for board in boards] for boards in (together, apart)):
+        assert (entry.system, entry.length_controlled, Path(entry.source.name).name) == ("ppo", 41.0, newest)
+
+
+def test_equal_win_rates_share_a_place() -> None:
+    board = ranked(Leaderboard(ONE, (Entry("c", 1.0), Entry("b", 5.0), Entry("a", 5.0))))
+    assert [(e.system, e.rank) for e in board.entries] == [("a", 1), ("b", 1), ("c", 3)]
+    assert [rank_text(Entry("x", 1.0, rank=n)) for n in (1, 2, 3, 4, 11, 12, 13, 21, 112)] == (
+        ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "112th"]
+    )
+    assert rank_text(Entry("x", 1.0, rank=3, rank_low=2, rank_high=5)) == "3rd, 2–5"
+
+
+def test_the_interval_is_that_of_two_more_wins_and_losses() -> None:
+    statistics = pytest.importorskip("afarm.evaluation.statistics")
+    few = ([1.0], [0.5], [0.0, 1.0], [1.0, 1.0, 0.2])  # there Student's quantile by its series is a little short
+    for wins in (*few, [1.0] * 25, [1.0, 0.0, 0.5, 1.0] * 20, [0.3, 0.9] * 100):
+        found = statistics.win_rate(wins)
+        error = None if found.error is None else 100 * found.error
+        bounds = interval(100 * found.value, error, len(wins))
+        close = 0.02 if len(wins) > 3 else 2
+        assert bounds == pytest.approx((100 * found.low, 100 * found.high), abs=close)
+    assert interval(50.0, None, 10) is None
+    assert interval(99.0, 1.0, None) == (pytest.approx(97.04, abs=0.01), 100.0)
+
+
+def test_merged_parts_have_no_ranks_of_their_parts() -> None:
+    known = Entry("a", 5.0, rank_low=1, rank_high=1, difference=0.0)
+    (board,) = group([Leaderboard(ONE, (known,)), Leaderboard(ONE, (Entry("b", 6.0),))])
+    assert [(e.system, e.rank, e.rank_low, e.difference) for e in board.entries] == [
+        ("b", 1, None, None),
+        ("a", 2, None, None),
+    ]
+    (alone,) = group([Leaderboard(ONE, (known,))])
+    assert alone.entries[0].rank_low == 1
+
+
+def full_board() -> Leaderboard:
+    known = Entry(
+        "ppo",
+        *(46.8, 1.75, 805, 370, 420, 15, 0, 1.0, 683.0, 40.0, 1.2),
+        prefers_longer=0.64,
+        prefers_lists=0.63,
+        length_controlled_source="weights",
+        flags=("it is odd",),
+        metrics={
+            "elo": Metric(1012.0, low=980.0, high=1044.0, n=805, flag="it won all"),
+            "fitted": Metric(60.1, 0.8, unit="%"),
+        },
+    )
+    return ranked(Leaderboard(ONE, (known, Entry(HOSTILE, 39.2, flags=("it is odd", HOSTILE)))))
+
+
+def test_json_is_read_again_as_it_was_written(tmp_path: Path) -> None:
+    board = full_board()
+    (tmp_path / "board.json").write_text(as_json([board]))
+    (again,), _ = read_boards([tmp_path / "board.json"])
+    assert again == board
+
+
+@pytest.mark.parametrize(
+    ("metric", "problem"),
+    [
+        ({"value": 5, "unit": 5}, "field 'unit' must be '%' or empty, not 5"),
+        ({"value": 5, "unit": ["%"]}, "field 'unit' must be '%' or empty"),
+        ({"value": 250, "unit": "%"}, "field 'value' must lie between 0 and 100, and is 250"),
+    ],
+)
+def test_a_unit_is_percent_or_none(tmp_path: Path, metric: dict[str, Any], problem: str) -> None:
+    rows = json.loads(as_json([full_board()]))
+    rows["boards"][0]["entries"][0]["metrics"]["half"] = metric
+    (tmp_path / "board.json").write_text(json.dumps(rows))
+    with pytest.raises(DataError, match=re.escape(problem)):
+        read_boards([tmp_path / "board.json"])
+
+
+def test_a_figure_of_an_older_file_is_shown_in_the_unit_of_the_others() -> None:
+    entries = [
+        Entry(name, 5.0, metrics={"half": Metric(50.0, 2.0, unit=unit)}) for name, unit in (("a", ""), ("b", "%"))
+    ]
+    (column,) = [c for c in columns(Leaderboard(ONE, tuple(entries))) if c.heading == "half, %"]
+    assert [column.cell(entry) for entry in entries] == ["50.0 ± 2.0"] * 2
+
+
+def test_csv_is_read_again_as_it_was_written_in_the_columns_of_alpaca_eval(tmp_path: Path) -> None:
+    """Boards of equal headings stay apart, and of two equal systems neither is lost."""
+    sum_ = "=HYPERLINK(0)\r\n; 'x' \\n"
+    equal = (Entry("same", 10.0, 1.0, 805), Entry(sum_, 5.0, flags=(sum_, "+1", "a | b"), source=Source("-x")))
+    noisy = [ranked(Leaderboard(replace(ONE, label_noise=noise), equal)) for noise in (0.1, 0.25)]
+    met = ranked(Leaderboard(ONE, (Entry("a", 1.0, metrics={"elo": Metric(5.0)}),), "met", "a note", "elo"))
+    boards = group(
+        [
+            full_board(),
+            *noisy,
+            met,
+            Leaderboard(EvaluationProtocol(), (Entry("y", 2.0),), "unknown", origin="@here.csv"),
+        ]
+    )
+    assert len(boards) == 5
+    text = as_csv(boards)
+    assert len(text.splitlines()) == 1 + sum(len(board.entries) for board in boards), "a row is a line"
+    first = next(csv.DictReader(io.StringIO(text)))
+    assert (first["win_rate"], first["n_wins"], first["avg_length"], first["elo"]) == ("46.8", "370", "683.0", "1012.0")
+    assert (first["elo_low"], first["elo_high"], first["elo_n"]) == ("980.0", "1044.0", "805")
+    (tmp_path / "board.csv").write_text(text)
+    again, _ = read_boards([tmp_path / "board.csv"])
+    assert again == boards
+    assert [board.heading for board in again] == [board.heading for board in boards]
+    assert as_csv(again) == text
+
+
+def test_no_cell_is_run_or_moves_a_cursor_and_numbers_stay_numbers() -> None:
+    texts = ["=1+1", "+1", "-1", "@x", "'=1", "a\tb", "\x1b[31m", "\\n", "\u202e", "\ud800", "plain = 5", "é'", ""]
+    for text in texts:
+        assert restored(neutral(text)) == text
+        assert not neutral(text).startswith(("=", "+", "-", "@"))
+        assert neutral(text).isprintable()
+    text = as_csv([Leaderboard(ONE, tuple(Entry(name, 5.0, difference=-3.5) for name in texts))])
+    for row in csv.reader(io.StringIO(text)):
+        assert not [cell for cell in row if cell.startswith(("=", "+", "@"))]
+        assert not [cell for cell in row if cell.startswith("-") and float(cell) != -3.5]
+
+
+def test_boards_of_one_heading_say_what_sets_them_apart() -> None:
+    more = {
+        "label_noise": replace(ONE, label_noise=None),
+        "annotator prompts": replace(ONE, source="0123456789ab"),
+        "instructions": replace(ONE, instructions="abcdef012345"),
+    }
+    for said, protocol in more.items():
+        boards = group([Leaderboard(ONE, (Entry("a", 1.0),)), Leaderboard(protocol, (Entry("a", 1.0),))])
+        headings = [board.heading for board in boards]
+        assert len({*headings}) == 2, said
+        assert all(said.replace("_", " ") in heading for heading in headings)
+        assert "012345" not in "".join(headings) or "01234567" not in "".join(headings)
+    (alone,) = group([Leaderboard(ONE, (Entry("a", 1.0),))])
+    assert alone.heading == "judged by pool, against sft"
+
+
+def test_further_figures_of_compared_files_have_a_column_and_those_of_runs_none(tmp_path: Path) -> None:
+    """A run's own reward model is another than the next one's."""
+    run(tmp_path, "file", 50.0, record={"coverage": {"reference": 800}})
+    run(tmp_path, "trained", 40.0)
+    ((board,), _) = read_boards([tmp_path])
+    assert [entry.metrics for entry in board.entries] == [{"pointwise": Metric(6.5, 0.25)}, {}]
+    assert "| 6.500 ± 0.250 |" in as_markdown([board])
+
+
+def test_each_warning_of_an_evaluator_is_said_once(tmp_path: Path) -> None:
+    flags = ["pointwise: few ratings", "pointwise: all alike"]
+    warned = {"few_warning": "few ratings", "alike_warning": "all alike"}
+    run(tmp_path, "file", 50.0, record={"coverage": {"reference": 800}}, rated=warned, flags=flags)
+    ((board,), _) = read_boards([tmp_path])
+    assert board.entries[0].metrics["pointwise"].flag == "few ratings; all alike"
+    assert board.entries[0].flags == ("file is odd",)
+
+
+def test_a_run_that_was_never_clear_did_not_stop_early(tmp_path: Path) -> None:
+    run(tmp_path, "a", 50.0, record={"until": {"of": 800}})
+    run(tmp_path, "b", 50.0, n_total=799, record={"until": {"of": 800}})
+    ((board,), _) = read_boards([tmp_path])
+    assert [(e.stopped_early, e.source.judgements) for e in board.entries] == [(False, ""), (True, "")]
+
+
+def test_two_tables_of_one_name_are_two_boards(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "leaderboard.csv").write_text(",win_rate\nx,5.0\n")
+    boards, _ = read_boards([tmp_path / name / "leaderboard.csv" for name in ("one", "two", "one")])
+    assert [len(board.entries) for board in boards] == [1, 1]
+    assert [board.heading for board in boards] == [
+        f"leaderboard.csv ({tmp_path / name / 'leaderboard.csv'})" for name in ("one", "two")
+    ]
+
+
+def test_a_length_controlled_figure_says_what_it_is_and_when_not_to_trust_it(tmp_path: Path) -> None:
+    run(tmp_path, "a", 50.0, length_controlled_winrate=41.0, lc_source="weights")
+    doubt: dict[str, Any] = {"lc_warning": "60 rows are too few", "flags": ["length_controlled: 60 rows are too few"]}
+    run(tmp_path, "b", 40.0, length_controlled_winrate=43.0, lc_source="fit", **doubt)
+    run(tmp_path, "c", 30.0)
+    ((board,), _) = read_boards([tmp_path])
+    shown = as_markdown([board]).replace("\\", "")
+    assert "| 41.0 [1] |" in shown
+    assert "| 43.0 [2, 3] |" in shown
+    assert remarks(board) == [
+        "[1] length control: weights; figures of different kinds cannot be compared",
+        "[2] length control: fit; figures of different kinds cannot be compared",
+        "[3] length control: 60 rows are too few",
+    ]
+    assert flags(board) == ["a: a is odd", "b: b is odd", "c: c is odd"], "what a footnote says is no flag as well"
+    (tmp_path / "board.json").write_text(as_json([board]))
+    assert remarks(read_boards([tmp_path / "board.json"])[0][0]) == remarks(board)
+
+
+def test_markdown_shows_what_is_known_and_lets_no_name_out_of_its_cell() -> None:
+    text = as_markdown([full_board()])
+    assert "| 1st | ppo |  | 46.8 ± 1.8 | 43.4–50.2 | 40.0 ± 1.2 | 805 | 370/420/15 |" in text
+    assert "| 1012.0 (980.0 to 1044.0) \\[1\\] |" in text
+    assert "- \\[1\\] elo: it won all" in text
+    assert "- Length control: weights." in text
+    assert "<img" not in text
+    assert "\x1b" not in text
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(rows) == 4
+    assert len({line.replace("\\|", "").count("|") for line in rows}) == 1
+    assert "- Flag: all: it is odd" in text
+
+
+def test_columns_that_nothing_is_known_of_are_left_out() -> None:
+    board = Leaderboard(ONE, (Entry("a", 5.0),))
+    assert [column.heading for column in columns(board)] == ["rank", "system", "win rate, %"]
+    assert flags(board) == []
+
+
+def test_alpaca_eval_s_leaderboards_are_imported(tmp_path: Path) -> None:
+    text = (
+        ",win_rate,standard_error,n_wins,n_wins_base,n_draws,n_total,mode,avg_length,length_controlled_winrate\n"
+        "good,60.5,1.5,480,310,15,805,minimal,1200,55.25\n"
+        "sparse,10.0,,,,,,community,,\n"
+    )
+    path = tmp_path / "leaderboard.csv.gz"
+    path.write_bytes(gzip.compress(text.encode()))
+    (board,), _ = read_boards([path])
+    assert board.heading == "leaderboard.csv.gz"
+    good, sparse = board.entries
+    assert (good.wins, good.losses, good.draws, good.n, good.length) == (480, 310, 15, 805, 1200.0)
+    assert good.length_controlled == 55.25
+    assert (sparse.standard_error, sparse.n) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.csv", ",rate\nx,much\n", "no column 'win_rate' nor another of numbers"),
+        ("a.csv", ",win_rate\nx,much\n", "row 0: column 'win_rate' must be a number, not 'much'"),
+        ("a.csv", ",win_rate\nx,101\n", "row 0: column 'win_rate' must lie between 0 and 100, and is 101"),
+        ("a.csv", ",win_rate\nx,\n", "row 0: column 'win_rate' has no number"),
+        ("a.csv", ",win_rate,n_total\nx,5,9\ny,5,-3\n", "row 1: column 'n_total' must not be negative, and is -3"),
+        ("a.csv", ",win_rate,standard_error\nx,5,-1\n", "column 'standard_error' must not be negative"),
+        ("a.csv", ",win_rate,n_total\nx,5,1e400\n", "column 'n_total' must be a number, not inf"),
+        ("a.csv", ',win_rate\nx,5\n"y,5\nz,5\n', "row 1: not valid CSV: unexpected end of data (is a quotation mark"),
+        ("a.csv", ",win_rate\n", "no rows"),
+        ("a.json", '{"boards": 3}', "holds no boards"),
+        ("a.json", '{"standings": []}', "`afarm compare` wrote it: name the directory of its runs"),
+        ("a.json", '{"boards": [{}]}', "board 0: must hold a list of entries"),
+        ("a.json", '{"boards": [{"entries": [{"win_rate": 1}]}]}', "entry 0: field 'system' must be text"),
+        ("a.json", '{"boards": [{"entries": [{"system": "x", "win_rate": true}]}]}', "must be a number, not True"),
+        ("a.json", '{"boards": [{"entries": [{"system": "x", "win_rate": 1, "n": -3}]}]}', "'n' must not be negative"),
+        ("a.json", "{", "not valid JSON"),
+        ("a.jsonl", '{"instruction": "x"}', "row 0: field 'output_1' is missing"),
+        ("missing.csv", None, "no such file"),
+        ("missing.json", None, "no such file"),
+    ],
+)
+def test_a_file_that_is_no_board_is_named_with_row_and_field(
+    tmp_path: Path, name: str, text: str | None, said: str
+) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(DataError) as error:
+        read_boards([tmp_path / name])
+    assert said in str(error.value)
+    assert str(tmp_path / name) in str(error.value)
+
+
+def test_the_paper_s_table_is_a_board_and_correlates_as_the_paper_says() -> None:
+    pytest.importorskip("scipy")
+    boards, _ = read_boards(["paper"])
+    assert [len(board.entries) for board in boards] == [13, 10]
+    assert boards[0].entries[0].win_rate == 79.0
+    (found,) = agreements(boards)
+    assert len(found.systems) == 10
+    spearman = found.correlations[0]
+    assert (spearman.kind, round(spearman.value or 0, 2)) == ("spearman", 0.98)
+    assert "Spearman 0.98" in found.sentence
+
+
+def test_boards_with_two_systems_in_common_are_not_correlated() -> None:
+    a = Leaderboard(ONE, (Entry("x", 1.0), Entry("y", 2.0), Entry("z", 3.0)))
+    b = Leaderboard(EvaluationProtocol("b"), (Entry("x", 1.0), Entry("y", 2.0), Entry("w", 3.0)))
+    assert list(agreements([a, b])) == []
+
+
+def test_published_leaderboards_are_read_to_the_last_digit() -> None:
+    path = DATA / "leaderboard.weighted_gpt4_turbo.csv"
+    if not path.is_file():
+        pytest.skip(f"needs {path}")
+    (board,), _ = read_boards([path])
+    published = list(csv.DictReader(path.open(newline="")))
+    assert len(board.entries) == len(published)
+    rates = {entry.system: entry.win_rate for entry in board.entries}
+    assert all(rates[row[""]] == float(row["win_rate"]) for row in published)
+
+
+def test_ranks_need_judgements() -> None:
+    pytest.importorskip("scipy")
+    board = Leaderboard(ONE, (Entry("a", 5.0), Entry("b", 4.0)))
+    assert with_ranks(board) == (board, [])
+
+
+def test_a_narrow_screen_is_spared_what_says_least() -> None:
+    board = full_board()
+    every = columns(board)
+    assert fitting(board, every, None)[0] == every
+    full = fitting(board, every, None)[1]
+    shown, width = fitting(board, every, full - 1)
+    assert width < full
+    assert {column.heading for column in every} - {column.heading for column in shown} == {"won/lost/drawn"}
+    assert [column.heading for column in fitting(board, every, 10)[0]] == (
+        ["rank", "system", "flags", "win rate, %", "LC, %"]
+    )
+
+
+def test_a_board_is_a_line_a_table_a_frame_and_json(tmp_path: Path) -> None:
+    run(tmp_path, "ppo", 64.5)
+    run(tmp_path, "<dpo>", 55.0)
+    ((board,), _) = read_boards([tmp_path])
+    rated = [replace(entry, metrics={"elo": Metric(1000.0)}) for entry in board.entries]
+    board = replace(board, entries=tuple(rated))
+    assert repr(board).endswith(": 2 systems, first ppo at 64.5 %)")
+    assert len(repr(board)) < 400
+    assert "&lt;dpo&gt;" in board._repr_html_()
+    assert "<dpo>" not in board._repr_html_()
+    frame = board.to_pandas()
+    assert list(frame["system"]) == ["ppo", "<dpo>"]
+    assert list(frame["elo"]) == [1000.0, 1000.0]
+    assert frame["low"][0] < 64.5 < frame["high"][0]
+    assert json.loads(json.dumps(board.to_dict()))["entries"][0]["win_rate"] == 64.5

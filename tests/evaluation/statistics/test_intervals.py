@@ -1,0 +1,128 @@
+"""Means, their errors and intervals, and sample sizes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from afarm.core.errors import DataError
+from afarm.evaluation.statistics import bootstrap, instructions_needed, mean, minimum_detectable_difference, win_rate
+
+
+def covered(low: float | None, truth: float, high: float | None) -> bool:
+    return low is not None and high is not None and low <= truth <= high
+
+
+def test_the_error_is_s_over_root_n_and_the_interval_is_students() -> None:
+    found = mean([1, 0, 0.5, 1])
+    assert found.value == 0.625
+    assert found.error == pytest.approx(math.sqrt((0.375**2 + 0.625**2 + 0.125**2 + 0.375**2) / 3 / 4))
+    low, high = stats.t.interval(0.95, 3, loc=found.value, scale=found.error)
+    assert (found.low, found.high) == pytest.approx((low, high))
+    assert (found.n, found.labels) == (4, 4)
+
+
+def test_absent_values_do_not_count() -> None:
+    assert mean([1, math.nan, 0]) == mean([1, 0])
+
+
+def test_one_instruction_has_a_mean_and_no_error() -> None:
+    found = mean([1, 0, 1], ["a", "a", "a"])
+    assert (found.value, found.error, found.low, found.n, found.labels) == (pytest.approx(2 / 3), None, None, 1, 3)
+
+
+def test_no_value_is_an_error() -> None:
+    with pytest.raises(DataError, match="nothing to take the mean of"):
+        mean([math.nan])
+
+
+def test_equal_labels_of_an_instruction_add_nothing() -> None:
+    once = mean([1, 0, 1, 1])
+    thrice = mean([1, 0, 1, 1] * 3, ["a", "b", "c", "d"] * 3)
+    assert (thrice.value, thrice.error, thrice.n, thrice.labels) == (once.value, pytest.approx(once.error), 4, 12)
+
+
+def test_the_clustered_error_by_hand() -> None:
+    # Mean 0.6; residuals of a: 0.4 + 0.4 = 0.8, of b: -0.6 + 0.4 - 0.6 = -0.8; sqrt((0.64 + 0.64) * 2 / 1) / 5.
+    assert mean([1, 1, 0, 1, 0], ["a", "a", "b", "b", "b"]).error == pytest.approx(1.6 / 5)
+
+
+def test_names_of_instructions_must_be_as_many_as_values() -> None:
+    with pytest.raises(DataError, match="2 values, but 1 names"):
+        mean([1, 0], ["a"])
+
+
+def test_a_system_that_always_won_is_not_sure_to() -> None:
+    found = win_rate([1] * 25)
+    assert (found.value, found.error, found.high) == (1.0, 0.0, 1.0)
+    # 27 wins and 2 losses: mean 27/29, s² = 29/28 · 27/29 · 2/29.
+    half = stats.t.ppf(0.975, 28) * math.sqrt(27 / 29 * 2 / 29 / 28)
+    assert found.low == pytest.approx(27 / 29 - half)
+    assert win_rate([0] * 25).low == 0
+
+
+def test_the_interval_of_a_win_rate_clusters_too() -> None:
+    once, thrice = win_rate([1, 0, 1, 1]), win_rate([1, 0, 1, 1] * 3, ["a", "b", "c", "d"] * 3)
+    assert (once.low, once.high) == pytest.approx((thrice.low, thrice.high))
+
+
+@pytest.mark.parametrize("wrong", [-0.1, 1.5, 2])
+def test_a_win_is_between_0_and_1(wrong: float) -> None:
+    with pytest.raises(DataError, match=str(wrong)):
+        win_rate([1, wrong])
+
+
+def test_the_bootstrap_agrees_with_the_formula_and_repeats_itself() -> None:
+    values = np.random.default_rng(0).random(300)
+    found, formula = bootstrap(values), mean(values)
+    assert found.value == formula.value
+    assert (found.error, found.low, found.high) == pytest.approx((formula.error, formula.low, formula.high), rel=0.03)
+    assert bootstrap(values) == found
+    assert bootstrap(values, seed=1) != found
+
+
+def test_the_bootstrap_resamples_instructions_not_labels() -> None:
+    random = np.random.default_rng(0)
+    values = random.random(100)
+    once, thrice = bootstrap(values), bootstrap(list(values) * 3, list(range(100)) * 3)
+    assert thrice.error == pytest.approx(once.error)
+    sizes = random.integers(1, 9, 100)
+    uneven, names = np.repeat(0.9 + values / 10, sizes), [*np.repeat(np.arange(100), sizes)]
+    assert bootstrap(uneven, names).error == pytest.approx(mean(uneven, names).error, rel=0.05)
+
+
+def test_intervals_cover_at_their_level() -> None:
+    """400 data sets of 40 instructions, two labels each that go together, won 90% of the time; binomial error 1.1."""
+    hits, careless = [], []
+    for run in range(400):
+        random = np.random.default_rng(run)
+        own = np.repeat((random.random(40) < 0.9).astype(float), 2)
+        clustered, plain = win_rate(own, [*np.repeat(np.arange(40), 2)]), win_rate(own)
+        hits.append(covered(clustered.low, 0.9, clustered.high))
+        careless.append(covered(plain.low, 0.9, plain.high))
+    assert np.mean(hits) >= 0.95 - 3 * 0.011
+    assert np.mean(careless) < 0.9
+
+
+def test_what_is_detectable_is_found_four_times_in_five() -> None:
+    n, deviation = 60, 0.5
+    gap = minimum_detectable_difference(n, deviation)
+    random = np.random.default_rng(0)
+    p = stats.ttest_1samp(gap + deviation * random.standard_normal((2000, n)), 0, axis=1).pvalue
+    assert np.mean(p < 0.05) == pytest.approx(0.8, abs=3 * math.sqrt(0.8 * 0.2 / 2000))
+
+
+def test_the_instructions_needed_are_the_fewest_that_do() -> None:
+    n = instructions_needed(-0.05, 0.5)
+    assert minimum_detectable_difference(n, 0.5) <= 0.05 < minimum_detectable_difference(n - 1, 0.5)
+    assert instructions_needed(1, 0.01) == 2
+
+
+def test_nothing_can_be_asked_of_too_little() -> None:
+    with pytest.raises(DataError, match="at least 2"):
+        minimum_detectable_difference(1, 0.5)
+    with pytest.raises(DataError, match="difference of 0"):
+        instructions_needed(0, 0.5)
