@@ -1,6 +1,6 @@
 """afarm: a wind tunnel for learning from human feedback.
 
-One of four doors for plugins; the others are `afarm.judging`, `afarm.backend` and `afarm.testing`. Importing afarm
+One of the doors for plugins: `docs/architecture.md` lists them. Importing afarm
 loads no torch, transformers, openai or anthropic.
 """
 
@@ -92,6 +92,7 @@ if TYPE_CHECKING:
     from afarm.experiment.setting_errors import explain_validation_error
     from afarm.storage.annotations import read_annotations
     from afarm.storage.conversations import with_turns
+    from afarm.storage.disk import storage_errors, write_json, write_whole
     from afarm.storage.hub import is_on_hub, load_from_hub
     from afarm.storage.label_scales import LabelReader
     from afarm.storage.model_files import local_path, model_identity, require_local, require_on_hub
@@ -227,7 +228,10 @@ _ON_FIRST_USE = {
     "stem": "storage.rows",
     "why_no_file": "storage.rows",
     "with_turns": "storage.conversations",
+    "storage_errors": "storage.disk",
+    "write_json": "storage.disk",
     "write_rows": "storage.rows",
+    "write_whole": "storage.disk",
     "Execute": "experiment.launching.launcher",
     "FarmSpec": "experiment.launching.launcher",
     "Launcher": "experiment.launching.launcher",
@@ -374,12 +378,15 @@ __all__ = [
     "setting",
     "standard_error",
     "stem",
+    "storage_errors",
     "to_label",
     "undominated",
     "why_no_file",
     "with_prices",
     "with_turns",
+    "write_json",
     "write_rows",
+    "write_whole",
 ]
 
 if not TYPE_CHECKING:  # to a checker, a misspelt name stays an error

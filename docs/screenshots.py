@@ -17,8 +17,8 @@ from pathlib import Path
 import uvicorn
 from playwright.sync_api import sync_playwright
 
-from afarm.view.app import View, view_app
-from afarm.view.server import take_port
+from afarm_plugins.view.app import View, view_app
+from afarm_plugins.view.server import take_port
 
 IMAGES = Path(__file__).parent / "images"
 RUNS = Path(__file__).parents[1] / "build" / "screenshots"

@@ -30,7 +30,7 @@ def check(launcher: LauncherName = LOCAL, *, options: FarmOptions) -> None:
     from afarm.experiment.cluster_check import check_nodes
     from afarm.experiment.tasks import open_launcher
 
-    with options.workspace(preflight.of_judging(), options.output_dir) as workspace:
+    with options.workspace(preflight.judging_checks(), options.output_dir) as workspace:
         opened = open_launcher("local:1" if launcher == LOCAL else launcher, workspace)
         assert opened is not None
         if not options.as_json:

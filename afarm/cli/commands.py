@@ -56,10 +56,6 @@ COMMANDS: Mapping[str, Mapping[str, Listed]] = {
     },
     "Its steps, each after those before it": STEPS,
     "Results": {
-        "view": Listed(
-            "view",
-            "Look at runs as they go, their outputs, votes, artifacts and costs, in a page on this machine.",
-        ),
         "report": Listed("stage_commands", "Write a run's report again."),
         "leaderboard": Listed("leaderboard", "Show all evaluated systems, in one board for each way of judging them."),
         "diff": Listed(
@@ -77,9 +73,6 @@ COMMANDS: Mapping[str, Mapping[str, Listed]] = {
     },
     "Judges and annotators": {
         "annotators": Listed("annotators", "List the annotators and the judges of their roles, or compare them."),
-        "drift": Listed(
-            "drift", "Ask a judge again about pairs that it has labelled, and show whether it has shifted."
-        ),
         "ledger": Listed(
             "ledger", "Show what judges have cost: by run, judge, annotator and day, and what was not paid again."
         ),
@@ -96,7 +89,12 @@ COMMANDS: Mapping[str, Mapping[str, Listed]] = {
 }
 """afarm's own commands under what they are for: the help lists them without importing any."""
 
-PLACES = {"best-of-n": "Its steps, each after those before it", "judge": "Judges and annotators"}
+PLACES = {
+    "best-of-n": "Its steps, each after those before it",
+    "drift": "Judges and annotators",
+    "judge": "Judges and annotators",
+    "view": "Results",
+}
 """Commands of plugins that stand among afarm's own."""
 
 EXTENSIBLE = {"annotators", "artifacts"}

@@ -189,7 +189,7 @@ def _lay_out(
             method = None if is_llm_system(name) else name  # a judge LLM trains nothing: the recipe's method will do
             try:
                 chosen = replace(options, method=method, seed=seed)
-                looked_at = chosen.dry_run(preflight.of_run(llm_systems)) if dry_run else None
+                looked_at = chosen.dry_run(preflight.run_checks(llm_systems)) if dry_run else None
                 workspace = farms.enter_context(looked_at or chosen.farm(llm_systems).workspace)
                 if is_compared_with(workspace, name):
                     if not every:

@@ -35,11 +35,11 @@ def cost(
     files = output_files.given(outputs, reference, options)
     if files:
         options = options.judging_files()
-        with options.dry_run(preflight.of_judging()) as workspace:
+        with options.dry_run(preflight.judging_checks()) as workspace:
             compared = output_files.output_comparisons(workspace, files, options)
             show_plan_of_files(compared, options.as_json, all_stages=False)
     else:
-        with options.dry_run(preflight.of_run()) as workspace:
+        with options.dry_run(preflight.run_checks()) as workspace:
             show_plan(workspace, workspace.config.method, options.as_json, all_stages=False)
 
 

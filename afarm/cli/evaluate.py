@@ -87,7 +87,7 @@ def evaluate_outputs(
     from afarm.experiment.comparison.dry_run import plan_comparison
     from afarm.experiment.comparison.until_decided import ALPHA, SequentialComparison
 
-    with options.dry_run(preflight.of_judging()) if dry_run else options.judging_workspace() as workspace:
+    with options.dry_run(preflight.judging_checks()) if dry_run else options.judging_workspace() as workspace:
         compared = output_files.output_comparisons(workspace, files, options)
         sequential = SequentialComparison(compared, alpha or ALPHA) if until_decided else None
         if dry_run:

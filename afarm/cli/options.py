@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from afarm.cli import completion, launch
-from afarm.cli.console import ProgressBars, err, print_json
+from afarm.cli.console import ProgressBars, err, out, print_json
 from afarm.cli.launchers import LOCAL
 from afarm.cli.places import DEFAULT_OUTPUT_DIR, LedgerPlace, OutputDir, StorePlace
 from afarm.cli.stage_lines import StageLines
 from afarm.core.errors import ConfigError, PluginError
 from afarm.experiment.process_info import SINGLE_PROCESS, ProcessInfo
+from afarm.storage.text import dollars, markup
 
 if TYPE_CHECKING:
     from afarm.experiment.farm import Farm
@@ -29,7 +30,20 @@ if TYPE_CHECKING:
     from afarm.experiment.workspace import Workspace
     from afarm.studies.study import Findings
 
-__all__ = ["DryRun", "FarmOptions", "print_json", "with_options"]
+__all__ = [
+    "DEFAULT_OUTPUT_DIR",
+    "DryRun",
+    "FarmOptions",
+    "Json",
+    "LedgerPlace",
+    "OutputDir",
+    "dollars",
+    "err",
+    "markup",
+    "out",
+    "print_json",
+    "with_options",
+]
 """For commands of plugins; the rest of this module is the command line's own."""
 
 DEFAULT_RECIPE = "toy"
@@ -39,6 +53,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done
 """The parameter of a command that has --dry-run, False by default; see `FarmOptions.show_plan`."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout, all else on stderr.")]
+"""The parameter of a command that has --json, False by default."""
 
 
 @dataclass(frozen=True)
@@ -216,8 +231,8 @@ class FarmOptions:
         from afarm.experiment.farm import Farm
 
         self._launch()
-        checks = preflight.of_stage(stage) if stage else preflight.of_run(llm_systems)
-        checks += preflight.access(llm_systems, stage)
+        checks = preflight.stage_checks(stage) if stage else preflight.run_checks(llm_systems)
+        checks += preflight.access_checks(llm_systems, stage)
         trains = stage in ("", "train")
         return Farm.over(self.workspace(checks, self.output_dir, launch.process_info(), trains))
 
@@ -228,7 +243,7 @@ class FarmOptions:
         self._launch()
         if not launch.process_info().is_main_process:
             raise typer.Exit
-        return self.workspace([*preflight.of_judging(), *preflight.access()], self.output_dir)
+        return self.workspace([*preflight.judging_checks(), *preflight.access_checks()], self.output_dir)
 
     @contextmanager
     def dry_run(self, checks: "Sequence[Check]", trains: bool = True) -> "Iterator[Workspace]":
@@ -258,7 +273,7 @@ class FarmOptions:
         from afarm.experiment import preflight
         from afarm.experiment.dry_run import plan_run
 
-        with self.dry_run(preflight.of_run()) as workspace:
+        with self.dry_run(preflight.run_checks()) as workspace:
             method = workspace.config.method
             show_plan(workspace, method, self.as_json, planned=plan_run(workspace, method, evaluations))
 

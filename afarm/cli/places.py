@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 
 DEFAULT_OUTPUT_DIR = Path("afarm-runs")
+"""The output directory unless one is named."""
 
 OutputDir = Annotated[Path, typer.Option("--output-dir", help="Where everything is kept.")]
+"""The parameter of a command that has --output-dir."""
 LedgerPlace = Annotated[
     str | None,
     typer.Option(
@@ -18,6 +20,7 @@ LedgerPlace = Annotated[
         metavar="URL|FILE",
     ),
 ]
+"""The parameter of a command that has --ledger, None by default."""
 StorePlace = Annotated[
     str | None,
     typer.Option(

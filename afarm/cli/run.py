@@ -50,7 +50,7 @@ def run_experiment(options: FarmOptions, dry_run: bool, started: float, launcher
     if dry_run:
         from afarm.experiment import preflight
 
-        with options.dry_run(preflight.of_run()) as workspace:
+        with options.dry_run(preflight.run_checks()) as workspace:
             systems = [(workspace.config.method, workspace)]
             asked = asked_of(launcher, systems, workspace.run_name())
             show_plan(workspace, workspace.config.method, options.as_json, launcher=asked)

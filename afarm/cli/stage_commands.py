@@ -160,7 +160,7 @@ def _show_step(name: str, options: FarmOptions, policy: str | None = None) -> No
     from afarm.experiment import preflight
     from afarm.experiment.dry_run import plan_stage
 
-    checks = preflight.of_run(_llm_systems(policy)) if policy else preflight.of_stage(name)
+    checks = preflight.run_checks(_llm_systems(policy)) if policy else preflight.stage_checks(name)
     with options.dry_run(checks, trains=bool(policy) or name == "train") as workspace:
         stage = _stage(workspace, name, policy)
         planned = plan_stage(workspace, stage) if stage else []

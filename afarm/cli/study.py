@@ -216,7 +216,7 @@ class AskedStudy:
         """Open a run's workspace for a look; a context manager."""
         from afarm.experiment import preflight
 
-        return self.of(run).dry_run(preflight.of_run())
+        return self.of(run).dry_run(preflight.run_checks())
 
 
 def _has_own_labels(run: StudyRun) -> bool:
@@ -273,7 +273,9 @@ def _have_judged(asked: AskedStudy, account: str, dry_run: bool) -> tuple[dict[s
         return [PlannedStage("judge", "labels", False, judges=estimates(client, [requests]))]
 
     with (
-        options.dry_run(preflight.of_judging(), trains=False) if dry_run else options.judging_workspace() as workspace,
+        options.dry_run(preflight.judging_checks(), trains=False)
+        if dry_run
+        else options.judging_workspace() as workspace,
         workspace.judges.client.accounted_to(account),
     ):
         if dry_run:

@@ -284,9 +284,9 @@ def _show_plan(
 
     first, *others = spaces
     for name in others:
-        with replace(options, method=name, seed=seeds[0]).dry_run(preflight.of_run()):
+        with replace(options, method=name, seed=seeds[0]).dry_run(preflight.run_checks()):
             pass
-    with replace(options, method=first, seed=seeds[0]).dry_run(preflight.of_run()) as workspace:
+    with replace(options, method=first, seed=seeds[0]).dry_run(preflight.run_checks()) as workspace:
         _require_comparable(workspace, by)
         account = tuning_account(tuning_directory(workspace, seeds[0], limits, by))
         asked = asked_of(launcher, [(first, workspace)], account)

@@ -1,81 +1,36 @@
-"""The log of judge probes beside the runs, and the shifts of judges that it records.
+"""Shifts of judges that are known in a directory of runs.
 
-What is evaluated after a shift carries it in its protocol, so that leaderboards do not mix it with earlier results.
+A plugin that finds that a judge has changed (`afarm drift`) appends a row to `drift.jsonl` beside the runs, with
+`epoch`, the name of the shift, `judges`, the identities of judges by role, and `shifted`. What is evaluated afterwards
+carries the shift in its protocol, so that leaderboards do not mix it with earlier results.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from afarm.core.errors import DataError
-from afarm.storage.disk import write_whole
+from afarm.core.records import Row
 from afarm.storage.rows import read_rows
 
 DRIFT_LOG = "drift.jsonl"
+"""The name of the log, beside the runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """The outcome of asking a judge again about `pairs` that it has labelled.
-
-    Shares and win rates are percentages.
-
-    `disagreement` is the mean difference of a stored label from the new ones, `noise` that of the two new ones from
-    each other; `win_rate_before` and `win_rate_now` are output_2's. `epoch` names the probe: its draws are keyed by it.
-    """
-
-    epoch: str
-    annotator: str
-    judges: Mapping[str, str]
-    pairs: int
-    unread: int
-    disagreement: float
-    noise: float
-    win_rate_before: float
-    win_rate_now: float
-    p_disagreement: float
-    p_win_rate: float
-    shifted: bool
-    labels: str = ""
-    created: float = field(default=0.0, compare=False)
-
-    @property
-    def p_value(self) -> float:
-        """The p-value of the two tests together (Bonferroni)."""
-        return min(1.0, 2 * min(self.p_disagreement, self.p_win_rate))
-
-    @property
-    def _identity(self) -> tuple[str, str, str]:
-        return self.epoch, self.annotator, self.labels
-
-
-def record_probe(root: Path, probe: Probe) -> None:
-    """Append `probe` to the log in `root`, in place of an earlier outcome of the same probe."""
-    probes = [logged for logged in read_probes(root) if logged._identity != probe._identity]
-    text = "".join(json.dumps(asdict(logged), ensure_ascii=False) + "\n" for logged in [*probes, probe])
-    repeat = "free some space, and probe again with the same --epoch: nothing is asked twice"
-    write_whole(root / DRIFT_LOG, text, repeat)
-
-
-def read_probes(root: Path) -> list[Probe]:
-    """All probes logged in a directory of runs, oldest first. Raises `DataError` if the log is damaged."""
+def read_drift_log(root: Path) -> list[Row]:
+    """Return the rows of the log in `root`, oldest first. Raises `DataError` if the log is damaged."""
     path = root / DRIFT_LOG
-    if not path.is_file():
-        return []
-    names = {f.name for f in fields(Probe)}
-    rows: Iterable[Mapping[str, Any]] = read_rows(path)
-    try:
-        return [Probe(**{name: value for name, value in row.items() if name in names}) for row in rows]
-    except TypeError as error:
-        raise DataError(f"{path}: no list of probes ({error}); move it away and probe again") from error
+    rows = list(read_rows(path)) if path.is_file() else []
+    if wrong := [
+        row for row in rows if not isinstance(row.get("epoch"), str) or not isinstance(row.get("judges"), dict)
+    ]:
+        raise DataError(f"{path}: {wrong[0]} is no shift of a judge; move the file away and run `afarm drift` again")
+    return rows
 
 
 def latest_shift(root: Path, judges: Mapping[str, str]) -> str:
-    """The epoch of the latest shift seen of one of `judges` (identities by role); empty for none."""
+    """Return the epoch of the latest shift of one of `judges` (identities by role); empty if there is none."""
     identities = set(judges.values())
-    shifts = [p for p in read_probes(root) if p.shifted and identities & set(p.judges.values())]
-    return shifts[-1].epoch if shifts else ""
+    shifts = [row for row in read_drift_log(root) if row.get("shifted") and identities & set(row["judges"].values())]
+    return str(shifts[-1]["epoch"]) if shifts else ""

@@ -85,7 +85,7 @@ class Farm:
         """
         chosen = as_overrides(settings, annotator=annotator, **choices)
         wraps, on_stage, self._tell = shown_by(progress)
-        checks = preflight.of_run() if "method" in choices else preflight.of_farm()
+        checks = preflight.run_checks() if "method" in choices else preflight.farm_checks()
         place = Path(output_dir).absolute()  # a notebook may change its directory: one store and one ledger stay
         shared = None if store is None else str(store)
         if shared and "://" not in shared:
@@ -97,7 +97,7 @@ class Farm:
                 recipe,
                 [*chosen, {name: value for name, value in (("method", method), ("seed", seed)) if value is not None}],
                 place,
-                checks=[*(preflight.of_run() if method else checks), *preflight.access()],
+                checks=[*(preflight.run_checks() if method else checks), *preflight.access_checks()],
                 plugins=plugins,
                 progress=wraps,
                 on_stage=on_stage,

@@ -32,7 +32,7 @@ Check = Callable[[Workspace], object]
 """A look at one thing. Raises an `AfarmError` that says what is wrong with it."""
 
 
-def of_run(llm_systems: Sequence[str] = ()) -> list[Check]:
+def run_checks(llm_systems: Sequence[str] = ()) -> list[Check]:
     """Return the checks of a run: data, model, device, method, and judges but for their keys.
 
     `llm_systems` are judge LLMs that will answer the instructions themselves, by their specs.
@@ -51,12 +51,12 @@ def of_run(llm_systems: Sequence[str] = ()) -> list[Check]:
     ]
 
 
-def of_farm() -> list[Check]:
+def farm_checks() -> list[Check]:
     """Return the checks of a run whose method is still to be named: its own check is made when it is."""
-    return [check for check in of_run() if check not in (require_method_of_run, require_enough_for_method)]
+    return [check for check in run_checks() if check not in (require_method_of_run, require_enough_for_method)]
 
 
-def of_stage(stage: str) -> list[Check]:
+def stage_checks(stage: str) -> list[Check]:
     """Return the checks of one stage with those before it: sft, sample, annotate, fit-reward or train."""
     checks: list[Check] = [*_training(), partial(require_rows, stage=stage)]
     if stage in ASKING:
@@ -90,12 +90,12 @@ def _asked_in_a_run(config: RunConfig) -> list[str]:
     return [config.evaluate.annotator, *_training_annotators(config)]
 
 
-def of_judging() -> list[Check]:
+def judging_checks() -> list[Check]:
     """Return the checks of what only judges outputs that are there: no data, model or torch is looked for."""
     return [_places, *_judges(lambda config: [config.evaluate.annotator]), require_evaluators]
 
 
-def access(llm_systems: Sequence[str] = (), stage: str = "") -> list[Check]:
+def access_checks(llm_systems: Sequence[str] = (), stage: str = "") -> list[Check]:
     """Return the checks that judges can be asked, which a dry run and a `stage` that asks none do without."""
     return [_ledger, partial(require_access, llm_systems=llm_systems)] if stage in ("", *ASKING) else []
 

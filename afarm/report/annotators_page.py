@@ -28,7 +28,9 @@ COLUMNS: tuple[tuple[str, str, int], ...] = (
     ("prefers_first_shown", "prefers first shown", 2),
     ("prefers_own_family", "prefers own family", 2),
 )
+"""The columns of the table of annotators: the field, its heading and its decimals."""
 PREFERENCES = ("prefers_longer", "prefers_lists", "prefers_first", "prefers_first_shown", "prefers_own_family")
+"""The columns that show what annotators prefer."""
 
 
 def write(comparison: AnnotatorReport, files: Sequence[str], path: Path) -> None:

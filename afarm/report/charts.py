@@ -19,6 +19,7 @@ from afarm.report.run import Points
 from afarm.storage.runs import RunRecord
 
 Chart = dict[str, Any]
+"""A chart as plotly takes it, as JSON, with the words around it."""
 
 TRAIN = "train"
 """The stage whose curves are the method's own."""

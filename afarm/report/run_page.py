@@ -35,6 +35,7 @@ from afarm.storage.reuse import flatten
 from afarm.storage.runs import RunRecord, RunResult, read_run
 
 PAGE = "report.html"
+"""The page of a run, in its directory."""
 SHOWN_OUTPUTS = 24
 MOST_CHARACTERS = 4000
 """Characters shown of one text. Longer ones are cut and say so, so that the page stays small enough to open."""

@@ -14,6 +14,7 @@ from typing import Any
 from afarm.core.errors import DataError, did_you_mean
 
 RECORD = "run.json"
+"""The record of a run, in its directory."""
 METRICS = "metrics.jsonl"
 """What the stages of a run logged, beside its record."""
 

@@ -9,7 +9,10 @@ import pytest
 from places import ROOT
 from syntax import ALL, PLUGINS, Module, modules, within
 
-DOORS = ("afarm", "afarm.judging", "afarm.backend", "afarm.testing", "afarm.cli.options")
+DOORS = (
+    *("afarm", "afarm.judging", "afarm.backend", "afarm.testing"),
+    *("afarm.results", "afarm.experiments", "afarm.report", "afarm.cli.options"),
+)
 
 CONTRIB = [module for path in sorted((ROOT / "plugins-contrib").glob("*/src")) for module in modules(str(path))]
 

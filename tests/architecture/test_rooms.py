@@ -22,9 +22,10 @@ LINES = {
     "backend": 6300,
     "experiment": 8900,
     "studies": 1600,
-    "report": 1700,
+    "report": 1750,
     "bundles": 700,
-    "view": 2800,
+    "results": 1200,
+    "experiments": 200,
     "testing": 2000,
     "cli": 7300,
 }

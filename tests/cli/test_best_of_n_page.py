@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, expect
 from said import Afarm
 from viewed import opened, served
 
-from afarm.view.app import View
+from afarm_plugins.view.app import View
 
 pytestmark = pytest.mark.browser
 

@@ -11,7 +11,7 @@ import pytest
 from light_farm import light_farm
 
 from afarm.core.records import Instruction, Output
-from afarm.evaluation.drift_log import DRIFT_LOG, Probe
+from afarm.evaluation.drift_log import DRIFT_LOG
 from afarm.evaluation.protocol import REASONS, EvaluationProtocol, comparable, instructions_digest, outputs_digest
 from afarm.experiment.comparison.outputs import OutputComparison
 from afarm.experiment.farm import Farm
@@ -91,9 +91,9 @@ def test_a_result_is_stored_with_its_protocol(farm: Farm) -> None:
 
 def test_what_is_judged_after_a_shift_was_seen_is_comparable_with_nothing_before_it(farm: Farm) -> None:
     before = protocol_of(farm, answers("a", 2), answers("reference", 3))
-    shift = Probe("2026-11-21", "pool", {"*": "counting:"}, 50, 0, 9.0, 1.0, 50.0, 41.0, 0.001, 0.02, True)
-    other = dataclasses.replace(shift, judges={"*": "openai:x"}, epoch="2027-01-01")
-    rows = [json.dumps(dataclasses.asdict(probe)) for probe in (shift, other)]
+    shift = {"epoch": "2026-11-21", "judges": {"*": "counting:"}, "shifted": True}
+    other = {"epoch": "2027-01-01", "judges": {"*": "openai:x"}, "shifted": True}
+    rows = [json.dumps(row) for row in (shift, other)]
     (farm.workspace.store.root / DRIFT_LOG).write_text("\n".join(rows))
     after = protocol_of(farm, answers("b", 4), answers("reference", 3))
     assert after.drift == "2026-11-21", "the other judge's shift is none of this one's"

@@ -23,7 +23,7 @@ STAGES = ("sft", "sample", "annotate", "fit-reward", "train")
 
 def refused(tmp_path: Path, stage: str, *settings: str) -> str:
     """What is said before the stage is made; empty if it can be."""
-    checks = [*preflight.of_stage(stage), *preflight.access(stage=stage)] if stage else None
+    checks = [*preflight.stage_checks(stage), *preflight.access_checks(stage=stage)] if stage else None
     try:
         light_workspace(tmp_path, *settings, checks=checks).close()
     except ConfigError as error:
@@ -44,7 +44,7 @@ def test_a_reward_model_is_fitted_whatever_the_method_says_of_it(dislikes_words:
     assert "no trunk" in refused(tmp_path, "train")
     for stage in ("sft", "sample", "annotate", "fit-reward"):
         assert refused(tmp_path, stage) == ""
-    checks = [*preflight.of_stage("fit-reward"), *preflight.access(stage="fit-reward")]
+    checks = [*preflight.stage_checks("fit-reward"), *preflight.access_checks(stage="fit-reward")]
     with light_workspace(tmp_path, checks=checks) as workspace:
         fitted = pipeline.fit_reward(workspace)
         assert fitted is not None

@@ -12,7 +12,8 @@ FLOORS = {
     "studies": ("experiment", "evaluation", "storage", "core"),
     "report": ("studies", "evaluation", "storage", "core"),
     "bundles": ("report", "studies", "experiment", "judging", "storage", "core"),
-    "view": ("report", "experiment", "judging", "evaluation", "storage", "core"),
+    "results": ("experiment", "judging", "evaluation", "storage", "core"),
+    "experiments": ("experiment",),
     "testing": ("studies", "experiment", "judging", "backend", "core"),
 }
 """A room, and the rooms below that it may import: in any way, also for type checkers and inside functions."""

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from afarm.core.records import Instruction, JudgedPair, Pair, Preference
-from afarm.evaluation.drift_log import Probe, record_probe
 from afarm.experiment.live_record import process_identity
 from afarm.judging.ledger import Ledger
-from afarm.view.app import View
+from afarm_plugins.drift.log import Probe, record_probe
+from afarm_plugins.view.app import View
 
 TEXTS: Mapping[str, str] = {
     "script": "<script>pwned('script')</script>",

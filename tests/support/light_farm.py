@@ -90,7 +90,7 @@ def light_workspace(
         str(recipe),
         as_overrides(settings, **{"model": str(model), **choices}),
         directory / "out",
-        checks=[*preflight.of_run(), *preflight.access()] if checks is None else checks,
+        checks=[*preflight.run_checks(), *preflight.access_checks()] if checks is None else checks,
         plugins=light_plugins(module),
         **opening,
     )

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from afarm.view.app import View, view_app
-from afarm.view.server import take_port
+from afarm_plugins.view.app import View, view_app
+from afarm_plugins.view.server import take_port
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

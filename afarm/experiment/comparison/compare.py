@@ -65,7 +65,7 @@ def compare_outputs(
         if farm is not None:
             workspace = farm.workspace
         else:
-            checks = [*preflight.of_judging(), *preflight.access()]
+            checks = [*preflight.judging_checks(), *preflight.access_checks()]
             # The default recipe's judge knows the instructions of its own data set only.
             judge = {} if recipe or "judge" in choices else {"judge": {"*": TEXT_JUDGE}}
             overrides = as_overrides(judge) + as_overrides(settings, **choices)

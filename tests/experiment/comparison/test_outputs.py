@@ -272,7 +272,7 @@ def test_annotators_are_not_asked_about_identical_outputs(farm: Make) -> None:
 
 
 def test_a_farm_that_only_compares_needs_neither_model_nor_data(farm: Make) -> None:
-    without = farm(JUDGED_BY, "model=./nowhere", "rows.evaluation=99", checks=preflight.of_judging())
+    without = farm(JUDGED_BY, "model=./nowhere", "rows.evaluation=99", checks=preflight.judging_checks())
     assert isinstance(without, Farm)
     assert compare(without, MINE, THEIRS).win_rate == 62.5
 
@@ -280,4 +280,4 @@ def test_a_farm_that_only_compares_needs_neither_model_nor_data(farm: Make) -> N
 @pytest.mark.usefixtures("without_logit_bias")
 def test_a_farm_that_only_compares_asks_nothing_of_who_labels_training_pairs(farm: Make) -> None:
     settings = ("evaluate.annotator=gpt4_3", "annotate.annotator=chatgpt_1")
-    assert compare(farm(*settings, checks=preflight.of_judging()), MINE, THEIRS).metric("n_total") == 4
+    assert compare(farm(*settings, checks=preflight.judging_checks()), MINE, THEIRS).metric("n_total") == 4

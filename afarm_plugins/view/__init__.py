@@ -1,0 +1,16 @@
+"""A local page over output directories: runs as they go, outputs, votes, artifacts and costs.
+
+`server` is the web server, `export` writes the same pages as files. Starlette and uvicorn are in the extra `view`.
+"""
+
+from typing import Any
+
+from afarm import hookimpl
+
+
+@hookimpl
+def register_commands(app: Any) -> None:
+    """Add `afarm view`."""
+    from afarm_plugins.view.command import add_to
+
+    add_to(app)

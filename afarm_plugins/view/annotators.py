@@ -1,0 +1,116 @@
+"""Profiles of the annotators of a run's labels, and the probes of judges for drift."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from functools import lru_cache
+from os.path import isfile, islink
+from pathlib import Path
+
+from afarm import AfarmError, DataError, Estimate, Row, compare_annotators, read_labels, with_prices
+from afarm.report import COLUMNS, PREFERENCES
+from afarm.results import OUTPUTS, Place, open_ledger, read_drift_log
+from afarm_plugins.view.commands import command_of, place_words
+from afarm_plugins.view.run_table import command_for
+from afarm_plugins.view.sources import SeenRun
+from afarm_plugins.view.values import text
+
+PREFERENCES_FILE = "preferences.jsonl"
+"""The labels in an artifact of `annotate`."""
+
+MOST_BYTES = 64 << 20
+"""The largest file of labels that is looked at for a page: the command looks at any."""
+
+
+def describe_labels(runs: Iterable[SeenRun]) -> list[Row]:
+    """List the files of labels: each run's evaluation, and the training labels that runs share."""
+    found: dict[Path, Row] = {}
+    for run in runs:
+        for use, path in label_files(run).items():
+            row = {
+                "run": run.id,
+                "use": use,
+                "name": run.name,
+                "method": text(run.about.get("method")),
+                "shared_by": 0,
+                "command": _command(run, path),
+            }
+            found.setdefault(path, row)["shared_by"] += 1
+    return list(found.values())
+
+
+def label_files(run: SeenRun) -> dict[str, Path]:
+    """The files of a finished run's labels that are there, by what they are for."""
+    files = {"evaluation": run.directory / OUTPUTS}
+    for stage in run.record.stages if run.record is not None else ():
+        if stage.get("kind") == "annotate":
+            files["training"] = run.output_dir / "artifacts" / "annotate" / Path(text(stage.get("key"))).name
+    files = {use: path / PREFERENCES_FILE if use == "training" else path for use, path in files.items()}
+    return {use: path for use, path in files.items() if isfile(path) and not islink(path)}
+
+
+def _command(run: SeenRun, path: Path) -> str:
+    return command_for(run, "annotators", "compare", str(path), "--by-member")
+
+
+def describe_annotators_of(run: SeenRun, use: str, ledger: Place) -> Row:
+    """Describe who labelled for a use: every member's estimates, each with value, error and count.
+
+    Raises `DataError` if there are no labels, or too many for a page.
+    """
+    path = label_files(run).get(use)
+    if path is None:
+        raise DataError(f"{run.name}: has no {use} labels")
+    status = path.stat()
+    if status.st_size > MOST_BYTES:
+        raise DataError(f"{path} is too large for a page ({status.st_size / 1e6:,.0f} MB): {_command(run, path)}")
+    profiles = _profiles(path, (status.st_mtime_ns, status.st_size), str(ledger))
+    return {**profiles, "command": _command(run, path)}
+
+
+@lru_cache(maxsize=16)
+def _profiles(path: Path, signature: tuple[int, int], ledger: str) -> Row:
+    """Estimate the members' profiles, once for a file as it is."""
+    labels = read_labels([path], by_member=True)
+    try:
+        with open_ledger(ledger) as opened:
+            labels = labels if opened is None else with_prices(labels, opened.completions)
+    except AfarmError:
+        pass  # prices alone come from there
+    profiles = compare_annotators(labels).profiles
+    shown = [
+        {"name": name, "title": title, "places": places, "preference": name in PREFERENCES}
+        for name, title, places in COLUMNS
+        if any(getattr(profile, name) is not None for profile in profiles)
+    ]
+    rows = [
+        {
+            "annotator": profile.annotator,
+            "pairs": profile.pairs,
+            "labels": profile.labels,
+            **{str(column["name"]): _estimate(getattr(profile, str(column["name"]))) for column in shown},
+        }
+        for profile in profiles
+    ]
+    return {"columns": shown, "rows": rows}
+
+
+def _estimate(estimate: object) -> Mapping[str, float | int | None] | None:
+    if not isinstance(estimate, Estimate):
+        return None
+    return asdict(estimate)
+
+
+def describe_drift(output_dirs: Sequence[Path], ledger: Place | None = None) -> list[Row]:
+    """Describe the probes of each output directory, the newest first; why they cannot be read, if so."""
+    found: list[Row] = []
+    for place in output_dirs:
+        command = command_of("drift", "RUN", *place_words(place, ledger))
+        try:
+            found.append(
+                {"output_dir": str(place), "probes": read_drift_log(place)[::-1], "problem": "", "command": command}
+            )
+        except (AfarmError, OSError) as error:
+            found.append({"output_dir": str(place), "probes": [], "problem": str(error), "command": command})
+    return found

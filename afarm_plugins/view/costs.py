@@ -1,0 +1,104 @@
+"""Costs of runs and of the next one: quality, tokens per label, prices, and curves over n."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from afarm import Row, RunRecord
+from afarm.results import Place, cost_of, finite_number, listed_prices
+from afarm_plugins.view.commands import command_of, place_words
+from afarm_plugins.view.run_table import describe_row
+from afarm_plugins.view.sources import SeenRun
+from afarm_plugins.view.stores import STUDY_PAGE, documents, made_by
+from afarm_plugins.view.values import mapping, rows, text
+from afarm_plugins.view.variants import own_settings
+
+CURVE = "curve.json"
+"""The file of `afarm best-of-n` beside its page."""
+
+SPENT = ("calls", "input_tokens", "output_tokens", "dollars", "unpriced_calls")
+USES = {"annotate": "training", "evaluate": "evaluation"}
+"""The kinds of stages that labels are bought in, by what they are for."""
+
+
+def describe_costs(runs: Iterable[SeenRun], output_dirs: Sequence[Path], ledger: Place | None = None) -> Row:
+    """Describe what the page of costs and plans draws: runs, curves over n, and list prices."""
+    finished = [run for run in runs if run.status == "finished" and run.record is not None]
+    own = own_settings(finished)
+    several = [word for place in output_dirs for word in ("--runs", str(place))] if len(output_dirs) > 1 else []
+    return {
+        "runs": [
+            {
+                **describe_cost(run, run.record),
+                "settings": own[run.id],
+                "places": shlex.join(place_words(run.output_dir, ledger)),
+            }
+            for run in finished
+            if run.record is not None
+        ],
+        "curves": list(stored_curves(output_dirs)),
+        "prices": [
+            {"judge": judge, "input": price.input, "output": price.output} for judge, price in listed_prices().items()
+        ],
+        "command": command_of("study", "costs", *several, *place_words(output_dirs[0], ledger)),
+    }
+
+
+def describe_cost(run: SeenRun, record: RunRecord) -> Row:
+    """Describe quality and cost of a run that shares nothing: what was reused counts as when it was made."""
+    row = describe_row(run)
+    names = ("id", "name", "recipe", "method", "annotator", "judge", "seed", "win_rate", "standard_error", "gold")
+    seconds, dollars = cost_of(record.stages)
+    return {
+        **{name: row[name] for name in names},
+        "seconds": seconds,
+        "dollars": dollars,
+        "labels": label_costs(record),
+        "deviation": _deviation(record),
+    }
+
+
+def label_costs(record: RunRecord) -> dict[str, Row]:
+    """Count the labels, calls and tokens that training and the main evaluation of a run took."""
+    found: dict[str, Row] = {}
+    for stage in record.stages:
+        use = USES.get(text(stage.get("kind")), "")
+        labels = finite_number(mapping(stage.get("summary")).get("rows"))
+        if use and labels and use not in found:
+            spend = mapping(stage.get("spend"))
+            found[use] = {"labels": labels, **{name: finite_number(spend.get(name)) or 0 for name in SPENT}}
+    return found
+
+
+def _deviation(record: RunRecord) -> float | None:
+    """The standard deviation of a win over instructions, in points, of the main evaluation."""
+    metrics: Mapping[str, Any] = next((r.metrics for r in record.results if "win_rate" in r.metrics), {})
+    error, n = finite_number(metrics.get("standard_error")), finite_number(metrics.get("n_instructions"))
+    return None if error is None or not n else error * math.sqrt(n)
+
+
+def stored_curves(output_dirs: Iterable[Path]) -> Iterable[Row]:
+    """Yield the curves over n that `afarm best-of-n` has stored, with the address of their pages."""
+    found = documents(output_dirs)
+    for address, path in found.items():
+        if path.name != CURVE:
+            continue
+        try:
+            points = rows(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, RecursionError):  # being written, or no file of afarm's
+            continue
+        points = [point for point in points if finite_number(point.get("n"))]
+        page, text_page = (address.removesuffix(CURVE) + name for name in ("report.html", STUDY_PAGE))
+        if points:
+            yield {
+                "name": path.parent.name,
+                "page": quote(page) if page in found else "",
+                "command": made_by(found[text_page]) if text_page in found else "",
+                "points": [{name: finite_number(value) for name, value in point.items()} for point in points],
+            }

@@ -1,0 +1,338 @@
+"""An index over the judged pairs of a run: the place of each row, and what rows are found by.
+
+Texts stay in the file, but for one copy in lower case that is searched. 100,000 rows are indexed in seconds, in the
+background; the first rows can be read meanwhile. What was searched for and ordered by is kept: whoever types on, or
+filters what is ordered, waits for the rest alone.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from array import array
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+from afarm import Instruction, Row
+from afarm.results import Match, finite_number, suspicious
+from afarm_plugins.view.values import json_row, text
+from afarm_plugins.view.values import rows as mappings
+
+MOST_TEXT = 200_000
+"""Characters of one text that a page gets and a search looks at; the rest is in the file."""
+
+LOOKED_AT = 20_000
+"""Characters of an output that are looked at for talk to the judge."""
+
+FLAGGED_AT_ONCE = 2_000
+"""Rows up to which outputs are searched for talk to the judge unasked: each takes most of a millisecond."""
+
+MOST_SEARCHED = 1 << 30
+"""Bytes of texts that are kept for searching; later rows are found by their instruction alone, and the page says so."""
+
+KEPT_SEARCHES = 32
+"""Searches of an index whose rows are kept."""
+
+WIN, LOSS, DRAW, NONE = "win", "loss", "draw", "none"
+
+Figure = Literal["margin", "gold", "reward", "longer"]
+"""A figure of a pair that rows are ordered by: the system's gold, reward, or length over the reference's."""
+
+Scores = dict[str, tuple[float | None, float | None]]
+"""By "gold" and "reward": that of the system, and that of the reference."""
+
+
+def stored_verdict(row: Row) -> str:
+    """Read the verdict from the system's side as `side_by_side.row_verdict` does, without the texts."""
+    value: Any = row.get("preference")
+    if not isinstance(value, int | float) or isinstance(value, bool) or row.get("outcome") in ("unparsed", "refused"):
+        return NONE
+    if not (value == 0 or 1 <= value <= 2):
+        return NONE
+    if value == 0 or value == 1.5:
+        return DRAW
+    return WIN if value > 1.5 else LOSS
+
+
+class OutputsIndex:
+    """The columns of one file of judged pairs, one entry per row; `ready` says that they are whole."""
+
+    def __init__(self, path: Path, scores: Callable[[], Sequence[Row]] = list):
+        self.path = path
+        self.ready = threading.Event()
+        self.flags_seen = 0
+        """Rows whose outputs were looked at for what talks to the judge."""
+        self.problem = ""
+        self.progress = 0.0
+        """The share of the file that was read."""
+        self.skipped = 0
+        """Lines that are no rows: half written, or damaged."""
+        self.places = array("Q")
+        self.sizes = array("Q")
+        self.verdicts: list[str] = []
+        self.members: list[str] = []
+        self.keys: list[int] = []
+        """A number for each instruction with its input, the same in every index of this process."""
+        self.longer = array("q")
+        """By how many characters the system's output is longer."""
+        self.cut = bytearray()
+        self.flagged = bytearray()
+        self.gold: list[tuple[float | None, float | None]] = []
+        self.reward: list[tuple[float | None, float | None]] = []
+        self._scores = scores
+        self.known: Mapping[str, bool] = {"gold": False, "reward": False}
+        """If any row has a gold reward, and a reward."""
+        self.half_searched = 0
+        """Rows that are found by their instruction alone."""
+        self._texts: list[bytes] = []
+        self._blob = b""
+        self._starts = array("Q")
+        self._found: dict[frozenset[str], array[int]] = {}
+        self._searching = threading.Lock()
+        self._orders: dict[tuple[Figure, bool], array[int]] = {}
+        self.members_counted: Mapping[str, int] = {}
+        self._flagging = threading.Lock()
+        self._rows_by_key: dict[int, int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def build(self) -> None:
+        """Read the file. Raises nothing."""
+        try:
+            self._read()
+        except OSError as error:
+            self.problem = f"{self.path}: {error.strerror}"
+        self._blob = b"".join(self._texts)
+        self._texts = []
+        self._starts.append(len(self._blob))
+        self._add_scores()
+        self.flagged = bytearray(len(self))
+        self.members_counted = Counter(self.members)
+        self.ready.set()
+        if any(self.known.values()):
+            for descending in (True, False):  # the order that is asked for first
+                self.ordered("margin", descending)
+        if len(self) <= FLAGGED_AT_ONCE:
+            self.flag()
+
+    def _read(self) -> None:
+        total = max(1, self.path.stat().st_size)
+        kept = place = 0
+        with self.path.open("rb") as handle:
+            for line in handle:
+                size = len(line)
+                if (row := json_row(line)) is not None:
+                    kept += self._add(row, place, size, kept < MOST_SEARCHED)
+                elif line.strip():
+                    self.skipped += 1
+                place += size
+                self.progress = place / total
+
+    def _add(self, row: Row, place: int, size: int, searched: bool) -> int:
+        task, given = text(row.get("instruction")), text(row.get("input"))
+        first, second = text(row.get("output_1")), text(row.get("output_2"))
+        self.places.append(place)
+        self.sizes.append(size)
+        self.verdicts.append(stored_verdict(row))
+        self.members.append(_who(row))
+        self.keys.append(hash((task, given)))
+        self.longer.append(len(second) - len(first))
+        self.cut.append(row.get("finish_reason_1") == "length" or row.get("finish_reason_2") == "length")
+        found = (task, given, first, second) if searched else (task,)
+        self.half_searched += not searched
+        lowered = "\n".join(one[:MOST_TEXT] for one in found).lower().encode("utf-8", "replace") + b"\0"
+        self._starts.append(self._starts[-1] + len(self._texts[-1]) if self._texts else 0)
+        self._texts.append(lowered)
+        return len(lowered)
+
+    def _add_scores(self) -> None:
+        """Gold and reward per row, if an evaluator wrote one row for each."""
+        scores = self._scores()
+        usable = scores if len(scores) == len(self) else [{}] * len(self)
+        columns = {"gold": self.gold, "reward": self.reward}
+        for name, column in columns.items():
+            column += [(finite_number(s.get(name)), finite_number(s.get(f"{name}_reference"))) for s in usable]
+        self.known = {name: any(ours is not None for ours, _ in column) for name, column in columns.items()}
+
+    @property
+    def flags_ready(self) -> bool:
+        """True if every output was looked at for what talks to the judge."""
+        return self.ready.is_set() and self.flags_seen >= len(self)
+
+    def flag(self) -> None:
+        """Look at every output for what talks to the judge, once: whoever comes meanwhile does not wait."""
+        if not self._flagging.acquire(blocking=False):
+            return
+        for number, row in enumerate(self.rows(range(len(self)))):
+            self.flagged[number] = bool(suspicious_in(row))
+            self.flags_seen = number + 1
+            time.sleep(0)  # to whoever waits for an answer
+        self.flags_seen = len(self)
+
+    def flag_in_background(self) -> None:
+        """Begin to look at outputs, unless that has begun."""
+        if not self._flagging.locked():
+            threading.Thread(target=self.flag, name="afarm-view-flags", daemon=True).start()
+
+    def rows(self, numbers: Iterable[int]) -> Iterator[Row]:
+        """Read rows from the file by their numbers; what is not there any more is empty."""
+        try:
+            with self.path.open("rb") as handle:
+                for number in numbers:
+                    yield self._row(handle, number)
+        except OSError:
+            return
+
+    def _row(self, handle: BinaryIO, number: int) -> Row:
+        handle.seek(self.places[number])
+        return json_row(handle.read(self.sizes[number])) or {}
+
+    def search(self, words: str) -> Sequence[int] | None:
+        """Find the rows whose texts hold all of `words` (quoted ones together), in any case; None without."""
+        terms = frozenset(found[0] or found[1] for found in re.findall(r'"([^"]+)"|(\S+)', words.lower()))
+        if not terms:
+            return None
+        with self._searching:  # whoever types on waits for what was typed before, and begins with that
+            found = self._found.pop(terms, None)
+            self._found[terms] = self._rows_with(terms) if found is None else found
+            while len(self._found) > KEPT_SEARCHES:
+                del self._found[next(iter(self._found))]
+            return self._found[terms]
+
+    def _rows_with(self, terms: frozenset[str]) -> array[int]:
+        """Find the rows that hold all terms, among those that hold as much of them as was searched for before."""
+        parts = [known for known in self._found if all(any(part in term for term in terms) for part in known)]
+        if parts:
+            begun = min(parts, key=lambda known: len(self._found[known]))
+            rows = self._found[begun]
+        else:
+            begun = frozenset([max(terms, key=len)])  # a long one is rare, and leaves the others few rows
+            rows = self._scanned(*begun)
+        for term in sorted(terms - begun, key=len, reverse=True):
+            rows = self._narrowed(rows, term)
+        return rows
+
+    def _narrowed(self, rows: Iterable[int], term: str) -> array[int]:
+        find, starts, sought = self._blob.find, self._starts, term.encode("utf-8", "replace")
+        return array("I", [row for row in rows if find(sought, starts[row], starts[row + 1]) >= 0])
+
+    def _scanned(self, term: str) -> array[int]:
+        find, starts, sought = self._blob.find, self._starts, term.encode("utf-8", "replace")
+        rows, row = array("I"), -1
+        place = find(sought)
+        while place >= 0:
+            row += 1
+            if starts[row + 1] <= place:
+                row = bisect_right(starts, place, row + 2) - 1
+            rows.append(row)
+            place = find(sought, starts[row + 1])
+        return rows
+
+    def margin(self, number: int) -> float | None:
+        """By how much the system's gold is above the reference's; by reward if there is no gold."""
+        for ours, theirs in (self.gold[number], self.reward[number]):
+            if ours is not None and theirs is not None:
+                return ours - theirs
+        return None
+
+    def ordered(self, figure: Figure, descending: bool) -> Sequence[int]:
+        """Order all rows by a figure; those without it come last, equal ones in the file's order."""
+        if (held := self._orders.get((figure, descending))) is None:
+            held = self._orders[figure, descending] = self._order(figure, descending)
+        return held
+
+    def _order(self, figure: Figure, descending: bool) -> array[int]:
+        values: Sequence[float | None]
+        if figure == "longer":
+            values = self.longer
+        elif figure == "margin":
+            values = list(map(self.margin, range(len(self))))
+        else:
+            values = [ours for ours, _ in (self.gold if figure == "gold" else self.reward)]
+        known = [number for number, value in enumerate(values) if value is not None]
+        unknown = [number for number, value in enumerate(values) if value is None]
+        known.sort(key=values.__getitem__, reverse=descending)  # type: ignore[arg-type]
+        return array("I", known + unknown)
+
+    def by_key(self) -> dict[int, int]:
+        """The first row of each instruction."""
+        if self._rows_by_key is None:
+            rows: dict[int, int] = {}
+            for number, key in enumerate(self.keys):
+                rows.setdefault(key, number)
+            self._rows_by_key = rows
+        return self._rows_by_key
+
+
+def first_rows(path: Path, count: int) -> list[Row]:
+    """The first rows of a file, whose index is not there yet."""
+    try:
+        with path.open("rb") as handle:
+            return [row for line in islice(handle, 2 * count) if (row := json_row(line)) is not None][:count]
+    except OSError:
+        return []
+
+
+def scores_of(record: Row) -> list[Row]:
+    """Return gold and reward per pair from the rows that a run's evaluators wrote; or nothing."""
+    merged: list[dict[str, Any]] = []
+    main = next(iter(mappings(record.get("results"))), {})
+    for result in mappings(record.get("results")):
+        name, rows = result.get("evaluator"), mappings(result.get("rows"))
+        if name in ("gold", "reward") and result.get("reference") == main.get("reference") and rows:
+            if not merged:
+                merged = [{} for _ in rows]
+            if len(merged) == len(rows):
+                for row, scores in zip(merged, rows, strict=True):
+                    row |= {key: scores.get(key) for key in (name, f"{name}_reference")}
+    return merged
+
+
+def _who(row: Row) -> str:
+    """Name the annotator that decided: the pool's member, or what else there is to go by."""
+    if row.get("source") == "noise":
+        return "(noise)"
+    return text(row.get("member") or row.get("annotator")) or "(unnamed)"
+
+
+def suspicious_in(row: Row) -> list[tuple[str, Match]]:
+    """Find talk to the judge in the outputs of a row: the side, and the match."""
+    try:
+        task = Instruction(text(row.get("instruction")), text(row.get("input")))
+        sides = ("output_1", "output_2")
+        return [(side, match) for side in sides for match in suspicious(text(row.get(side))[:LOOKED_AT], task)]
+    except (ValueError, RecursionError):
+        return []
+
+
+class Indices:
+    """The indices of the files that were looked at lately, built in the background."""
+
+    def __init__(self, most: int = 8):
+        self._most = most
+        self._made: dict[Path, tuple[object, OutputsIndex]] = {}
+        self._lock = threading.Lock()
+
+    def get(self, path: Path, scores: Callable[[], Sequence[Row]] = list) -> OutputsIndex:
+        """The index of a file, begun now if there is none or the file has changed."""
+        try:
+            status = path.stat()
+            signature: object = (status.st_mtime_ns, status.st_size, status.st_ino)
+        except OSError:
+            signature = None
+        with self._lock:
+            before = self._made.pop(path, None)
+            if before is None or before[0] != signature:
+                index = OutputsIndex(path, scores)
+                threading.Thread(target=index.build, name="afarm-view-index", daemon=True).start()
+                before = signature, index
+            self._made[path] = before
+            while len(self._made) > self._most:
+                del self._made[next(iter(self._made))]
+        return before[1]

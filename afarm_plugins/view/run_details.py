@@ -1,0 +1,227 @@
+"""All that the page of one run shows but its outputs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from os.path import isfile
+from pathlib import Path
+from typing import Any
+
+from afarm import Row, RunRecord
+from afarm.report import (
+    HEIGHT,
+    PAGE,
+    WIDTH,
+    Chart,
+    curve_charts,
+    curves_of,
+    degraded,
+    describe_annotators,
+    describe_headline,
+    describe_held_out,
+    describe_other_results,
+    describe_win_rates,
+    diagrams,
+    held_out_charts,
+    kept_step,
+    not_finite,
+    over_n_command,
+    proxy_chart,
+    stored_over_n,
+    training,
+)
+from afarm.results import METRICS, OUTPUTS, finite_number, flag_sentences, flatten
+from afarm_plugins.view.run_table import command_for, describe_row
+from afarm_plugins.view.sources import SeenRun
+from afarm_plugins.view.values import as_shown, json_row, mapping, rows, text
+
+MOST_BYTES = 32 << 20
+"""Bytes of a file of metrics that are read, the last ones."""
+
+_ARTIFACT = re.compile(r"(?:artifacts/)?([A-Za-z][\w -]{0,60}/[0-9a-f]{8,64})")
+
+
+def describe_details(run: SeenRun) -> Row:
+    """Describe a run: figures, stages with time and cost, curves, judges, settings, and what it is at."""
+    about, record = run.about, run.record if run.record is not None else RunRecord(run.directory, {})
+    stages = describe_stages(run)
+    main, others = run_charts(run)
+    further = [stored_over_n(run.directory, record), proxy_chart(record)]
+    held_out = describe_held_out(record) or {}
+    win_rates = list(describe_win_rates(record))
+    live = run.live or {}
+    return {
+        **describe_row(run),
+        "command": text(about.get("command")),
+        "part_of": part_of(text(about.get("command"))),
+        "commands": commands_of(run),
+        "headline": describe_headline(record, win_rates),
+        "win_rates": win_rates,
+        "other_results": list(describe_other_results(record)),
+        "flags": [sentence for result in record.results for sentence in flag_sentences(result.red_flags)],
+        "notes": [*map(text, record.rows("notes")), *degraded(record.stages), *not_finite(record.stages)],
+        "training": _training(record),
+        "stages": stages,
+        "diagrams": describe_diagrams(stages),
+        "charts": {
+            "main": [*main, *filter(None, further)],
+            "others": others,
+            "held_out": held_out_charts(record),
+        },
+        "held_out": held_out.get("figures", []),
+        "over_n": over_n_command(record) if run.status == "finished" else "",
+        "annotators": describe_annotators(record.section("annotators")),
+        "spend": dict(mapping(about.get("spend"))),
+        "judges": [dict(judge) for judge in rows(about.get("judges"))],
+        "config": [(name, as_shown(value)) for name, value in flatten(mapping(about.get("config"))).items()],
+        "versions": {"afarm": about.get("afarm_version"), **mapping(about.get("versions"))},
+        "machine": dict(mapping(about.get("machine"))),
+        "live": describe_live(live) if run.status != "finished" else None,
+        "log": [line for line in live.get("log") or [] if isinstance(line, list) and len(line) == 2],
+        "outputs": isfile(run.directory / OUTPUTS),
+        "report": isfile(run.directory / PAGE),
+    }
+
+
+def commands_of(run: SeenRun) -> dict[str, str]:
+    """The command behind each part of the page."""
+    return {
+        "result": text(run.about.get("command")),
+        "stages": command_for(run, "artifacts", "list"),
+        "report": command_for(run, "report", run.name),
+        "ledger": command_for(run, "ledger"),
+        "outputs": command_for(run, "export", run.name, f"{run.name}-export"),
+    }
+
+
+def part_of(command: str) -> str:
+    """Name what a command makes, as "study lengths"; empty if that is the run alone."""
+    _, name, what, *_ = [*command.split(), "", "", ""]
+    return {"study": f"study {what}", "compare": "comparison of methods", "tune": "search for settings"}.get(name, "")
+
+
+def describe_live(live: Mapping[str, Any]) -> Row:
+    """Describe a run that is being made: loops, spend, budget, pace, and waits."""
+    loops = rows(live.get("loops"))
+    return {
+        "pid": live.get("pid"),
+        "host": text(live.get("host")),
+        "updated": finite_number(live.get("updated")),
+        "error": text(live.get("error")),
+        "loops": [{"description": text(loop.get("description")), "done": finite_number(loop.get("done")),
+                   "total": finite_number(loop.get("total"))} for loop in loops],
+        "spend": dict(mapping(live.get("spend"))),
+        "calls_per_second": finite_number(live.get("calls_per_second")),
+        "budget": finite_number(live.get("budget")),
+        "committed": finite_number(live.get("committed")),
+        "refusals": finite_number(live.get("refusals")),
+        "waits": [text(line) for line in live.get("slowed") or []] if isinstance(live.get("slowed"), list) else [],
+    }  # fmt: skip
+
+
+def describe_stages(run: SeenRun) -> list[Row]:
+    """The stages in their order: how each went or goes, its time, its cost and what it was made from."""
+    if run.status == "finished" and run.record is not None:
+        return [
+            {
+                "stage": text(stage.get("stage")) or "unnamed",
+                "kind": text(stage.get("kind")),
+                "status": "reused" if stage.get("reused") else "made",
+                "reused": bool(stage.get("reused")),
+                "seconds": finite_number(stage.get("seconds")),
+                "spend": dict(mapping(stage.get("spend"))),
+                "rows": finite_number(mapping(stage.get("summary")).get("rows")),
+                "inputs": [text(name) for name in stage.get("inputs") or [] if isinstance(name, str)],
+                "artifact": text(stage.get("artifact")),
+                "key": text(stage.get("key")),
+                "why": text(stage.get("why")),
+                "summary": [(n, as_shown(v)) for n, v in flatten(dict(mapping(stage.get("summary")))).items()][:24],
+            }
+            for stage in run.record.stages
+        ]
+    stages = mapping((run.live or {}).get("stages"))
+    return [
+        {
+            "stage": text(name) or "unnamed",
+            "kind": text(stage.get("kind")),
+            "status": text(stage.get("status")) or "waiting",
+            "reused": stage.get("status") != "made",
+            "seconds": finite_number(stage.get("seconds")),
+            "began": finite_number(stage.get("began")),
+            "spend": dict(mapping(stage.get("spend"))),
+            "rows": finite_number(stage.get("rows")),
+            "inputs": [text(label) for label in stage.get("inputs") or [] if isinstance(label, str)],
+            "artifact": text(stage.get("artifact")),
+            "key": text(stage.get("artifact")).rpartition("/")[2],
+            "why": "",
+            "summary": [],
+        }
+        for name, stage in ((name, mapping(stage)) for name, stage in stages.items())
+    ]
+
+
+def describe_diagrams(stages: list[Row]) -> list[Row]:
+    """The pipeline as boxes and arrows, wide and narrow, with time and cost per stage."""
+    if len(stages) < 2 or not any(stage["inputs"] for stage in stages):
+        return []
+    return [
+        {
+            "direction": diagram.direction,
+            "width": diagram.width,
+            "height": diagram.height,
+            "box": [WIDTH, HEIGHT],
+            "arrows": diagram.arrows,
+            "boxes": [
+                {"x": b.x, "y": b.y, "kind": b.kind, "subject": b.subject, "stage": stages.index(b.stage)}  # type: ignore[arg-type]
+                for b in diagram.boxes
+            ],
+        }
+        for diagram in diagrams(stages)
+    ]
+
+
+def run_charts(run: SeenRun) -> tuple[list[Chart], list[Chart]]:
+    """The curves of a run, those to show first apart; of one that is being made, as far as they go."""
+    return curve_charts(curves_of(list(metric_rows(run))), None if run.record is None else kept_step(run.record))
+
+
+def metric_rows(run: SeenRun) -> Iterator[Row]:
+    """Yield the rows that stages logged: the run's own, or its artifacts' while it is being made."""
+    if run.status == "finished":
+        yield from whole_lines(run.directory / METRICS)
+        return
+    live = run.live or {}
+    for label, stage in mapping(live.get("stages")).items():
+        stage = mapping(stage)
+        name = stage.get("artifact") or (live.get("artifact") if stage.get("status") == "working" else "")
+        if not (found := _ARTIFACT.fullmatch(text(name))):
+            continue
+        directory = run.output_dir / "artifacts" / found[1]
+        if stage.get("status") == "working":
+            directory = directory.with_name(f"{directory.name}.partial")
+        for row in whole_lines(directory / METRICS):
+            yield {"stage": "train" if label.startswith("train ") else label, **row}
+
+
+def whole_lines(path: Path) -> Iterator[Row]:
+    """Yield the rows of a file of JSON lines that may be being written, without those that are not whole."""
+    try:
+        if not path.is_file():
+            return
+        with path.open("rb") as handle:
+            size = handle.seek(0, 2)
+            handle.seek(max(0, size - MOST_BYTES))
+            lines = handle.read(MOST_BYTES).split(b"\n")
+    except OSError:
+        return
+    for line in lines:
+        if (row := json_row(line)) is not None:
+            yield row
+
+
+def _training(record: RunRecord) -> list[str]:
+    try:
+        return list(training(record.section("checkpoint")))
+    except (KeyError, TypeError, ValueError):  # a record that was changed by hand
+        return []

@@ -1,0 +1,73 @@
+"""The server of a view: on this machine alone unless told otherwise."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+from collections.abc import Callable, Collection
+
+from afarm import ConfigError, StoreError
+from afarm_plugins.view.app import View, view_app
+
+PORT = 8640
+"""The first port that is tried."""
+
+TRIES = 20
+"""Ports that are tried from there on, if none was asked for."""
+
+
+def take_port(host: str, port: int | None) -> socket.socket:
+    """Take a port of `host`: `port`, 0 for any free one, or None for the first free one from `PORT` on.
+
+    Raises `StoreError` if it is taken, or `host` is none of this machine's.
+    """
+    ports = [port] if port is not None else range(PORT, PORT + TRIES)
+    for one in ports:
+        try:
+            return _listen(host, one)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise StoreError(f"--host {host} --port {one}: {error.strerror or error}") from error
+    taken = f"port {port} is" if port is not None else f"ports {PORT} to {PORT + TRIES - 1} are"
+    raise StoreError(f"{taken} taken, perhaps by another view: --port 0 takes a free one")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.bind(address)
+        listening.listen(128)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def is_loopback(host: str) -> bool:
+    """Tell if `host` is reached from this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def serve(view: View, listening: socket.socket, hosts: Collection[str], ready: Callable[[str], None]) -> None:
+    """Serve until Ctrl-C; `ready` is told the address."""
+    import uvicorn
+
+    host, port = listening.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    config = uvicorn.Config(
+        view_app(view, hosts), log_level="warning", access_log=False, lifespan="off", server_header=False
+    )
+    server = uvicorn.Server(config)
+    ready(f"http://{shown}:{port}/")
+    server.run(sockets=[listening])
+
+
+def require_stoppable(host: str, may_stop: bool) -> None:
+    """Raise `ConfigError` for a view that others reach and that may stop runs."""
+    if may_stop and not is_loopback(host):
+        raise ConfigError([f"--allow-stop and --host {host} contradict each other: others would stop your runs"])
