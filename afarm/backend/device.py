@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -207,7 +208,7 @@ class Backend:
                 # transformers unpacks GGUF weights in float32; they are rounded once, below
                 dtype = torch.float32 if is_gguf else self.dtype
                 model = kind.from_pretrained(where, dtype=dtype, **options)
-        except (OSError, ValueError, ImportError, RuntimeError, LookupError, struct.error) as error:
+        except (OSError, ValueError, ImportError, RuntimeError, LookupError, UnpicklingError, struct.error) as error:
             if is_gguf and path and isinstance(error, LookupError | struct.error):
                 raise damaged(path) from error
             raise ModelError(f"model {str(spec)!r} cannot be loaded: {first_line(error)}; check --model") from error

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import pickle
 import shutil
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.tensor import DTensor
 
-from afarm.backend.distributed import barrier, rank, world_size
-from afarm.backend.sharding import shard_like
+from afarm.backend.distributed import barrier, rank
+from afarm.backend.sharding import first_row, local_part, shard_like
 from afarm.core.errors import TrainingError
 from afarm.core.interfaces import Checkpoints, TrainContext
 
 _STATE_FILE = "trainer.pt"
 
 SHARDS = "shards"
-"""In a checkpoint of sharded models: what each process held, by torch.distributed.checkpoint."""
+"""In a checkpoint of sharded models: a file per process with the rows that it held of each tensor."""
+
+Rows = Mapping[str, tuple[list[int], int, Tensor]]
+"""By the name of each tensor its whole shape, the number of the first row that is held, and the rows."""
 
 
 def training_state(
@@ -63,8 +63,8 @@ def write_checkpoint(
         return
     if rank() == 0:
         write_training_state(more, directory)
-    writer = dcp.FileSystemWriter(directory / SHARDS, sync_files=False)  # checkpoints are synced as they are published
-    dcp.save(dict(_flat(trained, optimizer)), storage_writer=writer)
+    (directory / SHARDS).mkdir(exist_ok=True)
+    torch.save(_held_rows(trained, optimizer), directory / SHARDS / f"{rank():05d}.pt")
 
 
 def move_into(directory: Path, unpublished: Path) -> None:
@@ -113,25 +113,53 @@ def restore_from(
 
 def _load_shards(shards: Path, trained: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
     with _damage_named(shards):
-        reader = dcp.FileSystemReader(shards)
-        saved = reader.read_metadata().state_dict_metadata
-        if {key.removeprefix("weights.") for key in saved if key.startswith("weights.")} != trained.keys():
-            raise _of_other_weights(shards.parent)
-        flat: dict[str, Tensor] = {f"weights.{name}": parameter.data for name, parameter in trained.items()}
-        by_parameter: dict[nn.Parameter, dict[str, Tensor]] = {parameter: {} for parameter in trained.values()}
-        for key, entry in saved.items():
+        # Mapped into memory: of the other processes' files only the rows that are wanted here are read.
+        files: list[Rows] = [
+            torch.load(path, map_location="cpu", mmap=True, weights_only=True) for path in sorted(shards.glob("*.pt"))
+        ]
+        saved = {key: (torch.Size(shape), rows.dtype) for held in files for key, (shape, _, rows) in held.items()}
+        shapes = {key.removeprefix("weights."): x for key, (x, _) in saved.items() if key.startswith("weights.")}
+    if shapes != {name: parameter.shape for name, parameter in trained.items()}:
+        raise _of_other_weights(shards.parent)
+    by_parameter: dict[nn.Parameter, dict[str, Tensor]] = {parameter: {} for parameter in trained.values()}
+    with _damage_named(shards), torch.no_grad():
+        for key, (shape, dtype) in saved.items():
             kind, _, path = key.partition(".")
-            if kind == "optimizer" and isinstance(entry, TensorStorageMetadata):
-                name, _, what = path.partition(":")
-                parameter, dtype = trained[name], entry.properties.dtype
-                is_like = entry.size == parameter.shape
-                empty = (
-                    torch.zeros_like(parameter.data, dtype=dtype) if is_like else torch.zeros(entry.size, dtype=dtype)
-                )
-                flat[key] = by_parameter[parameter][what] = empty
-        with warnings.catch_warnings(action="ignore"):  # torch tells a single process that it is alone
-            dcp.load(flat, storage_reader=reader, no_dist=world_size() == 1)
+            if kind == "weights":
+                _fill(trained[path].data, key, files)
+                continue
+            name, _, what = path.partition(":")
+            parameter = trained[name]
+            is_like = shape == parameter.shape
+            empty = torch.zeros_like(parameter.data, dtype=dtype) if is_like else torch.zeros(shape, dtype=dtype)
+            by_parameter[parameter][what] = _fill(empty, key, files)
     _load_optimizer(by_parameter, optimizer)
+
+
+def _held_rows(trained: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> Rows:
+    """Collect the rows that this process holds; the main process also holds what is not sharded."""
+    return {
+        key: (list(tensor.shape), first_row(tensor), torch.atleast_1d(local_part(tensor)))
+        for key, tensor in _flat(trained, optimizer)
+        if isinstance(tensor, DTensor) or rank() == 0
+    }
+
+
+def _fill(tensor: Tensor, key: str, files: Sequence[Rows]) -> Tensor:
+    """Copy into `tensor` the rows that this process holds of it, and return it.
+
+    Raises `RuntimeError` if some are in no file.
+    """
+    own, first = torch.atleast_1d(local_part(tensor)), first_row(tensor)
+    missing = len(own)
+    for shape, begin, rows in (held[key] for held in files if key in held):
+        start, end = max(first, begin), min(first + len(own), begin + len(rows))
+        if start < end and torch.Size(shape) == tensor.shape and rows.shape[1:] == own.shape[1:]:
+            own[start - first : end - first] = rows[start - begin : end - begin]
+            missing -= end - start
+    if missing:
+        raise RuntimeError(f"{missing} rows of {key} are missing")
+    return tensor
 
 
 def _flat(trained: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
@@ -154,7 +182,7 @@ def _load_optimizer(
 def _damage_named(path: Path) -> Iterator[None]:
     try:
         yield
-    except (RuntimeError, EOFError, pickle.UnpicklingError, FileNotFoundError, dcp.api.CheckpointException) as error:
+    except (RuntimeError, EOFError, UnpicklingError, FileNotFoundError, LookupError, ValueError, TypeError) as error:
         cause = str(error).strip().partition("\n")[0].partition(".")[0] or "it is empty"
         remedy = "remove that directory, and the same command trains from the start"
         raise TrainingError(f"{path} is truncated or damaged ({cause}): {remedy}") from error

@@ -21,6 +21,7 @@ from afarm.backend.sharding import in_step, on_device
 from afarm.core.errors import ModelError
 from afarm.core.interfaces import ModelBackend, Policy, RewardModel, TrainContext
 from afarm.core.records import Instruction, JudgedPair, Output, Sample, Score
+from afarm.storage.names import require_plain_names
 from afarm.storage.safetensors import require_whole_weights
 
 if TYPE_CHECKING:
@@ -350,6 +351,7 @@ def load_adapters(model: PreTrainedModel, directory: Path, names: Sequence[str])
     def place(name: str) -> str:
         return str(directory if name == "default" else directory / name)
 
+    require_plain_names(directory, {f"adapter {number}": name for number, name in enumerate(names, start=1)})
     for name in names:
         require_whole_weights(Path(place(name)))
     with quiet_transformers():

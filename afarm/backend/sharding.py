@@ -148,8 +148,7 @@ def shard_like(values: Tensor, model: Tensor) -> Tensor:
     if not isinstance(model, DTensor):
         return values
     own = torch.empty_like(model, dtype=values.dtype)  # `distribute_tensor` would put it on the card
-    rows = _local(own)
-    first = -(-len(values) // world_size()) * rank()
+    rows, first = local_part(own), first_row(own)
     rows.copy_(values[first : first + len(rows)])
     return own
 
@@ -157,7 +156,7 @@ def shard_like(values: Tensor, model: Tensor) -> Tensor:
 def all_finite(tensors: Iterable[Tensor]) -> bool:
     """Check that all numbers of all tensors are finite, in every process's shard."""
     tensors = list(tensors)
-    bad = sum((~torch.isfinite(_local(tensor))).any().float() for tensor in tensors)
+    bad = sum((~torch.isfinite(local_part(tensor))).any().float() for tensor in tensors)
     total = torch.as_tensor(bad, dtype=torch.float32, device=tensors[0].device)
     all_reduce_sum([total])
     return not total.item()
@@ -215,8 +214,14 @@ def parameter_groups(groups: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]
     return split
 
 
-def _local(tensor: Tensor) -> Tensor:
+def local_part(tensor: Tensor) -> Tensor:
+    """Return the rows that this process holds of a tensor that may be sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def first_row(tensor: Tensor) -> int:
+    """Return the number of the first row that this process holds of a tensor that may be sharded."""
+    return -(-len(tensor) // world_size()) * rank() if isinstance(tensor, DTensor) else 0
 
 
 def outside_layers(model: nn.Module) -> list[nn.Parameter]:

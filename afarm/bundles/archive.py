@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from afarm.core.errors import DataError, StoreError
+from afarm.storage.names import is_plain_path
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -29,7 +30,8 @@ MOST_FILES = 200_000
 
 BLOCK = 2**20
 
-PLAIN_NAME = re.compile(r"[^\x00-\x1f\x7f\\:*?\"<>|]+")
+ODD = re.compile(r"[\x00-\x1f\x7f:*?\"<>|]")
+"""Characters that names of members have not: some system cannot write them."""
 
 DATE = (1980, 1, 1, 0, 0, 0)
 """The date of all members: equal contents are equal bytes."""
@@ -121,13 +123,7 @@ def _require_members(path: Path, archive: zipfile.ZipFile, files: Mapping[str, A
 
 def is_inside(name: str) -> bool:
     """Tell if a member's name is a plain path below the directory that it is unpacked to."""
-    parts = PurePosixPath(name).parts
-    return (
-        bool(parts)
-        and "/".join(parts) == name
-        and not name.startswith("/")
-        and all(part not in ("..", ".") and PLAIN_NAME.fullmatch(part) for part in parts)
-    )
+    return is_plain_path(name) and not ODD.search(name)
 
 
 def _unpack(path: Path, archive: zipfile.ZipFile, name: str, listed: Mapping[str, Any], directory: Path) -> None:

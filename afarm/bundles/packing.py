@@ -59,7 +59,7 @@ def pack_study(output_dir: Path, directory: Path, ledger: Ledger | None) -> Cont
     record = read_study_record(directory)
     contents = Contents({"kind": "study", "name": directory.name, **_versions()})
     for path in sorted(directory.iterdir()):
-        if path.suffix in MADE_AGAIN and path.is_file():
+        if path.suffix in MADE_AGAIN and path.is_file() and not path.is_symlink():
             contents.files[f"studies/{directory.name}/{path.name}"] = path.read_bytes()
     component = discover(check_configs=False).get("studies", record.name)
     made = component.load()
@@ -102,7 +102,7 @@ def _add_run(contents: Contents, output_dir: Path, record: RunRecord) -> Iterato
     """Add a run's files, and yield the keys of the answers behind its labels."""
     for name in (RECORD, METRICS, OUTPUTS, PAGE):
         path = record.directory / name
-        if path.is_file():
+        if path.is_file() and not path.is_symlink():  # a link may lead to any file of the user's
             contents.files[f"runs/{record.name}/{name}"] = path.read_bytes()
     for stage in record.stages:
         if stage.get("kind") not in KINDS:
@@ -111,7 +111,7 @@ def _add_run(contents: Contents, output_dir: Path, record: RunRecord) -> Iterato
         if not (directory / META).is_file():
             raise DataError(f"{directory}: an artifact of run {record.name!r} is gone; the same `afarm run` makes it")
         for path in sorted(directory.iterdir()):
-            if path.is_file():
+            if path.is_file() and not path.is_symlink():
                 contents.files[f"artifacts/{directory.parent.name}/{directory.name}/{path.name}"] = path.read_bytes()
             if path.name in LABELS:
                 yield from answer_keys(path)

@@ -64,12 +64,12 @@ def _replay_run(bundle: Path, record: RunRecord, into: Path, ledger: Ledger, don
     fresh = [s for s in stages if (name := f"{s['kind']}/{s['key']}") not in done and not done.add(name)]  # type: ignore[func-returns-value]
     if fresh:
         try:
-            with open_recorded(record.section("config"), record.name, into) as workspace:
+            with open_recorded(record.section("config"), into) as workspace:
                 for stage in fresh:
                     yield from _replay_stage(bundle, record, stage, into, workspace, ledger)
         except AfarmError as error:
             yield Replayed(f"the labels of {record.name}", f"its settings cannot be opened here: {error}")
-    again = into / "runs" / record.name
+    again = into / "runs" / record.directory.name
     _copied(record.directory, again, lambda path: path.name != PAGE)
     if (record.directory / PAGE).is_file():
         build(again)
@@ -139,7 +139,7 @@ def _replay_study(bundle: Path, directory: Path, into: Path, ledger: Ledger) -> 
     progress = GridProgress(record.runs, failed=dict(record.failed))
     for run in record.runs:
         if name := record.records.get(run.label):
-            progress.add(run, read_run(_inside(bundle / "runs", name)), ledger.completions)
+            progress.add(run, read_run(bundle / "runs" / name), ledger.completions)
     try:
         with attributed_to("studies", record.name):
             component = discover(check_configs=False).get("studies", record.name)
@@ -154,7 +154,7 @@ def _replay_study(bundle: Path, directory: Path, into: Path, ledger: Ledger) -> 
             if isinstance(study, JudgingStudy):
                 progress.simulated.update(judge_again(study, record, into, ledger)[1])
             if isinstance(study, DataStudy):
-                with open_recorded(record.judging, record.name, into) as workspace:
+                with open_recorded(record.judging, into) as workspace:
                     study.read(workspace.data.load)
             findings = study.analyse(progress.finished)
     except AfarmError as error:
@@ -164,14 +164,6 @@ def _replay_study(bundle: Path, directory: Path, into: Path, ledger: Ledger) -> 
     for path in sorted(again.iterdir()):
         if path.suffix in MADE_AGAIN:
             yield _compared(directory / path.name, path, bundle)
-
-
-def _inside(directory: Path, name: str) -> Path:
-    """Return the place of a name. Raises `DataError` if that is not directly in the directory."""
-    path = directory / name
-    if path.parent != directory or name in ("", ".", ".."):
-        raise DataError(f"the bundle names a record outside of it: {name!r:.80}")
-    return path
 
 
 def _placed(value: Any, bundle: Path) -> Any:

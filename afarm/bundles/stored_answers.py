@@ -43,11 +43,11 @@ class StoredAnswersClient(JudgeClient):
         return judgements
 
 
-def open_recorded(config: Mapping[str, Any], name: str, into: Path) -> Workspace:
+def open_recorded(config: Mapping[str, Any], into: Path) -> Workspace:
     """Open a workspace with recorded settings, which looks for no data, model or key."""
     config = {key: value for key, value in config.items() if key not in SETTINGS_OF_NO_RESULT}
-    recipe = into / "recipes" / f"{name}.yaml"
-    recipe.parent.mkdir(parents=True, exist_ok=True)
+    recipe = into / "recorded.yaml"
+    into.mkdir(parents=True, exist_ok=True)
     recipe.write_text(yaml.safe_dump(dict(config), allow_unicode=True), encoding="utf-8")
     return open_workspace(str(recipe), (), into / "workspace", checks=[], trains=False)
 
@@ -59,7 +59,7 @@ def judge_again(study: JudgingStudy, record: StudyRecord, into: Path, ledger: Le
 
     Raises `JudgeError` if one is not there.
     """
-    with open_recorded(record.judging, record.name, into) as workspace:
+    with open_recorded(record.judging, into) as workspace:
         client = StoredAnswersClient(workspace, ledger)
         study.judge(AnnotateContext(workspace.seed(f"study {record.name}"), client))
         return client.read, formula_judges(workspace)

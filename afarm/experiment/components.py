@@ -383,12 +383,15 @@ class Components:
             return loaded
         module, _, name = record["class"].partition(":")
         try:
-            cls = getattr(importlib.import_module(module), name)
+            cls: Any = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as error:
             raise StoreError(
                 f"{directory} was made by {record['class']}, which cannot be loaded ({error}); install its plugin again"
             ) from error
         kind, interface = ("reward model", RewardModel) if record["kind"] == "reward_model" else ("policy", Policy)
+        fits = isinstance(cls, type) and issubclass(cls, interface)
+        if not fits:  # some other `load` might unpickle
+            raise StoreError(f"{directory} names {record['class']} as its class, which is no {kind}: delete it")
         with attributed_to(kind, record["class"], cls):
             loaded = cls.load(directory / "model", self.load_context(directory))
         require_returned(interface, loaded, kind, record["class"], "load", cls)

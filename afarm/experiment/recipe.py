@@ -86,7 +86,7 @@ class Settings:
         settings = digest(fields, self.result_sections(components), length=6)
         labels = stem(run.preferences).replace(":", "_") if run.preferences else run.annotate.annotator
         parts = [Path(self.recipe).stem, method or run.method, labels, f"seed{run.seed}", settings]
-        return "-".join(part.replace("/", "_") for part in parts)
+        return "-".join(re.sub(r"[/\\]", "_", part) for part in parts)
 
 
 def recipe_names() -> list[str]:

@@ -234,6 +234,8 @@ class Store:
             if artifact := self._find_sound(stage, key):  # another process made it while we waited for the lock
                 return self._publish(artifact), True
             partial.mkdir(parents=True, exist_ok=True)
+            for name, what in strangers(partial).items():  # written through, a link would change what lies elsewhere
+                raise StoreError(f"{partial / name} is {what}, which no stage leaves: delete {partial} to start afresh")
             created, started, peak_is_known = time.time(), time.perf_counter(), begin_peak()
             summary = dict(write(partial))
             shutil.rmtree(partial / CHECKPOINTS, ignore_errors=True)

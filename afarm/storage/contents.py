@@ -32,26 +32,26 @@ Recorded = Mapping[str, Mapping[str, Any]]
 """By the path of each file its "size" in bytes, its "sha256", and its times "modified" and "changed" (ctime), in ns."""
 
 
-def _recorded_paths(directory: Path) -> Iterator[tuple[str, Path]]:
-    """Yield paths that are recorded, with their names in the artifact, without folders and hidden files.
-
-    Hidden files are what a kill leaves of a file that was being written beside.
-    """
+def _own_paths(directory: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the paths of an artifact with their names in it, but not what is unrecorded."""
     for path in directory.rglob("*"):
         name = path.relative_to(directory)
-        if not path.name.startswith(".") and UNRECORDED.isdisjoint(name.parts):
+        if UNRECORDED.isdisjoint(name.parts):
             yield name.as_posix(), path
 
 
 def recorded_files(directory: Path) -> dict[str, Path]:
-    """Map the files of an artifact by their paths, without metadata and hidden files."""
-    files = {name: path for name, path in _recorded_paths(directory) if path.is_file()}
+    """Map the files of an artifact by their paths, without metadata and hidden files.
+
+    Hidden files are what a kill leaves of a file that was being written beside.
+    """
+    files = {name: path for name, path in _own_paths(directory) if not path.name.startswith(".") and path.is_file()}
     return {name: files[name] for name in sorted(files, key=lambda name: name.split("/"))}
 
 
 def strangers(directory: Path) -> dict[str, str]:
-    """Map what in an artifact is neither file nor folder to its kind, such as "a symbolic link"."""
-    return {name: what for name, path in _recorded_paths(directory) if (what := other_than(path, stat.S_IFREG))}
+    """Map what in an artifact is neither file nor folder, hidden too, to its kind: "a symbolic link", say."""
+    return {name: what for name, path in _own_paths(directory) if (what := other_than(path, stat.S_IFREG))}
 
 
 def other_than(path: Path, wanted: int) -> str:

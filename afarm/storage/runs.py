@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from afarm.core.errors import DataError, did_you_mean
+from afarm.storage.names import require_plain_names
 
 RECORD = "run.json"
 """The record of a run, in its directory."""
@@ -113,7 +114,10 @@ class RunRecord(Mapping[str, Any]):
 
 
 def read_run(directory: Path) -> RunRecord:
-    """Read the record of a run. Raises `DataError` naming the file if it cannot be read."""
+    """Read the record of a run, whose names are plain: of the run, and of its stages' kinds and keys.
+
+    Raises `DataError` naming the file if it cannot be read, or a name in it leads elsewhere.
+    """
     for path in (directory / METRICS, directory / OUTPUTS, directory / RECORD):
         if path.exists() and not path.is_file():  # opened, a named pipe would never answer
             raise DataError(f"{path}: is no file; delete it, then the command that made it writes it afresh")
@@ -128,7 +132,12 @@ def read_run(directory: Path) -> RunRecord:
     if not isinstance(values, dict):
         what = f"is no record of a run: it must hold a JSON object, not {type(values).__name__}"
         raise DataError(f"{path}: {what}; the command that made it writes it afresh")
-    return RunRecord(directory, values)
+    record = RunRecord(directory, values)
+    named = {'"name"': record.get("name")}
+    for number, stage in enumerate(record.stages, start=1):
+        named |= {f'{field!r} of entry {number} of "stages"': stage.get(field) for field in ("kind", "key")}
+    require_plain_names(path, {field: name for field, name in named.items() if name is not None})
+    return record
 
 
 def is_simulated(record: Mapping[str, Any]) -> bool:

@@ -1,6 +1,7 @@
 """Check that a safetensors file is whole: its header says where each tensor ends.
 
-Without torch, and before a library fails on it with an error that names no file.
+Without torch, and before a library fails on it with an error that names no file. An index names the files of a model
+that has several; they are beside it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import struct
 from pathlib import Path
 
 from afarm.core.errors import ModelError
+from afarm.storage.names import is_plain_name
 
 LONGEST_HEADER = 100_000_000
 """Bytes of the longest header that the format allows."""
@@ -41,6 +43,16 @@ def _damaged(path: Path, how: str = "") -> ModelError:
 
 
 def require_whole_weights(directory: Path) -> None:
-    """Check the header of each safetensors file in `directory`. Raises `ModelError` naming the file."""
+    """Check the header of each safetensors file in `directory`, and that indexes name files in it alone.
+
+    Raises `ModelError` naming the file.
+    """
     for path in sorted(directory.glob("*.safetensors")):
         _require_whole(path)
+    for path in sorted(directory.glob("*.index.json")):
+        try:
+            files = set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise _damaged(path) from error
+        if not all(map(is_plain_name, files)):
+            raise _damaged(path, " (it names files outside of its directory)")

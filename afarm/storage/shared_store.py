@@ -16,13 +16,14 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 from urllib.parse import unquote
 
 from afarm.core.errors import ConfigError, StoreError
 from afarm.storage.contents import META, recorded_files
+from afarm.storage.names import is_plain_path
 from afarm.storage.text import without_keys
 
 LAST = "published.json"
@@ -254,8 +255,8 @@ class SharedStore:
             for field, kind in {"upload": str, "content": str, "host": str, "files": list}.items():
                 if not isinstance(published[field], kind):
                     raise TypeError(f"{field!r} is of another type")
-            for name in published["files"]:
-                if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            for name in (published["upload"], *published["files"]):
+                if not is_plain_path(name):
                     raise ValueError(f"it names a file {name!r} outside of it")
         except KeyError as error:
             raise self.broken(stage, key, f"damaged: {path} has no {error}") from error

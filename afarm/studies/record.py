@@ -10,6 +10,7 @@ from typing import Any
 
 from afarm.core.errors import DataError
 from afarm.storage.disk import write_json
+from afarm.storage.names import require_plain_names
 from afarm.studies.grid import GridProgress
 from afarm.studies.plots import PICTURES
 from afarm.studies.study import StudyRequest, StudyRun
@@ -61,7 +62,7 @@ def _plain(value: object) -> object:
 
 
 def read_study_record(directory: Path) -> StudyRecord:
-    """Read the record in a study's directory. Raises `DataError` if there is none, or it is none."""
+    """Read the record in a study's directory. Raises `DataError` if there is none, or it is none of ours."""
     path = directory / STUDY
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -74,6 +75,7 @@ def read_study_record(directory: Path) -> StudyRecord:
         named = str(found["name"]), str(found["command"]), dict(found["settings"])
         formats = [form for form in found.get("plots", []) if form in PICTURES]
         read = dict(found["judging"]), dict(found.get("facts", {})), formats
+        require_plain_names(path, {f"the record of {label!r}": name for label, name in records.items()})
         return StudyRecord(*named, request, runs, records, failed, *read)
     except OSError as error:
         raise DataError(

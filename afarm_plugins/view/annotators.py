@@ -45,7 +45,7 @@ def label_files(run: SeenRun) -> dict[str, Path]:
     files = {"evaluation": run.directory / OUTPUTS}
     for stage in run.record.stages if run.record is not None else ():
         if stage.get("kind") == "annotate":
-            files["training"] = run.output_dir / "artifacts" / "annotate" / Path(text(stage.get("key"))).name
+            files["training"] = run.output_dir / "artifacts" / "annotate" / text(stage.get("key"))
     files = {use: path / PREFERENCES_FILE if use == "training" else path for use, path in files.items()}
     return {use: path for use, path in files.items() if isfile(path) and not islink(path)}
 

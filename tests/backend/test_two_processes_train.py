@@ -149,7 +149,7 @@ def test_one_process_goes_on_where_two_were_stopped(request: pytest.FixtureReque
 
 @pytest.mark.slow
 def test_four_processes_go_on_with_the_shards_of_two(two_sharded: Results, trained: Path) -> None:
-    assert list(two_sharded.directory.glob("sft left/checkpoints/*/shards/*.distcp"))
+    assert list(two_sharded.directory.glob("sft left/checkpoints/*/shards/*.pt"))
     assert_alike(after_step_2(two_sharded.of_one("sft")), Results(trained / "four", trained).of("sft left", 3))
 
 

@@ -34,6 +34,7 @@ def hostile(path: Path, name: str, data: bytes = b"x", mode: int = 0o644, **list
         ("runs\\..\\x", "outside of its directory"),
         ("C:/x", "outside of its directory"),
         ("runs/a\nb", "outside of its directory"),
+        ("runs/" + 250 * "a", "outside of its directory"),
     ],
 )
 def test_a_name_outside_is_refused_before_anything_is_written(name: str, reason: str, tmp_path: Path) -> None:

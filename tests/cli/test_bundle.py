@@ -225,6 +225,56 @@ def test_models_that_a_bundle_names_are_not_opened(
     assert "The parameters of base are not known" in Path("again/studies/x/report.md").read_text(), said.err
 
 
+@pytest.mark.parametrize("field", ["name", "kind", "key"])
+@pytest.mark.parametrize("named", ["{here}/victim", "../../victim", "..\\..\\victim", "a\0", "..", ""])
+def test_a_bundle_whose_record_names_a_place_outside_writes_nothing(
+    afarm: Afarm, tmp_path: Path, field: str, named: str
+) -> None:
+    """Into a directory of the reviewer's, of which a run by that name would replace files."""
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim" / "authorized_keys").write_text("mine")
+    stage = {"stage": "annotate", "kind": "annotate", "key": "0a"}
+    name = named.format(here=tmp_path)
+    record = {"name": "mine", "config": {}, "results": [], "stages": [stage]}
+    changed = record if field == "name" else stage
+    changed[field] = name
+    files = {
+        "runs/mine/run.json": json.dumps(record).encode(),
+        "runs/mine/authorized_keys": b"theirs",
+        "ledger/answers.jsonl": b"",
+        "ledger/judgements.jsonl": b"",
+    }
+    write_archive(tmp_path / "x.zip", {"name": "x"}, files)
+    failed(afarm("replay", "x.zip", "--into", "again"), "must be the name of one file or folder")
+    assert [path.name for path in (tmp_path / "victim").iterdir()] == ["authorized_keys"]
+    assert (tmp_path / "victim" / "authorized_keys").read_text() == "mine"
+    assert not list(Path("again").rglob("*/*"))
+
+
+def test_a_record_with_another_plain_name_is_replayed_where_its_file_lies(afarm: Afarm, tmp_path: Path) -> None:
+    afarm("run", "--recipe", "light.yaml", "--method", "nudge", "--seed", "1")
+    [run] = (tmp_path / "afarm-runs" / "runs").iterdir()
+    (run / "run.json").write_text(json.dumps({**json.loads((run / "run.json").read_text()), "name": "other"}))
+    files = {f"runs/{run.name}/run.json": (run / "run.json").read_bytes()}
+    files |= {"ledger/answers.jsonl": b"", "ledger/judgements.jsonl": b""}
+    write_archive(tmp_path / "x.zip", {"name": "x"}, files)
+    afarm("replay", "x.zip", "--into", "again")
+    assert [path.name for path in Path("again/runs").iterdir()] == [run.name]
+
+
+def test_no_file_that_a_link_leads_to_goes_into_a_bundle(afarm: Afarm, tmp_path: Path) -> None:
+    afarm("run", "--recipe", "light.yaml", "--method", "nudge", "--seed", "1")
+    [run] = (tmp_path / "afarm-runs" / "runs").iterdir()
+    (tmp_path / "secret").write_text('{"private": 1}\n')
+    [judged, *_] = (tmp_path / "afarm-runs" / "artifacts" / "annotate").iterdir()
+    for place in (run / "metrics.jsonl", judged / "more.jsonl"):
+        place.unlink(missing_ok=True)
+        place.symlink_to(tmp_path / "secret")
+    afarm("bundle", run.name, "--out", "mine.zip")
+    with zipfile.ZipFile("mine.zip") as archive:
+        assert not any(b"private" in archive.read(name) for name in archive.namelist())
+
+
 def replayed(
     afarm: Afarm,
     tmp_path: Path,

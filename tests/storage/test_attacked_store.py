@@ -99,6 +99,18 @@ def test_a_file_that_is_none_is_damage_and_never_opened(
     assert (elsewhere / name).is_file()
 
 
+@pytest.mark.parametrize("name", ["checkpoints", "rows.jsonl", ".judged", "weights/model"])
+def test_a_link_in_what_a_killed_stage_left_is_never_written_through(name: str, store: Store, elsewhere: Path) -> None:
+    partial = store.partial("sample", artifact_key(MADE_FROM))
+    link = partial / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(elsewhere if name == "checkpoints" else elsewhere / "rows.jsonl")
+    with pytest.raises(StoreError, match=f"{name} is a symbolic link, which no stage leaves: delete {partial}"):
+        store.make("sample", MADE_FROM, lambda directory: pytest.fail("it was begun"))
+    shutil.rmtree(partial)
+    assert store.make("sample", MADE_FROM, write_rows)[1] is False
+
+
 def test_a_link_in_the_place_of_a_lock_empties_nothing(store: Store, tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.write_text("precious")

@@ -248,6 +248,17 @@ def deleted_as_told(message: str, url: str) -> None:
         (LAST, b"{", f"{LAST} cannot be used: "),
         (LAST, b"[]", f"{LAST} cannot be used: "),
         (LAST, b"{}", f"{LAST} has no 'upload'"),
+        *(
+            (LAST, json.dumps({"content": "", "host": "", "upload": upload, "files": [name]}).encode(), "outside of it")
+            for upload, name in (
+                ("u", "../x"),
+                ("u", "/x"),
+                ("u", "a/../../x"),
+                ("u", "a\\..\\x"),
+                ("u", "x\0"),
+                ("..", "x"),
+            )
+        ),
     ],
 )
 def test_what_is_broken_in_the_store_is_made_again_once_it_is_deleted_there_as_told(
