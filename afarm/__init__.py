@@ -90,6 +90,27 @@ if TYPE_CHECKING:
     from afarm.experiment.launching.schedule import Schedule
     from afarm.experiment.result import Result
     from afarm.experiment.setting_errors import explain_validation_error
+    from afarm.experiment.studies.estimates import (
+        correlate_boards,
+        mean_interval,
+        mean_percent,
+        rank_of_each,
+        sample_size,
+        undominated,
+    )
+    from afarm.experiment.studies.study import (
+        Bounded,
+        DataStudy,
+        Findings,
+        FinishedRun,
+        JudgingStudy,
+        Series,
+        Study,
+        StudyPlot,
+        StudyRequest,
+        StudyRun,
+        StudyTable,
+    )
     from afarm.storage.annotations import read_annotations
     from afarm.storage.conversations import with_turns
     from afarm.storage.disk import storage_errors, write_json, write_whole
@@ -110,27 +131,6 @@ if TYPE_CHECKING:
         write_rows,
     )
     from afarm.storage.runs import RunRecord, read_run, run_directories
-    from afarm.studies.estimates import (
-        correlate_boards,
-        mean_interval,
-        mean_percent,
-        rank_of_each,
-        sample_size,
-        undominated,
-    )
-    from afarm.studies.study import (
-        Bounded,
-        DataStudy,
-        Findings,
-        FinishedRun,
-        JudgingStudy,
-        Series,
-        Study,
-        StudyPlot,
-        StudyRequest,
-        StudyRun,
-        StudyTable,
-    )
 
     __version__: str
 
@@ -241,23 +241,23 @@ _ON_FIRST_USE = {
     "TaskEvent": "experiment.launching.launcher",
     "Tell": "experiment.launching.launcher",
     "Schedule": "experiment.launching.schedule",
-    "Findings": "studies.study",
-    "FinishedRun": "studies.study",
-    "Bounded": "studies.study",
-    "DataStudy": "studies.study",
-    "correlate_boards": "studies.estimates",
-    "mean_interval": "studies.estimates",
-    "mean_percent": "studies.estimates",
-    "undominated": "studies.estimates",
-    "rank_of_each": "studies.estimates",
-    "sample_size": "studies.estimates",
-    "Series": "studies.study",
-    "JudgingStudy": "studies.study",
-    "Study": "studies.study",
-    "StudyPlot": "studies.study",
-    "StudyRequest": "studies.study",
-    "StudyRun": "studies.study",
-    "StudyTable": "studies.study",
+    "Findings": "experiment.studies.study",
+    "FinishedRun": "experiment.studies.study",
+    "Bounded": "experiment.studies.study",
+    "DataStudy": "experiment.studies.study",
+    "correlate_boards": "experiment.studies.estimates",
+    "mean_interval": "experiment.studies.estimates",
+    "mean_percent": "experiment.studies.estimates",
+    "undominated": "experiment.studies.estimates",
+    "rank_of_each": "experiment.studies.estimates",
+    "sample_size": "experiment.studies.estimates",
+    "Series": "experiment.studies.study",
+    "JudgingStudy": "experiment.studies.study",
+    "Study": "experiment.studies.study",
+    "StudyPlot": "experiment.studies.study",
+    "StudyRequest": "experiment.studies.study",
+    "StudyRun": "experiment.studies.study",
+    "StudyTable": "experiment.studies.study",
 }
 """The names by their module, imported when first used: `afarm --help` and light plugins do not wait for pydantic."""
 

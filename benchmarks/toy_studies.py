@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from afarm import Bounded
-from afarm.studies.tables import cell_text, short_text
+from afarm.report.study_tables import cell_text, short_text
 from benchmarks.toy_plots import over_seeds
 
 BEST_OF_N = (

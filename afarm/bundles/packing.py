@@ -14,13 +14,13 @@ from afarm.bundles.ledger_slice import slice_of
 from afarm.bundles.stored_answers import judge_again
 from afarm.core.errors import DataError
 from afarm.core.plugins import discover
+from afarm.experiment.studies.record import STUDY, read_study_record
+from afarm.experiment.studies.study import JudgingStudy
 from afarm.judging.ledger import Ledger
 from afarm.storage.contents import META
 from afarm.storage.rows import read_rows
 from afarm.storage.runs import METRICS, OUTPUTS, RECORD, RunRecord, read_run
 from afarm.storage.text import holds_key
-from afarm.studies.record import STUDY, read_study_record
-from afarm.studies.study import JudgingStudy
 
 KINDS = ("outputs", "answers", "annotate", "preferences", "evaluate")
 """The artifacts that hold texts and figures; the others hold weights."""

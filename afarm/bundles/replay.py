@@ -18,17 +18,17 @@ from afarm.core.errors import AfarmError, DataError, attributed_to
 from afarm.core.interfaces import AnnotateContext, EvaluationInputs
 from afarm.core.plugins import discover
 from afarm.core.records import Output
+from afarm.experiment.studies.progress import GridProgress
+from afarm.experiment.studies.record import STUDY, read_study_record
+from afarm.experiment.studies.study import DataStudy, JudgingStudy
 from afarm.experiment.workspace import Workspace
 from afarm.judging.labelling import annotate_in_chunks
 from afarm.judging.ledger import Ledger
 from afarm.report import build
+from afarm.report.study_files import ShownStudy
 from afarm.report.study_page import write_study
 from afarm.storage.rows import read_outputs, read_preferences, read_rows, write_rows
 from afarm.storage.runs import RunRecord, read_run, run_directories
-from afarm.studies.grid import GridProgress
-from afarm.studies.pages import ShownStudy
-from afarm.studies.record import STUDY, read_study_record
-from afarm.studies.study import DataStudy, JudgingStudy
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,11 +88,11 @@ def replay(
 
 def _contents(name: str, output_dir: Path, ledger: Any) -> Contents:
     from afarm.bundles.packing import pack_run, pack_study
+    from afarm.experiment.studies.record import STUDY
     from afarm.judging.database import is_there
     from afarm.judging.ledger import Ledger
     from afarm.storage.artifacts import Store
     from afarm.storage.runs import RECORD, read_run, run_directories
-    from afarm.studies.record import STUDY
 
     place = ledger or Store(output_dir).ledger_path
     places = [Path(name), output_dir / "runs" / name, output_dir / "studies" / name]

@@ -268,9 +268,9 @@ def _write(
 
 def _write_page(path: Path, board: Leaderboard, records: Sequence[RunRecord], left_out: Mapping[str, str]) -> Path:
     """Write the board with plots, and links to the reports of its runs. Returns `path`."""
+    from afarm.report.comparison_findings import comparison_findings, progress_of
+    from afarm.report.study_files import ShownStudy
     from afarm.report.study_page import write_comparison
-    from afarm.studies.method_comparison import comparison_findings, progress_of
-    from afarm.studies.pages import ShownStudy
 
     progress = progress_of(records)
     findings = comparison_findings(board, records, progress)

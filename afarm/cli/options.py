@@ -27,8 +27,8 @@ from afarm.storage.text import dollars, markup
 if TYPE_CHECKING:
     from afarm.experiment.farm import Farm
     from afarm.experiment.preflight import Check
+    from afarm.experiment.studies.study import Findings
     from afarm.experiment.workspace import Workspace
-    from afarm.studies.study import Findings
 
 __all__ = [
     "DEFAULT_OUTPUT_DIR",

@@ -29,10 +29,10 @@ from afarm.storage.text import markup, one_line
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from afarm.experiment.studies.progress import GridProgress
+    from afarm.experiment.studies.study import Findings, Study, StudyRequest, StudyRun, StudyTable
     from afarm.experiment.workspace import Workspace
     from afarm.storage.runs import RunRecord
-    from afarm.studies.grid import GridProgress
-    from afarm.studies.study import Findings, Study, StudyRequest, StudyRun, StudyTable
 
 WITHOUT = {"method", "seed", "accelerate_config"}
 """The options of a farm that a study has otherwise: its grid names methods and seeds."""
@@ -127,8 +127,8 @@ def conduct(
     is_shown: bool = True,
 ) -> tuple[GridProgress, Path] | None:
     """Run a study, and show its findings if `is_shown`. Returns runs and page; None for a dry run."""
-    from afarm.studies.grid import MANY, require_possible, study_account, study_directory
-    from afarm.studies.study import DataStudy, JudgingStudy
+    from afarm.experiment.studies.study import DataStudy, JudgingStudy
+    from afarm_plugins.grids.grid import MANY, require_possible, study_account, study_directory
 
     started = time.time()
     formats = formats_in(plots)
@@ -181,7 +181,7 @@ class AskedStudy:
 
     def grid(self) -> list[StudyRun]:
         """State the runs. Raises `ConfigError`, and `PluginError` for a fault of the study's."""
-        from afarm.studies.grid import checked_grid
+        from afarm_plugins.grids.grid import checked_grid
 
         with attributed_to("studies", self.name, self.study):
             runs = checked_grid(self.study, self.request)
@@ -232,7 +232,7 @@ def _resolved(
     from afarm.experiment.recipe import read_recipe
     from afarm.experiment.setting_errors import explain_validation_error
     from afarm.experiment.settings import RunConfig
-    from afarm.studies.study import StudyRequest
+    from afarm.experiment.studies.study import StudyRequest
 
     recipe = read_recipe(options.recipe_or_default)
     given = {**recipe, **options.as_recipe()}
@@ -260,7 +260,7 @@ def _have_judged(asked: AskedStudy, account: str, dry_run: bool) -> tuple[dict[s
     from afarm.experiment import preflight
     from afarm.experiment.dry_run import PlannedStage, estimates, reading_client
     from afarm.experiment.run_record import formula_judges
-    from afarm.studies.study import JudgingStudy
+    from afarm.experiment.studies.study import JudgingStudy
 
     study, step = asked.study, f"study {asked.name}"
     assert isinstance(study, JudgingStudy)
@@ -289,7 +289,7 @@ def _have_judged(asked: AskedStudy, account: str, dry_run: bool) -> tuple[dict[s
 
 def _have_read(asked: AskedStudy) -> dict[str, Any]:
     """Have a study read the recipe's data set. Returns the settings of that."""
-    from afarm.studies.study import DataStudy
+    from afarm.experiment.studies.study import DataStudy
 
     assert isinstance(asked.study, DataStudy)
     with (
@@ -306,7 +306,7 @@ def _settings_of(workspace: Workspace) -> dict[str, Any]:
 
 def _show_plan(asked: AskedStudy, runs: Sequence[StudyRun], account: str, launcher: str) -> None:
     """Show how many runs there are, which stages are missing and what judges would cost."""
-    from afarm.studies.grid import AT_ONCE, plan_grid
+    from afarm_plugins.grids.grid import AT_ONCE, plan_grid
 
     with ExitStack() as looks:
         workspace = looks.enter_context(asked.look_at(runs[0]))
@@ -324,7 +324,7 @@ def _show_plan(asked: AskedStudy, runs: Sequence[StudyRun], account: str, launch
 
 def _prepared(asked: AskedStudy, runs: Sequence[StudyRun], account: str, launcher: str) -> Any:
     """Say if the budget is too small. Returns what has a launcher make stages; None for this process."""
-    from afarm.studies.grid import plan_grid
+    from afarm_plugins.grids.grid import plan_grid
 
     with asked.of(runs[0]).farm() as farm, farm.workspace.judges.client.accounted_to(account):
         there = opened(launcher, [(runs[0].method, farm.workspace)])
@@ -334,7 +334,8 @@ def _prepared(asked: AskedStudy, runs: Sequence[StudyRun], account: str, launche
 
 def formats_in(text: str | None) -> list[str]:
     """Read the formats of plots. Raises `ConfigError` for others, `PluginError` without Matplotlib."""
-    from afarm.studies.plots import PICTURES, can_draw
+    from afarm.experiment.studies.record import PICTURES
+    from afarm.report.study_plots import can_draw
 
     formats = list(dict.fromkeys(part.strip().lower() for part in text.split(","))) if text is not None else []
     if wrong := [form for form in formats if form not in PICTURES]:
@@ -362,11 +363,12 @@ def _run(
     simulated: Sequence[str],
 ) -> tuple[GridProgress, Findings, Path]:
     """Run the grid and write the findings as they come, so that a stopped study leaves some."""
+    from afarm.experiment.studies.progress import GridProgress
+    from afarm.experiment.studies.record import StudyRecord, write_study_record
+    from afarm.experiment.studies.study import Findings
+    from afarm.report.study_files import ShownStudy
     from afarm.report.study_page import write_study
-    from afarm.studies.grid import GridProgress, run_grid
-    from afarm.studies.pages import ShownStudy
-    from afarm.studies.record import StudyRecord, write_study_record
-    from afarm.studies.study import Findings
+    from afarm_plugins.grids.grid import run_grid
 
     command, told = command_line(), set[str]()
     with attributed_to("studies", asked.name, asked.study):
@@ -440,7 +442,7 @@ def _show_table(console: Console, table: StudyTable) -> None:
     from rich import box
     from rich.table import Table
 
-    from afarm.studies.tables import short_text
+    from afarm.report.study_tables import short_text
 
     forms = table.columns.values()
     rows = [[one_line(short_text(c, form)) for c, form in zip(row, forms, strict=True)] for row in table.rows]

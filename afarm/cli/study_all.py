@@ -20,8 +20,8 @@ from afarm.storage.text import markdown, markup
 if TYPE_CHECKING:
     from afarm.cli.study import AskedStudy
     from afarm.core.registry import Component
-    from afarm.studies.study import StudyRun
-    from afarm.studies.times import MissingStages
+    from afarm.experiment.studies.study import StudyRun
+    from afarm_plugins.grids.times import MissingStages
 
 Full = Annotated[bool, typer.Option("--full", help="Each study's whole grid, not a small one.")]
 Names = Annotated[str | None, typer.Option("--only", help="These studies alone, with commas between.")]
@@ -71,7 +71,7 @@ def study_all(
 ) -> None:
     """Run every study, or show how many runs, stages and minutes that would be."""
     from afarm.cli.study import conduct, confirm, formats_in
-    from afarm.studies.grid import MANY
+    from afarm_plugins.grids.grid import MANY
 
     formats_in(plots)  # refused once, not by each study
     chosen = _chosen(only)
@@ -174,7 +174,7 @@ def _show_plan(
 ) -> None:
     """Show the runs, minutes and dollars of each study; what several share is the first one's."""
     from afarm.storage.artifacts import Store
-    from afarm.studies.times import added_up, price_words, seconds_by_label
+    from afarm_plugins.grids.times import added_up, price_words, seconds_by_label
 
     known = seconds_by_label(Store(options.output_dir).all()) if options.output_dir.is_dir() else {}
     plan, console = dict(_planned(asked)), out() if dry_run else err()
@@ -198,7 +198,7 @@ def _show_plan(
 def _planned(
     asked: Mapping[str, tuple[AskedStudy, list[StudyRun]] | str],
 ) -> Iterator[tuple[str, MissingStages | str]]:
-    from afarm.studies.times import MissingStages, missing_stages
+    from afarm_plugins.grids.times import MissingStages, missing_stages
 
     stages, planned = set[str](), set[tuple[str, int, tuple[str, ...]]]()
     for name, one in asked.items():

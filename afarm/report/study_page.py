@@ -11,14 +11,14 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
+from afarm.experiment.studies.progress import GridProgress
+from afarm.experiment.studies.study import Bounded, Cell, Findings, StudyPlot, StudyTable
 from afarm.report.charts import Chart, plotly_script
 from afarm.report.page_shell import render_page
+from afarm.report.study_files import BY_FORMULAS, REMEDY, ShownStudy, runs_table, stopped_sentence, write_files
+from afarm.report.study_plots import PointName, as_svg, labels_of
+from afarm.report.study_tables import UNKNOWN, cell_text, end_texts
 from afarm.storage.disk import write_whole
-from afarm.studies.grid import GridProgress
-from afarm.studies.pages import BY_FORMULAS, REMEDY, ShownStudy, runs_table, stopped_sentence, write_files
-from afarm.studies.plots import PointName, as_svg, labels_of
-from afarm.studies.study import Bounded, Cell, Findings, StudyPlot, StudyTable
-from afarm.studies.tables import UNKNOWN, cell_text, end_texts
 
 PAGE = "report.html"
 

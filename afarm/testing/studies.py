@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from afarm.core.errors import ConfigError
 from afarm.core.seeding import uniform
-from afarm.studies.study import Bounded, Findings, FinishedRun, Study, StudyRequest, StudyRun
+from afarm.experiment.studies.study import Bounded, Findings, FinishedRun, Study, StudyRequest, StudyRun
 from afarm.testing.conformance import require
 
 REQUEST = StudyRequest("ppo", (1, 2))

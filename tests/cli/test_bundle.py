@@ -16,7 +16,7 @@ from test_command_line import failed
 from test_study_calibrate import CALIBRATE, write_people
 
 from afarm.bundles.archive import MANIFEST, write_archive
-from afarm.studies import pages
+from afarm.report import study_files as pages
 from afarm_plugins.studies import model_size
 
 SWEEP = ["study", "sweep", "--recipe", "light.yaml", "--method", "nudge", "--seeds", "1,2"]

@@ -141,7 +141,9 @@ def test_a_large_grid_asks_at_a_terminal_and_begins_with_yes_alone(
 ) -> None:
     places = [str(tmp_path / "site"), str(Path(light_plugin.__file__).parent)]
     environment = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": os.pathsep.join(places)}
-    program = f"from afarm.studies import grid; grid.MANY = 5; from afarm.cli import main; main({[*SWEEP, *SKILLS]})"
+    program = (
+        f"from afarm_plugins.grids import grid; grid.MANY = 5; from afarm.cli import main; main({[*SWEEP, *SKILLS]})"
+    )
     code, text = run_in_terminal(
         [sys.executable, "-c", program],
         environment,

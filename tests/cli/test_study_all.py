@@ -100,7 +100,7 @@ def test_a_dry_run_counts_stages_that_studies_share_once_and_tells_their_time(st
 def test_many_runs_are_priced_and_asked_about_before_the_first_study(
     studies: Afarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("afarm.studies.grid.MANY", 3)
+    monkeypatch.setattr("afarm_plugins.grids.grid.MANY", 3)
     shared = [*ALL, "--only", "small,again"]
     assert studies(*shared, "--json").code == 0, "two runs, which both studies have"
     many = [*ALL, "--only", "small,half,again"]
@@ -116,7 +116,7 @@ def test_many_runs_are_priced_and_asked_about_before_the_first_study(
 
 def test_a_dry_run_of_a_large_grid_opens_a_share_of_its_runs(studies: Afarm, monkeypatch: pytest.MonkeyPatch) -> None:
     exact = studies(*ALL, "--full", "--only", "small", "--dry-run", "--json").json["small"]
-    monkeypatch.setattr("afarm.studies.grid.LOOKED_AT", 2)
+    monkeypatch.setattr("afarm_plugins.grids.grid.LOOKED_AT", 2)
     estimated = studies(*ALL, "--full", "--only", "small", "--dry-run", "--json").json["small"]
     assert estimated["runs"] == exact["runs"] == 4
     assert abs(estimated["stages"] - exact["stages"]) <= 2

@@ -235,7 +235,7 @@ def test_what_a_strangers_component_can_reach_through_the_doors_is_in_its_identi
     whole_farms |= {
         name
         for name in imported
-        if name.startswith(("afarm.studies.", "afarm.evaluation.agreement", "afarm.evaluation.labels"))
+        if name.startswith(("afarm.experiment.studies.", "afarm.evaluation.agreement", "afarm.evaluation.labels"))
     }
     where_stages_run = {"afarm.experiment.launching.launcher", "afarm.experiment.launching.schedule"}
     others = imported - whole_farms - where_stages_run
@@ -289,7 +289,7 @@ EDITS: dict[str, Collection[str]] = {
     "report/run_page.py": (),
     "results/stored_run.py": (),
     "experiments/__init__.py": (),
-    "studies/study.py": (),
+    "experiment/studies/study.py": (),
     "bundles/replay.py": (),
     "cli/run.py": (),
     "testing/methods.py": (),

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from afarm.studies.grid import GridProgress
-from afarm.studies.study import Bounded, Findings, FinishedRun, Series, StudyPlot, StudyRun, StudyTable
+from afarm.experiment.studies.progress import GridProgress
+from afarm.experiment.studies.study import Bounded, Findings, FinishedRun, Series, StudyPlot, StudyRun, StudyTable
 
 Row = dict[str, Any]
 

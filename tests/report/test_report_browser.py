@@ -9,11 +9,11 @@ import pytest
 from opened_page import OpenedPage
 from playwright.sync_api import Browser, expect
 
+from afarm.experiment.studies.progress import GridProgress
+from afarm.experiment.studies.study import Findings
 from afarm.report import build
+from afarm.report.study_files import ShownStudy
 from afarm.report.study_page import write_study
-from afarm.studies.grid import GridProgress
-from afarm.studies.pages import ShownStudy
-from afarm.studies.study import Findings
 
 MakeRun = Callable[..., Path]
 RATES = [

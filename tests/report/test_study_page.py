@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from afarm.experiment.studies.progress import GridProgress
+from afarm.experiment.studies.study import Bounded, Findings, FinishedRun, StudyRun, StudyTable
 from afarm.report.charts import plotly_script
+from afarm.report.study_files import ShownStudy
 from afarm.report.study_page import MOST_RUNS, describe_table, render_study
-from afarm.studies.grid import GridProgress
-from afarm.studies.pages import ShownStudy
-from afarm.studies.study import Bounded, Findings, FinishedRun, StudyRun, StudyTable
 
 Study = tuple[GridProgress, Findings]
 

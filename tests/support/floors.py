@@ -9,12 +9,11 @@ FLOORS = {
     "evaluation": ("storage", "core"),
     "backend": ("storage", "core"),
     "experiment": ("judging", "evaluation", "storage", "backend", "core"),
-    "studies": ("experiment", "evaluation", "storage", "core"),
-    "report": ("studies", "evaluation", "storage", "core"),
-    "bundles": ("report", "studies", "experiment", "judging", "storage", "core"),
+    "report": ("experiment", "evaluation", "storage", "core"),
+    "bundles": ("report", "experiment", "judging", "storage", "core"),
     "results": ("experiment", "judging", "evaluation", "storage", "core"),
     "experiments": ("experiment",),
-    "testing": ("studies", "experiment", "judging", "backend", "core"),
+    "testing": ("experiment", "judging", "backend", "core"),
 }
 """A room, and the rooms below that it may import: in any way, also for type checkers and inside functions."""
 
@@ -34,8 +33,11 @@ NARROW = {
         }
     },
     "testing": {
-        "studies": {"afarm.studies.study"},
-        "experiment": {"afarm.experiment.launching.launcher", "afarm.experiment.launching.schedule"},
+        "experiment": {
+            "afarm.experiment.launching.launcher",
+            "afarm.experiment.launching.schedule",
+            "afarm.experiment.studies.study",
+        },
     },
 }
 """Rooms that may import certain modules of a room only."""

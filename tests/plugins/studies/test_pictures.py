@@ -11,7 +11,7 @@ import pytest
 from places import DOCS, SHARED_DATA
 
 from afarm import Findings
-from afarm.studies.plots import as_svg
+from afarm.report.study_plots import as_svg
 from afarm_plugins.studies import AnnotatorsConfig, InstructionsConfig, RankingsConfig
 from afarm_plugins.studies.annotators import Annotators
 from afarm_plugins.studies.instructions import Instructions

@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from afarm.core.errors import DataError
+from afarm.experiment.studies.progress import GridProgress
+from afarm.experiment.studies.study import StudyRequest, StudyRun
 from afarm.storage.disk import write_json
 from afarm.storage.names import require_plain_names
-from afarm.studies.grid import GridProgress
-from afarm.studies.plots import PICTURES
-from afarm.studies.study import StudyRequest, StudyRun
 
 STUDY = "study.json"
+"""The record of a study, in its directory."""
+
+PICTURES = ("png", "pdf")
+"""The formats of plots beside SVG."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from operator import le
 
 from afarm.evaluation.metrics import within_percent
-from afarm.studies.study import Bounded
+from afarm.experiment.studies.study import Bounded
 
 CORRELATIONS = {"Spearman": "spearman", "Kendall": "kendall", "R²": "pearson"}
 """The correlations of two boards as tables call them; R² is the square of Pearson's."""

@@ -8,10 +8,10 @@ from statistics import fmean
 from typing import Any
 
 from afarm.experiment.dry_run import PlannedStage
+from afarm.experiment.studies.study import StudyRun
 from afarm.storage.artifacts import Artifact
 from afarm.storage.text import dollars
-from afarm.studies.grid import OpenWith, weighted_stages
-from afarm.studies.study import StudyRun
+from afarm_plugins.grids.grid import OpenWith, weighted_stages
 
 Times = Mapping[str, float]
 """Mean seconds of stored stages, by their labels, and by their kinds after a colon."""

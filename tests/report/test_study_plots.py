@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 import pytest
 
 from afarm import Bounded, Series, StudyPlot
-from afarm.studies import plots
-from afarm.studies.plots import _axes, _box, _covered, _distance, as_svg, draw_plot, labels_of
+from afarm.report import study_plots as plots
+from afarm.report.study_plots import _axes, _box, _covered, _distance, as_svg, draw_plot, labels_of
 
 PLOT = StudyPlot(
     "p",

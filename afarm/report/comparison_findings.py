@@ -9,10 +9,10 @@ from afarm.core.errors import PluginError
 from afarm.evaluation.boards.board import Entry, Leaderboard
 from afarm.evaluation.boards.rendering import rank_text
 from afarm.evaluation.run_cost import cost_of
+from afarm.experiment.studies.estimates import mean_percent, undominated
+from afarm.experiment.studies.progress import GridProgress
+from afarm.experiment.studies.study import Bounded, Cell, Findings, FinishedRun, Series, StudyPlot, StudyRun, StudyTable
 from afarm.storage.runs import RunRecord
-from afarm.studies.estimates import mean_percent, undominated
-from afarm.studies.grid import GridProgress
-from afarm.studies.study import Bounded, Cell, Findings, FinishedRun, Series, StudyPlot, StudyRun, StudyTable
 
 COLUMNS = {
     "reward": ("reward", ".2f"),

@@ -6,7 +6,7 @@ import csv
 import io
 
 from afarm import Bounded, StudyTable
-from afarm.studies.tables import csv_text, latex_table, markdown_table, short_text
+from afarm.report.study_tables import csv_text, latex_table, markdown_table, short_text
 
 TABLE = StudyTable(
     "t",

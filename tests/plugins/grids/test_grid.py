@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from afarm.core.seeding import uniform
-from afarm.studies.grid import _distinct_stages, estimate_distinct, read_checkpoints
+from afarm.experiment.studies.progress import read_checkpoints
+from afarm_plugins.grids.grid import _distinct_stages, estimate_distinct
 
 
 @pytest.mark.parametrize("kinds", [1, 3, 8, 20])

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from afarm.evaluation.boards.from_runs import board_of_systems
+from afarm.experiment.studies.estimates import undominated
+from afarm.experiment.studies.study import Bounded
+from afarm.report.comparison_findings import comparison_findings, progress_of
 from afarm.storage.runs import RunRecord
-from afarm.studies.estimates import undominated
-from afarm.studies.method_comparison import comparison_findings, progress_of
-from afarm.studies.study import Bounded
 
 
 def record(system: str, seed: int, rate: float, kl: float, seconds: float, dollars: float = 0.0) -> RunRecord:

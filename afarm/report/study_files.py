@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from afarm.core.errors import PluginError
+from afarm.experiment.studies.progress import GridProgress
+from afarm.experiment.studies.study import Cell, Findings, StudyTable
+from afarm.report.study_plots import as_svg, can_draw, draw_plot
+from afarm.report.study_tables import FORMATS, markdown_table
 from afarm.storage.disk import write_whole
 from afarm.storage.text import code, markdown
-from afarm.studies.grid import GridProgress
-from afarm.studies.plots import as_svg, can_draw, draw_plot
-from afarm.studies.study import Cell, Findings, StudyTable
-from afarm.studies.tables import FORMATS, markdown_table
 
 PAGE = "report.md"
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")

@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from afarm.evaluation.boards.from_csv import neutral
+from afarm.experiment.studies.study import Bounded, Cell, StudyTable
 from afarm.storage.text import markdown
-from afarm.studies.study import Bounded, Cell, StudyTable
 
 UNKNOWN = "–"
 

@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from afarm.experiment.studies.study import Bounded, Series, StudyPlot
 from afarm.storage.text import visible
-from afarm.studies.study import Bounded, Series, StudyPlot
 
 COLOURS = ("#0a6c6d", "#c2571a", "#5a5fc0", "#b0407a", "#6f8419", "#2b8fc4", "#7a4a24", "#5d6d7e")
 """Those of `page.css` for a light ground."""
@@ -19,9 +19,6 @@ INK, MUTED, GRID = "#333333", "#888888", "#dddddd"
 WIDTH, HEIGHT = 640, 400
 LEFT, RIGHT, TOP, BOTTOM = 64, 168, 36, 52
 """Margins in pixels; the legend stands in the right one."""
-
-PICTURES = ("png", "pdf")
-"""The formats that Matplotlib draws."""
 
 TICKS = 6
 """Ticks of an axis of numbers, about."""

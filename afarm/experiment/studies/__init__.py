@@ -1,0 +1,1 @@
+"""Studies: grids of runs, and what is read off them. Their interface, records and estimates."""
