@@ -4,7 +4,7 @@ For plugins that make more than one run (studies, tuning), or that ask judges be
 `afarm` is the simpler way to make one.
 """
 
-from afarm.experiment.dry_run import PlannedStage, estimates, reading_client
+from afarm.experiment.dry_run import PlannedStage, estimates, plan_run, reading_client
 from afarm.experiment.evaluation_stages import judges_behind
 from afarm.experiment.preflight import judging_checks, run_checks
 from afarm.experiment.promises import requests_planned
@@ -16,6 +16,7 @@ __all__ = [
     "estimates",
     "judges_behind",
     "judging_checks",
+    "plan_run",
     "reading_client",
     "requests_planned",
     "run_checks",

@@ -16,7 +16,7 @@ LONGEST_MODULE, LONGEST_FUNCTION = 500, 80
 
 LINES = {
     "core": 1900,
-    "storage": 4200,
+    "storage": 4300,
     "judging": 4000,
     "evaluation": 6000,
     "backend": 6300,
