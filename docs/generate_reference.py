@@ -252,6 +252,11 @@ DOORS = ("afarm", "afarm.judging", "afarm.backend", "afarm.testing", "afarm.cli.
 PROVISIONAL = (
     "afarm.launching.launcher",
     "afarm.launching.schedule",
+    "afarm.cli.completion",
+    "afarm.cli.launchers",
+    "afarm.cli.plans",
+    "afarm.cli.recording",
+    "afarm.cli.tables",
     "afarm.analysis.agreement",
     "afarm.analysis.labels",
     "afarm.studies.estimates",

@@ -1,4 +1,4 @@
-"""Transformers models as afarm handles them: loaded quietly, checked before they are saved, described in a line."""
+"""Transformers models: loaded quietly, checked before they are saved, described in a line."""
 
 from __future__ import annotations
 

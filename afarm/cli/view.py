@@ -8,14 +8,13 @@ from typing import Annotated
 
 import typer
 
-from afarm.cli.console import err
-from afarm.cli.places import DEFAULT_OUTPUT_DIR, LedgerPlace
+from afarm.cli.options import DEFAULT_OUTPUT_DIR, LedgerPlace, err, write_examples
 from afarm.core.errors import PluginError
 from afarm.storage.text import markup
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("view")(view)
+    app.command("view", epilog=write_examples("view", "", "afarm-runs --export pages"))(view)
 
 
 def view(
