@@ -255,6 +255,11 @@ DOORS = (
 PROVISIONAL = (
     "afarm.experiment.launching.launcher",
     "afarm.experiment.launching.schedule",
+    "afarm.cli.completion",
+    "afarm.cli.launchers",
+    "afarm.cli.plans",
+    "afarm.cli.recording",
+    "afarm.cli.tables",
     "afarm.evaluation.agreement",
     "afarm.evaluation.labels",
     "afarm.experiment.studies.estimates",

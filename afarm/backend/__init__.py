@@ -22,13 +22,7 @@ from afarm.backend.batching import (
     usable_pairs,
 )
 from afarm.backend.checkpoint_selection import Candidate, CheckpointSelection, selection_of
-from afarm.backend.device import (
-    Backend,
-    enable_gradient_checkpointing,
-    quiet_transformers,
-    saved_by_afarm,
-    set_checkpointing_layers_to_train,
-)
+from afarm.backend.device import Backend
 from afarm.backend.distributed import (
     all_gather,
     all_gather_object,
@@ -41,10 +35,10 @@ from afarm.backend.distributed import (
     shard,
     world_size,
 )
+from afarm.backend.engines import SamplingEngine, TorchEngine
 from afarm.backend.kl import Divergence, KLEstimates, kl_estimates, kl_penalised_rewards, response_divergence
 from afarm.backend.logprobs import (
     backbone,
-    batched_logprobs,
     before_responses,
     evaluating,
     hidden_states,
@@ -57,6 +51,12 @@ from afarm.backend.logprobs import (
     token_loss,
 )
 from afarm.backend.model_configs import count_parameters
+from afarm.backend.models import (
+    enable_gradient_checkpointing,
+    quiet_transformers,
+    saved_by_afarm,
+    set_checkpointing_layers_to_train,
+)
 from afarm.backend.objectives import (
     PolicyLoss,
     ValueLoss,
@@ -71,7 +71,7 @@ from afarm.backend.objectives import (
     whiten,
 )
 from afarm.backend.on_policy import Diverged, OnPolicyTrainer, Passes, linear_schedule
-from afarm.backend.policy import CheckpointPolicy, require_checkpoint, trainable_copy
+from afarm.backend.policy import CheckpointPolicy, batched_logprobs, require_checkpoint, trainable_copy
 from afarm.backend.policy_gradient import (
     Chunk,
     PolicyGradientTrainer,
@@ -92,7 +92,7 @@ from afarm.backend.rollouts import (
     scored_samples,
     short_prompts,
 )
-from afarm.backend.sampling import Generation, Sampler, SamplingEngine, TorchEngine, TorchSampler
+from afarm.backend.sampling import Generation, Sampler, TorchSampler
 from afarm.backend.sft import fit_supervised
 from afarm.backend.sharding import (
     all_finite,

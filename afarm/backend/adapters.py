@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from afarm.backend.device import quiet_transformers
+from afarm.backend.models import quiet_transformers
 from afarm.backend.sharding import full_tensor
 from afarm.core.config import LoraConfig
 from afarm.core.errors import ModelError

@@ -7,7 +7,6 @@ import json
 import os
 import random
 import struct
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr
@@ -17,15 +16,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
-from torch import nn
 
 from afarm.backend import cpu, distributed
+from afarm.backend.engines import SamplingEngine, TorchEngine
 from afarm.backend.gguf_models import dequantized, parsed_once
 from afarm.backend.lost_processes import Launch, first_line
+from afarm.backend.models import MODEL_CARD, quiet_transformers, saved_by_afarm
 from afarm.backend.prompts import PromptTemplate
-from afarm.backend.sampling import SamplingEngine, TorchEngine
 from afarm.core.config import BackendConfig
-from afarm.core.errors import ConfigError, ModelError, TrainingError
+from afarm.core.errors import ConfigError, ModelError
 from afarm.core.interfaces import Progress, no_progress
 from afarm.storage.gguf import damaged
 from afarm.storage.model_files import local_path, model_identity
@@ -41,9 +40,6 @@ T = TypeVar("T")
 
 LogMetrics = Callable[[int, Mapping[str, float]], None]
 """Takes a step and its metrics."""
-
-MODEL_CARD = "afarm.json"
-"""Beside the weights of every checkpoint: what afarm must know to load it (its prompt template, its scale)."""
 
 
 class Backend:
@@ -220,51 +216,6 @@ class Backend:
         return model.to("cpu" if self.sharded else self.device), tokenizer, card
 
 
-def saved_by_afarm(directory: Path | None) -> bool:
-    """Tell if `directory` holds a model that afarm saved, with its card."""
-    return directory is not None and (directory / MODEL_CARD).is_file()
-
-
-@contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Silence transformers' progress bars and deprecation notes; then as before.
-
-    Bars are the context's to show, and what the libraries under us deprecate is ours to follow.
-    """
-    from transformers.utils import logging
-
-    had_progress_bar = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
-            yield
-    finally:
-        if had_progress_bar:
-            logging.enable_progress_bar()
-
-
-def enable_gradient_checkpointing(models: nn.Module) -> None:
-    """Have every transformer in `models` recompute its layers' activations in the backward pass."""
-    from transformers import PreTrainedModel
-
-    for module in models.modules():
-        if isinstance(module, PreTrainedModel):
-            # transformers is renaming it, and warns of the older name
-            enable = getattr(module, "activation_checkpointing_enable", None) or module.gradient_checkpointing_enable
-            enable({"use_reentrant": False})
-
-
-def set_checkpointing_layers_to_train(models: nn.Module) -> None:
-    """Put the layers that recompute into training mode, as they must be; sampling leaves eval mode.
-
-    Dropout, inside them, stays off.
-    """
-    for module in models.modules():
-        if getattr(module, "gradient_checkpointing", False):
-            module.training = True
-
-
 @contextmanager
 def _heads_in_float32() -> Iterator[None]:
     """Load classifiers' heads in float32, whatever the rest is in.
@@ -316,21 +267,3 @@ def _device(name: str) -> torch.device:
             [f"backend.device {name!r} is not available here ({first_line(error)}); use auto or cpu"]
         ) from error
     return device
-
-
-def require_finite(model: torch.nn.Module) -> None:
-    """Raise `TrainingError` if a weight is NaN or infinite: what is saved would answer nothing."""
-    broken = [name for name, weight in model.named_parameters() if not weight.isfinite().all()]
-    if broken:
-        raise TrainingError(
-            f"nothing was saved: weights are not finite in {len(broken)} tensors, first in {broken[0]}; "
-            "training diverged: lower its learning_rate"
-        )
-
-
-def describe_model(model: Any) -> str:
-    """Describe a model in a few words: its class, its parameters and where they are."""
-    first = next(model.parameters())
-    count = sum(p.numel() for p in model.parameters())
-    size = f"{count / 1e6:,.1f}M" if count >= 1e5 else f"{count:,}"
-    return f"{type(model).__name__}, {size} parameters, {str(first.dtype).removeprefix('torch.')} on {first.device}"

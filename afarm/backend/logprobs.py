@@ -22,12 +22,9 @@ from torch.utils.checkpoint import checkpoint
 from afarm.backend.batching import TokenBatch, join_and_pad, length_sorted_batches
 from afarm.backend.cpu import OneDNNLinear, product
 from afarm.backend.distributed import all_reduce_sum, shard
-from afarm.backend.sharding import on_device
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from afarm.backend.policy import CheckpointPolicy
 
 LOGITS_BUDGET = 2**24
 """Logits held at once (64 MiB in float32)."""
@@ -141,29 +138,6 @@ def response_logprobs(
     hidden, targets = before_responses(model, input_ids, attention_mask, response_mask)
     logprobs = token_logprobs(model, hidden, targets, temperature=temperature, chunk_size=chunk_size)
     return response_scatter(logprobs, response_mask)
-
-
-def batched_logprobs(
-    policy: CheckpointPolicy,
-    prompts: Sequence[Sequence[int]],
-    responses: Sequence[Sequence[int]],
-    *,
-    batch_size: int,
-    temperature: float = 1.0,
-) -> Tensor:
-    """Compute log-probabilities [N, R] of N responses to their prompts under `policy`.
-
-    R is the longest response; 0 after each row's end. Without gradient, see `read_responses`.
-    """
-
-    def read(batch: TokenBatch) -> Tensor:
-        hidden, targets = before_responses(policy.model, batch.input_ids, batch.attention_mask, batch.response_mask)
-        return token_logprobs(policy.model, hidden, targets, temperature=temperature)
-
-    with evaluating(policy.model), on_device(policy.model, policy.backend):
-        return read_responses(
-            read, prompts, responses, batch_size=batch_size, pad_id=policy.pad_id, device=policy.backend.device
-        )
 
 
 @torch.no_grad()

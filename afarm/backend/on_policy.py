@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 
 from afarm.backend.checkpoint_selection import selection_of
-from afarm.backend.device import enable_gradient_checkpointing, set_checkpointing_layers_to_train
 from afarm.backend.distributed import (
     all_gather,
     all_reduce_sum,
@@ -29,6 +28,7 @@ from afarm.backend.distributed import (
     shard,
     world_size,
 )
+from afarm.backend.models import enable_gradient_checkpointing, set_checkpointing_layers_to_train
 from afarm.backend.policy import CheckpointPolicy, require_checkpoint, trainable_copy
 from afarm.backend.resume import move_into, restore, write_checkpoint
 from afarm.backend.reward_model import TorchRewardModel

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from afarm.backend import cpu
 from afarm.backend.adapters import LowRankUpdate, add_adapter, merged_copy, plain_copy, sharing_copy
-from afarm.backend.device import MODEL_CARD, describe_model, quiet_transformers, require_finite
-from afarm.backend.logprobs import position_limit
+from afarm.backend.batching import TokenBatch
+from afarm.backend.logprobs import before_responses, evaluating, position_limit, read_responses, token_logprobs
+from afarm.backend.models import MODEL_CARD, describe_model, quiet_transformers, require_finite
 from afarm.backend.product_attention import use_product_attention
 from afarm.backend.prompts import PromptTemplate
 from afarm.backend.sampling import Sampler
@@ -351,3 +353,26 @@ def trainable_copy(
     if lora is not None:
         policy.model = add_adapter(policy.model, lora, train_tokens=train_tokens)
     return policy
+
+
+def batched_logprobs(
+    policy: CheckpointPolicy,
+    prompts: Sequence[Sequence[int]],
+    responses: Sequence[Sequence[int]],
+    *,
+    batch_size: int,
+    temperature: float = 1.0,
+) -> Tensor:
+    """Compute log-probabilities [N, R] of N responses to their prompts under `policy`.
+
+    R is the longest response; 0 after each row's end. Without gradient, see `read_responses`.
+    """
+
+    def read(batch: TokenBatch) -> Tensor:
+        hidden, targets = before_responses(policy.model, batch.input_ids, batch.attention_mask, batch.response_mask)
+        return token_logprobs(policy.model, hidden, targets, temperature=temperature)
+
+    with evaluating(policy.model), on_device(policy.model, policy.backend):
+        return read_responses(
+            read, prompts, responses, batch_size=batch_size, pad_id=policy.pad_id, device=policy.backend.device
+        )

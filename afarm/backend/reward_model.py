@@ -13,8 +13,8 @@ import torch
 from afarm.backend.adapters import merged_copy, sharing_copy
 from afarm.backend.batching import length_sorted_batches, pad
 from afarm.backend.cpu import use_onednn
-from afarm.backend.device import MODEL_CARD, describe_model, quiet_transformers, require_finite
 from afarm.backend.logprobs import backbone, base_model, evaluating, hidden_states, position_limit
+from afarm.backend.models import MODEL_CARD, describe_model, quiet_transformers, require_finite
 from afarm.backend.product_attention import use_product_attention
 from afarm.backend.prompts import PromptTemplate
 from afarm.backend.sharding import in_step, on_device

@@ -1,6 +1,6 @@
 """Sampling: token ids in, token ids and log-probabilities out.
 
-`Sampler` is the seam: a `SamplingEngine` makes one of a policy, and plugins bring engines (`register_samplers`).
+`Sampler` is the seam: a `SamplingEngine` makes one of a policy, and plugins bring engines (see `engines`).
 `TorchSampler` is a plain loop over the model's forward pass that is quick where `generate` is not, on small models and
 ragged batches: rows leave the batch as they finish, the samples of one prompt share its prefill, and prompts of like
 length are batched together.
@@ -12,17 +12,15 @@ sample does not depend on what shares its batch (up to the last bits that batch 
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from afarm.backend import cpu
 from afarm.backend.batching import pad
 from afarm.backend.growing_cache import growing_cache
 from afarm.backend.logprobs import backbone, evaluating, log_normaliser, positions, project
@@ -30,9 +28,6 @@ from afarm.backend.product_attention import is_half_on_cpu
 from afarm.core.errors import ModelError
 from afarm.core.interfaces import Decoding, Progress, no_progress
 from afarm.core.seeding import integer
-
-if TYPE_CHECKING:
-    from afarm.backend.policy import CheckpointPolicy
 
 VOCABULARY_BLOCK = 256
 """Neighbouring tokens whose probabilities are summed before one of them is looked for."""
@@ -85,52 +80,6 @@ class Sampler(Protocol):
         As they are ready. Sample j of a prompt with key k depends on (seed, k, j), the prompt and the model only.
         """
         ...
-
-
-class SamplingEngine(Protocol):
-    """Makes samplers of policies. Built as `Class(config, spec, context)`.
-
-    `spec` is the text after the name's @ in `backend.sampler`, the context a `BuildContext`. Making one and asking for
-    its version must load no torch: an artifact's key, and so a dry run, asks for it.
-    """
-
-    takes_whole_weights: ClassVar[bool]
-    """True if it follows any change of a policy's weights; else it follows adapters only."""
-
-    runs_here: ClassVar[bool]
-    """True if it computes in this process, which then needs the whole policy on the device."""
-
-    @property
-    def version(self) -> str:
-        """Name the engine and its version, for the keys of what is sampled.
-
-        Raises `ModelError` if it is not there.
-        """
-        ...
-
-    def sampler(self, policy: CheckpointPolicy) -> Sampler:
-        """Make the sampler of a policy as its weights are now.
-
-        All processes ask together if the policy's weights are sharded (`is_sharded`), and each then samples on its own.
-        An engine that runs here finds all weights in each of them. Raises `ModelError` if it cannot be shown that the
-        engine samples with just these weights.
-        """
-        ...
-
-
-class TorchEngine:
-    """The engine `torch`: this process's own, on the very weights of the policy."""
-
-    takes_whole_weights: ClassVar[bool] = True
-    runs_here: ClassVar[bool] = True
-    version = "torch"
-
-    def sampler(self, policy: CheckpointPolicy) -> TorchSampler:
-        """Make a sampler that reads the policy's weights whenever it samples. On a CPU freed memory is kept."""
-        if policy.backend.device.type == "cpu":
-            cpu.keep_freed_memory()
-        bias = dict.fromkeys(policy.tokenizer.convert_tokens_to_ids(list(policy.control_tokens)), -math.inf)
-        return TorchSampler(policy.model, policy.eos_ids, policy.pad_id, bias, policy.backend.progress)
 
 
 class TorchSampler:

@@ -16,8 +16,8 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from afarm.backend.checkpoint_selection import CheckpointSelection
-from afarm.backend.device import quiet_transformers
 from afarm.backend.distributed import barrier, rank, shard, world_size
+from afarm.backend.models import quiet_transformers
 from afarm.backend.resume import move_into, restore_from, write_checkpoint
 from afarm.backend.sharding import (
     average_gradients,

@@ -11,9 +11,11 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from afarm.cli import launch
-from afarm.cli.commands import STEPS, Commands
+from afarm.cli.command_list import STEPS
+from afarm.cli.commands import Commands
 from afarm.cli.completion import VARIABLE
-from afarm.cli.console import document_alone, err, one_interrupt, take_down_bars
+from afarm.cli.console import document_alone, err, one_interrupt
+from afarm.cli.progress import take_down_bars
 from afarm.core.errors import AfarmError, ConfigError, PluginError
 from afarm.storage.text import markup, without_keys
 

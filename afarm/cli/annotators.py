@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from afarm.cli.commands import OWN
+from afarm.cli.command_list import OWN
 from afarm.cli.console import err, out, print_json
-from afarm.cli.options import Json
-from afarm.cli.places import DEFAULT_OUTPUT_DIR, LedgerPlace, OutputDir
+from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR, Json, LedgerPlace, OutputDir, write_examples
 from afarm.core.errors import ConfigError
 from afarm.storage.text import markup, one_line
 
@@ -50,7 +49,9 @@ WIDE = 4
 
 def add_to(app: typer.Typer) -> None:
     group = typer.Typer(help=OWN["annotators"].summary)
-    group.command("compare")(compare_labels)
+    group.command(
+        "compare", epilog=write_examples("annotators compare", "labels.jsonl", "gpt4.json --humans people.json")
+    )(compare_labels)
     app.add_typer(group, name="annotators")
 
 

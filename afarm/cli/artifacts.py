@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from afarm.cli import completion
-from afarm.cli.commands import OWN
-from afarm.cli.console import ProgressBars, err, out, print_json
-from afarm.cli.options import Json
-from afarm.cli.places import DEFAULT_OUTPUT_DIR, OutputDir
+from afarm.cli.command_list import OWN
+from afarm.cli.completion import complete_artifacts
+from afarm.cli.console import err, out, print_json
+from afarm.cli.progress import ProgressBars
+from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR, Json, OutputDir, write_examples
 from afarm.core.errors import StoreError
 from afarm.storage.text import markup
 
@@ -31,10 +31,10 @@ SUGGESTED = 20
 
 def add_to(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help=OWN["artifacts"].summary)
-    group.command("list")(list_artifacts)
-    group.command("gc")(gc)
-    group.command("why")(why)
-    group.command("verify")(verify)
+    group.command("list", epilog=write_examples("artifacts list", "", "--output-dir afarm-runs"))(list_artifacts)
+    group.command("gc", epilog=write_examples("artifacts gc", "", "--yes --days 30"))(gc)
+    group.command("why", epilog=write_examples("artifacts why", "1a2b3c4d", "1a2b --output-dir afarm-runs"))(why)
+    group.command("verify", epilog=write_examples("artifacts verify", "", "1a2b3c4d"))(verify)
     app.add_typer(group, name="artifacts")
 
 
@@ -197,7 +197,7 @@ def why(
     key: Annotated[
         str,
         typer.Argument(
-            autocompletion=completion.artifacts,
+            autocompletion=complete_artifacts,
             help="The key, or its first characters, as `afarm artifacts list` shows it.",
         ),
     ],
@@ -247,7 +247,7 @@ def verify(
     keys: Annotated[
         list[str] | None,
         typer.Argument(
-            autocompletion=completion.artifacts, help="Keys, or their first characters; all artifacts without one."
+            autocompletion=complete_artifacts, help="Keys, or their first characters; all artifacts without one."
         ),
     ] = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,

@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from afarm.cli import completion
-from afarm.cli.console import err, out, print_json
-from afarm.cli.options import Json
-from afarm.cli.places import DEFAULT_OUTPUT_DIR, LedgerPlace, OutputDir
+from afarm.cli.options import (
+    DEFAULT_OUTPUT_DIR,
+    Json,
+    LedgerPlace,
+    OutputDir,
+    complete_runs,
+    err,
+    out,
+    print_json,
+    write_examples,
+)
 from afarm.core.errors import DataError, did_you_mean
 from afarm.storage.text import markup
 
@@ -28,13 +35,15 @@ SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("bundle")(bundle)
-    app.command("replay")(replay)
+    app.command("bundle", epilog=write_examples("bundle", "toy-ppo-pool-seed42-a12a78", "sweep-1f02ab --out mine.zip"))(
+        bundle
+    )
+    app.command("replay", epilog=write_examples("replay", "mine.afarm.zip", "mine.afarm.zip --into again"))(replay)
 
 
 def bundle(
     name: Annotated[
-        str, typer.Argument(autocompletion=completion.runs, help="A run or a study: its name, or its directory.")
+        str, typer.Argument(autocompletion=complete_runs, help="A run or a study: its name, or its directory.")
     ],
     to: Annotated[
         Path | None, typer.Option("--out", help="The file; NAME.afarm.zip here, if not given.", dir_okay=False)

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from afarm.cli.commands import OWN
+from afarm.cli.command_list import OWN
 from afarm.cli.console import err, out, print_json
-from afarm.cli.launchers import LOCAL, LauncherName
-from afarm.cli.options import FarmOptions, with_options
+from afarm.cli.farm_options import FarmOptions, with_options
+from afarm.cli.launch import LOCAL
+from afarm.cli.launchers import LauncherName
+from afarm.cli.shared_options import write_examples
 from afarm.storage.text import markup
 
 if TYPE_CHECKING:
@@ -18,7 +20,12 @@ if TYPE_CHECKING:
 
 def add_to(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help=OWN["cluster"].summary)
-    group.command("check")(check)
+    group.command(
+        "check",
+        epilog=write_examples(
+            "cluster check", "--launcher local:2", "--launcher ray:10.0.0.1:6379 --output-dir /shared/runs"
+        ),
+    )(check)
     group.callback()(lambda: None)  # or the only command would take the group's place
     app.add_typer(group, name="cluster")
 

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from afarm.cli import completion
+from afarm.cli.completion import complete_methods
 from afarm.cli.console import err, out, print_json
-from afarm.cli.cost import show_plan, warn_of_budget
-from afarm.cli.launch import process_info
-from afarm.cli.launchers import LOCAL, LauncherName, asked_of, launched, opened, outcomes_as_rows
+from afarm.cli.farm_options import FarmOptions, with_options
+from afarm.cli.launch import LOCAL, process_info
+from afarm.cli.launchers import LauncherName, build_launcher, launch_stages, outcomes_as_rows, preview_launch
 from afarm.cli.leaderboard import show_board
-from afarm.cli.options import DryRun, FarmOptions, with_options
-from afarm.cli.run import command_line, finish, warn_of_simulation
+from afarm.cli.plans import show_plan, warn_of_budget
+from afarm.cli.recording import command_line, record_run
+from afarm.cli.run import warn_of_simulation
+from afarm.cli.shared_options import DryRun, model_option, parse_seeds, write_examples
 from afarm.cli.stage_lines import make_room
-from afarm.cli.stray import Stray, refuse_stray
 from afarm.core.errors import AfarmError, ConfigError, DataError
 from afarm.core.records import Row
 from afarm.storage.disk import write_json, write_whole
@@ -38,21 +39,25 @@ ALL = "all"
 
 Methods = Annotated[
     str,
-    typer.Option(
+    model_option(
         "--methods",
-        autocompletion=completion.several_methods,
+        autocompletion=complete_methods,
         help="Methods by name, with commas between, or all; a judge LLM (openai:MODEL) answers as a system of its own.",
+        metavar="NAMES",
     ),
 ]
-Seeds = Annotated[str | None, typer.Option("--seeds", help="Several seeds, with commas between: means over them.")]
+Seeds = Annotated[
+    str | None,
+    model_option("--seeds", help="Several seeds, with commas between: means over them.", metavar="NUMBERS"),
+]
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("compare")(with_options(compare, without={"method"}))
+    examples = write_examples("compare", "--methods ppo,best_of_n --seeds 1,2", "--methods all --dry-run")
+    app.command("compare", epilog=examples)(with_options(compare, without={"method"}))
 
 
 def compare(
-    stray: Stray = None,
     methods: Methods = ALL,
     seeds: Seeds = None,
     launcher: LauncherName = LOCAL,
@@ -67,14 +72,13 @@ def compare(
     from afarm.storage.runs import RunRecord
 
     started = time.time()
-    refuse_stray(stray)
 
     def run(system: str, workspace: Workspace) -> RunRecord | None:
         """Evaluate a system and write its record and report; of several processes the main one does."""
         if made is not None:
             made.hand_over(workspace)
         if workspace.process_info.is_main_process:
-            return finish(Farm.over(workspace), system, started)[0]
+            return record_run(Farm.over(workspace), system, started)[0]
         Farm.over(workspace).evaluate(system)
         return None
 
@@ -90,15 +94,15 @@ def compare(
             err().print(f"[yellow]Left out:[/] {markup(name)}: {markup(why)}", highlight=False, soft_wrap=True)
         with laid_out[0][1].judges.client.accounted_to(account):
             if dry_run:
-                asked = asked_of(launcher, laid_out, account)
+                asked = preview_launch(launcher, laid_out, account)
                 show_plan(laid_out[0][1], methods, options.as_json, planned=_planned(laid_out), launcher=asked)
                 return
-            opened(launcher, laid_out)  # which sees what is wrong with it, before what takes longer
+            build_launcher(launcher, laid_out)  # which sees what is wrong with it, before what takes longer
             warn_of_budget(laid_out[0][1], lambda: _planned(laid_out))
         failed: dict[str, AfarmError] = {}
         for _, workspace in laid_out:
             make_room(workspace.planned)
-        made = launched(launcher, laid_out, account)
+        made = launch_stages(launcher, laid_out, account)
         for system, workspace, outcome in run_each(laid_out, run, tell):
             if isinstance(outcome, RunRecord):
                 records.append(outcome)
@@ -138,18 +142,6 @@ def _show(console: Console, board: Leaderboard, records: Sequence[RunRecord]) ->
     for line in dict.fromkeys(line for record in records for line in cut_off(record["stages"])):
         console.print(f"[yellow]Cut off:[/] {markup(line)}", highlight=False, soft_wrap=True)
     warn_of_simulation(console, records[0])
-
-
-def parse_seeds(text: str) -> list[int]:
-    """Read the seeds of --seeds. Raises `ConfigError` for what is no list of different whole numbers."""
-    from afarm.experiment.method_comparison import refuse_repeats
-
-    try:
-        seeds = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ConfigError([f"--seeds {text!r}: whole numbers with commas between, such as 42,43,44"]) from None
-    refuse_repeats(seeds, "--seeds")
-    return seeds
 
 
 def _seeds(options: FarmOptions, text: str | None) -> list[int | None]:

@@ -29,35 +29,31 @@ def _plugins() -> Plugins:
     return discover(check_configs=False)
 
 
-def _of(kind: str) -> Callable[[str], list[tuple[str, str]]]:
-    """Return the function that names the components of a kind, judges with the colon before their model."""
+def complete_names(kind: str) -> Callable[[str], list[tuple[str, str]]]:
+    """Return the `autocompletion` of an option that takes a component of `kind`, such as "judges"."""
 
     def names(incomplete: str) -> list[tuple[str, str]]:
         registry = _plugins().registry
-        end = ":" if kind == "judges" else ""
+        end = ":" if kind == "judges" else ""  # before the judge's model
         return [(registry.names_of(c)[-1] + end, c.summary) for c in registry if c.kind == kind]
 
     return names
 
 
-methods, annotators, judges = _of("methods"), _of("annotators"), _of("judges")
-reward_models, datasets, evaluators = _of("reward_models"), _of("datasets"), _of("evaluators")
-
-
-def launchers(incomplete: str) -> list[tuple[str, str]]:
+def complete_launchers(incomplete: str) -> list[tuple[str, str]]:
     """Name the launchers, that of afarm first."""
-    return [("local", "this process, or local:N for N worker processes"), *_of("launchers")(incomplete)]
+    return [("local", "this process, or local:N for N worker processes"), *complete_names("launchers")(incomplete)]
 
 
-def several_methods(incomplete: str) -> list[str]:
+def complete_methods(incomplete: str) -> list[str]:
     """Name methods after the last comma."""
     before, comma, _ = incomplete.rpartition(",")
     named = set(before.split(","))
-    names = [name for name, _ in methods("") if name not in named]
+    names = [name for name, _ in complete_names("methods")("") if name not in named]
     return [f"{before}{comma}{name}" for name in (names if comma else ["all", *names])]
 
 
-def components(incomplete: str) -> list[str]:
+def complete_components(incomplete: str) -> list[str]:
     """Name every component, with its kind where another kind has one of that name."""
     registry = _plugins().registry
     names = [registry.names_of(c)[-1] for c in registry]
@@ -66,26 +62,27 @@ def components(incomplete: str) -> list[str]:
     ]
 
 
-def recipe_words(incomplete: str) -> list[str]:
+def complete_recipes(incomplete: str) -> list[str]:
+    """Name afarm's recipes."""
     from afarm.experiment.recipe import recipe_names
 
     return recipe_names()
 
 
-def launch_configs(incomplete: str) -> list[str]:
+def complete_launch_configs(incomplete: str) -> list[str]:
     from afarm.cli.launch import CONFIGS
 
     return [path.stem for path in CONFIGS.glob("*.yaml")]
 
 
-def runs(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
     """Name the finished runs of --output-dir."""
     from afarm.storage.runs import run_directories
 
     return [run.name for run in run_directories(_output_dir(ctx) / "runs")]
 
 
-def artifacts(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+def complete_artifacts(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """Name the keys of the artifacts in --output-dir, as far as lists show them."""
     from afarm.storage.artifacts import Store
 
@@ -97,14 +94,14 @@ def _output_dir(ctx: typer.Context) -> Path:
     return Path(ctx.params.get("output_dir") or "afarm-runs")
 
 
-def section_names(incomplete: str) -> list[str]:
+def complete_sections(incomplete: str) -> list[str]:
     """Name the sections of settings, and `run`."""
     from afarm.experiment.setting_list import RUN, sections
 
     return [RUN, *sections(_plugins())]
 
 
-def set_words(incomplete: str) -> list[tuple[str, str]]:
+def complete_settings(incomplete: str) -> list[tuple[str, str]]:
     """Name settings as --set takes them: first the sections, then what is in one.
 
     If one word alone fits, the shell would end it with a blank: a section goes on with its settings, and a setting
@@ -131,7 +128,7 @@ def _first_words() -> Iterator[tuple[str, tuple[str, str]]]:
     for row in listed_settings(RunConfig):
         first, dot, _ = row.name.partition(".")
         yield (f"{first}.", ("", "")) if dot else (f"{first}=", (row.default, row.description))
-    yield from ((f"{name}.", ("", "")) for name in section_names("") if name != "run")
+    yield from ((f"{name}.", ("", "")) for name in complete_sections("") if name != "run")
 
 
 def _settings_of(section: str) -> Iterator[tuple[str, tuple[str, str]]]:

@@ -6,23 +6,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from afarm.cli import completion
+from afarm.cli.completion import complete_runs
 from afarm.cli.console import out, print_json
-from afarm.cli.options import Json
-from afarm.cli.places import DEFAULT_OUTPUT_DIR, OutputDir
+from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR, Json, OutputDir, write_examples
 
 if TYPE_CHECKING:
     from afarm.evaluation.run_diff import Diff
 
 Run = Annotated[
-    str, typer.Argument(autocompletion=completion.runs, help="A run by its name, its directory or its run.json.")
+    str, typer.Argument(autocompletion=complete_runs, help="A run by its name, its directory or its run.json.")
 ]
 
 SAYS = {"label": "the label changed", "policy": "the policy changed", "reference": "the reference changed"}
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("diff", no_args_is_help=True)(diff)
+    app.command(
+        "diff",
+        no_args_is_help=True,
+        epilog=write_examples(
+            "diff", "toy-ppo-pool-seed42-1a2b3c toy-dpo-pool-seed42-4d5e6f", "one/run.json other/run.json --flips 3"
+        ),
+    )(diff)
 
 
 def diff(

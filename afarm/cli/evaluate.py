@@ -11,10 +11,12 @@ import typer
 
 from afarm.cli import evaluate_options as output_files
 from afarm.cli.console import err
-from afarm.cli.cost import show_plan_of_files, warn_of_budget
 from afarm.cli.evaluate_options import EvaluateOptions, OutputFiles
-from afarm.cli.options import DryRun, with_options
-from afarm.cli.run import command_line, run_experiment
+from afarm.cli.farm_options import with_options
+from afarm.cli.plans import show_plan_of_files, warn_of_budget
+from afarm.cli.recording import command_line
+from afarm.cli.run import run_experiment
+from afarm.cli.shared_options import DryRun, write_examples
 from afarm.core.errors import ConfigError, DataError
 from afarm.storage.text import markup, one_line
 
@@ -28,7 +30,13 @@ MANY = 20
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("evaluate", no_args_is_help=True)(evaluate)
+    app.command(
+        "evaluate",
+        no_args_is_help=True,
+        epilog=write_examples(
+            "evaluate", "mine.json --reference theirs.json --judge openai:gpt-4o", "--method dpo --seed 1"
+        ),
+    )(evaluate)
 
 
 @with_options

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import typer
 
-from afarm.cli import completion
+from afarm.cli.completion import complete_names, complete_recipes
 from afarm.cli.console import err
-from afarm.cli.options import RECIPE_HELP, FarmOptions, refuse_contradictions
-from afarm.cli.stray import options_of, refuse_stray
+from afarm.cli.farm_options import FarmOptions
+from afarm.cli.given_settings import refuse_contradictions
+from afarm.cli.shared_options import RECIPE_HELP, judge_option, model_option
+from afarm.cli.stray import NAMED_BY_OPTION, refuse_stray
 from afarm.core.errors import ConfigError
 from afarm.storage.text import markup
 
@@ -42,7 +44,7 @@ Reference = Annotated[
     str | None,
     typer.Option(
         "--reference",
-        autocompletion=completion.datasets,
+        autocompletion=complete_names("datasets"),
         help="The reference outputs: a file, hf:OWNER/NAME[:SPLIT], or a data set by name.",
     ),
 ]
@@ -78,22 +80,26 @@ class EvaluateOptions(FarmOptions):
 
     annotator: Annotated[
         str | None,
-        typer.Option(
+        judge_option(
             "--annotator",
-            autocompletion=completion.annotators,
+            autocompletion=complete_names("annotators"),
             help="Who judges files of outputs; with a method, who labels its training pairs.",
+            metavar="NAME",
         ),
     ] = None
     recipe: Annotated[
         str | None,
-        typer.Option("--recipe", autocompletion=completion.recipe_words, help=RECIPE_HELP, show_default="toy"),
+        model_option(
+            "--recipe", autocompletion=complete_recipes, help=RECIPE_HELP, metavar="NAME|FILE", show_default="toy"
+        ),
     ] = None
     evaluator: Annotated[
         list[str] | None,
         typer.Option(
             "--evaluator",
-            autocompletion=completion.evaluators,
+            autocompletion=complete_names("evaluators"),
             help="What to work out, by name (`afarm plugins` lists them); repeatable.",
+            metavar="NAME",
         ),
     ] = None
     on_missing: Annotated[
@@ -166,8 +172,8 @@ def given(outputs: Sequence[Path] | None, reference: str | None, options: Evalua
             raise ConfigError(["--reference needs a file of outputs before it"])
         return None
     for path in outputs:
-        if not path.exists() and options_of(str(path)):
-            refuse_stray(str(path))
+        if not path.exists():
+            refuse_stray(str(path), NAMED_BY_OPTION.values())
     _refuse_repeats(outputs)
     if trained := _of(options, RUNS):
         raise ConfigError([f"{outputs[0]} and {name} contradict each other: files are not trained" for name in trained])

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from afarm.cli import completion
+from afarm.cli.completion import complete_runs
 from afarm.cli.console import err, out, print_json
-from afarm.cli.options import Json
-from afarm.cli.places import DEFAULT_OUTPUT_DIR, OutputDir
+from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR, Json, OutputDir, write_examples
 from afarm.core.errors import ConfigError
 
 FORMS = "afarm export RUN DIR, or afarm export RUN --push-to-hub OWNER/NAME"
@@ -19,18 +18,25 @@ SHOWN_RUNS = 5
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("export")(export_policy)
+    app.command(
+        "export",
+        epilog=write_examples(
+            "export",
+            "toy-dpo-pool-seed42-1a2b3c policy/",
+            "toy-dpo-pool-seed42-1a2b3c --push-to-hub me/policy --private",
+        ),
+    )(export_policy)
 
 
 def export_policy(
     run: Annotated[
         str | None,
         typer.Argument(
-            autocompletion=completion.runs, help="A run by its name, its directory or its run.json.", metavar="RUN"
+            autocompletion=complete_runs, help="A run by its name, its directory or its run.json.", metavar="RUN"
         ),
     ] = None,
     directory: Annotated[
-        Path | None, typer.Argument(help="A new or empty folder; none is kept if only pushed.", metavar="[DIR]")
+        Path | None, typer.Argument(help="A new or empty folder; none is kept if only pushed.", metavar="DIR")
     ] = None,
     push_to_hub: Annotated[
         str | None,

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from afarm.cli.console import hand_on_stdout
-from afarm.cli.launchers import LOCAL
 from afarm.core.errors import ConfigError, PluginError, did_you_mean
 from afarm.experiment.process_info import ProcessInfo
 
 OPTION = "--accelerate-config"
+
+LOCAL = "local"
+"""The launcher that makes stages in the command's own process."""
 
 CONFIGS = Path(__file__).with_name("launch_configs")
 """accelerate's configuration files that come with afarm."""

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from afarm.cli import completion
-from afarm.cli.console import LOG_SECONDS, err, out
+from afarm.cli.completion import complete_launchers
+from afarm.cli.console import err, out
+from afarm.cli.progress import LOG_SECONDS
 from afarm.cli.stage_lines import in_short, make_room, stage_line
 from afarm.storage.text import markup, one_line
 
@@ -20,25 +21,24 @@ if TYPE_CHECKING:
     from afarm.experiment.tasks import Demand, Launched, Systems, TaskGraph
     from afarm.storage.artifacts import Store
 
-LOCAL = "local"
-
 LauncherName = Annotated[
     str,
     typer.Option(
         "--launcher",
-        autocompletion=completion.launchers,
+        autocompletion=complete_launchers,
         help="Where stages run: local, local:N for N at once, or a plugin's, such as ray:HOST:PORT.",
         metavar="NAME",
     ),
 ]
+"""The option --launcher; `LOCAL` by default."""
 
 
-def launched(spec: str, systems: Systems, account: str) -> Launched | None:
+def launch_stages(spec: str, systems: Systems, account: str) -> Launched | None:
     """Have the launcher `spec` make what is missing, on one screen; None for "local"."""
     from afarm.experiment.cluster_check import require_same_code
     from afarm.experiment.tasks import launch, task_graph
 
-    if (launcher := opened(spec, systems)) is None:
+    if (launcher := build_launcher(spec, systems)) is None:
         return None
     graph = task_graph(systems, account, launcher.processes)
     with ExitStack() as screen:
@@ -49,7 +49,7 @@ def launched(spec: str, systems: Systems, account: str) -> Launched | None:
         return launch(launcher, graph, systems, lines)
 
 
-def opened(spec: str, systems: Systems) -> Launcher | None:
+def build_launcher(spec: str, systems: Systems) -> Launcher | None:
     """Build the launcher; None for "local"."""
     from afarm.experiment.tasks import open_launcher
 
@@ -57,7 +57,7 @@ def opened(spec: str, systems: Systems) -> Launcher | None:
 
 
 @dataclass(frozen=True)
-class AskedOfLauncher:
+class LaunchPreview:
     """A launcher, and what it would be asked for, beside a dry run.
 
     It is for the stages of so many `runs`, `of` all that the command makes.
@@ -124,17 +124,17 @@ class AskedOfLauncher:
         out().print(text, highlight=False, soft_wrap=True, markup=False)
 
 
-def asked_of(spec: str, systems: Systems, account: str, of: int | None = None) -> AskedOfLauncher | None:
+def preview_launch(spec: str, systems: Systems, account: str, of: int | None = None) -> LaunchPreview | None:
     """Read what the launcher `spec` would be asked for; None for "local".
 
     It is for `systems`, the first `of` so many; for all without a number.
     """
     from afarm.experiment.tasks import task_graph
 
-    if (launcher := opened(spec, systems)) is None:
+    if (launcher := build_launcher(spec, systems)) is None:
         return None
     graph = task_graph(systems, account, launcher.processes)
-    return AskedOfLauncher(launcher, graph, launcher.problems(graph.tasks), len(systems), of or len(systems))
+    return LaunchPreview(launcher, graph, launcher.problems(graph.tasks), len(systems), of or len(systems))
 
 
 def _at_once(launcher: Launcher, graph: TaskGraph) -> str:

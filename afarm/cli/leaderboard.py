@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from afarm.cli import completion
+from afarm.cli.completion import complete_names
 from afarm.cli.console import console_on, err, out, write_document
-from afarm.cli.options import Json
-from afarm.cli.places import DEFAULT_OUTPUT_DIR, OutputDir
+from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR, Json, OutputDir, write_examples
 from afarm.core.errors import ConfigError, DataError, StoreError
 from afarm.storage.annotations import require_file_of_annotations
 from afarm.storage.disk import write_whole
@@ -43,7 +42,7 @@ Evaluators = Annotated[
     list[str] | None,
     typer.Option(
         "--evaluator",
-        autocompletion=completion.evaluators,
+        autocompletion=complete_names("evaluators"),
         help="Also the figures of this evaluator, from judgements; repeatable.",
     ),
 ]
@@ -51,7 +50,7 @@ Orders = Annotated[
     list[str] | None,
     typer.Option(
         "--order-by",
-        autocompletion=completion.evaluators,
+        autocompletion=complete_names("evaluators"),
         help="The figure to rank and correlate by: length_controlled, an evaluator's, a table's column; "
         "repeatable: a board goes by the first it has. By bradley_terry or elo, annotations make one board of all "
         "that met.",
@@ -61,7 +60,9 @@ Orders = Annotated[
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("leaderboard")(leaderboard)
+    app.command(
+        "leaderboard", epilog=write_examples("leaderboard", "", "afarm-runs leaderboard.csv --output board.html")
+    )(leaderboard)
 
 
 def leaderboard(
@@ -70,7 +71,7 @@ def leaderboard(
         typer.Argument(
             help="Directories of runs, boards (.json), AlpacaEval leaderboards (.csv), annotations, or `paper`; "
             "unless any is named, the runs of --output-dir.",
-            metavar="[SOURCE]...",
+            metavar="SOURCE",
         ),
     ] = None,
     annotations: Annotated[

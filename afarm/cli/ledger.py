@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from afarm.cli.console import err, out, print_json
-from afarm.cli.options import Json
-from afarm.cli.places import DEFAULT_OUTPUT_DIR, LedgerPlace, OutputDir
+from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR, Json, LedgerPlace, OutputDir, write_examples
 from afarm.core.errors import StoreError
 from afarm.storage.text import markup
 
@@ -23,7 +22,7 @@ ROUNDING = 1e-6
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("ledger")(ledger)
+    app.command("ledger", epilog=write_examples("ledger", "", "--json"))(ledger)
 
 
 def ledger(

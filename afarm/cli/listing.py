@@ -7,17 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from afarm.cli import completion
+from afarm.cli.completion import complete_components, complete_recipes
 from afarm.cli.console import out, print_json
-from afarm.cli.options import Json
+from afarm.cli.shared_options import Json, write_examples
 from afarm.core.errors import AfarmError, PluginError, did_you_mean
 from afarm.core.hooks import KINDS
 from afarm.storage.text import markup
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("plugins")(plugins)
-    app.command("recipes")(recipes)
+    app.command("plugins", epilog=write_examples("plugins", "", "--json"))(plugins)
+    app.command("recipes", epilog=write_examples("recipes", "", "toy"))(recipes)
 
 
 def plugins(
@@ -25,7 +25,7 @@ def plugins(
         str | None,
         typer.Option(
             "--check",
-            autocompletion=completion.components,
+            autocompletion=complete_components,
             help="Instead: hold this component, by its name or KIND/NAME[:SPEC], to what its interface promises.",
             metavar="NAME",
         ),
@@ -107,7 +107,7 @@ def _check(name: str) -> None:
 
 def recipes(
     name: Annotated[
-        str | None, typer.Argument(autocompletion=completion.recipe_words, help="Show this recipe in full.")
+        str | None, typer.Argument(autocompletion=complete_recipes, help="Show this recipe in full.")
     ] = None,
 ) -> None:
     """List the recipes, or show one."""

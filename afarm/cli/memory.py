@@ -2,41 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from afarm.cli import completion
-from afarm.cli.console import out, print_json
-from afarm.cli.options import DEFAULT_RECIPE, RECIPE_HELP, Json
-from afarm.core.errors import AfarmError, ConfigError
-
-if TYPE_CHECKING:
-    from afarm.backend.memory import Held, Workload
-    from afarm.core.plugins import Plugins
-    from afarm.core.registry import Component
-    from afarm.experiment.recipe import Settings
-
-GB = 10**9
-
-TORCH = "torch"
-"""The engine that samples in the process itself."""
+from afarm.cli.memory_advice import changes_that_help
+from afarm.cli.memory_stages import GB, Choices
+from afarm.cli.options import (
+    DEFAULT_RECIPE,
+    RECIPE_HELP,
+    Json,
+    complete_names,
+    complete_recipes,
+    out,
+    print_json,
+    write_examples,
+)
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("memory")(memory)
+    app.command(
+        "memory",
+        epilog=write_examples(
+            "memory", "--recipe paper --gpus 8", "--recipe paper --set ppo.lora={} --set backend.dtype=bfloat16"
+        ),
+    )(memory)
 
 
 def memory(
     recipe: Annotated[
-        str, typer.Option("--recipe", autocompletion=completion.recipe_words, help=RECIPE_HELP)
+        str, typer.Option("--recipe", autocompletion=complete_recipes, help=RECIPE_HELP)
     ] = DEFAULT_RECIPE,
     method: Annotated[
-        str | None, typer.Option("--method", autocompletion=completion.methods, help="The method, if not the recipe's.")
+        str | None,
+        typer.Option("--method", autocompletion=complete_names("methods"), help="The method, if not the recipe's."),
     ] = None,
     model: Annotated[str | None, typer.Option("--model", help="The base model, if not the recipe's.")] = None,
     settings: Annotated[
@@ -52,7 +53,6 @@ def memory(
     With `--offload` also what each process has on the host. Exits with 1 if a stage does not fit.
     """
     from afarm.backend.memory import PARTS
-    from afarm.cli.memory_advice import changes_that_help
     from afarm.core.plugins import discover
 
     given: list[Any] = [{name: value for name, value in (("method", method), ("model", model)) if value}]
@@ -93,153 +93,3 @@ def _print_table(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
         out().print(
             f"{row['stage']} ({row['moment']})".ljust(wide) + figures + verdict, highlight=False, soft_wrap=True
         )
-
-
-@dataclass(frozen=True)
-class StageOnCard:
-    """A stage that puts a model on a card, with its settings and their section."""
-
-    label: str
-    section: str
-    config: Any
-    moments: Callable[[], list[Held]]
-
-    def fullest(self) -> Held:
-        return max(self.moments(), key=lambda held: held.total)
-
-
-@dataclass(frozen=True)
-class Choices:
-    """A recipe with its overrides, on so many cards, of which each process has one."""
-
-    recipe: str
-    overrides: tuple[Any, ...]
-    gpus: int
-    plugins: Plugins
-    offload: bool = False
-    models: dict[str, tuple[Any, dict[Any, Any]]] = field(default_factory=dict)
-    """Configs that were read, by model, and what was counted of each: most changes leave it as it is."""
-
-    def settled(self) -> Settings:
-        """Return the settings. Raises `AfarmError` with what a run would refuse before it starts."""
-        from afarm.experiment.recipe import resolve
-
-        resolved = resolve(self.recipe, self.overrides, self.plugins)
-        _require_startable(resolved, self.gpus, self.plugins, self.offload)
-        return resolved
-
-    def stages(self) -> Iterator[StageOnCard]:
-        """Yield each stage that puts a model on a card.
-
-        Raises as `settled` does, and `ModelError` if the model's config cannot be read.
-        """
-        from afarm.backend.memory import Workload
-        from afarm.backend.model_configs import read_model_config
-
-        resolved = self.settled()
-        model = resolved.run.model
-        if model not in self.models:
-            self.models[model] = read_model_config(model), {}
-        config, counted = self.models[model]
-        workload = Workload(config, resolved.run.backend, self.gpus, counted, self.offload)
-        yield from _stages(resolved, workload, self.plugins.get)
-
-    def host_if_held(self, label: str, more: Sequence[str], gpus: int, offload: bool, card: float) -> int | None:
-        """Return what a process has on the host if a card holds that stage with `more` settings, else None.
-
-        0 if there is no such stage then, None if a run refuses them.
-        """
-        changed = replace(self, overrides=(*self.overrides, *more), gpus=gpus, offload=offload)
-        try:
-            fullest = [stage.fullest() for stage in changed.stages() if stage.label == label]
-        except AfarmError:
-            return None
-        return max((held.host for held in fullest), default=0) if all(h.total <= card for h in fullest) else None
-
-
-def _require_startable(resolved: Settings, gpus: int, plugins: Plugins, offload: bool) -> None:
-    """Raise `ConfigError` for what a run in so many processes refuses before it starts."""
-    from afarm.experiment.components import Components
-    from afarm.experiment.preflight import failures
-    from afarm.experiment.process_info import ProcessInfo
-    from afarm.experiment.training_stages import require_method
-
-    if offload and gpus == 1:
-        raise ConfigError(["--offload is of shards, and one process has none: add --gpus 2, or more"])
-    run = resolved.run
-    components = Components(plugins, resolved, process_info=ProcessInfo(0, gpus, sharded=gpus > 1))
-    if named := list(failures([components.engine_class])):
-        raise ConfigError(named)
-    problems = [] if components.names_placeholder else list(failures([components.engine]))
-    trained = [components.component("reward_models", run.reward_model)]
-    trained += [components.component("methods", "sft")] if run.start == "sft" and run.method != "sft" else []
-    problems += [problem for one in trained for problem in components.uneven_sizes(one)]
-    problems += failures([lambda: require_method(components, run.method)])
-    if problems:
-        raise ConfigError(problems)
-
-
-def _stages(resolved: Settings, workload: Workload, component: Any) -> Iterator[StageOnCard]:
-    """Yield each stage that puts a model on a card."""
-    from afarm.core.config import OnPolicyConfig, TrainerConfig
-
-    run, method = resolved.run, component("methods", resolved.run.method)
-    served = _served(resolved, component)
-    prompt = _longest_prompt(resolved, method)
-    if run.start == "sft":
-        tuning: Any = resolved.of(component("methods", "sft"))
-        yield StageOnCard("sft", "sft", tuning, lambda: workload.training(tuning))
-    sampled, answered = run.sample, run.evaluate
-    batch = sampled.per_device_batch_size, prompt, sampled.max_new_tokens
-    yield StageOnCard("sample", "sample", sampled, lambda: _sampling(served, workload, *batch))
-    fitted = component("reward_models", run.reward_model)
-    is_fitted = fitted.config is not None and issubclass(fitted.config, TrainerConfig)
-    if is_fitted:
-        fitting: Any = resolved.of(fitted)
-        yield StageOnCard("fit-reward", fitted.name, fitting, lambda: workload.training(fitting, scores=True))
-    config: Any = resolved.of(method)
-    trains = isinstance(config, OnPolicyConfig | TrainerConfig)
-    if trains and method.name != "sft":
-        training = partial(_method, config, workload, prompt, is_fitted, served)
-        yield StageOnCard(f"train {method.name}", method.name, config, training)
-    scored = is_fitted and not trains and "reward_model" in method.load().needs  # best-of-n, of whatever it answers
-    answers = answered.per_device_batch_size, prompt, answered.max_new_tokens
-    yield StageOnCard("outputs", "evaluate", answered, lambda: _sampling(served, workload, *answers, scored=scored))
-    needs = {need for name in answered.evaluators for need in component("evaluators", name).load().needs}
-    if is_fitted and "reward_model" in needs:
-        yield StageOnCard("evaluate", "evaluate", answered, workload.evaluation)
-
-
-def _method(config: Any, workload: Workload, prompt: int, is_fitted: bool, served: bool) -> list[Held]:
-    """List the moments of training the method."""
-    from afarm.core.config import OnPolicyConfig
-
-    if isinstance(config, OnPolicyConfig):
-        return workload.on_policy(config, served=served)
-    rows = getattr(config, "per_device_rollout_batch_size", None)  # of a method that samples before it learns
-    pairs = getattr(type(config), "learns_pairs", False)
-    learning = workload.training(config, pairs=pairs, scored=rows is not None and is_fitted)
-    if rows is None:
-        return learning
-    longest: int = getattr(config, "response_length", prompt)
-    return learning + _sampling(served, workload, rows, config.max_length - longest, longest, scored=is_fitted)
-
-
-def _sampling(
-    served: bool, workload: Workload, rows: int, prompt: int, response: int, *, scored: bool = False
-) -> list[Held]:
-    """List the moments of sampling, here or by a server."""
-    if served:
-        return workload.served(scored=scored)
-    return workload.sampling(rows, prompt, response, scored=scored)
-
-
-def _served(resolved: Settings, component: Any) -> bool:
-    """Tell if an engine samples that is not in this process."""
-    name = resolved.run.backend.sampler.partition("@")[0]
-    return name != TORCH and not component("samplers", name).load().runs_here
-
-
-def _longest_prompt(resolved: Settings, method: Component) -> int:
-    """Tokens of the prompts that are sampled for: the method's limit, or the paper's."""
-    return int(getattr(resolved.of(method), "max_prompt_length", 192))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from afarm.cli.memory import GB, Choices, StageOnCard
+from afarm.cli.memory_stages import GB, Choices, StageOnCard
 from afarm.core.config import TrainerConfig
 
 if TYPE_CHECKING:

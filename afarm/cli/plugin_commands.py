@@ -5,39 +5,66 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 from collections.abc import Collection, Iterator
+from copy import copy
 from pathlib import Path
 from typing import Any
 
 import pluggy
 import typer
+from typer.models import TyperInfo
 
 from afarm.core.hooks import GROUP
 
 HOOK = "register_commands"
 
 
-def add_plugin_commands(app: typer.Typer, taken: Collection[str]) -> list[str]:
+def add_plugin_commands(app: typer.Typer, taken: Collection[str], groups: Collection[str] = ()) -> list[str]:
     """Let each plugin add its commands to `app`, but replace none that is there or `taken` by name.
 
+    A group of commands whose name another plugin has taken, or which is one of afarm's `groups`, is added to that one.
     Returns a sentence for each thing that failed.
     """
     from afarm.core.plugins import discover
 
     problems = []
-    before = _commands(app)
-    names = {*taken, *map(_name, before)}
+    before: list[Any] = []
     points = [point for point in importlib.metadata.entry_points(group=GROUP) if may_add_commands(point)]
     for plugin, error in _call_each(discover(points, kinds=()).manager, app):
         if error:
             problems.append(f"plugin {plugin!r} could not add its commands: {type(error).__name__}: {error}")
-        for command in _commands(app):
-            if command not in before and _name(command) in names:
-                app.registered_commands = [c for c in app.registered_commands if c is not command]
-                app.registered_groups = [g for g in app.registered_groups if g is not command]
-                problems.append(f"plugin {plugin!r} may not replace the command {_name(command)!r}")
+        there = {_name(command): command for command in before}
+        for command in [command for command in _commands(app) if command not in before]:
+            name, is_group = _name(command), isinstance(command, TyperInfo)
+            if name not in there and (name not in taken or (is_group and name in groups)):
+                there[name] = command
+                continue
+            if is_group and isinstance(there.get(name), TyperInfo):
+                refused = [f"{name} {inner}" for inner in merge_group(there[name], command)]
+            else:
+                refused = [str(name)]
+            app.registered_commands = [c for c in app.registered_commands if c is not command]
+            app.registered_groups = [g for g in app.registered_groups if g is not command]
+            problems += [f"plugin {plugin!r} may not replace the command {inner!r}" for inner in refused]
         before = _commands(app)
-        names |= {*map(_name, before)}
     return problems
+
+
+def merge_group(group: TyperInfo, more: TyperInfo) -> list[str]:
+    """Add the commands of `more` to a group; return the names of those that it has already.
+
+    Those stay as they are. A help or a callback that the group lacks is that of `more`.
+    """
+    assert group.typer_instance is not None
+    assert more.typer_instance is not None
+    whole, added = copy(group.typer_instance), more.typer_instance
+    taken = {_name(command) for command in _commands(whole)}
+    new = [command for command in _commands(added) if _name(command) not in taken]
+    whole.registered_commands = [*whole.registered_commands, *(c for c in added.registered_commands if c in new)]
+    whole.registered_groups = [*whole.registered_groups, *(g for g in added.registered_groups if g in new)]
+    whole.registered_callback = whole.registered_callback or added.registered_callback
+    whole.info = whole.info if whole.info.help else added.info
+    group.typer_instance = whole
+    return [str(_name(command)) for command in _commands(added) if command not in new]
 
 
 def _call_each(manager: pluggy.PluginManager, app: typer.Typer) -> Iterator[tuple[str, Exception | None]]:
@@ -78,7 +105,6 @@ def _commands(app: typer.Typer) -> list[Any]:
 def _name(command: Any) -> str | None:
     """Return the name of a command, or of a group of commands, on the command line."""
     from typer.main import get_command_name, solve_typer_info_defaults
-    from typer.models import TyperInfo
 
     if isinstance(command, TyperInfo):
         return solve_typer_info_defaults(command).name

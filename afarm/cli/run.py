@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,28 +11,28 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from afarm.cli.console import err, out, print_json
-from afarm.cli.cost import show_plan, warn_of_budget
-from afarm.cli.launchers import LOCAL, LauncherName, asked_of, launched, opened
-from afarm.cli.options import DryRun, FarmOptions, with_options
-from afarm.cli.stray import Stray, refuse_stray
-from afarm.storage.text import dollars, markup, one_line, without_passwords
+from afarm.cli.farm_options import FarmOptions, with_options
+from afarm.cli.launch import LOCAL
+from afarm.cli.launchers import LauncherName, build_launcher, launch_stages, preview_launch
+from afarm.cli.plans import show_plan, warn_of_budget
+from afarm.cli.recording import record_run
+from afarm.cli.shared_options import DryRun, write_examples
+from afarm.storage.text import dollars, markup, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from afarm.experiment.farm import Farm
-    from afarm.storage.runs import RunRecord
 
 OUTCOMES = {"wins": "won", "wins_base": "lost", "draws": "drawn", "unparsed": "unparsed"}
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("run")(run)
+    examples = write_examples("run", "--method dpo --seed 1", "--judge openai:gpt-4o --budget 5 --dry-run")
+    app.command("run", epilog=examples)(run)
 
 
 @with_options
 def run(
-    stray: Stray = None,
     launcher: LauncherName = LOCAL,
     *,
     options: FarmOptions,
@@ -41,7 +40,6 @@ def run(
 ) -> None:
     """Run the whole experiment, from SFT to the report."""
     started = time.time()
-    refuse_stray(stray)
     run_experiment(options, dry_run, started, launcher)
 
 
@@ -52,7 +50,7 @@ def run_experiment(options: FarmOptions, dry_run: bool, started: float, launcher
 
         with options.dry_run(preflight.run_checks()) as workspace:
             systems = [(workspace.config.method, workspace)]
-            asked = asked_of(launcher, systems, workspace.run_name())
+            asked = preview_launch(launcher, systems, workspace.run_name())
             show_plan(workspace, workspace.config.method, options.as_json, launcher=asked)
         return
     from afarm.experiment.dry_run import plan_run
@@ -60,11 +58,11 @@ def run_experiment(options: FarmOptions, dry_run: bool, started: float, launcher
     with options.farm() as farm:
         workspace = farm.workspace
         systems = [(workspace.config.method, workspace)]
-        opened(launcher, systems)  # which sees what is wrong with it, before what takes longer
+        build_launcher(launcher, systems)  # which sees what is wrong with it, before what takes longer
         warn_of_budget(workspace, lambda: plan_run(workspace, workspace.config.method))
-        if (made := launched(launcher, systems, workspace.run_name())) is not None:
+        if (made := launch_stages(launcher, systems, workspace.run_name())) is not None:
             made.hand_over(workspace)
-        record, report = finish(farm, workspace.config.method, started)
+        record, report = record_run(farm, workspace.config.method, started)
     show_run(record, report, options.as_json)
 
 
@@ -73,30 +71,6 @@ def show_run(record: Mapping[str, Any], report: Path, as_json: bool) -> None:
     if as_json:
         print_json({**record, "report": str(report)})
     show_results(record, report, to_stderr=as_json)
-
-
-def finish(farm: Farm, method: str, started: float) -> tuple[RunRecord, Path]:
-    """Evaluate `method`, write the run's record and its report. Returns the record and the report's path.
-
-    `afarm view` can follow it meanwhile.
-    """
-    from afarm import report
-    from afarm.experiment import run_record as runs
-    from afarm.experiment.live_record import followed
-    from afarm.storage.runs import read_run
-
-    command = command_line()
-    with followed(farm.workspace, method, command, started):
-        result = farm.evaluate(method)
-        if not farm.workspace.process_info.is_main_process:
-            raise typer.Exit  # the main process writes of it
-        directory = runs.record(farm.workspace, method, result, command, started)
-        return read_run(directory), report.refresh(directory)
-
-
-def command_line() -> str:
-    """The command as it was given, to be given again, without passwords."""
-    return without_passwords(shlex.join(["afarm", *sys.argv[1:]]))
 
 
 def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = False) -> None:

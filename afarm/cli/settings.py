@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from afarm.cli import completion
+from afarm.cli.completion import complete_recipes, complete_sections
 from afarm.cli.console import out, print_json
-from afarm.cli.options import Json
+from afarm.cli.shared_options import Json, write_examples
 from afarm.core.hooks import KINDS
 from afarm.storage.text import markup
 
@@ -26,14 +26,14 @@ GAPS = 6
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("settings")(settings)
+    app.command("settings", epilog=write_examples("settings", "ppo", "dpo --recipe paper"))(settings)
 
 
 def settings(
     section: Annotated[
         str | None,
         typer.Argument(
-            autocompletion=completion.section_names,
+            autocompletion=complete_sections,
             help="A section (ppo, judge, run) or a setting (ppo.kl_coef); without one, all sections are listed.",
         ),
     ] = None,
@@ -41,7 +41,7 @@ def settings(
         str | None,
         typer.Option(
             "--recipe",
-            autocompletion=completion.recipe_words,
+            autocompletion=complete_recipes,
             help="A recipe, whose values stand beside the defaults.",
         ),
     ] = None,

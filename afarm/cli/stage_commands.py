@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from afarm.cli import completion
-from afarm.cli.commands import STEPS
+from afarm.cli.command_list import STEPS
+from afarm.cli.completion import complete_names, complete_runs
 from afarm.cli.console import err, out, print_json
-from afarm.cli.cost import show_plan, warn_of_budget
-from afarm.cli.help_pages import MethodPage
-from afarm.cli.options import DryRun, FarmOptions, with_options
-from afarm.cli.places import DEFAULT_OUTPUT_DIR, OutputDir
-from afarm.cli.stray import Stray, refuse_stray
+from afarm.cli.farm_options import FarmOptions, with_options
+from afarm.cli.plans import show_plan, warn_of_budget
+from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR, DryRun, OutputDir, write_examples
 from afarm.storage.text import markup, without_passwords
 
 if TYPE_CHECKING:
@@ -40,12 +38,20 @@ UNUSED: dict[str, frozenset[str]] = {
 }
 """The options of a run that a step has no use for."""
 
+EXAMPLES = {
+    "sft": ("--set sft.num_train_epochs=1", "--data mine.json --model HuggingFaceTB/SmolLM2-135M"),
+    "sample": ("--set sample.n=4", "--policy ppo"),
+    "annotate": ("--annotator gpt4 --judge openai:gpt-4o", "--label-noise 0 --dry-run"),
+    "fit-reward": ("--set bradley_terry.num_train_epochs=2", "--annotator pool --label-noise 0.1"),
+    "train": ("--method dpo --set dpo.beta=0.2", "--method ppo --dry-run"),
+}
+
 
 def add_to(app: typer.Typer) -> None:
     for name, listed in STEPS.items():
         step = with_options(sample, UNUSED[name]) if name == "sample" else _step(name, UNUSED[name])
-        app.command(name, help=f"{listed.summary} {BEFORE}")(step)
-    app.command("report")(report)
+        app.command(name, help=f"{listed.summary} {BEFORE}", epilog=write_examples(name, *EXAMPLES[name]))(step)
+    app.command("report", epilog=write_examples("report", "", "toy-ppo-pool-seed42-1a2b3c"))(report)
 
 
 def add_method(app: typer.Typer, name: str, component: Component) -> None:
@@ -54,9 +60,10 @@ def add_method(app: typer.Typer, name: str, component: Component) -> None:
     Raises `PluginError` if its class cannot be loaded.
     """
     about = f"Train the policy of {name}: {component.summary or 'a method'}. {BEFORE}"
-    settings = f"`afarm settings {name}` lists its settings." if component.config else None
+    examples = write_examples(name, "--seed 1", "--recipe paper --dry-run")
+    settings = f"\n\n`afarm settings {name}` lists its settings." if component.config else ""
     step = _step("train", unused_by(component.load().needs), method=name)
-    app.command(name, cls=MethodPage, help=about, epilog=settings)(step)
+    app.command(name, help=about, epilog=examples + settings)(step)
 
 
 def unused_by(needs: Collection[str]) -> frozenset[str]:
@@ -70,8 +77,7 @@ def unused_by(needs: Collection[str]) -> frozenset[str]:
 
 
 def _step(name: str, unused: Collection[str], method: str | None = None) -> Callable[..., None]:
-    def step(stray: Stray = None, *, options: FarmOptions, dry_run: DryRun = False) -> None:
-        refuse_stray(stray)
+    def step(*, options: FarmOptions, dry_run: DryRun = False) -> None:
         options = replace(options, method=method or options.method)
         if dry_run:
             _show_step(name, options)
@@ -82,12 +88,11 @@ def _step(name: str, unused: Collection[str], method: str | None = None) -> Call
 
 
 def sample(
-    stray: Stray = None,
     policy: Annotated[
         str | None,
         typer.Option(
             "--policy",
-            autocompletion=completion.methods,
+            autocompletion=complete_names("methods"),
             help="Answer the evaluation instructions instead: with a method's policy, or a judge LLM (openai:MODEL).",
         ),
     ] = None,
@@ -95,7 +100,6 @@ def sample(
     options: FarmOptions,
     dry_run: DryRun = False,
 ) -> None:
-    refuse_stray(stray)
     if dry_run:
         _show_step("sample", options, policy)
     else:
@@ -194,7 +198,7 @@ def _stage(workspace: Workspace, name: str, policy: str | None) -> Stage | None:
 def report(
     run: Annotated[
         str | None,
-        typer.Argument(autocompletion=completion.runs, help="The run's name; the last one if none is given."),
+        typer.Argument(autocompletion=complete_runs, help="The run's name; the last one if none is given."),
     ] = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from afarm.cli.console import ProgressBars, err
+from afarm.cli.console import err
+from afarm.cli.progress import ProgressBars
 from afarm.core.errors import AfarmError
 from afarm.storage.text import dollars, markup, one_line
 

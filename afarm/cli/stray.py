@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
+from collections.abc import Collection
 
 from afarm.core.errors import ConfigError
 
-Stray = Annotated[str | None, typer.Argument(hidden=True)]
-"""No command that has it takes such an argument: who writes one means an option, and is told which."""
-
 NAMED_BY_OPTION = {
+    "recipes": "--recipe",
     "methods": "--method",
     "annotators": "--annotator",
     "reward_models": "--reward-model",
@@ -19,24 +15,17 @@ NAMED_BY_OPTION = {
     "datasets": "--dataset",
     "evaluators": "--evaluator",
 }
-"""The options that take a component's name, by its kind."""
+"""The options that take the name of a recipe or a component, by its kind."""
 
 
-def refuse_stray(name: str | None) -> None:
-    """Raise `ConfigError` naming the option that a component's name belongs to, or that none is called so."""
-    if name is None:
-        return
-    if named := [f"{option} {name}" for option in options_of(name)]:
-        raise ConfigError([f"{name!r} must be named by its option: {' or '.join(named)}"])
-    raise typer.BadParameter(f"Got unexpected extra argument ({name})")
-
-
-def options_of(name: str) -> list[str]:
-    """The options that take `name`, where a recipe or a component is called so."""
+def refuse_stray(name: str, options: Collection[str]) -> None:
+    """Raise `ConfigError` if one of a command's `options` takes `name`: that of a component or a recipe."""
     from afarm.core.plugins import discover
     from afarm.experiment.recipe import recipe_names
 
     registry = discover(check_configs=False).registry
     kinds = {c.kind for c in registry if name in registry.names_of(c)}
-    recipe = ["--recipe"] if name in recipe_names() else []
-    return recipe + [option for kind, option in NAMED_BY_OPTION.items() if kind in kinds]
+    kinds |= {"recipes"} if name in recipe_names() else set()
+    taking = [option for kind, option in NAMED_BY_OPTION.items() if kind in kinds]
+    if named := [f"{option} {name}" for option in taking if option in options]:
+        raise ConfigError([f"{name!r} must be named by its option: {' or '.join(named)}"])

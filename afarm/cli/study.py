@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import inspect
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from afarm.cli import study_all
-from afarm.cli.commands import OWN
-from afarm.cli.compare import parse_seeds
-from afarm.cli.console import err, out, print_json, widths_of_words
-from afarm.cli.cost import show_plan, warn_of_budget
-from afarm.cli.launchers import LOCAL, LauncherName, asked_of, launched, opened
-from afarm.cli.options import DryRun, FarmOptions, with_options
-from afarm.cli.run import command_line, finish
-from afarm.cli.study_options import Formats, Seeds, Yes
+from afarm.cli.options import (
+    FarmOptions,
+    build_launcher,
+    command_line,
+    confirm,
+    err,
+    launch_stages,
+    out,
+    parse_seeds,
+    preview_launch,
+    print_json,
+    print_table,
+    record_run,
+    show_plan,
+    warn_of_budget,
+)
 from afarm.core.errors import ConfigError, DataError, PluginError, attributed_to
 from afarm.core.registry import Component
 from afarm.storage.text import markup, one_line
@@ -34,84 +38,11 @@ if TYPE_CHECKING:
     from afarm.experiment.workspace import Workspace
     from afarm.storage.runs import RunRecord
 
-WITHOUT = {"method", "seed", "accelerate_config"}
-"""The options of a farm that a study has otherwise: its grid names methods and seeds."""
-
 OWN_LABELS = "preferences="
 """The setting of a run that learns from preferences of its own."""
 
 BETWEEN = 20
 """The time between two reports on an unfinished study, in times of what the last one took."""
-
-
-def add_to(app: typer.Typer) -> None:
-    from afarm.core.plugins import discover
-
-    group = typer.Typer(help=OWN["study"].summary, no_args_is_help=True)
-    registry = discover(check_configs=False).registry
-    for component in registry:
-        if component.kind == "studies":
-            name = registry.names_of(component)[-1]
-            try:
-                group.command(name, help=_sentence(component.summary))(_command(component, name))
-            except PluginError as error:
-                err().print(f"[yellow]Left out:[/] {markup(str(error))}", highlight=False, soft_wrap=True)
-    study_all.add_to(group)
-    app.add_typer(group, name="study")
-
-
-def _sentence(summary: str) -> str:
-    """Write a summary as a sentence of its own."""
-    return f"{summary[:1].upper()}{summary[1:]}{'' if summary.endswith(('?', '.')) else '.'}"
-
-
-def _command(component: Component, name: str) -> Callable[..., None]:
-    """Return the command of a study: the shared options, and one for each of its own settings."""
-    shared = with_options(run_study, without=WITHOUT)
-    parameters = dict(inspect.signature(shared).parameters)
-    for hidden in ("component", "name", "own"):
-        del parameters[hidden]
-    fields = component.config.model_fields if component.config else {}
-    if taken := [field for field in fields if field in parameters]:
-        raise PluginError(f"study {name!r} has a setting {taken[0]!r}, which is an option of every study: rename it")
-    own = [
-        inspect.Parameter(
-            field,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[
-                info.annotation | None,  # type: ignore[operator]
-                typer.Option(f"--{field.replace('_', '-')}", help=_sentence(info.description or "")),
-            ],
-        )
-        for field, info in fields.items()
-    ]
-
-    def command(**given: Any) -> None:
-        values = {field: value for field in fields if (value := given.pop(field)) not in (None, [])}
-        shared(component=component, name=name, own=values, **given)
-
-    command.__signature__ = inspect.Signature([*own, *parameters.values()])  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in (*own, *parameters.values())}
-    return command
-
-
-def run_study(
-    component: Component,
-    name: str,
-    own: Mapping[str, Any],
-    seeds: Seeds = None,
-    launcher: LauncherName = LOCAL,
-    plots: Formats = None,
-    yes: Yes = False,
-    *,
-    options: FarmOptions,
-    dry_run: DryRun = False,
-) -> None:
-    """Run the study of a component with its `own` settings, or show what it would do."""
-    conducted = conduct(component, name, own, seeds, launcher, plots, yes, options, dry_run)
-    if conducted is not None and conducted[0].failed:
-        raise typer.Exit(1)
 
 
 def conduct(
@@ -152,7 +83,7 @@ def conduct(
     if dry_run:
         return None
     if len(runs) > MANY and not yes:
-        confirm(len(runs))
+        confirm(f"{len(runs):,} runs")
     if runs:
         prepare = _prepared(asked, runs, account, launcher)
     progress, findings, page = _run(asked, runs, directory, account, prepare, formats, judging, simulated)
@@ -311,10 +242,10 @@ def _show_plan(asked: AskedStudy, runs: Sequence[StudyRun], account: str, launch
     with ExitStack() as looks:
         workspace = looks.enter_context(asked.look_at(runs[0]))
         systems = [(runs[0].method, workspace)]
-        if opened(launcher, systems):  # sees what is wrong with it, before what takes longer
+        if build_launcher(launcher, systems):  # sees what is wrong with it, before what takes longer
             systems += [(run.method, looks.enter_context(asked.look_at(run))) for run in runs[1:AT_ONCE]]
         plan = plan_grid(runs, asked.look_at)
-        demanded = asked_of(launcher, systems, account, len(runs))
+        demanded = preview_launch(launcher, systems, account, len(runs))
         looks.enter_context(workspace.judges.client.accounted_to(account))
         step, as_json = f"study {asked.name}", asked.options.as_json
         show_plan(workspace, runs[0].method, as_json, planned=plan.stages, step=step, launcher=demanded)
@@ -327,9 +258,9 @@ def _prepared(asked: AskedStudy, runs: Sequence[StudyRun], account: str, launche
     from afarm_plugins.grids.grid import plan_grid
 
     with asked.of(runs[0]).farm() as farm, farm.workspace.judges.client.accounted_to(account):
-        there = opened(launcher, [(runs[0].method, farm.workspace)])
+        there = build_launcher(launcher, [(runs[0].method, farm.workspace)])
         warn_of_budget(farm.workspace, lambda: plan_grid(runs, asked.look_at).stages)
-        return partial(launched, launcher) if there else None
+        return partial(launch_stages, launcher) if there else None
 
 
 def formats_in(text: str | None) -> list[str]:
@@ -343,13 +274,6 @@ def formats_in(text: str | None) -> list[str]:
     if formats and not can_draw():
         raise PluginError("--plots needs Matplotlib: pip install 'afarm[plots]'")
     return formats
-
-
-def confirm(runs: int) -> None:
-    """Ask before a large grid. Raises `ConfigError` if nobody is there to answer."""
-    if not err().is_terminal:
-        raise ConfigError([f"{runs:,} runs: look at the plan above, and begin with --yes"])
-    typer.confirm(f"Begin {runs:,} runs?", abort=True, err=True)
 
 
 def _run(
@@ -418,7 +342,7 @@ def _run(
 def _evaluate(run: StudyRun, workspace: Workspace) -> RunRecord:
     from afarm.experiment.farm import Farm
 
-    return finish(Farm.over(workspace), run.method, time.time())[0]
+    return record_run(Farm.over(workspace), run.method, time.time())[0]
 
 
 def _show(asked: AskedStudy, progress: GridProgress, findings: Findings, page: Path, started: float) -> None:
@@ -438,28 +362,11 @@ def _show(asked: AskedStudy, progress: GridProgress, findings: Findings, page: P
 
 
 def _show_table(console: Console, table: StudyTable) -> None:
-    """Show a table with its words whole: on a narrow screen closer together, in several lines per row."""
-    from rich import box
-    from rich.table import Table
-
     from afarm.report.study_tables import short_text
 
     forms = table.columns.values()
-    rows = [[one_line(short_text(c, form)) for c, form in zip(row, forms, strict=True)] for row in table.rows]
-    columns = list(zip(map(one_line, table.columns), *rows, strict=True))
-    widths: list[int] = []
-    for whole, padding in ((True, 1), (True, 0), (False, 0)):  # numbers keep their intervals beside them if they can
-        unbroken = [bool(form) and whole for form in forms]
-        widths = widths_of_words(columns, console.width - 1 - len(columns) * (1 + 2 * padding), unbroken)
-        if widths:
-            break
-    shown = Table(title=markup(table.title), title_justify="left", box=box.SIMPLE, padding=(0, padding))
-    for place, (heading, form) in enumerate(table.columns.items()):
-        width = widths[place] if widths else None
-        shown.add_column(markup(one_line(heading)), justify="right" if form else "left", overflow="fold", width=width)
-    for row in rows:
-        shown.add_row(*map(markup, row))
-    console.print(shown)
+    rows = [[short_text(cell, form) for cell, form in zip(row, forms, strict=True)] for row in table.rows]
+    print_table(console, table.title, {name: bool(form) for name, form in table.columns.items()}, rows)
 
 
 def _as_json(progress: GridProgress, findings: Findings, page: Path) -> dict[str, Any]:

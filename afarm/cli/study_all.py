@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from afarm.cli.console import err, out, print_json
-from afarm.cli.launchers import LOCAL, LauncherName
-from afarm.cli.options import DryRun, FarmOptions, with_options
+from afarm.cli.options import LOCAL, DryRun, FarmOptions, LauncherName, confirm, err, out, print_json
+from afarm.cli.study import AskedStudy, asked_study, conduct, formats_in
 from afarm.cli.study_options import Formats, Seeds, Yes
 from afarm.core.errors import AfarmError, ConfigError
 from afarm.storage.text import markdown, markup
 
 if TYPE_CHECKING:
-    from afarm.cli.study import AskedStudy
     from afarm.core.registry import Component
     from afarm.experiment.studies.study import StudyRun
     from afarm_plugins.grids.times import MissingStages
@@ -50,14 +48,6 @@ class StudyOutcome:
         return f"{self.failed} of {self.runs} runs failed" if self.failed else "whole"
 
 
-def add_to(group: typer.Typer) -> None:
-    from afarm.cli.study import WITHOUT
-
-    group.command("all", help="Every study in turn, small grids over shared artifacts, and an index of their pages.")(
-        with_options(study_all, without=WITHOUT)
-    )
-
-
 def study_all(
     seeds: Seeds = None,
     launcher: LauncherName = LOCAL,
@@ -70,7 +60,6 @@ def study_all(
     dry_run: DryRun = False,
 ) -> None:
     """Run every study, or show how many runs, stages and minutes that would be."""
-    from afarm.cli.study import conduct, confirm, formats_in
     from afarm_plugins.grids.grid import MANY
 
     formats_in(plots)  # refused once, not by each study
@@ -82,7 +71,7 @@ def study_all(
     if dry_run:
         return
     if runs > MANY and not yes:
-        confirm(runs)
+        confirm(f"{runs:,} runs")
     began, found = time.time(), list[StudyOutcome]()
     for number, (name, component) in enumerate(chosen.items(), start=1):
         err().print(f"[bold]study {number} of {len(chosen)}: {markup(name)}[/]", highlight=False)
@@ -154,8 +143,6 @@ def _asked(
     chosen: Mapping[str, Component], full: bool, options: FarmOptions, seeds: str | None
 ) -> Iterator[tuple[str, tuple[AskedStudy, list[StudyRun]] | str]]:
     """Yield each study with its grid, or why it has none."""
-    from afarm.cli.study import asked_study
-
     for name, component in chosen.items():
         try:
             asked = asked_study(component, name, _own(component, full), options, seeds)

@@ -14,3 +14,6 @@ Formats = Annotated[
     typer.Option("--plots", help="Plots also as png, pdf, or both with a comma between.", metavar="FORMATS"),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Begin without asking, however many runs there are.")]
+
+WITHOUT = {"method", "seed", "accelerate_config"}
+"""The options of a farm that a study has otherwise: its grid names methods and seeds."""

@@ -16,13 +16,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from afarm.cli.compare import parse_seeds
-from afarm.cli.console import err, out, print_json
-from afarm.cli.cost import show_plan, warn_of_budget
-from afarm.cli.launchers import LOCAL, LauncherName, asked_of, launched, opened
-from afarm.cli.options import DryRun, FarmOptions, with_options
-from afarm.cli.run import command_line
-from afarm.cli.stray import Stray, refuse_stray
+from afarm.cli.options import (
+    LOCAL,
+    DryRun,
+    FarmOptions,
+    LauncherName,
+    build_launcher,
+    command_line,
+    err,
+    launch_stages,
+    out,
+    parse_seeds,
+    preview_launch,
+    print_json,
+    print_table,
+    show_plan,
+    warn_of_budget,
+    with_options,
+    write_examples,
+)
 from afarm.core.errors import ConfigError, DataError
 from afarm.evaluation.metrics import WIN_RATE
 from afarm.storage.disk import write_whole
@@ -77,11 +89,13 @@ MaxLengthRatio = Annotated[
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("tune")(with_options(tune, without={"method", "seed", "accelerate_config"}))
+    examples = write_examples(
+        "tune", "--methods dpo,ppo --trials 16", "--methods dpo --space dpo.beta=0.05:0.5 --dry-run"
+    )
+    app.command("tune", epilog=examples)(with_options(tune, without={"method", "seed", "accelerate_config"}))
 
 
 def tune(
-    stray: Stray = None,
     methods: Methods = ALL,
     trials: Trials = 16,
     seeds: Seeds = "1001,1002,1003",
@@ -100,7 +114,6 @@ def tune(
     from afarm.experiment.tuning import Search, count_trials, method_identities, plan_search, tuning_directory
     from afarm.experiment.workspace import tell_once
 
-    refuse_stray(stray)
     require_optuna()  # before the first trial, which needs none
     given = options.as_recipe()
     options = replace(options, settings=[*(options.settings or []), "evaluate.split=validation"])
@@ -127,7 +140,7 @@ def tune(
     with open_with(first, of_seeds[0], {}) as workspace:
         _require_comparable(workspace, by)
         directory = tuning_directory(workspace, of_seeds[0], limits, by)
-        prepare = partial(launched, launcher) if opened(launcher, [(first, workspace)]) else None
+        prepare = partial(launch_stages, launcher) if build_launcher(launcher, [(first, workspace)]) else None
         recipe = workspace.settings.recipe
         identities = method_identities(workspace, spaces)
         search = Search(open_with, spaces, identities, of_seeds, finalists, limits, directory, recipe, by, prepare)
@@ -289,7 +302,7 @@ def _show_plan(
     with replace(options, method=first, seed=seeds[0]).dry_run(preflight.run_checks()) as workspace:
         _require_comparable(workspace, by)
         account = tuning_account(tuning_directory(workspace, seeds[0], limits, by))
-        asked = asked_of(launcher, [(first, workspace)], account)
+        asked = preview_launch(launcher, [(first, workspace)], account)
         show_plan(workspace, first, options.as_json, launcher=asked)
         with workspace.judges.client.accounted_to(account):
             warn_of_budget(workspace, lambda: plan_search(workspace, first, spaces, trials, finalists, len(seeds)))
@@ -359,19 +372,14 @@ def _short(value: object) -> str:
 
 def _show(tuning: Tuning, to_stderr: bool) -> None:
     """Show the best trial of each method beside the recipe's own settings."""
-    from rich import box
-    from rich.table import Table
-
-    title = f"Win rate{markup(_by(tuning.by))} on the validation split, ± standard error"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE)
-    for heading in ("method", "trials", "the recipe's", "best", "its settings"):
-        table.add_column(heading, overflow="fold")
+    rows = []
     for method, trials in tuning.trials.items():
         best = tuning.best(method)
-        cells = [method, str(len(trials)), _win_rate(tuning.recipes_own(method))]
-        cells += [_win_rate(best), _values(best) if best.number else "the recipe's"] if best else ["none", ""]
-        table.add_row(*map(markup, cells))
-    (err() if to_stderr else out()).print(table)
+        cells = [_win_rate(best), _values(best) if best.number else "the recipe's"] if best else ["none", ""]
+        rows.append([method, str(len(trials)), _win_rate(tuning.recipes_own(method)), *cells])
+    columns = {"method": False, "trials": True, "the recipe's": True, "best": True, "its settings": False}
+    title = f"Win rate{_by(tuning.by)} on the validation split, ± standard error"
+    print_table(err() if to_stderr else out(), title, columns, rows)
 
 
 def _write(tuning: Tuning, limits: Limits, of: int) -> Path:

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from afarm.cli.options import print_json
+from afarm.cli.options import Json, print_json
 from afarm_plugins.annotators.shipped import shipped_yaml
-
-NAME = "annotators"
 
 
 def add_to(app: typer.Typer) -> None:
-    """Make `afarm annotators` the listing, beside the commands of other plugins under that name."""
-    there = [group.typer_instance for group in app.registered_groups if group.name == NAME]
-    group = there[0] if there else None
-    if group is None:
-        group = typer.Typer()
-        app.add_typer(group, name=NAME)
+    """Make `afarm annotators` the listing, beside the commands that others have under that name."""
+    group = typer.Typer()
     group.callback(invoke_without_command=True)(annotators)
+    app.add_typer(group, name="annotators")
 
 
 def annotators(
     context: typer.Context,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """List the annotators and the judges of their roles, or compare them."""
     if context.invoked_subcommand is None:

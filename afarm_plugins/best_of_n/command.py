@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from afarm import ConfigError
-from afarm.cli.options import DryRun, FarmOptions, print_json, with_options
+from afarm.cli.options import DryRun, FarmOptions, print_json, with_options, write_examples
 
 if TYPE_CHECKING:
     from afarm import Farm
@@ -19,7 +19,8 @@ NUMBERS = [1, 4, 16, 64]
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("best-of-n")(best_of_n)
+    examples = write_examples("best-of-n", "--n 1 --n 4", "--n 16 --seed 1")
+    app.command("best-of-n", epilog=examples)(best_of_n)
 
 
 @with_options

@@ -9,16 +9,31 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from afarm.cli import completion
-from afarm.cli.cost import show_plan, warn_of_budget
-from afarm.cli.options import DryRun, FarmOptions, err, out, print_json, with_options
+from afarm.cli.options import (
+    DryRun,
+    FarmOptions,
+    complete_runs,
+    err,
+    out,
+    print_json,
+    show_plan,
+    warn_of_budget,
+    with_options,
+    write_examples,
+)
 
 if TYPE_CHECKING:
     from afarm_plugins.drift.log import Probe
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("drift", no_args_is_help=True)(drift)
+    app.command(
+        "drift",
+        no_args_is_help=True,
+        epilog=write_examples(
+            "drift", "afarm-runs/runs/NAME/outputs.jsonl --dry-run", "labels.jsonl --judge openai:gpt-4o --budget 1"
+        ),
+    )(drift)
 
 
 @with_options
@@ -26,7 +41,7 @@ def drift(
     file: Annotated[
         Path,
         typer.Argument(
-            autocompletion=completion.runs,
+            autocompletion=complete_runs,
             help="Stored labels to ask about again: a file of judgements, or a run, by name or path.",
         ),
     ],

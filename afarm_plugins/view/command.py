@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from afarm import PluginError
-from afarm.cli.options import DEFAULT_OUTPUT_DIR, LedgerPlace, err, markup
+from afarm.cli.options import DEFAULT_OUTPUT_DIR, LedgerPlace, err, markup, write_examples
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("view")(view)
+    app.command("view", epilog=write_examples("view", "", "afarm-runs --export pages"))(view)
 
 
 def view(

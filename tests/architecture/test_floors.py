@@ -136,6 +136,13 @@ def test_no_import_cycle_runs_through_two_rooms() -> None:
     assert crossing == []
 
 
+@pytest.mark.parametrize("room", ["backend", "cli"])
+def test_no_import_cycle_runs_within_a_room(room: str) -> None:
+    """Not even by way of type checkers or functions: a module can be read without what is built on it."""
+    graph = edges(lambda module, imported: module.room == room and within(imported.module, f"afarm.{room}"))
+    assert list(circles(graph)) == []
+
+
 def test_no_module_waits_for_itself_while_it_loads() -> None:
     assert list(circles(edges(lambda _, imported: not deferred(imported)))) == []
 

@@ -15,7 +15,7 @@ import pytest
 from light_plugin import RAN, CountingJudge
 from said import Afarm, Said
 
-from afarm.cli.options import _judges
+from afarm.cli.given_settings import parse_judges
 from afarm.core.judge import Capabilities, ChatRequest, Completion
 from afarm.experiment.farm import Farm
 
@@ -204,7 +204,7 @@ def test_options_reach_the_configuration(afarm: Afarm) -> None:
     ],
 )
 def test_judges_are_named_for_all_roles_or_for_one(options: list[str], judges: dict[str, str]) -> None:
-    assert _judges(options) == judges
+    assert parse_judges(options) == judges
 
 
 def test_results_are_shown_whatever_the_evaluators(afarm: Afarm) -> None:

@@ -15,7 +15,7 @@ from said import Afarm
 from terminal import run_in_terminal, screen
 from waiting import wait_until
 
-from afarm.cli.console import ProgressBars
+from afarm.cli.progress import ProgressBars
 from afarm.cli.stage_lines import StageLines, expected_seconds, roughly
 from afarm.experiment import pipeline
 from afarm.judging.client import Spend
@@ -37,7 +37,7 @@ def test_a_stage_and_its_loop_are_shown_while_they_last() -> None:
 
 
 def test_a_short_loop_gets_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("afarm.cli.console.PATIENCE", 60.0)  # on a busy machine too it is short
+    monkeypatch.setattr("afarm.cli.progress.PATIENCE", 60.0)  # on a busy machine too it is short
     assert "PPO" not in shown_on(terminal=True)
 
 
@@ -46,7 +46,7 @@ def test_a_log_gets_one_line_a_stage_and_no_bars() -> None:
 
 
 def test_a_log_tells_of_a_loop_once_in_a_while_also_while_no_item_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("afarm.cli.console.LOG_SECONDS", 0.01)
+    monkeypatch.setattr("afarm.cli.progress.LOG_SECONDS", 0.01)
     text = io.StringIO()
     bars = ProgressBars(Console(file=text, force_terminal=False, width=200))
     bars.note = lambda: "$0.12, openai:gpt-4o asks to slow down: waiting 4 s"
@@ -68,6 +68,19 @@ def test_a_bar_says_what_is_waited_for_while_no_item_comes() -> None:
         bars.note = lambda: said
         wait_until(lambda: said in text.getvalue())
     bars.end()
+
+
+def test_on_a_narrow_screen_names_give_way_to_figures() -> None:
+    text = io.StringIO()
+    bars = ProgressBars(Console(file=text, force_terminal=True, width=56, color_system=None))
+    bars.note = lambda: "$0.12"
+    bars.begin("fit-reward of a policy with a long name", "stage 5 of 9", left=lambda: "≈ 3 min left")
+    for number in bars(range(3), "fitting it to its preferences", 3):
+        if number:
+            wait_until(lambda: re.search(r"1/3 .*/s .* left \$0\.12", text.getvalue()))
+            break
+    bars.end()
+    assert re.search(r"stage 5 of 9 +\d:\d\d:\d\d ≈ 3 min left", text.getvalue())
 
 
 def test_every_item_comes_through_in_order() -> None:

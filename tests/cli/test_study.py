@@ -22,7 +22,7 @@ from test_command_line import failed
 
 from afarm import Bounded, StudyTable
 from afarm.cli import study
-from afarm.cli.console import widths_of_words
+from afarm.cli.tables import widths_of_words
 from afarm.core.judge import ChatRequest, Completion
 
 SWEEP = ["study", "sweep", "--recipe", "light.yaml", "--method", "nudge", "--seeds", "1,2"]

@@ -268,7 +268,7 @@ def test_a_plugin_cannot_take_the_place_of_a_command_that_is_there(
     body = """
     import typer
     app.command()(recipes)
-    app.add_typer(typer.Typer(), name="artifacts")
+    app.command("artifacts")(recipes)
     app.command("shear")(lambda: print("baa"))
 
 def recipes():
@@ -291,6 +291,37 @@ def recipes():
             assert (problem in shown.err) == warned
 
 
+def test_a_plugin_adds_to_a_group_that_another_or_afarm_owns_and_replaces_none_of_its_commands(
+    publish: Publish, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = """
+    import typer
+    for name in ("fold", "artifacts"):
+        group = typer.Typer(help="Of {farm}.")
+        app.add_typer(group, name=name)
+        for inner in ("list", "{farm}"):
+            group.command(inner)(lambda inner=inner: print(f"{{inner}} of {farm}"))
+"""
+    for farm in ("dog", "hen"):
+        publish(f"{farm}-farm", f"{farm}_groups", COMMANDS.format(body=body.format(farm=farm)))
+    for command, said, refused in (
+        (["fold", "dog"], "dog of dog\n", ["fold list"]),
+        (["fold", "hen"], "hen of hen\n", ["fold list"]),
+        (["fold", "list"], "list of dog\n", ["fold list"]),
+        (["fold", "--help"], "Of dog.", ["fold list"]),
+        (["artifacts", "hen"], "hen of hen\n", ["artifacts list"]),
+        (["artifacts", "--help"], "What is stored", ["artifacts list"]),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            main(command)
+        assert stop.value.code == 0
+        shown = capsys.readouterr()
+        assert said in shown.out
+        for name in refused:
+            assert f"may not replace the command {name!r}" in shown.err
+    assert "plugin 'hen-farm:hen_groups' may not replace the command 'fold list'" in shown.err
+
+
 def test_a_plugin_is_loaded_for_its_commands_only_if_it_may_have_any(
     publish: Publish, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -305,7 +336,7 @@ def test_a_plugin_is_loaded_for_its_commands_only_if_it_may_have_any(
     with pytest.raises(SystemExit) as stop:
         main(["--help"])
     assert stop.value.code == 0
-    shown = capsys.readouterr().out.partition("Of plugins:")[2]
+    shown = capsys.readouterr().out.partition("Brought by plugins:")[2]
     assert "bleat" in shown
     assert "low" in shown
     assert "herd" not in sys.modules

@@ -2,9 +2,7 @@
 
 # Annotations are evaluated here, by Typer.
 
-import shlex
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from afarm import ConfigError
-from afarm.cli.options import print_json
+from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir, command_line, print_json, write_examples
 
 if TYPE_CHECKING:
     from afarm_plugins.judges.fitted.card import Provenance
@@ -24,7 +22,12 @@ if TYPE_CHECKING:
 def add_to(app: typer.Typer) -> None:
     """Add the group `judge` with its command."""
     group = typer.Typer(help="Make a judge of your own: fit one to labels that exist.", no_args_is_help=True)
-    group.command("fit")(fit_to_labels)
+    examples = write_examples(
+        "judge fit",
+        "annotations.json --out mine",
+        "people.jsonl --out mine --embeddings ./minilm --licence MIT",
+    )
+    group.command("fit", epilog=examples)(fit_to_labels)
     app.add_typer(group, name="judge")
 
 
@@ -55,10 +58,8 @@ def fit_to_labels(
     folds: Annotated[int, typer.Option("--folds", min=3, help="Folds of instructions.")] = 5,
     seed: Annotated[int, typer.Option("--seed", min=0, help="The seed of the folds.")] = 0,
     licence: Annotated[str, typer.Option("--licence", help="The licence of the labels, for the card.")] = "",
-    output_dir: Annotated[Path, typer.Option("--output-dir", help="Where reward models are kept.")] = Path(
-        "afarm-runs"
-    ),
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+    as_json: Json = False,
 ) -> None:
     """Fit a judge to labels that exist, for --judge fitted:DIR."""
     from afarm_plugins.judges.fitted.labelled_pairs import read_labelled
@@ -173,8 +174,7 @@ def provenance(annotations: list[str], licence: str) -> "Provenance":
 
     from afarm_plugins.judges.fitted.card import Provenance
 
-    command = shlex.join(["afarm", *sys.argv[1:]])
-    return Provenance([Path(name).name for name in annotations], licence, date.today().isoformat(), command)
+    return Provenance([Path(name).name for name in annotations], licence, date.today().isoformat(), command_line())
 
 
 def screen(report: "FitReport", out: Path) -> str:

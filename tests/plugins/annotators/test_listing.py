@@ -2,9 +2,11 @@
 
 import json
 
+import pytest
 import typer
 from typer.testing import CliRunner
 
+from afarm.cli import main
 from afarm.core.plugins import discover
 from afarm_plugins.annotators.command import add_to, families, listing
 from afarm_plugins.annotators.prompt_library import load_member
@@ -54,11 +56,9 @@ def test_the_data_file_names_roles_that_members_have_and_dates_models_that_it_na
     }
 
 
-def test_the_listing_stands_beside_commands_that_others_put_under_its_name():
-    app, group = typer.Typer(), typer.Typer()
-    group.command("compare")(lambda: print("compared"))
-    app.add_typer(group, name="annotators")
-    add_to(app)
-    assert len(app.registered_groups) == 1
-    assert CliRunner().invoke(app, ["annotators", "compare"]).output == "compared\n"
-    assert "davinci003_4" in CliRunner().invoke(app, ["annotators"]).output
+def test_the_listing_stands_beside_commands_that_others_put_under_its_name(capsys):
+    for words, said in ((["annotators"], "davinci003_4"), (["annotators", "compare", "--help"], "Compare annotators")):
+        with pytest.raises(SystemExit) as stop:
+            main(words)
+        assert stop.value.code == 0
+        assert said in capsys.readouterr().out

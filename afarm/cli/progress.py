@@ -1,0 +1,176 @@
+"""Progress of stages and loops: bars on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import suppress
+from datetime import timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
+
+from afarm.storage.text import one_line
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, Task
+
+T = TypeVar("T")
+
+PATIENCE = 1.0
+"""Seconds after which a loop deserves a progress bar."""
+
+LOG_SECONDS = 30.0
+"""Seconds between two lines about a loop if the console is no terminal."""
+
+_SHOWN: WeakSet[ProgressBars] = WeakSet()
+
+
+def take_down_bars() -> None:
+    """Take away bars that an interrupt or an error left, so that what follows stands on its own line."""
+    for bars in list(_SHOWN):
+        bars.close()
+
+
+class ProgressBars:
+    """Implements `afarm.Progress` with one bar per loop, shown after a second, gone when the loop ends.
+
+    Between `begin` and `end` a line stands above them with the stage's name, its place among the stages, its time and
+    what is left of the whole command, so that what is no loop (loading a model, say) is seen to go on as well.
+    """
+
+    def __init__(self, console: Console):
+        self.console = console
+        self.note: Callable[[], str] = str
+        """What to say at the end of a bar: the spend so far, say."""
+        self._stage: Any = None
+        self._stage_began = 0.0
+
+    @property
+    def stage_seconds(self) -> float:
+        """Seconds since the stage began."""
+        return time.monotonic() - self._stage_began
+
+    @property
+    def share(self) -> float:
+        """The share done of the longest-running loop; 0 if none is open."""
+        loops = [task for task in self._bars.tasks if task.id != self._stage]
+        return loops[0].completed / loops[0].total if loops and loops[0].total else 0.0
+
+    def begin(self, label: str, place: str = "", done: float = 0.0, left: Callable[[], str] = str) -> None:
+        """Show that the stage `label` is at work. Where the console is no terminal, one line says so.
+
+        `place` says "stage 6 of 9", `done` is the share of the stages before it, `left` what is left of all.
+        """
+        self._stage_began = time.monotonic()
+        if not self.console.is_terminal:
+            place = f" ({place})" if place else ""
+            self.console.print(f"… {one_line(label)}{place}", highlight=False, markup=False)
+            return
+        self._stage = self._bars.add_task(
+            one_line(label), total=1.0, wait=0.0, count=lambda _: place, rest=lambda _: left()
+        )
+        self._bars.update(self._stage, completed=done)
+        self._bars.start()
+
+    def tell(self, text: str) -> None:
+        """Say what is worth knowing of the stage at work, whatever the console."""
+        self.console.print(f"… {one_line(text, 500)}", highlight=False, markup=False, soft_wrap=True)
+
+    def end(self) -> None:
+        """Take the stage's line away."""
+        if self._stage is not None:
+            self._remove(self._stage)
+            self._stage = None
+
+    def close(self) -> None:
+        """Take everything away, whatever is still at work."""
+        if self._bars.live.is_started:
+            self._bars.stop()
+        self._stage = None
+        for task in self._bars.task_ids:
+            self._bars.remove_task(task)
+
+    def __call__(self, items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
+        if total is None and isinstance(items, Sized):
+            total = len(items)
+        task = self._bars.add_task(
+            one_line(description), total=total, wait=PATIENCE, count=_count, rest=lambda task: self._rest(task)
+        )
+        began, ended = time.monotonic(), threading.Event()
+        if not self.console.is_terminal:
+            threading.Thread(target=self._log, args=(task, ended), name="afarm-log", daemon=True).start()
+        try:
+            for done, item in enumerate(items):
+                if time.monotonic() - began > PATIENCE:
+                    self._bars.start()
+                with suppress(KeyError):  # taken away meanwhile
+                    self._bars.update(task, completed=done)
+                yield item
+        finally:
+            ended.set()
+            self._remove(task)
+
+    def _log(self, task_id: Any, ended: threading.Event) -> None:
+        """Tell of a loop from time to time, also while no item comes."""
+        while not ended.wait(LOG_SECONDS):
+            for task in self._bars.tasks:
+                if task.id == task_id:
+                    count = _count(task).replace("/", " of ", 1)
+                    rate = f"{task.completed / (task.elapsed or 1e-9):,.2g}/s"
+                    self.tell(", ".join(filter(None, [f"{task.description}: {count}", rate, self.note()])))
+
+    def _rest(self, task: Task) -> str:
+        """Say how fast a loop goes, what is left of it, and the note."""
+        rate = task.completed / (task.elapsed or 1e-9)
+        left = str(timedelta(seconds=round((task.total - task.completed) / rate))) if task.total and rate else ""
+        words = [f"{rate:,.1f}/s" if rate else "", f"{left.removeprefix('0:')} left" if left else "", self.note()]
+        return " ".join(filter(None, words))
+
+    def _remove(self, task: Any) -> None:
+        with suppress(KeyError):  # closed meanwhile
+            self._bars.remove_task(task)
+        if not self._bars.tasks and self._bars.live.is_started:
+            self._bars.stop()
+
+    @cached_property
+    def _bars(self) -> Progress:
+        """Bars of stages and loops in one table; on what is no terminal, their tasks alone."""
+        from rich import progress
+        from rich.table import Column
+        from rich.text import Text
+
+        class Words(progress.ProgressColumn):
+            """Words of a task, asked for also while no item comes. Figures are cut after those that give way."""
+
+            max_refresh = 0.5
+
+            def __init__(self, words: Callable[[Task], str], gives_way: bool = False) -> None:
+                super().__init__(Column(no_wrap=not gives_way))
+                self.words = words
+
+            def render(self, task: Task) -> Text:
+                return Text(self.words(task), no_wrap=True, overflow="ellipsis")
+
+        class Bars(progress.Progress):
+            def get_renderables(self) -> Iterator[Any]:
+                yield self.make_tasks_table([t for t in self.tasks if (t.elapsed or 0.0) >= t.fields["wait"]])
+
+        _SHOWN.add(self)
+        return Bars(
+            progress.SpinnerColumn(),
+            Words(lambda task: task.description, gives_way=True),
+            progress.BarColumn(bar_width=20),
+            Words(lambda task: str(task.fields["count"](task))),
+            progress.TimeElapsedColumn(Column(no_wrap=True)),
+            Words(lambda task: str(task.fields["rest"](task))),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
+        )
+
+
+def _count(task: Task) -> str:
+    return f"{task.completed:,.0f}" + (f"/{task.total:,.0f}" if task.total is not None else "")

@@ -1,0 +1,72 @@
+"""Options that several commands share, and the words for reading them."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from afarm.core.errors import ConfigError
+
+model_option = partial(typer.Option, rich_help_panel="Method and model")
+data_option = partial(typer.Option, rich_help_panel="Data")
+judge_option = partial(typer.Option, rich_help_panel="Judges")
+money_option = partial(typer.Option, rich_help_panel="Money and speed")
+output_option = partial(typer.Option, rich_help_panel="Output")
+
+DEFAULT_OUTPUT_DIR = Path("afarm-runs")
+"""The output directory of a command that is given none."""
+
+DEFAULT_RECIPE = "toy"
+"""The recipe of a command that is given none."""
+
+RECIPE_HELP = "A recipe by name (`afarm recipes`), or a YAML file."
+"""The help of an option --recipe."""
+
+OutputDir = Annotated[Path, output_option("--output-dir", help="Where everything is kept.", metavar="DIR")]
+"""The option --output-dir; its default is `DEFAULT_OUTPUT_DIR`."""
+
+LedgerPlace = Annotated[
+    str | None,
+    output_option(
+        "--ledger",
+        help="Where answers of judges are kept: postgresql://HOST/DATABASE for several machines, or a file.",
+        metavar="URL|FILE",
+    ),
+]
+"""The option --ledger: a database's address, a file, or None for the one in the output directory."""
+
+StorePlace = Annotated[
+    str | None,
+    output_option(
+        "--store",
+        help="Where artifacts are shared with other machines: s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or a directory.",
+        metavar="URL|DIR",
+    ),
+]
+
+DryRun = Annotated[bool, output_option("--dry-run", help="Show what would be done and bought, and do nothing.")]
+"""The parameter of a command that has --dry-run, False by default; see `FarmOptions.show_plan`."""
+
+Json = Annotated[bool, output_option("--json", help="Print the result as JSON on stdout, all else on stderr.")]
+"""The option --json, False by default: print the result with `print_json`, and all else on `err()`."""
+
+
+def write_examples(command: str, *arguments: str) -> str:
+    """Write the `epilog` of a command's help: calls of it, each given as the words after `afarm COMMAND`."""
+    calls = [f"afarm {command} {words}".rstrip() for words in arguments]
+    return "\n".join(["\b", "Examples:", *(f"  {call}" for call in calls)])  # \b: Click keeps the lines as they are
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Read the seeds of --seeds. Raises `ConfigError` for what is no list of different whole numbers."""
+    from afarm.experiment.method_comparison import refuse_repeats
+
+    try:
+        seeds = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError([f"--seeds {text!r}: whole numbers with commas between, such as 42,43,44"]) from None
+    refuse_repeats(seeds, "--seeds")
+    return seeds

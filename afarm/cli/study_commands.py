@@ -1,0 +1,113 @@
+"""`afarm study`: a command for each study, and one for all of them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from afarm.cli.options import LOCAL, DryRun, FarmOptions, LauncherName, err, with_options, write_examples
+from afarm.cli.study import conduct
+from afarm.cli.study_all import study_all
+from afarm.cli.study_options import WITHOUT, Formats, Seeds, Yes
+from afarm.core.errors import PluginError
+from afarm.core.registry import Component
+from afarm.storage.text import markup
+
+ABOUT = "Make a grid of runs for a question, and tables and plots of the answer."
+
+EXAMPLES = {
+    "sweep": ("--method dpo --values dpo.beta=0.03,0.1 --seeds 1,2", "--values ppo.kl_coef=0.02,0.2 --dry-run"),
+    "rankings": ("--methods ppo,dpo,feedme --dry-run", "--humans people.json --judged gpt4=gpt4.json"),
+    "overoptimization": ("--methods best_of_n --seeds 1,2,3", "--methods ppo --set ppo.kl_coef=0.02 --dry-run"),
+    "label-noise": ("--methods best_of_n --n 1,16,256 --seeds 1,2,3", "--annotators pool --noise 0,0.25 --dry-run"),
+    "transfer": ("--methods ppo --seeds 1,2,3", "--labelled-by crowd,pool+0.25 --dry-run"),
+    "annotators": ("--dry-run", "--humans people.json --judged gpt4=gpt4.json"),
+    "pool-size": ("--sizes 1,4,13 --pools 2", "--methods best_of_n,dpo --seeds 1,2,3 --dry-run"),
+    "model-size": ("--models small,large --seeds 1,2,3", "--models s.gguf,l.gguf --recipe smol --dry-run"),
+    "eval-sets": ("--annotations a.json --annotations b.json", "--seeds 1,2,3 --by first-word --dry-run"),
+    "lengths": ("--seeds 1,2,3 --difference 10", "--annotations a.json --annotations b.json"),
+    "instructions": ("--data mine.json", "--instructions a=a.json --instructions b=b.json"),
+    "calibrate": ("--humans people.json --dry-run", "--humans people.json --shown output_1"),
+    "costs": ("--hour 2.50", "--spend 500 --difference 5"),
+    "all": ("--recipe toy --dry-run", "--only rankings,transfer --seeds 1"),
+    "kl": ("--seeds 1,2,3", "--values ppo.kl_coef=0.01,0.1,1 --dry-run"),
+    "data-size": ("--method dpo --seeds 1,2,3", "--values rows.preference=1000,4000 --dry-run"),
+}
+"""Two calls of each first-party study, as the words after its name."""
+
+
+def add_to(app: typer.Typer) -> None:
+    from afarm.core.plugins import discover
+
+    group = typer.Typer(help=ABOUT, no_args_is_help=True)
+    registry = discover(check_configs=False).registry
+    for component in registry:
+        if component.kind == "studies":
+            name = registry.names_of(component)[-1]
+            examples = write_examples(f"study {name}", *EXAMPLES.get(name, ("--dry-run",)))
+            try:
+                about = _sentence(component.summary)
+                group.command(name, help=about, epilog=examples)(_command(component, name))
+            except PluginError as error:
+                err().print(f"[yellow]Left out:[/] {markup(str(error))}", highlight=False, soft_wrap=True)
+    about = "Every study in turn, small grids over shared artifacts, and an index of their pages."
+    examples = write_examples("study all", *EXAMPLES["all"])
+    group.command("all", help=about, epilog=examples)(with_options(study_all, without=WITHOUT))
+    app.add_typer(group, name="study")
+
+
+def _sentence(summary: str) -> str:
+    """Write a summary as a sentence of its own."""
+    return f"{summary[:1].upper()}{summary[1:]}{'' if summary.endswith(('?', '.')) else '.'}"
+
+
+def _command(component: Component, name: str) -> Callable[..., None]:
+    """Return the command of a study: the shared options, and one for each of its own settings."""
+    shared = with_options(run_study, without=WITHOUT)
+    parameters = dict(inspect.signature(shared).parameters)
+    for hidden in ("component", "name", "own"):
+        del parameters[hidden]
+    fields = component.config.model_fields if component.config else {}
+    if taken := [field for field in fields if field in parameters]:
+        raise PluginError(f"study {name!r} has a setting {taken[0]!r}, which is an option of every study: rename it")
+    own = [
+        inspect.Parameter(
+            field,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                info.annotation | None,  # type: ignore[operator]
+                typer.Option(f"--{field.replace('_', '-')}", help=_sentence(info.description or "")),
+            ],
+        )
+        for field, info in fields.items()
+    ]
+
+    def command(**given: Any) -> None:
+        values = {field: value for field in fields if (value := given.pop(field)) not in (None, [])}
+        shared(component=component, name=name, own=values, **given)
+
+    command.__signature__ = inspect.Signature([*own, *parameters.values()])  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in (*own, *parameters.values())}
+    return command
+
+
+def run_study(
+    component: Component,
+    name: str,
+    own: Mapping[str, Any],
+    seeds: Seeds = None,
+    launcher: LauncherName = LOCAL,
+    plots: Formats = None,
+    yes: Yes = False,
+    *,
+    options: FarmOptions,
+    dry_run: DryRun = False,
+) -> None:
+    """Run the study of a component with its `own` settings, or show what it would do."""
+    conducted = conduct(component, name, own, seeds, launcher, plots, yes, options, dry_run)
+    if conducted is not None and conducted[0].failed:
+        raise typer.Exit(1)
