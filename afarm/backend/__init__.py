@@ -3,6 +3,8 @@
 Importing it loads torch.
 """
 
+from __future__ import annotations
+
 from afarm.backend.adapters import (
     LowRankUpdate,
     active_adapter,
@@ -50,7 +52,8 @@ from afarm.backend.logprobs import (
     token_logprobs,
     token_loss,
 )
-from afarm.backend.model_configs import count_parameters
+from afarm.backend.memory import PARTS, Held, Workload
+from afarm.backend.model_configs import count_parameters, read_model_config
 from afarm.backend.models import (
     enable_gradient_checkpointing,
     quiet_transformers,
@@ -116,6 +119,7 @@ from afarm.backend.trl_bridge import (
 from afarm.storage.checkpoints import wait_for
 
 __all__ = [
+    "PARTS",
     "Backend",
     "Candidate",
     "CandidatePolicies",
@@ -125,6 +129,7 @@ __all__ = [
     "Diverged",
     "Divergence",
     "Generation",
+    "Held",
     "KLEstimates",
     "LengthSortedTrainer",
     "LowRankUpdate",
@@ -143,6 +148,7 @@ __all__ = [
     "TorchSampler",
     "TrainerBridge",
     "ValueLoss",
+    "Workload",
     "active_adapter",
     "add_adapter",
     "all_finite",
@@ -198,6 +204,7 @@ __all__ = [
     "prompt_order",
     "quiet_transformers",
     "rank",
+    "read_model_config",
     "read_responses",
     "require_checkpoint",
     "response_divergence",

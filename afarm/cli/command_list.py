@@ -62,22 +62,6 @@ COMMANDS: Mapping[str, Mapping[str, Listed]] = {
         "cluster": Listed("cluster", "Check the machines that a launcher runs stages on.", is_group=True),
         "artifacts": Listed("artifacts", "What is stored, what can go, and what was reused.", is_group=True),
     },
-    BY_PLUGINS: {
-        "tune": Listed("tune", "Choose the settings of methods by trials on the validation split, as many for each."),
-        "study": Listed(
-            "study_commands", "Make a grid of runs for a question, and tables and plots of the answer.", is_group=True
-        ),
-        "memory": Listed(
-            "memory",
-            "Show what each stage of a run holds on a card, by arithmetic, and what to change if it does not fit.",
-        ),
-        "bundle": Listed(
-            "bundle", "Pack a run or a study with its outputs, labels and answers, to be replayed without a key."
-        ),
-        "replay": Listed(
-            "bundle", "Make labels, figures and tables of a bundle again from its answers; compare byte by byte."
-        ),
-    },
 }
 """afarm's own commands by the panels of the help, those of the pipeline first."""
 

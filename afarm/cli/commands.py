@@ -14,7 +14,7 @@ from typer.models import TyperInfo
 from afarm.cli.command_list import BY_PLUGINS, COMMANDS, OWN
 from afarm.cli.completion import VARIABLE
 from afarm.cli.console import err
-from afarm.cli.help_pages import WIDEST, arrange, write_panels
+from afarm.cli.help_pages import WIDEST, build_commands, write_panels
 from afarm.cli.plugin_commands import add_plugin_commands, merge_group
 from afarm.core.errors import did_you_mean
 from afarm.storage.text import markup
@@ -47,7 +47,7 @@ class Commands(TyperGroup):
             from afarm.cli.stage_commands import add_method
 
             add_method(app, cmd_name, component)
-        self.commands.update(_build(app))
+        self.commands.update(build_commands(app))
         return self.commands.get(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -78,7 +78,7 @@ class Commands(TyperGroup):
     @cached_property
     def of_plugins(self) -> dict[str, Any]:
         """The commands that plugins bring, but what they add to afarm's own groups."""
-        return {name: command for name, command in _build(self.plugin_app).items() if name not in OWN}
+        return {name: command for name, command in build_commands(self.plugin_app).items() if name not in OWN}
 
     @cached_property
     def methods(self) -> dict[str, Component]:
@@ -100,9 +100,3 @@ class Commands(TyperGroup):
 
 def _warn(problem: str) -> None:
     err().print(f"[yellow]Warning:[/] {markup(problem)}", highlight=False, soft_wrap=True)
-
-
-def _build(app: typer.Typer) -> dict[str, Any]:
-    """Return an application's commands as Click has them, with their help pages."""
-    arrange(app)
-    return dict(typer.main.get_group(app).commands)

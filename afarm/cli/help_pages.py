@@ -12,6 +12,7 @@ from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.models import DefaultPlaceholder
 
 from afarm.cli.stray import refuse_stray
 from afarm.storage.text import visible
@@ -38,9 +39,16 @@ def arrange(app: typer.Typer) -> None:
     for command in app.registered_commands:
         command.cls = Page
     for group in app.registered_groups:
-        group.cls = GroupPage
         if group.typer_instance is not None:
+            own = group.typer_instance.info.cls
+            group.cls = GroupPage if isinstance(own, DefaultPlaceholder) else type(own.__name__, (own, GroupPage), {})
             arrange(group.typer_instance)
+
+
+def build_commands(app: typer.Typer) -> dict[str, Any]:
+    """Return an application's commands as Click has them, with these pages."""
+    arrange(app)
+    return dict(typer.main.get_group(app).commands)
 
 
 def write_panels(formatter: Any, panels: Mapping[str, list[tuple[str, str]]]) -> None:
@@ -55,8 +63,9 @@ class GroupPage(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         panels: dict[str, list[tuple[str, str]]] = {}
-        for name, command in self.commands.items():
-            if not command.hidden:
+        for name in self.list_commands(ctx):
+            command = self.get_command(ctx, name)
+            if command is not None and not command.hidden:
                 rows = panels.setdefault(getattr(command, "rich_help_panel", None) or "Commands", [])
                 rows.append((name, command.get_short_help_str(WIDEST)))
         write_panels(formatter, panels)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from afarm.cli.completion import complete_names, complete_recipes, complete_runs
 from afarm.cli.console import confirm, err, out, print_json
 from afarm.cli.farm_options import FarmOptions, with_options
+from afarm.cli.help_pages import build_commands
 from afarm.cli.launch import LOCAL
 from afarm.cli.launchers import LauncherName, build_launcher, launch_stages, preview_launch
 from afarm.cli.plans import show_plan, warn_of_budget
@@ -25,7 +26,7 @@ from afarm.cli.shared_options import (
     write_examples,
 )
 from afarm.cli.tables import print_table
-from afarm.storage.text import dollars, markup
+from afarm.storage.text import dollars, markup, without_passwords
 
 __all__ = [
     "DEFAULT_OUTPUT_DIR",
@@ -38,6 +39,7 @@ __all__ = [
     "LauncherName",
     "LedgerPlace",
     "OutputDir",
+    "build_commands",
     "build_launcher",
     "command_line",
     "complete_names",
@@ -57,5 +59,6 @@ __all__ = [
     "show_plan",
     "warn_of_budget",
     "with_options",
+    "without_passwords",
     "write_examples",
 ]

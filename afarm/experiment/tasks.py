@@ -52,6 +52,9 @@ TOLD_EVERY = 1.0
 PACKAGES = {"slurm": "afarm-slurm"}
 """The launchers that packages of their own bring."""
 
+OWN_STAGES = frozenset({"train", "outputs", "evaluate"})
+"""The kinds of stages that a run has for itself: runs of one seed share the others."""
+
 Systems = Sequence[tuple[str, Workspace]]
 """Systems, each with the workspace that it is evaluated in."""
 

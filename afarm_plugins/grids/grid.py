@@ -14,16 +14,22 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from afarm.core.errors import AfarmError, BudgetError, ConfigError, JudgeError
-from afarm.core.seeding import digest, uniform
-from afarm.experiment.dry_run import JudgeEstimate, PlannedStage, plan_run
-from afarm.experiment.judges import stored_answers
-from afarm.experiment.studies.progress import GridProgress
-from afarm.experiment.studies.study import Answers, Study, StudyRequest, StudyRun
-from afarm.experiment.tasks import Launched, Systems, identity, stages_of, task_graph
-from afarm.experiment.tuning import OWN_STAGES
-from afarm.experiment.workspace import Workspace
-from afarm.storage.runs import RunRecord
+from afarm import AfarmError, BudgetError, ConfigError, JudgeError, RunRecord, Study, StudyRequest, StudyRun, seeding
+from afarm.experiments import (
+    OWN_STAGES,
+    Answers,
+    GridProgress,
+    JudgeEstimate,
+    Launched,
+    PlannedStage,
+    Systems,
+    Workspace,
+    identity,
+    plan_run,
+    stages_of,
+    stored_answers,
+    task_graph,
+)
 
 D = TypeVar("D")
 
@@ -60,7 +66,7 @@ def checked_grid(study: Study, request: StudyRequest) -> list[StudyRun]:
 def study_directory(root: Path, name: str, runs: Sequence[StudyRun], *more: object) -> Path:
     """Return where findings are kept: one place for an equal grid. `more` also sets studies apart."""
     grid = [{**asdict(run), "place": {key: str(value) for key, value in run.place.items()}} for run in runs]
-    return root / "studies" / f"{name.replace('/', '_')}-{digest(grid, *more, length=6)}"
+    return root / "studies" / f"{name.replace('/', '_')}-{seeding.digest(grid, *more, length=6)}"
 
 
 def study_account(directory: Path) -> str:
@@ -168,7 +174,9 @@ def _by_place(runs: Sequence[StudyRun]) -> dict[tuple[str, tuple[str, ...]], Stu
 
 
 def _drawn(some: Sequence[D], most: int) -> list[D]:
-    return [some[place] for place in sorted(range(len(some)), key=lambda place: uniform("looked at", place))[:most]]
+    return [
+        some[place] for place in sorted(range(len(some)), key=lambda place: seeding.uniform("looked at", place))[:most]
+    ]
 
 
 def require_possible(runs: Sequence[StudyRun], open_with: OpenWith) -> None:

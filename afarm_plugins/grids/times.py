@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from afarm.experiment.dry_run import PlannedStage
-from afarm.experiment.studies.study import StudyRun
-from afarm.storage.artifacts import Artifact
-from afarm.storage.text import dollars
+from afarm import StudyRun
+from afarm.cli.options import dollars
+from afarm.experiments import PlannedStage
+from afarm.results import Artifact
 from afarm_plugins.grids.grid import OpenWith, weighted_stages
 
 Times = Mapping[str, float]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from afarm.bundles.archive import MANIFEST, is_inside, unpack_archive
 from afarm.core.errors import DataError
+from afarm_plugins.bundles.archive import MANIFEST, is_inside, unpack_archive
 
 
 def hostile(path: Path, name: str, data: bytes = b"x", mode: int = 0o644, **listed: object) -> Path:

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from afarm.core.errors import DataError, StoreError
-from afarm.storage.names import is_plain_path
+from afarm import DataError, StoreError
+from afarm.results import is_plain_path
 
 MANIFEST = "manifest.json"
 FORMAT = 1

@@ -15,8 +15,8 @@ from said import Afarm, Said
 from test_command_line import failed
 from test_study_calibrate import CALIBRATE, write_people
 
-from afarm.bundles.archive import MANIFEST, write_archive
 from afarm.report import study_files as pages
+from afarm_plugins.bundles.archive import MANIFEST, write_archive
 from afarm_plugins.studies import model_size
 
 SWEEP = ["study", "sweep", "--recipe", "light.yaml", "--method", "nudge", "--seeds", "1,2"]

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from afarm.core.plugins import discover
-from afarm.experiment.search_space import next_values, space_problems
+from afarm_plugins.tuning.search_space import next_values, space_problems
 
 SPACE = {"learning_rate": (1e-6, 1e-3), "epochs": [1, 2, 3], "steps": (1, 9)}
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from afarm.cli.memory_stages import GB, Choices, StageOnCard
-from afarm.core.config import TrainerConfig
+from afarm import TrainerConfig
+from afarm_plugins.memory.stages import GB, Choices, StageOnCard
 
 if TYPE_CHECKING:
-    from afarm.backend.memory import Held
-    from afarm.core.config import BackendConfig
+    from afarm import BackendConfig
+    from afarm.backend import Held
 
 WHOLE = {"sample": "the model is", "outputs": "the models are", "evaluate": "the reward model is"}
 """The stages that the first process runs alone, and what it then has on one card."""

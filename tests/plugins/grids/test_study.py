@@ -21,9 +21,9 @@ from terminal import run_in_terminal
 from test_command_line import failed
 
 from afarm import Bounded, StudyTable
-from afarm.cli import study
 from afarm.cli.tables import widths_of_words
 from afarm.core.judge import ChatRequest, Completion
+from afarm_plugins.grids import study
 
 SWEEP = ["study", "sweep", "--recipe", "light.yaml", "--method", "nudge", "--seeds", "1,2"]
 SKILLS = ["--values", "nudge.skill=0.1,0.5,0.9"]

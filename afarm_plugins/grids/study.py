@@ -10,6 +10,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from afarm import ConfigError, DataError, PluginError
 from afarm.cli.options import (
     FarmOptions,
     build_launcher,
@@ -17,6 +18,7 @@ from afarm.cli.options import (
     confirm,
     err,
     launch_stages,
+    markup,
     out,
     parse_seeds,
     preview_launch,
@@ -26,17 +28,14 @@ from afarm.cli.options import (
     show_plan,
     warn_of_budget,
 )
-from afarm.core.errors import ConfigError, DataError, PluginError, attributed_to
-from afarm.core.registry import Component
-from afarm.storage.text import markup, one_line
+from afarm.experiments import Component, attributed_to
+from afarm.report import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from afarm.experiment.studies.progress import GridProgress
-    from afarm.experiment.studies.study import Findings, Study, StudyRequest, StudyRun, StudyTable
-    from afarm.experiment.workspace import Workspace
-    from afarm.storage.runs import RunRecord
+    from afarm import Findings, RunRecord, Study, StudyRequest, StudyRun, StudyTable
+    from afarm.experiments import GridProgress, Workspace
 
 OWN_LABELS = "preferences="
 """The setting of a run that learns from preferences of its own."""
@@ -58,7 +57,7 @@ def conduct(
     is_shown: bool = True,
 ) -> tuple[GridProgress, Path] | None:
     """Run a study, and show its findings if `is_shown`. Returns runs and page; None for a dry run."""
-    from afarm.experiment.studies.study import DataStudy, JudgingStudy
+    from afarm import DataStudy, JudgingStudy
     from afarm_plugins.grids.grid import MANY, require_possible, study_account, study_directory
 
     started = time.time()
@@ -145,9 +144,9 @@ class AskedStudy:
 
     def look_at(self, run: StudyRun) -> Any:
         """Open a run's workspace for a look; a context manager."""
-        from afarm.experiment import preflight
+        from afarm.experiments import run_checks
 
-        return self.of(run).dry_run(preflight.run_checks())
+        return self.of(run).dry_run(run_checks())
 
 
 def _has_own_labels(run: StudyRun) -> bool:
@@ -160,10 +159,8 @@ def _resolved(
     """Build the study and its request. Raises `ConfigError` for settings that are wrong."""
     from pydantic import ValidationError
 
-    from afarm.experiment.recipe import read_recipe
-    from afarm.experiment.setting_errors import explain_validation_error
-    from afarm.experiment.settings import RunConfig
-    from afarm.experiment.studies.study import StudyRequest
+    from afarm import StudyRequest, explain_validation_error
+    from afarm.experiments import RunConfig, read_recipe
 
     recipe = read_recipe(options.recipe_or_default)
     given = {**recipe, **options.as_recipe()}
@@ -187,11 +184,8 @@ def _have_judged(asked: AskedStudy, account: str, dry_run: bool) -> tuple[dict[s
 
     Returns the settings that they were asked with, and the names of those that are formulas.
     """
-    from afarm.core.interfaces import AnnotateContext
-    from afarm.experiment import preflight
-    from afarm.experiment.dry_run import PlannedStage, estimates, reading_client
-    from afarm.experiment.run_record import formula_judges
-    from afarm.experiment.studies.study import JudgingStudy
+    from afarm import AnnotateContext, JudgingStudy
+    from afarm.experiments import PlannedStage, estimates, formula_judges, judging_checks, reading_client
 
     study, step = asked.study, f"study {asked.name}"
     assert isinstance(study, JudgingStudy)
@@ -204,9 +198,7 @@ def _have_judged(asked: AskedStudy, account: str, dry_run: bool) -> tuple[dict[s
         return [PlannedStage("judge", "labels", False, judges=estimates(client, [requests]))]
 
     with (
-        options.dry_run(preflight.judging_checks(), trains=False)
-        if dry_run
-        else options.judging_workspace() as workspace,
+        options.dry_run(judging_checks(), trains=False) if dry_run else options.judging_workspace() as workspace,
         workspace.judges.client.accounted_to(account),
     ):
         if dry_run:
@@ -220,7 +212,7 @@ def _have_judged(asked: AskedStudy, account: str, dry_run: bool) -> tuple[dict[s
 
 def _have_read(asked: AskedStudy) -> dict[str, Any]:
     """Have a study read the recipe's data set. Returns the settings of that."""
-    from afarm.experiment.studies.study import DataStudy
+    from afarm import DataStudy
 
     assert isinstance(asked.study, DataStudy)
     with (
@@ -265,8 +257,8 @@ def _prepared(asked: AskedStudy, runs: Sequence[StudyRun], account: str, launche
 
 def formats_in(text: str | None) -> list[str]:
     """Read the formats of plots. Raises `ConfigError` for others, `PluginError` without Matplotlib."""
-    from afarm.experiment.studies.record import PICTURES
-    from afarm.report.study_plots import can_draw
+    from afarm.experiments import PICTURES
+    from afarm.report import can_draw
 
     formats = list(dict.fromkeys(part.strip().lower() for part in text.split(","))) if text is not None else []
     if wrong := [form for form in formats if form not in PICTURES]:
@@ -287,11 +279,9 @@ def _run(
     simulated: Sequence[str],
 ) -> tuple[GridProgress, Findings, Path]:
     """Run the grid and write the findings as they come, so that a stopped study leaves some."""
-    from afarm.experiment.studies.progress import GridProgress
-    from afarm.experiment.studies.record import StudyRecord, write_study_record
-    from afarm.experiment.studies.study import Findings
-    from afarm.report.study_files import ShownStudy
-    from afarm.report.study_page import write_study
+    from afarm import Findings
+    from afarm.experiments import GridProgress, StudyRecord, write_study_record
+    from afarm.report import ShownStudy, write_study
     from afarm_plugins.grids.grid import run_grid
 
     command, told = command_line(), set[str]()
@@ -315,7 +305,7 @@ def _run(
             return progress, Findings(), page
 
     def open_with(run: StudyRun) -> Workspace:
-        from afarm.experiment.workspace import tell_once
+        from afarm.experiments import tell_once
 
         workspace = asked.of(run).farm().workspace
         workspace.on_stage = partial(tell_once, told, workspace.on_stage)
@@ -340,7 +330,7 @@ def _run(
 
 
 def _evaluate(run: StudyRun, workspace: Workspace) -> RunRecord:
-    from afarm.experiment.farm import Farm
+    from afarm import Farm
 
     return record_run(Farm.over(workspace), run.method, time.time())[0]
 
@@ -362,7 +352,7 @@ def _show(asked: AskedStudy, progress: GridProgress, findings: Findings, page: P
 
 
 def _show_table(console: Console, table: StudyTable) -> None:
-    from afarm.report.study_tables import short_text
+    from afarm.report import short_text
 
     forms = table.columns.values()
     rows = [[short_text(cell, form) for cell, form in zip(row, forms, strict=True)] for row in table.rows]

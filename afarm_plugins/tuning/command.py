@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from afarm import ConfigError, DataError, write_whole
 from afarm.cli.options import (
     LOCAL,
     DryRun,
@@ -25,6 +26,7 @@ from afarm.cli.options import (
     command_line,
     err,
     launch_stages,
+    markup,
     out,
     parse_seeds,
     preview_launch,
@@ -33,17 +35,15 @@ from afarm.cli.options import (
     show_plan,
     warn_of_budget,
     with_options,
+    without_passwords,
     write_examples,
 )
-from afarm.core.errors import ConfigError, DataError
-from afarm.evaluation.metrics import WIN_RATE
-from afarm.storage.disk import write_whole
-from afarm.storage.text import markdown, markup, one_line, without_passwords
+from afarm.report import markdown, one_line
 
 if TYPE_CHECKING:
-    from afarm.experiment.search_space import SearchSpace
-    from afarm.experiment.tuning import Limits, Trial, Tuning
-    from afarm.experiment.workspace import Workspace
+    from afarm.experiments import Workspace
+    from afarm_plugins.tuning.search_space import SearchSpace
+    from afarm_plugins.tuning.tuning import Limits, Trial, Tuning
 
 ALL = "all"
 COLUMNS = ("method", "number", "seeds", "win_rate", "standard_error", "excess", "seconds", "error", "values", "figures")
@@ -101,7 +101,7 @@ def tune(
     seeds: Seeds = "1001,1002,1003",
     finalists: Finalists = 4,
     space: Space = None,
-    by: By = WIN_RATE,
+    by: By = "win_rate",
     max_kl: MaxKL = None,
     max_length_ratio: MaxLengthRatio = None,
     launcher: LauncherName = LOCAL,
@@ -110,9 +110,9 @@ def tune(
     dry_run: DryRun = False,
 ) -> None:
     """Choose the settings of methods by trials on the validation split, as many for each."""
-    from afarm.experiment.search_space import require_optuna
-    from afarm.experiment.tuning import Search, count_trials, method_identities, plan_search, tuning_directory
-    from afarm.experiment.workspace import tell_once
+    from afarm.experiments import tell_once
+    from afarm_plugins.tuning.search_space import require_optuna
+    from afarm_plugins.tuning.tuning import Search, count_trials, method_identities, plan_search, tuning_directory
 
     require_optuna()  # before the first trial, which needs none
     given = options.as_recipe()
@@ -201,7 +201,7 @@ def _where(options: FarmOptions) -> str:
 
 def _limits(kl: float | None, length_ratio: float | None) -> Limits:
     """Return the limits. Raises `ConfigError` for one that nothing can keep, or that bounds nothing."""
-    from afarm.experiment.tuning import Limits
+    from afarm_plugins.tuning.tuning import Limits
 
     given = {"--max-kl": kl, "--max-length-ratio": length_ratio}
     if wrong := [f"{name} {value:g}: a number above 0" for name, value in given.items() if not _bounds(value)]:
@@ -219,10 +219,9 @@ def _spaces(methods: str, given: Sequence[str], limits: Limits) -> tuple[dict[st
     Raises `ConfigError` for every unknown method, one with nothing to search or without a figure for a limit, and a
     space that its settings refuse.
     """
-    from afarm.core.interfaces import Method
-    from afarm.core.plugins import discover
-    from afarm.experiment.method_comparison import named_methods
-    from afarm.experiment.search_space import parse_space, space_problems
+    from afarm import Method
+    from afarm.experiments import discover, named_methods
+    from afarm_plugins.tuning.search_space import parse_space, space_problems
 
     registry = discover(check_configs=False).registry
     own: dict[str, dict[str, Any]] = {}
@@ -265,7 +264,7 @@ def _require_comparable(workspace: Workspace, by: str) -> None:
 
     Raises `PluginError` for an unknown evaluator.
     """
-    from afarm.experiment.method_comparison import require_win_rate
+    from afarm.experiments import require_win_rate
 
     needs = workspace.components.evaluator(by).needs
     if "judgements" not in needs:
@@ -292,14 +291,14 @@ def _show_plan(
     launcher: str,
 ) -> None:
     """Show what the first trial of the first method would do, and how many there would be."""
-    from afarm.experiment import preflight
-    from afarm.experiment.tuning import count_trainings, plan_search, tuning_account, tuning_directory
+    from afarm.experiments import run_checks
+    from afarm_plugins.tuning.tuning import count_trainings, plan_search, tuning_account, tuning_directory
 
     first, *others = spaces
     for name in others:
-        with replace(options, method=name, seed=seeds[0]).dry_run(preflight.run_checks()):
+        with replace(options, method=name, seed=seeds[0]).dry_run(run_checks()):
             pass
-    with replace(options, method=first, seed=seeds[0]).dry_run(preflight.run_checks()) as workspace:
+    with replace(options, method=first, seed=seeds[0]).dry_run(run_checks()) as workspace:
         _require_comparable(workspace, by)
         account = tuning_account(tuning_directory(workspace, seeds[0], limits, by))
         asked = preview_launch(launcher, [(first, workspace)], account)
@@ -359,7 +358,7 @@ def _win_rate(trial: Trial) -> str:
 
 def _by(evaluator: str) -> str:
     """Name the evaluator after "win rate", unless it is the usual one."""
-    return "" if evaluator == WIN_RATE else f" by {evaluator}"
+    return "" if evaluator == "win_rate" else f" by {evaluator}"
 
 
 def _values(trial: Trial) -> str:

@@ -8,16 +8,9 @@ from typing import Any
 
 import yaml
 
-from afarm.core.errors import JudgeError
-from afarm.core.interfaces import AnnotateContext
-from afarm.core.judge import ChatRequest, Completion, Judgement, JudgementKey
-from afarm.experiment.opening import open_workspace
-from afarm.experiment.run_record import formula_judges
-from afarm.experiment.studies.record import StudyRecord
-from afarm.experiment.studies.study import JudgingStudy
-from afarm.experiment.workspace import Workspace
-from afarm.judging.client import JudgeClient
-from afarm.judging.ledger import Ledger
+from afarm import AnnotateContext, ChatRequest, Completion, JudgeError, Judgement, JudgementKey, JudgingStudy
+from afarm.experiments import JudgeClient, StudyRecord, Workspace, formula_judges, open_workspace
+from afarm.results import Ledger
 
 SETTINGS_OF_NO_RESULT = ("budget", "price", "prices", "batch_api")
 

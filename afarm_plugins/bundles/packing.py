@@ -10,17 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from afarm.bundles.ledger_slice import slice_of
-from afarm.bundles.stored_answers import judge_again
-from afarm.core.errors import DataError
-from afarm.core.plugins import discover
-from afarm.experiment.studies.record import STUDY, read_study_record
-from afarm.experiment.studies.study import JudgingStudy
-from afarm.judging.ledger import Ledger
-from afarm.storage.contents import META
-from afarm.storage.rows import read_rows
-from afarm.storage.runs import METRICS, OUTPUTS, RECORD, RunRecord, read_run
-from afarm.storage.text import holds_key
+from afarm import DataError, JudgingStudy, RunRecord, read_rows, read_run
+from afarm.experiments import STUDY, discover, read_study_record
+from afarm.results import META, METRICS, OUTPUTS, RECORD, Ledger, holds_key
+from afarm_plugins.bundles.ledger_slice import slice_of
+from afarm_plugins.bundles.stored_answers import judge_again
 
 KINDS = ("outputs", "answers", "annotate", "preferences", "evaluate")
 """The artifacts that hold texts and figures; the others hold weights."""

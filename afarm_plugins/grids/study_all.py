@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from afarm.cli.options import LOCAL, DryRun, FarmOptions, LauncherName, confirm, err, out, print_json
-from afarm.cli.study import AskedStudy, asked_study, conduct, formats_in
-from afarm.cli.study_options import Formats, Seeds, Yes
-from afarm.core.errors import AfarmError, ConfigError
-from afarm.storage.text import markdown, markup
+from afarm import AfarmError, ConfigError
+from afarm.cli.options import LOCAL, DryRun, FarmOptions, LauncherName, confirm, err, markup, out, print_json
+from afarm.report import markdown
+from afarm_plugins.grids.options import Formats, Seeds, Yes
+from afarm_plugins.grids.study import AskedStudy, asked_study, conduct, formats_in
 
 if TYPE_CHECKING:
-    from afarm.core.registry import Component
-    from afarm.experiment.studies.study import StudyRun
+    from afarm import StudyRun
+    from afarm.experiments import Component
     from afarm_plugins.grids.times import MissingStages
 
 Full = Annotated[bool, typer.Option("--full", help="Each study's whole grid, not a small one.")]
@@ -101,7 +101,7 @@ def study_all(
 
 def _chosen(only: str | None) -> dict[str, Component]:
     """Return the studies by their names. Raises `ConfigError` for a name that is none."""
-    from afarm.core.plugins import discover
+    from afarm.experiments import discover
 
     registry = discover(check_configs=False).registry
     known = {registry.names_of(c)[-1]: c for c in registry if c.kind == "studies"}
@@ -117,8 +117,8 @@ def _own(component: Component, full: bool) -> Mapping[str, Any]:
 
 def write_index(directory: Path, found: list[StudyOutcome]) -> Path:
     """Write the index of studies as Markdown and HTML, with a link to each page. Returns the HTML's path."""
-    from afarm.report.page_shell import render_page
-    from afarm.storage.disk import write_whole
+    from afarm import write_whole
+    from afarm.report import render_page
 
     lines = ["# Studies", "", "| study | question | runs | minutes | end |", "|---|---|---:|---:|---|"]
     rows = []
@@ -160,7 +160,7 @@ def _show_plan(
     asked: Mapping[str, tuple[AskedStudy, list[StudyRun]] | str], runs: int, options: FarmOptions, dry_run: bool
 ) -> None:
     """Show the runs, minutes and dollars of each study; what several share is the first one's."""
-    from afarm.storage.artifacts import Store
+    from afarm.results import Store
     from afarm_plugins.grids.times import added_up, price_words, seconds_by_label
 
     known = seconds_by_label(Store(options.output_dir).all()) if options.output_dir.is_dir() else {}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from afarm import DataError, did_you_mean
 from afarm.cli.options import (
     DEFAULT_OUTPUT_DIR,
     Json,
@@ -17,16 +18,15 @@ from afarm.cli.options import (
     OutputDir,
     complete_runs,
     err,
+    markup,
     out,
     print_json,
     write_examples,
 )
-from afarm.core.errors import DataError, did_you_mean
-from afarm.storage.text import markup
 
 if TYPE_CHECKING:
-    from afarm.bundles.packing import Contents
-    from afarm.bundles.replay import Replayed
+    from afarm_plugins.bundles.packing import Contents
+    from afarm_plugins.bundles.replay import Replayed
 
 ENDING = ".afarm.zip"
 
@@ -53,8 +53,8 @@ def bundle(
     as_json: Json = False,
 ) -> None:
     """Pack a run or a study with its outputs, labels and answers, to be replayed without a key."""
-    from afarm.bundles.archive import write_archive
-    from afarm.bundles.packing import require_no_secret
+    from afarm_plugins.bundles.archive import write_archive
+    from afarm_plugins.bundles.packing import require_no_secret
 
     contents = _contents(name, output_dir, ledger)
     secrets = [value for variable, value in os.environ.items() if any(part in variable.upper() for part in SECRET)]
@@ -96,12 +96,10 @@ def replay(
 
 
 def _contents(name: str, output_dir: Path, ledger: Any) -> Contents:
-    from afarm.bundles.packing import pack_run, pack_study
-    from afarm.experiment.studies.record import STUDY
-    from afarm.judging.database import is_there
-    from afarm.judging.ledger import Ledger
-    from afarm.storage.artifacts import Store
-    from afarm.storage.runs import RECORD, read_run, run_directories
+    from afarm import read_run, run_directories
+    from afarm.experiments import STUDY
+    from afarm.results import RECORD, Ledger, Store, is_there
+    from afarm_plugins.bundles.packing import pack_run, pack_study
 
     place = ledger or Store(output_dir).ledger_path
     places = [Path(name), output_dir / "runs" / name, output_dir / "studies" / name]
@@ -118,8 +116,8 @@ def _contents(name: str, output_dir: Path, ledger: Any) -> Contents:
 
 
 def _replayed(file: Path, into: Path | None) -> list[Replayed]:
-    from afarm.bundles.archive import unpack_archive
-    from afarm.bundles.replay import make_again
+    from afarm_plugins.bundles.archive import unpack_archive
+    from afarm_plugins.bundles.replay import make_again
 
     with tempfile.TemporaryDirectory(prefix="afarm-replay-") as scratch:
         unpacked = Path(scratch) / "bundle"

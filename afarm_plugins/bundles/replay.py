@@ -11,24 +11,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from afarm.bundles.ledger_slice import restore_slice
-from afarm.bundles.packing import ANSWERS, INPUTS, JUDGEMENTS, LABELS, MADE_AGAIN, PAGE
-from afarm.bundles.stored_answers import StoredAnswersClient, judge_again, open_recorded
-from afarm.core.errors import AfarmError, DataError, attributed_to
-from afarm.core.interfaces import AnnotateContext, EvaluationInputs
-from afarm.core.plugins import discover
-from afarm.core.records import Output
-from afarm.experiment.studies.progress import GridProgress
-from afarm.experiment.studies.record import STUDY, read_study_record
-from afarm.experiment.studies.study import DataStudy, JudgingStudy
-from afarm.experiment.workspace import Workspace
-from afarm.judging.labelling import annotate_in_chunks
-from afarm.judging.ledger import Ledger
-from afarm.report import build
-from afarm.report.study_files import ShownStudy
-from afarm.report.study_page import write_study
-from afarm.storage.rows import read_outputs, read_preferences, read_rows, write_rows
-from afarm.storage.runs import RunRecord, read_run, run_directories
+from afarm import (
+    AfarmError,
+    AnnotateContext,
+    DataError,
+    DataStudy,
+    EvaluationInputs,
+    JudgingStudy,
+    Output,
+    RunRecord,
+    read_outputs,
+    read_rows,
+    read_run,
+    run_directories,
+    write_rows,
+)
+from afarm.experiments import STUDY, GridProgress, Workspace, attributed_to, discover, read_study_record
+from afarm.judging import annotate_in_chunks
+from afarm.report import ShownStudy, build, write_study
+from afarm.results import Ledger, read_preferences
+from afarm_plugins.bundles.ledger_slice import restore_slice
+from afarm_plugins.bundles.packing import ANSWERS, INPUTS, JUDGEMENTS, LABELS, MADE_AGAIN, PAGE
+from afarm_plugins.bundles.stored_answers import StoredAnswersClient, judge_again, open_recorded
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
-from afarm.cli.memory_advice import changes_that_help
-from afarm.cli.memory_stages import GB, Choices
 from afarm.cli.options import (
     DEFAULT_RECIPE,
     RECIPE_HELP,
     Json,
     complete_names,
     complete_recipes,
+    markup,
     out,
     print_json,
     write_examples,
@@ -52,8 +50,10 @@ def memory(
 
     With `--offload` also what each process has on the host. Exits with 1 if a stage does not fit.
     """
-    from afarm.backend.memory import PARTS
-    from afarm.core.plugins import discover
+    from afarm.backend import PARTS
+    from afarm.experiments import discover
+    from afarm_plugins.memory.advice import changes_that_help
+    from afarm_plugins.memory.stages import GB, Choices
 
     given: list[Any] = [{name: value for name, value in (("method", method), ("model", model)) if value}]
     choices = Choices(recipe, (*given, *(settings or [])), gpus, discover(), offload)
@@ -85,11 +85,13 @@ def memory(
 
 
 def _print_table(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
+    from afarm_plugins.memory.stages import GB
+
     wide = max(len(f"{row['stage']} ({row['moment']})") for row in rows)
     out().print(" " * wide + "".join(f"{name:>12}" for name in names), highlight=False, soft_wrap=True)
     for row in rows:
         figures = "".join(f"{row[name] / GB:12.1f}" for name in names)
-        verdict = "" if row["fits"] else f"  [red]does not fit[/]: {escape(row['change'])}"
+        verdict = "" if row["fits"] else f"  [red]does not fit[/]: {markup(row['change'])}"
         out().print(
             f"{row['stage']} ({row['moment']})".ljust(wide) + figures + verdict, highlight=False, soft_wrap=True
         )

@@ -22,7 +22,7 @@ from afarm import Evaluation, EvaluationInputs
 from afarm.core.errors import TrainingError
 from afarm.core.judge import Price
 from afarm.experiment.plugin_code import files_digest
-from afarm.experiment.tuning import Trial, Tuning
+from afarm_plugins.tuning.tuning import Trial, Tuning
 
 TUNE = ["tune", "--recipe", "light.yaml", "--methods", "nudge", "--seeds", "1001"]
 SKILLS = ["--space", "nudge.skill=0.05:0.9"]

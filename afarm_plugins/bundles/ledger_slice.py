@@ -6,9 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
-from afarm.judging.database import Transaction
-from afarm.judging.ledger import Ledger, query_chunks
-from afarm.judging.ledger_schema import column_names
+from afarm.results import Ledger, Transaction, column_names, query_chunks
 
 ANSWERS, JUDGEMENTS = column_names("completions"), column_names("judgements")
 

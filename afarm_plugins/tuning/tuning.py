@@ -24,20 +24,35 @@ from typing import Any, NamedTuple
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from afarm.core.errors import AfarmError, BudgetError, ConfigError, DataError, JudgeError, StoreError, TrainingError
-from afarm.core.records import Row
-from afarm.core.seeding import digest
-from afarm.evaluation.metrics import WIN_RATE, MainMetric, main_metric, warnings
-from afarm.experiment.dry_run import PlannedStage, plan_run
-from afarm.experiment.farm import Farm
-from afarm.experiment.recipe import BASED_ON, merge
-from afarm.experiment.run_record import final_kl, headline
-from afarm.experiment.search_space import WORST, SearchSpace, count_configurations, next_values
-from afarm.experiment.tasks import Launched, Systems
-from afarm.experiment.workspace import Workspace
-from afarm.storage.disk import write_whole
-from afarm.storage.json_text import NOT_FINITE
-from afarm.storage.rows import read_rows, write_rows
+from afarm import (
+    AfarmError,
+    BudgetError,
+    ConfigError,
+    DataError,
+    Farm,
+    JudgeError,
+    Row,
+    StoreError,
+    TrainingError,
+    read_rows,
+    seeding,
+    write_rows,
+    write_whole,
+)
+from afarm.experiments import (
+    BASED_ON,
+    OWN_STAGES,
+    Launched,
+    PlannedStage,
+    Systems,
+    Workspace,
+    final_kl,
+    headline,
+    merge,
+    plan_run,
+)
+from afarm.results import NOT_FINITE, WIN_RATE, MainMetric, main_metric, warnings
+from afarm_plugins.tuning.search_space import WORST, SearchSpace, count_configurations, next_values
 
 OpenWith = Callable[[str, int, Mapping[str, Any]], Workspace]
 """Opens the workspace of a method and a seed under further settings."""
@@ -45,10 +60,6 @@ OpenWith = Callable[[str, int, Mapping[str, Any]], Workspace]
 
 Prepare = Callable[[Systems, str], Launched | None]
 """Has a launcher make what is missing of several systems, paid from an account."""
-
-
-OWN_STAGES = frozenset({"train", "outputs", "evaluate"})
-"""The kinds of stages that each trial makes for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +165,7 @@ class Tuning:
         these are no more instructions than trials. Two trainings with the same settings differ besides, so a small one
         does not prove that settings do.
         """
-        from afarm.evaluation.statistics.equal_means import equal_means
+        from afarm import equal_means
 
         values = [trial.by_instruction for trial in self.trials[method] if trial.win_rate is not None]
         shared = [name for name in values[0] if all(name in others for others in values)] if values else []
@@ -278,7 +289,7 @@ class Search:
         finalists = sorted({trial.number for trial in best} | {0})
         if len(self.seeds) == 1 or not best:
             return
-        path = self._path(method, digest(list(self.seeds), length=6))
+        path = self._path(method, seeding.digest(list(self.seeds), length=6))
         done = {trial.number: trial for trial in self._read(path, method)}
         if missing := [trials[number].values for number in finalists if number not in done]:
             self._prepare_all([(method, values, seed) for values in missing for seed in self.seeds])
@@ -304,7 +315,7 @@ class Search:
 
     def _path(self, method: str, finals: str = "") -> Path:
         kinds = {name: [type(values).__name__, values] for name, values in self.spaces[method].items()}  # JSON: arrays
-        name = f"{method.replace('/', '_')}-{digest(kinds, self.identities[method], length=6)}"
+        name = f"{method.replace('/', '_')}-{seeding.digest(kinds, self.identities[method], length=6)}"
         return self.directory / (f"finals-{name}-{finals}.jsonl" if finals else f"{name}.jsonl")
 
     def _read(self, path: Path, method: str) -> list[Trial]:
@@ -371,10 +382,10 @@ class Search:
 
     def _over_seeds(self, found: Sequence[Measurement]) -> dict[str, Any]:
         """Return the fields of a trial: means over seeds, with the error of the mean if there are several."""
-        from afarm.evaluation.statistics.intervals import mean
+        from afarm import mean_interval
 
         rates, each = [made.win_rate for made in found], [made.figures for made in found]
-        over = mean([rate.value for rate in rates])
+        over = mean_interval([rate.value for rate in rates])
         figures = {name: sum(f[name] for f in each) / len(each) for name in each[0] if all(name in f for f in each)}
         reference = figures.pop("length_reference", None)
         ratio = {"length_ratio": figures["length"] / reference} if reference and "length" in figures else {}
@@ -460,5 +471,5 @@ def tuning_directory(workspace: Workspace, seed: int, limits: Limits, by: str = 
     """
     settings = workspace.settings
     chosen_by = [] if by == WIN_RATE else [by, workspace.components.evaluator_identity(by)]
-    name = digest(workspace.run_name("tune"), [seed], asdict(limits), *chosen_by, length=6)
+    name = seeding.digest(workspace.run_name("tune"), [seed], asdict(limits), *chosen_by, length=6)
     return workspace.store.root / "tunings" / f"{Path(settings.recipe).stem}-{name}"

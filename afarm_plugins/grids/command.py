@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from afarm.cli.options import LOCAL, DryRun, FarmOptions, LauncherName, err, with_options, write_examples
-from afarm.cli.study import conduct
-from afarm.cli.study_all import study_all
-from afarm.cli.study_options import WITHOUT, Formats, Seeds, Yes
-from afarm.core.errors import PluginError
-from afarm.core.registry import Component
-from afarm.storage.text import markup
+from afarm import PluginError
+from afarm.cli.options import (
+    LOCAL,
+    DryRun,
+    FarmOptions,
+    LauncherName,
+    build_commands,
+    err,
+    markup,
+    with_options,
+    write_examples,
+)
+from afarm.experiments import Component
+from afarm_plugins.grids.options import WITHOUT, Formats, Seeds, Yes
+from afarm_plugins.grids.study import conduct
+from afarm_plugins.grids.study_all import study_all
 
 ABOUT = "Make a grid of runs for a question, and tables and plots of the answer."
 
@@ -40,23 +51,37 @@ EXAMPLES = {
 
 
 def add_to(app: typer.Typer) -> None:
-    from afarm.core.plugins import discover
+    app.add_typer(typer.Typer(help=ABOUT, no_args_is_help=True, cls=StudyCommands), name="study")
 
-    group = typer.Typer(help=ABOUT, no_args_is_help=True)
-    registry = discover(check_configs=False).registry
-    for component in registry:
-        if component.kind == "studies":
-            name = registry.names_of(component)[-1]
-            examples = write_examples(f"study {name}", *EXAMPLES.get(name, ("--dry-run",)))
-            try:
-                about = _sentence(component.summary)
-                group.command(name, help=about, epilog=examples)(_command(component, name))
-            except PluginError as error:
-                err().print(f"[yellow]Left out:[/] {markup(str(error))}", highlight=False, soft_wrap=True)
-    about = "Every study in turn, small grids over shared artifacts, and an index of their pages."
-    examples = write_examples("study all", *EXAMPLES["all"])
-    group.command("all", help=about, epilog=examples)(with_options(study_all, without=WITHOUT))
-    app.add_typer(group, name="study")
+
+class StudyCommands(TyperGroup):
+    """A command for each study that plugins register, and one for all; they are looked up when one is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self._studies)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return self._studies.get(cmd_name)
+
+    @cached_property
+    def _studies(self) -> dict[str, Any]:
+        from afarm.experiments import discover
+
+        app = typer.Typer(rich_markup_mode=None)
+        registry = discover(check_configs=False).registry
+        for component in registry:
+            if component.kind == "studies":
+                name = registry.names_of(component)[-1]
+                examples = write_examples(f"study {name}", *EXAMPLES.get(name, ("--dry-run",)))
+                try:
+                    about = _sentence(component.summary)
+                    app.command(name, help=about, epilog=examples)(_command(component, name))
+                except PluginError as error:
+                    err().print(f"[yellow]Left out:[/] {markup(str(error))}", highlight=False, soft_wrap=True)
+        about = "Every study in turn, small grids over shared artifacts, and an index of their pages."
+        examples = write_examples("study all", *EXAMPLES["all"])
+        app.command("all", help=about, epilog=examples)(with_options(study_all, without=WITHOUT))
+        return build_commands(app)
 
 
 def _sentence(summary: str) -> str:

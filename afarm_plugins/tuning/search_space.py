@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from pydantic import ValidationError
 
-from afarm.core.config import Config
-from afarm.core.errors import ConfigError, PluginError, did_you_mean
-from afarm.core.registry import Component
-from afarm.core.seeding import choice, integer
+from afarm import Config, ConfigError, PluginError, did_you_mean, seeding
+from afarm.experiments import Component
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -147,7 +145,7 @@ def next_values(
     """
     before = [dict(values) for values, _ in tried]
     for attempt in range(ATTEMPTS):
-        values = _suggestion(space, tried, integer(seed, "tune", method, len(tried)) + attempt)
+        values = _suggestion(space, tried, seeding.integer(seed, "tune", method, len(tried)) + attempt)
         if values not in before:
             return values
     if count_configurations(space) is None:
@@ -155,7 +153,7 @@ def next_values(
     columns = [_choices(choices) or () for choices in space.values()]
     every = (dict(zip(space, row, strict=True)) for row in itertools.product(*columns))
     left = list(itertools.islice((values for values in every if values not in before), FEW_LEFT))
-    return choice(left, seed, "tune", method, len(tried)) if left else None
+    return seeding.choice(left, seed, "tune", method, len(tried)) if left else None
 
 
 def require_optuna() -> None:

@@ -7,13 +7,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from afarm.core.errors import AfarmError, ConfigError
+from afarm import AfarmError, ConfigError
 
 if TYPE_CHECKING:
-    from afarm.backend.memory import Held, Workload
-    from afarm.core.plugins import Plugins
-    from afarm.core.registry import Component
-    from afarm.experiment.recipe import Settings
+    from afarm.backend import Held, Workload
+    from afarm.experiments import Component, Plugins, Settings
 
 GB = 10**9
 
@@ -48,7 +46,7 @@ class Choices:
 
     def settled(self) -> Settings:
         """Return the settings. Raises `AfarmError` with what a run would refuse before it starts."""
-        from afarm.experiment.recipe import resolve
+        from afarm.experiments import resolve
 
         resolved = resolve(self.recipe, self.overrides, self.plugins)
         _require_startable(resolved, self.gpus, self.plugins, self.offload)
@@ -59,8 +57,7 @@ class Choices:
 
         Raises as `settled` does, and `ModelError` if the model's config cannot be read.
         """
-        from afarm.backend.memory import Workload
-        from afarm.backend.model_configs import read_model_config
+        from afarm.backend import Workload, read_model_config
 
         resolved = self.settled()
         model = resolved.run.model
@@ -85,10 +82,7 @@ class Choices:
 
 def _require_startable(resolved: Settings, gpus: int, plugins: Plugins, offload: bool) -> None:
     """Raise `ConfigError` for what a run in so many processes refuses before it starts."""
-    from afarm.experiment.components import Components
-    from afarm.experiment.preflight import failures
-    from afarm.experiment.process_info import ProcessInfo
-    from afarm.experiment.training_stages import require_method
+    from afarm.experiments import Components, ProcessInfo, failures, require_method
 
     if offload and gpus == 1:
         raise ConfigError(["--offload is of shards, and one process has none: add --gpus 2, or more"])
@@ -107,7 +101,7 @@ def _require_startable(resolved: Settings, gpus: int, plugins: Plugins, offload:
 
 def _stages(resolved: Settings, workload: Workload, component: Any) -> Iterator[StageOnCard]:
     """Yield each stage that puts a model on a card."""
-    from afarm.core.config import OnPolicyConfig, TrainerConfig
+    from afarm import OnPolicyConfig, TrainerConfig
 
     run, method = resolved.run, component("methods", resolved.run.method)
     served = _served(resolved, component)
@@ -138,7 +132,7 @@ def _stages(resolved: Settings, workload: Workload, component: Any) -> Iterator[
 
 def _method(config: Any, workload: Workload, prompt: int, is_fitted: bool, served: bool) -> list[Held]:
     """List the moments of training the method."""
-    from afarm.core.config import OnPolicyConfig
+    from afarm import OnPolicyConfig
 
     if isinstance(config, OnPolicyConfig):
         return workload.on_policy(config, served=served)

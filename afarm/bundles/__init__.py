@@ -1,1 +1,0 @@
-"""Bundles: a run or a study in one file, with all that its tables are made from."""

@@ -1,0 +1,13 @@
+"""Memory: `afarm memory`, what each stage of a run holds on a GPU, and what to change if it does not fit."""
+
+from typing import Any
+
+from afarm import hookimpl
+
+
+@hookimpl
+def register_commands(app: Any) -> None:
+    """Add `afarm memory`."""
+    from afarm_plugins.memory.command import add_to
+
+    add_to(app)
