@@ -5,8 +5,8 @@ with one thread and seed 42: every method, `annotate`, `evaluate`, `judge fit`, 
 Then HEAD's PPO is killed after its first checkpoint and goes on, and HEAD opens a copy of BASE's store: its models must
 load, and no answer may be bought again. The table says `same` or `DIFFERS` for each kind of result.
 
-Times, artifact keys, names that hold a digest of code, and versions are not compared: see `IGNORED` and `CODE`.
-This file imports nothing of afarm, since what it guards may be what changed.
+Times, artifact keys, versions and digests of code are not compared: see `IGNORED` and `KEYS`. This file imports nothing
+of afarm, since what it guards may be what changed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -28,9 +27,9 @@ import threading
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -39,115 +38,78 @@ from typing import Any
 METHODS = ["sft", "feedme", "reward_conditioning", "dpo", "best_of_n", "expert_iteration", "ppo", "quark"]
 QUICK_METHODS = ["sft", "dpo", "ppo"]
 
-SIZES = {
-    "rows": "{sft: 512, preference: 256, unlabeled: 256, validation: 32, evaluation: 96}",
-    "best_of_n.n": "4",
-    **{f"{method}.rollout_batch_size": "64" for method in ("ppo", "quark")},
-    **{f"{method}.mini_batch_size": "32" for method in ("ppo", "quark")},
-    **{f"{method}.save_steps": "2" for method in ("ppo", "quark")},
-    "ppo.total_steps": "8",
-    "quark.total_steps": "4",
-}
-TOY = ["--recipe=toy", "--seed=42", "--json", *(f"--set={name}={size}" for name, size in SIZES.items())]
+ROWS = "{sft: 512, preference: 256, unlabeled: 256, validation: 32, evaluation: 96}"
+ON_POLICY = "rollout_batch_size=64", "mini_batch_size=32", "save_steps=2"
+SIZES = [f"rows={ROWS}", "best_of_n.n=4", "ppo.total_steps=8", "quark.total_steps=4"]
+SIZES += [f"{method}.{size}" for method in ("ppo", "quark") for size in ON_POLICY]
+TOY = ["--recipe=toy", "--seed=42", "--json", *(f"--set={size}" for size in SIZES)]
 STORE = ["--output-dir", "store"]
+
 PRICE = "1000000/2000000"
 """Dollars per million tokens of the fake judge: sums of whole dollars are the same in any order."""
 
 IGNORED = {
-    *("created", "finished", "seconds", "memory", "this_time"),  # times, and what was reused
-    *("key", "name", "command", "artifact", "report", "completion"),  # keys, and names that hold one
-    *("afarm_version", "version", "versions", "source"),  # versions and digests of code
+    *("created", "finished", "seconds", "memory", "this_time"),  # times, and what was bought in one go
+    *("key", "completion"),  # keys of artifacts and answers
+    *("afarm_version", "version", "versions"),
 }
 """Fields that no comparison reads, in whatever file they stand."""
 
-CODE = re.compile(r"(?<=@)[0-9a-f]{12}\b")
-"""The digest of code in the identity of a judge that runs on this machine."""
+KEYS = re.compile(r"(?<=@)[0-9a-f]{12}\b|(?<=-seed42-)[0-9a-f]{6}\b|\b[0-9a-f]{16}\b")
+"""Within texts: digests of code in judges' identities, digests in runs' names, and keys of artifacts."""
 
-METADATA_FIELDS = ("stage", "label", "spend", "summary")
+META = "artifact.json"
+METADATA_FIELDS = "stage", "label", "spend", "summary"
 """What is compared of `artifact.json`; the rest is keys, times, sizes and versions."""
 
 Results = dict[str, Any]
 """Results by kind, such as "artifacts train"; values are what JSON can hold."""
 
 
-# --- The two trees -----------------------------------------------------------------------------------------------
+# --- The two trees ---------------------------------------------------------------------------------------------------
 
 
-@dataclass
+@dataclass(frozen=True)
 class Tree:
-    """A version of afarm: how to run it, and the folder in which it works."""
+    """A version of afarm, and the folder in which it works. `name` is also its API key, by which requests are counted.
+
+    `metadata` is a folder with the entry points of this version.
+    """
 
     name: str
     source: Path
+    metadata: Path
     work: Path
     python: str
 
     def environment(self) -> dict[str, str]:
-        """Return the environment in which Python finds this tree's modules and entry points before the installed."""
+        """Return the environment in which Python finds this version before the installed one."""
         threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-        path = os.pathsep.join(map(str, (self.metadata, self.source)))
-        tokens = {"OPENAI_COMPATIBLE_API_KEY": self.name}  # by which the fake server counts apart
         offline = {"HF_HUB_OFFLINE": "1", "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
-        return os.environ | threads | tokens | offline | {"PYTHONPATH": path, "COLUMNS": "120"}
+        own = {"PYTHONPATH": f"{self.metadata}{os.pathsep}{self.source}", "OPENAI_COMPATIBLE_API_KEY": self.name}
+        return os.environ | threads | offline | own | {"COLUMNS": "120"}
 
-    @property
-    def metadata(self) -> Path:
-        return self.work.with_name(f"{self.work.name}-metadata")
-
-    def prepare(self) -> None:
-        """Write the metadata from which entry points are read, and prove that this tree is what runs."""
-        project = tomllib.loads((self.source / "pyproject.toml").read_text())["project"]
-        version = project.get("version", "0")
-        folder = self.metadata / f"afarm-{version}.dist-info"
-        folder.mkdir(parents=True)
-        self.work.mkdir(parents=True, exist_ok=True)
-        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: afarm\nVersion: {version}\n")
-        (folder / "top_level.txt").write_text("afarm\nafarm_plugins\n")
-        points = [f"{name} = {value}" for name, value in project["entry-points"]["afarm"].items()]
-        (folder / "entry_points.txt").write_text("\n".join(["[afarm]", *points]) + "\n")
-        probe = (
-            "import afarm, importlib.metadata as m, json;"
-            "print(json.dumps([afarm.__file__, sorted(f'{p.name} = {p.value}' for p in m.entry_points(group='afarm')"
-            " if p.dist.name == 'afarm')]))"
-        )
-        ran = subprocess.run(
-            [self.python, "-c", probe], cwd=self.work, env=self.environment(), capture_output=True, text=True
-        )
-        if ran.returncode:
-            raise SystemExit(f"{self.name}: afarm cannot be imported.\n{ran.stderr}")
-        imported, found = json.loads(ran.stdout)
-        if not Path(imported).resolve().is_relative_to(self.source.resolve()):
-            raise SystemExit(f"{self.name}: afarm was imported from {imported}, not from {self.source}")
-        if found != sorted(points):
-            raise SystemExit(f"{self.name}: entry points are not this tree's: {set(found) ^ set(points)}")
-
-    def start(self, arguments: list[str]) -> subprocess.Popen[str]:
-        """Start `afarm` with these arguments in a process group of its own; what it says goes into two files."""
+    def start(self, arguments: list[str]) -> subprocess.Popen[bytes]:
+        """Start `afarm` with these arguments; what it writes goes into the files `stdout` and `stderr`."""
+        command = [self.python, "-m", "afarm", *arguments]
         with (self.work / "stdout").open("w") as out, (self.work / "stderr").open("w") as err:
             return subprocess.Popen(
-                [self.python, "-m", "afarm", *arguments],
-                cwd=self.work,
-                env=self.environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                text=True,
-                start_new_session=True,
+                command, cwd=self.work, env=self.environment(), stdin=subprocess.DEVNULL, stdout=out, stderr=err
             )
 
     def afarm(self, title: str, arguments: list[str]) -> Results:
         """Run `afarm` and return what it printed as `metrics TITLE`. Raises `SystemExit` if it fails in BASE."""
         started = time.monotonic()
         failed = self.start(arguments).wait()
-        said = (self.work / "stderr").read_text()
         print(f"  {self.name}: {title} ({time.monotonic() - started:.0f} s)", file=sys.stderr)
-        if failed:
-            message = f"{self.name}: `afarm {' '.join(arguments)}` failed:\n{said[-2000:]}"
-            if self.name == "BASE":
-                raise SystemExit(message)
-            print(message, file=sys.stderr)
-            return {f"metrics {title}": f"failed: {said.strip().splitlines()[-1:]}"}
-        return {f"metrics {title}": comparable(parsed_json((self.work / "stdout").read_text()))}
+        if not failed:
+            return {f"metrics {title}": comparable(parse_json((self.work / "stdout").read_text()))}
+        error = (self.work / "stderr").read_text()
+        message = f"{self.name}: `afarm {' '.join(arguments)}` failed:\n{error[-2000:]}"
+        if self.name == "BASE":
+            raise SystemExit(message)
+        print(message, file=sys.stderr)
+        return {f"metrics {title}": f"failed: {error.strip().splitlines()[-1:]}"}
 
 
 def open_tree(given: str, name: str, folder: Path, python: str) -> Tree:
@@ -155,13 +117,42 @@ def open_tree(given: str, name: str, folder: Path, python: str) -> Tree:
     source = Path(given).resolve()
     if not source.is_dir():
         repository = Path(__file__).resolve().parent.parent
-        archive = subprocess.run(["git", "archive", given], cwd=repository, capture_output=True, check=True).stdout
+        archive = subprocess.run(["git", "archive", given], cwd=repository, stdout=subprocess.PIPE, check=True).stdout
         source = folder / f"{name}-source"
         with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
             packed.extractall(source, filter="data")
-    tree = Tree(name, source, folder / name, python)
-    tree.prepare()
+    tree = Tree(name, source, folder / f"{name}-metadata", folder / name, python)
+    tree.work.mkdir(parents=True)
+    check_imports(tree, write_metadata(tree))
     return tree
+
+
+def write_metadata(tree: Tree) -> list[str]:
+    """Write a distribution's metadata from the tree's `pyproject.toml`, and return its entry points."""
+    project = tomllib.loads((tree.source / "pyproject.toml").read_text())["project"]
+    version = project.get("version", "0")
+    points = sorted(f"{name} = {value}" for name, value in project["entry-points"]["afarm"].items())
+    folder = tree.metadata / f"afarm-{version}.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: afarm\nVersion: {version}\n")
+    (folder / "top_level.txt").write_text("afarm\nafarm_plugins\n")
+    (folder / "entry_points.txt").write_text("\n".join(["[afarm]", *points, ""]))
+    return points
+
+
+def check_imports(tree: Tree, points: list[str]) -> None:
+    """Raise `SystemExit` if Python finds another afarm than the tree's, or other entry points, or one twice."""
+    probe = (
+        "import afarm, importlib.metadata as m, json; found = m.entry_points(group='afarm');"
+        "print(json.dumps([afarm.__file__, sorted(f'{p.name} = {p.value}' for p in found if p.dist.name == 'afarm')]))"
+    )
+    command = [tree.python, "-c", probe]
+    printed = subprocess.run(command, cwd=tree.work, env=tree.environment(), stdout=subprocess.PIPE, check=True).stdout
+    imported, found = json.loads(printed)
+    if not Path(imported).resolve().is_relative_to(tree.source.resolve()):
+        raise SystemExit(f"{tree.name}: afarm was imported from {imported}, not from {tree.source}")
+    if found != points:
+        raise SystemExit(f"{tree.name}: entry points are {found}, not {points}")
 
 
 # --- The fake judge ----------------------------------------------------------------------------------------------
@@ -191,9 +182,10 @@ class FakeJudge(ThreadingHTTPServer):
         self.spec = f"openai-compatible:fake@http://127.0.0.1:{self.server_port}/v1"
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
-    def options(self) -> list[str]:
-        """Return the options by which afarm asks this server."""
-        return ["--judge", self.spec, "--price", f"{self.spec}={PRICE}", "--allow-degraded"]
+    def command(self) -> list[str]:
+        """Return the command that asks this server for labels and judgements."""
+        price = f"{self.spec}={PRICE}"
+        return ["run", "--method", "dpo", "--judge", self.spec, "--price", price, "--allow-degraded", *TOY, *STORE]
 
 
 class FakeJudgeHandler(BaseHTTPRequestHandler):
@@ -206,12 +198,10 @@ class FakeJudgeHandler(BaseHTTPRequestHandler):
             self.server.counts[self.headers["Authorization"].removeprefix("Bearer ")] += 1
         text = "\n".join(str(message["content"]) for message in asked["messages"])
         answer = fake_answer(text)
-        tokens = {"prompt_tokens": len(text) // 4, "completion_tokens": len(answer) // 4 + 1}
         choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": answer}}
-        body = json.dumps(
-            {"id": "fake", "object": "chat.completion", "created": 0, "model": "fake", "choices": [choice]}
-            | {"usage": tokens | {"total_tokens": sum(tokens.values())}}
-        ).encode()
+        usage = {"prompt_tokens": len(text), "completion_tokens": len(answer), "total_tokens": len(text) + len(answer)}
+        head = {"id": "fake", "object": "chat.completion", "created": 0, "model": "fake"}
+        body = json.dumps(head | {"choices": [choice], "usage": usage}).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -222,37 +212,36 @@ class FakeJudgeHandler(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-# --- Reading results ---------------------------------------------------------------------------------------------
+# --- Reading results -------------------------------------------------------------------------------------------------
 
 
 def comparable(value: Any) -> Any:
-    """Leave out of a JSON value what `IGNORED` and `CODE` name."""
+    """Leave out of a JSON value what `IGNORED` and `KEYS` name, and each "source" that is a digest of code."""
     if isinstance(value, Mapping):
-        return {name: comparable(inner) for name, inner in value.items() if name not in IGNORED}
+        kept = {name: inner for name, inner in value.items() if name not in IGNORED}
+        if re.fullmatch("[0-9a-f]+", str(kept.get("source"))):
+            del kept["source"]
+        return {name: comparable(inner) for name, inner in kept.items()}
     if isinstance(value, list):
         return [comparable(inner) for inner in value]
-    return CODE.sub("code", value) if isinstance(value, str) else value
+    return KEYS.sub("KEY", value) if isinstance(value, str) else value
 
 
-def parsed_json(text: str) -> Any:
-    """Parse JSON, or JSON lines, or return the text."""
+def parse_json(text: str) -> Any:
+    """Parse JSON or, if it is none, JSON lines."""
     try:
         return json.loads(text)
     except ValueError:
-        pass
-    try:
         return [json.loads(line) for line in text.splitlines()]
-    except ValueError:
-        return text
 
 
 def read_file(path: Path) -> Any:
     """Return a file as something to compare: JSON without what is ignored, the digest of any other."""
-    if path.suffix in (".json", ".jsonl") and path.name != "tokenizer.json":
-        value = parsed_json(path.read_text())
-        if path.name == "artifact.json":
-            value = {name: value.get(name) for name in METADATA_FIELDS}
-        return comparable(value)
+    if path.name == META:
+        metadata = json.loads(path.read_text())
+        return comparable({name: metadata.get(name) for name in METADATA_FIELDS})
+    if path.suffix in (".json", ".jsonl"):
+        return comparable(parse_json(path.read_text()))
     return f"sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}"
 
 
@@ -262,11 +251,11 @@ def read_folder(folder: Path) -> dict[str, Any]:
     return {path.relative_to(folder).as_posix(): read_file(path) for path in files}
 
 
-def find_artifacts(store: Path) -> Iterator[tuple[str, str, Path]]:
-    """Yield the stage, the label and the folder of finished artifacts, oldest first."""
-    for path in sorted(store.glob("artifacts/*/*/artifact.json"), key=lambda p: json.loads(p.read_text())["created"]):
-        metadata = json.loads(path.read_text())
-        yield metadata["stage"], metadata["label"], path.parent
+def find_artifacts(store: Path) -> list[tuple[str, str, Path]]:
+    """Return the stage, the label and the folder of finished artifacts, oldest first."""
+    found = [(json.loads(path.read_text()), path.parent) for path in store.glob(f"artifacts/*/*/{META}")]
+    found.sort(key=lambda one: one[0]["created"])
+    return [(metadata["stage"], metadata["label"], folder) for metadata, folder in found]
 
 
 def read_artifacts(store: Path) -> Results:
@@ -282,33 +271,33 @@ def read_artifacts(store: Path) -> Results:
 def read_ledger(store: Path) -> Results:
     """Return request keys, answers, pair ids and judgements.
 
-    Keys of requests to judges on this machine, and annotators' keys, hold digests of code. So a judgement is compared
-    with its annotator's name and what was asked, and only the keys of requests to the fake server are compared.
+    The keys of annotators, and of requests to judges on this machine, hold digests of code. So of keys only those of
+    requests to the fake server are compared, and a judgement is compared with what was asked for it.
     """
     database = sqlite3.connect(f"file:{store / 'ledger.sqlite'}?mode=ro", uri=True)
     database.row_factory = sqlite3.Row
-    answers: dict[str, dict[str, Any]] = {}
-    for row in database.execute("SELECT * FROM completions"):
-        asked = {"request": parsed_json(row["request"])}
-        kept = {name: row[name] for name in row.keys() if name not in ("key", "run", "seconds", "created", "request")}  # noqa: SIM118
-        answers[row["key"]] = comparable(asked | kept)
-    judgements = []
-    for row in database.execute("SELECT * FROM judgements"):
-        values = {name: row[name] for name in row.keys() if name not in ("annotator", "completion", "created")}  # noqa: SIM118
-        judgements.append(values | {"asked": answers.get(row["completion"], {}).get("request")})
+    answers, bought, judgements = {}, [], []
+    for row in map(dict, database.execute("SELECT * FROM completions")):
+        answers[row["key"]] = {name: row[name] for name in row if name != "run"} | {
+            "request": parse_json(row["request"])
+        }
+        if row["judge"].startswith("openai-compatible:"):
+            bought.append(row["key"])
+    for row in map(dict, database.execute("SELECT * FROM judgements")):
+        request = answers[row["completion"]]["request"] if row["completion"] else None
+        judgements.append({name: row[name] for name in row if name != "annotator"} | {"request": request})
     database.close()
-    bought = [key for key, answer in answers.items() if answer["judge"].startswith("openai-compatible:")]
     return {
         "request keys": sorted(bought),
-        "answers": ordered(answers.values()),
-        "pair ids": sorted({judgement["pair_id"] for judgement in judgements}),
-        "judgement rows": ordered(judgements),
+        "answers": sort_rows(answers.values()),
+        "pair ids": sorted({row["pair_id"] for row in judgements}),
+        "judgement rows": sort_rows(judgements),
     }
 
 
-def ordered(rows: Any) -> list[Any]:
-    """Sort rows by their JSON."""
-    return sorted(rows, key=lambda row: json.dumps(row, sort_keys=True))
+def sort_rows(rows: Iterable[Any]) -> list[Any]:
+    """Sort rows, less what is ignored, by their JSON."""
+    return sorted(map(comparable, rows), key=lambda row: json.dumps(row, sort_keys=True))
 
 
 # --- Comparing ---------------------------------------------------------------------------------------------------
@@ -316,32 +305,25 @@ def ordered(rows: Any) -> list[Any]:
 
 def first_difference(base: Any, head: Any, where: str = "") -> str:
     """Describe the first place in which two JSON values differ; empty if they are the same."""
+    if isinstance(base, list) and isinstance(head, list):
+        base, head = dict(enumerate(base, 1)), dict(enumerate(head, 1))
     if isinstance(base, Mapping) and isinstance(head, Mapping):
-        for name in [*base, *(name for name in head if name not in base)]:
+        for name in base | head:
             inner = f"{where} > {name}" if where else str(name)
             if name not in head or name not in base:
                 return f"{inner}: only in {'BASE' if name in base else 'HEAD'}"
             if found := first_difference(base[name], head[name], inner):
                 return found
         return ""
-    if isinstance(base, list) and isinstance(head, list):
-        for i, (one, other) in enumerate(zip(base, head, strict=False)):
-            if found := first_difference(one, other, f"{where}[{i}]"):
-                return found
-        return f"{where}: {len(base)} in BASE, {len(head)} in HEAD" if len(base) != len(head) else ""
-    # NaN, which differs from itself, is the same here; 1 and 1.0 and True are not.
-    if json.dumps(base) == json.dumps(head):
-        return ""
-    return f"{where}: {str(base)[:90]} in BASE, {str(head)[:90]} in HEAD"
+    # As JSON, NaN is the same as NaN, and 1 is neither 1.0 nor true.
+    same = json.dumps(base) == json.dumps(head)
+    return "" if same else f"{where}: {str(base)[:90]} in BASE, {str(head)[:90]} in HEAD"
 
 
 def compare(base: Results, head: Results) -> dict[str, str]:
     """Map each kind of result to its first difference; empty if there is none."""
-    kinds = [*base, *(kind for kind in head if kind not in base)]
-    return {
-        kind: first_difference({kind: base[kind]} if kind in base else {}, {kind: head[kind]} if kind in head else {})
-        for kind in kinds
-    }
+    missing = "no such results"
+    return {kind: first_difference(base.get(kind, missing), head.get(kind, missing)) for kind in base | head}
 
 
 def print_table(differences: Mapping[str, str], allowed: list[str]) -> bool:
@@ -363,26 +345,23 @@ def write_labels(path: Path) -> None:
     """Write 240 labelled pairs for `judge fit`, in which the longer output wins three times in four."""
     rows = []
     for i in range(240):
-        one, other = (
-            " ".join(["word", "list", "river"][(i * k + j) % 3] for j in range(3 + (i * k) % 11)) for k in (5, 7)
-        )
+        one, other = "river " * (3 + i * 5 % 11), "list of words " * (3 + i * 7 % 11)
         longer = 1 if len(one) > len(other) else 2
-        row = {"instruction": f"Say something about {i // 2}.", "output_1": one, "output_2": f"{other} {i}"}
+        row = {"instruction": f"Say something about {i // 2}.", "output_1": one, "output_2": other}
         rows.append(row | {"preference": longer if i % 4 else 3 - longer})
     path.write_text(json.dumps(rows))
 
 
 def do_work(tree: Tree, judge: FakeJudge, methods: list[str]) -> Results:
     """Run all commands in a tree, and read what they made."""
-    results: Results = {}
     # One process trains all methods, which saves seven imports of torch; `run` then finds them and prints.
-    results |= tree.afarm("compare", ["compare", "--methods", ",".join(methods), *TOY, *STORE])
+    results = tree.afarm("compare", ["compare", "--methods", ",".join(methods), *TOY, *STORE])
     for method in methods:
         results |= tree.afarm(f"run {method}", ["run", "--method", method, *TOY, *STORE])
     results |= tree.afarm("annotate", ["annotate", "--annotator", "chatgpt_1", "--both-orders", *TOY, *STORE])
     votes = ["--set", "evaluate.annotator=gpt4_4", "--votes", "3"]
     results |= tree.afarm("evaluate", ["evaluate", "--method", "dpo", *votes, *TOY, *STORE])
-    results |= tree.afarm("fake judge", fake_run(judge))
+    results |= tree.afarm("fake judge", judge.command())
     write_labels(tree.work / "labels.json")
     results |= tree.afarm("judge fit", ["judge", "fit", "labels.json", "--out", "fitted", "--seed", "42", "--json"])
     results |= tree.afarm("fitted annotator", ["annotate", "--annotator", "fitted:fitted", *TOY, *STORE])
@@ -390,38 +369,33 @@ def do_work(tree: Tree, judge: FakeJudge, methods: list[str]) -> Results:
     return results | read_artifacts(store) | read_ledger(store) | {"judge fit": read_folder(tree.work / "fitted")}
 
 
-def fake_run(judge: FakeJudge) -> list[str]:
-    """Return the command that asks the fake server for labels and judgements."""
-    return ["run", "--method", "dpo", *judge.options(), *TOY, *STORE]
-
-
-def kill_and_resume(tree: Tree) -> dict[str, Any]:
+def kill_and_resume(head: Tree) -> dict[str, Any]:
     """Kill PPO after its first checkpoint, and give the command again. Return the artifact that it then makes."""
-    killed = Tree(tree.name, tree.source, tree.work.with_name("killed"), tree.python)
-    shutil.copytree(tree.metadata, killed.metadata)
-    shutil.copytree(tree.work / "store", killed.work / "store")
-    for _, label, folder in find_artifacts(killed.work / "store"):
-        if label == "train ppo":
-            shutil.rmtree(folder)
+    tree = replace(head, name="KILLED", work=head.work.with_name("KILLED"))
+    shutil.copytree(head.work, tree.work)
+    for folder in ppo_folders(tree):
+        shutil.rmtree(folder)
     command = ["run", "--method", "ppo", *TOY, *STORE]
-    process = killed.start(command)
-    pattern = "artifacts/train/*.partial/checkpoints/step-*"
-    while process.poll() is None and not list((killed.work / "store").glob(pattern)):
+    process = tree.start(command)
+    checkpoints = "store/artifacts/train/*/checkpoints/step-*"
+    while process.poll() is None and not list(tree.work.glob(checkpoints)):
         time.sleep(0.005)
-    if process.poll() is not None:
-        return {"killed": "PPO ended, and was not seen to write a checkpoint"}
-    os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
     process.wait()
-    if not list((killed.work / "store").glob(pattern)):
-        return {"killed": "PPO had ended before it could be killed"}
-    killed.afarm("resume ppo", command)
-    return trained_ppo(killed)
+    if not list(tree.work.glob(checkpoints)):
+        return {"error": f"PPO was not killed after a checkpoint: {(tree.work / 'stderr').read_text()[-300:]}"}
+    tree.afarm("resume ppo", command)
+    return trained_ppo(tree)
+
+
+def ppo_folders(tree: Tree) -> list[Path]:
+    """Return the folders of PPO's policies in a tree's store."""
+    return [folder for _, label, folder in find_artifacts(tree.work / "store") if label == "train ppo"]
 
 
 def trained_ppo(tree: Tree) -> dict[str, Any]:
-    """Return the contents of a tree's PPO policy, or nothing."""
-    made = [folder for _, label, folder in find_artifacts(tree.work / "store") if label == "train ppo"]
-    return {name: value for name, value in read_folder(made[0]).items() if name != "artifact.json"} if made else {}
+    """Return the files of PPO's policy, but for its metadata."""
+    return {name: file for folder in ppo_folders(tree) for name, file in read_folder(folder).items() if name != META}
 
 
 def open_stored(tree: Tree, methods: list[str]) -> Results:
@@ -434,14 +408,13 @@ def open_stored(tree: Tree, methods: list[str]) -> Results:
         results |= tree.afarm(f"export {method}", ["export", run, f"exported/{method}", "--json", *STORE])
     models = [
         f"--model={stored['train ppo']}",
-        "--set=start=model",
         f"--reward-model=classifier:{stored['fit-reward']}",
+        "--set=start=model",
     ]
-    again = ["run", "--method", "best_of_n", *models, *TOY, "--output-dir", "reopened"]
-    results |= tree.afarm("stored models", again) | read_artifacts(tree.work / "reopened")
-    results |= {
-        "exports": {name: file for name, file in read_folder(tree.work / "exported").items() if name[-3:] != ".md"}
-    }
+    command = ["run", "--method", "best_of_n", *models, *TOY, "--output-dir", "reopened"]
+    results |= tree.afarm("stored models", command) | read_artifacts(tree.work / "reopened")
+    exported = read_folder(tree.work / "exported").items()
+    results["exports"] = {name: file for name, file in exported if not name.endswith(".md")}
     return {f"BASE's store: {kind}": value for kind, value in results.items()}
 
 
@@ -451,13 +424,9 @@ def run_both(base: Tree, head: Tree, methods: list[str], jobs: int) -> dict[str,
     with ThreadPoolExecutor(jobs) as pool:
         works = [pool.submit(do_work, tree, judge, methods) for tree in (base, head)]
         by_base, by_head = (work.result() for work in works)
-        by_base["requests to the server"], by_head["requests to the server"] = (
-            judge.counts["BASE"],
-            judge.counts["HEAD"],
-        )
-
-        opened = Tree("OPENED", head.source, base.work.with_name("opened"), head.python)
-        shutil.copytree(head.metadata, opened.metadata)
+        by_base["requests to the server"] = judge.counts["BASE"]
+        by_head["requests to the server"] = judge.counts["HEAD"]
+        opened = replace(head, name="OPENED", work=base.work.with_name("OPENED"))
         shutil.copytree(base.work, opened.work)
         exports = [method for method in methods if method in ("ppo", "best_of_n", "quark", "reward_conditioning")]
         uses = [pool.submit(open_stored, tree, exports) for tree in (base, opened)]
@@ -467,45 +436,40 @@ def run_both(base: Tree, head: Tree, methods: list[str], jobs: int) -> dict[str,
         by_base |= uses[0].result()
         by_head |= uses[1].result()
     # What was bought under BASE must answer HEAD, which may have to make the stages again.
-    again = opened.afarm("fake judge", fake_run(judge))["metrics fake judge"]
-    for name, results, metrics in (("BASE", by_base, by_base["metrics fake judge"]), ("opened", by_head, again)):
-        results["BASE's store: metrics fake judge"] = figures(metrics)
-        results["BASE's store: requests to the server"] = 0 if name == "BASE" else judge.counts[opened.name]
-    judge.shutdown()
+    again = opened.afarm("fake judge", judge.command())["metrics fake judge"]
+    by_base["BASE's store: results by the fake judge"] = results_of(by_base["metrics fake judge"])
+    by_head["BASE's store: results by the fake judge"] = results_of(again)
+    by_base["BASE's store: requests to the server"] = 0
+    by_head["BASE's store: requests to the server"] = judge.counts["OPENED"]
     return compare(by_base, by_head)
 
 
-def figures(metrics: Any) -> Any:
-    """Return of a run's results what does not depend on what was reused; the text of a failure as it is."""
-    return {name: metrics.get(name) for name in ("headline", "results")} if isinstance(metrics, dict) else metrics
+def results_of(metrics: Any) -> Any:
+    """Return of a run's figures those that do not depend on what was reused; the text of a failure as it is."""
+    return metrics["results"] if isinstance(metrics, dict) else metrics
 
 
 def main() -> None:
     """Read the command line, do the work and exit with 0 if all is the same."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("base", metavar="BASE", help="a git revision or a directory")
-    parser.add_argument("head", metavar="HEAD", help="a git revision or a directory")
-    parser.add_argument("--quick", action="store_true", help="only sft, dpo and ppo of the methods")
-    parser.add_argument(
-        "--allow", metavar="KIND", action="append", default=[], help="a kind that may differ; * fits all"
-    )
-    parser.add_argument("--python", default=sys.executable, help="the interpreter, with afarm's dependencies")
-    parser.add_argument("--jobs", type=int, default=2, help="1 runs one tree after the other")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="a new directory to work in, and not to delete")
+    add = parser.add_argument
+    add("base", metavar="BASE", help="a git revision or a directory")
+    add("head", metavar="HEAD", help="a git revision or a directory")
+    add("--quick", action="store_true", help="only sft, dpo and ppo of the methods")
+    add("--allow", metavar="KIND", action="append", default=[], help="a kind that may differ; * fits all; repeatable")
+    add("--python", default=sys.executable, help="the interpreter, with afarm's dependencies")
+    add("--jobs", type=int, default=2, help="1 runs one tree after the other")
+    add("--keep", type=Path, metavar="DIR", help="a new directory to work in, and not to delete")
     options = parser.parse_args()
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="same-results-") as temporary:
         folder = options.keep.resolve() if options.keep else Path(temporary)
-        base, head = (
-            open_tree(given, name, folder, options.python)
-            for given, name in ((options.base, "BASE"), (options.head, "HEAD"))
-        )
+        base = open_tree(options.base, "BASE", folder, options.python)
+        head = open_tree(options.head, "HEAD", folder, options.python)
         differences = run_both(base, head, QUICK_METHODS if options.quick else METHODS, options.jobs)
     good = print_table(differences, options.allow)
-    print(
-        f"{'All the same' if good else 'NOT the same'} in {time.monotonic() - started:.0f} s; not compared: times, "
-        f"code digests and the fields {', '.join(sorted(IGNORED))}"
-    )
+    print(f"{'All the same' if good else 'NOT the same'}, after {time.monotonic() - started:.0f} s.")
+    print(f"Not compared: digests of code, keys of artifacts, and the fields {', '.join(sorted(IGNORED))}.")
     sys.exit(0 if good else 1)
 
 
