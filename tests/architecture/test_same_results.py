@@ -16,8 +16,6 @@ import pytest
 from afarm.judging.ledger_schema import SCHEMA
 from tools import same_results
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 def write_store(store: Path, key: str = "0123456789abcdef") -> Path:
     """Write a store with one policy, one request to a server and one judgement; `key` is the policy's."""
@@ -146,5 +144,5 @@ def test_each_tree_has_its_own_modules_and_entry_points(tmp_path: Path) -> None:
     command = [sys.executable, "-c", probe]
     printed = subprocess.run(command, cwd=opened.work, env=opened.environment(), capture_output=True, text=True)
     assert printed.stdout.startswith("7 ['mine'"), printed.stderr
-    with pytest.raises(SystemExit, match="afarm was imported from"):
-        same_results.check_imports(same_results.replace(opened, source=ROOT), ["mine = afarm.mine"])
+    with pytest.raises(SystemExit, match="entry points are"):
+        same_results.check_imports(opened, ["yours = afarm.yours"])
