@@ -278,14 +278,12 @@ def read_ledger(store: Path) -> Results:
     database.row_factory = sqlite3.Row
     answers, bought, judgements = {}, [], []
     for row in map(dict, database.execute("SELECT * FROM completions")):
-        answers[row["key"]] = {name: row[name] for name in row if name != "run"} | {
-            "request": parse_json(row["request"])
-        }
+        answers[row["key"]] = row | {"run": "", "request": parse_json(row["request"])}
         if row["judge"].startswith("openai-compatible:"):
             bought.append(row["key"])
     for row in map(dict, database.execute("SELECT * FROM judgements")):
         request = answers[row["completion"]]["request"] if row["completion"] else None
-        judgements.append({name: row[name] for name in row if name != "annotator"} | {"request": request})
+        judgements.append(row | {"annotator": "", "request": request})
     database.close()
     return {
         "request keys": sorted(bought),
@@ -329,13 +327,12 @@ def compare(base: Results, head: Results) -> dict[str, str]:
 def print_table(differences: Mapping[str, str], allowed: list[str]) -> bool:
     """Print a line for each kind of result; return if all are the same, or allowed to differ."""
     width = max(map(len, differences))
-    good = True
+    differs = {kind for kind, difference in differences.items() if difference}
+    accepted = {kind for kind in differs if any(fnmatch(kind, pattern) for pattern in allowed)}
     for kind, difference in differences.items():
-        accepted = any(fnmatch(kind, pattern) for pattern in allowed)
-        good = good and (accepted or not difference)
-        state = "same" if not difference else "differs, allowed" if accepted else "DIFFERS"
-        print(f"{kind:<{width}}  {state}{'  ' + difference if difference else ''}")
-    return good
+        state = "same" if not difference else "differs, allowed" if kind in accepted else "DIFFERS"
+        print(f"{kind:<{width}}  {state}  {difference}".rstrip())
+    return differs == accepted
 
 
 # --- The work ----------------------------------------------------------------------------------------------------
@@ -378,11 +375,11 @@ def kill_and_resume(head: Tree) -> dict[str, Any]:
     command = ["run", "--method", "ppo", *TOY, *STORE]
     process = tree.start(command)
     checkpoints = "store/artifacts/train/*/checkpoints/step-*"
-    while process.poll() is None and not list(tree.work.glob(checkpoints)):
+    while process.poll() is None and not any(tree.work.glob(checkpoints)):
         time.sleep(0.005)
     process.kill()
     process.wait()
-    if not list(tree.work.glob(checkpoints)):
+    if not any(tree.work.glob(checkpoints)):
         return {"error": f"PPO was not killed after a checkpoint: {(tree.work / 'stderr').read_text()[-300:]}"}
     tree.afarm("resume ppo", command)
     return trained_ppo(tree)
