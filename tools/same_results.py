@@ -355,9 +355,10 @@ def do_work(tree: Tree, judge: FakeJudge, methods: list[str]) -> Results:
     results = tree.afarm("compare", ["compare", "--methods", ",".join(methods), *TOY, *STORE])
     for method in methods:
         results |= tree.afarm(f"run {method}", ["run", "--method", method, *TOY, *STORE])
-    results |= tree.afarm("annotate", ["annotate", "--annotator", "chatgpt_1", "--both-orders", *TOY, *STORE])
-    votes = ["--set", "evaluate.annotator=gpt4_4", "--votes", "3"]
-    results |= tree.afarm("evaluate", ["evaluate", "--method", "dpo", *votes, *TOY, *STORE])
+    thrice = ["--annotator", "chatgpt_1", "--both-orders", "--votes", "3"]
+    results |= tree.afarm("annotate", ["annotate", *thrice, *TOY, *STORE])
+    judged = ["--method", "dpo", "--set", "evaluate.annotator=gpt4_4", "--set", "evaluate.evaluators=[win_rate, gold]"]
+    results |= tree.afarm("evaluate", ["evaluate", *judged, *TOY, *STORE])
     results |= tree.afarm("fake judge", judge.command())
     write_labels(tree.work / "labels.json")
     results |= tree.afarm("judge fit", ["judge", "fit", "labels.json", "--out", "fitted", "--seed", "42", "--json"])
