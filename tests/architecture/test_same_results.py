@@ -106,7 +106,9 @@ def test_labels_sources_stay_and_digests_of_code_go() -> None:
         "judge": "offline:gold@KEY",
         "artifact": "artifacts/train/KEY",
     }
-    assert same_results.comparable({"source": "16c893130e3f", "created": 1.5, "seed": 42}) == {"seed": 42}
+    assert same_results.comparable(
+        {"source": "16c893130e3f", "why": "differs from a30f27c5", "created": 1.5, "seed": 42}
+    ) == {"seed": 42}
 
 
 def test_an_allowed_difference_passes_and_another_fails(capsys: pytest.CaptureFixture[str]) -> None:
