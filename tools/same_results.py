@@ -71,9 +71,9 @@ Results = dict[str, Any]
 
 @dataclass(frozen=True)
 class Tree:
-    """A version of afarm, and the folder in which it works. `name` is also its API key, by which requests are counted.
+    """A version of afarm, and the folder in which it works.
 
-    `metadata` is a folder with the entry points of this version.
+    `name` is also its API key, by which requests are counted; `metadata` is a folder with its entry points.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Tree:
             )
 
     def afarm(self, title: str, arguments: list[str]) -> Results:
-        """Run `afarm` and return what it printed as `metrics TITLE`. Raises `SystemExit` if it fails in BASE."""
+        """Run `afarm` and return its output as `metrics TITLE`. Raises `SystemExit` if BASE fails."""
         started = time.monotonic()
         failed = self.start(arguments).wait()
         print(f"  {self.name}: {title} ({time.monotonic() - started:.0f} s)", file=sys.stderr)
@@ -141,7 +141,7 @@ def write_metadata(tree: Tree) -> list[str]:
 
 
 def check_imports(tree: Tree, points: list[str]) -> None:
-    """Raise `SystemExit` if Python finds another afarm than the tree's, or other entry points, or one twice."""
+    """Raise `SystemExit` unless Python finds the tree's own modules and entry points, each once."""
     probe = (
         "import afarm, importlib.metadata as m, json; found = m.entry_points(group='afarm');"
         "print(json.dumps([afarm.__file__, sorted(f'{p.name} = {p.value}' for p in found if p.dist.name == 'afarm')]))"
@@ -159,7 +159,7 @@ def check_imports(tree: Tree, points: list[str]) -> None:
 
 
 def fake_answer(text: str) -> str:
-    """Answer a prompt of afarm's annotators, in its format, as a digest of the prompt says. One in 16 is unreadable."""
+    """Answer an annotator's prompt in its format, by a digest of it. One in 16 is unreadable."""
     draw = int.from_bytes(hashlib.sha256(text.encode()).digest())
     if draw % 16 == 0:
         return "I cannot decide."
@@ -216,7 +216,7 @@ class FakeJudgeHandler(BaseHTTPRequestHandler):
 
 
 def comparable(value: Any) -> Any:
-    """Leave out of a JSON value what `IGNORED` and `KEYS` name, and each "source" that is a digest of code."""
+    """Leave out of JSON what `IGNORED` and `KEYS` name, and each "source" that is a digest of code."""
     if isinstance(value, Mapping):
         kept = {name: inner for name, inner in value.items() if name not in IGNORED}
         if re.fullmatch("[0-9a-f]+", str(kept.get("source"))):
@@ -236,7 +236,7 @@ def parse_json(text: str) -> Any:
 
 
 def read_file(path: Path) -> Any:
-    """Return a file as something to compare: JSON without what is ignored, the digest of any other."""
+    """Read a file for comparison: JSON without what is ignored, of any other file its digest."""
     if path.name == META:
         metadata = json.loads(path.read_text())
         return comparable({name: metadata.get(name) for name in METADATA_FIELDS})
@@ -259,7 +259,7 @@ def find_artifacts(store: Path) -> list[tuple[str, str, Path]]:
 
 
 def read_artifacts(store: Path) -> Results:
-    """Return the contents of artifacts by stage, under their labels and, of several with one label, their order."""
+    """Return the contents of artifacts by stage, under their label and their order among those with it."""
     results: Results = {}
     for stage, label, folder in find_artifacts(store):
         of_stage = results.setdefault(f"artifacts {stage}", {})
@@ -325,7 +325,7 @@ def compare(base: Results, head: Results) -> dict[str, str]:
 
 
 def print_table(differences: Mapping[str, str], allowed: list[str]) -> bool:
-    """Print a line for each kind of result; return if all are the same, or allowed to differ."""
+    """Print a line for each kind of result; return True if all are the same, or allowed to differ."""
     width = max(map(len, differences))
     differs = {kind for kind, difference in differences.items() if difference}
     accepted = {kind for kind in differs if any(fnmatch(kind, pattern) for pattern in allowed)}
@@ -339,7 +339,7 @@ def print_table(differences: Mapping[str, str], allowed: list[str]) -> bool:
 
 
 def write_labels(path: Path) -> None:
-    """Write 240 labelled pairs for `judge fit`, in which the longer output wins three times in four."""
+    """Write 240 labelled pairs for `judge fit`; the longer output wins three times in four."""
     rows = []
     for i in range(240):
         one, other = "river " * (3 + i * 5 % 11), "list of words " * (3 + i * 7 % 11)
@@ -368,7 +368,7 @@ def do_work(tree: Tree, judge: FakeJudge, methods: list[str]) -> Results:
 
 
 def kill_and_resume(head: Tree) -> dict[str, Any]:
-    """Kill PPO after its first checkpoint, and give the command again. Return the artifact that it then makes."""
+    """Kill PPO after its first checkpoint, give the command again, and return the policy's files."""
     tree = replace(head, name="KILLED", work=head.work.with_name("KILLED"))
     shutil.copytree(head.work, tree.work)
     for folder in ppo_folders(tree):
@@ -397,7 +397,7 @@ def trained_ppo(tree: Tree) -> dict[str, Any]:
 
 
 def open_stored(tree: Tree, methods: list[str]) -> Results:
-    """Use the models of a store that another version may have made: export policies, sample and score with them."""
+    """Export the policies of a store, which another version may have made, sample and score with them."""
     store = tree.work / "store"
     stored = {label: folder.relative_to(tree.work) / "model" for _, label, folder in find_artifacts(store)}
     results = tree.afarm("verify", ["artifacts", "verify", "--json", *STORE])
@@ -443,7 +443,7 @@ def run_both(base: Tree, head: Tree, methods: list[str], jobs: int) -> dict[str,
 
 
 def results_of(metrics: Any) -> Any:
-    """Return of a run's figures those that do not depend on what was reused; the text of a failure as it is."""
+    """Return a run's results, which do not depend on what was reused; or the text of a failure."""
     return metrics["results"] if isinstance(metrics, dict) else metrics
 
 
