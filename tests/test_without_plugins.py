@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-PIPELINE = ["sft", "ppo", "reward_model", "judges", "annotators", "evaluators", "toy"]
+PIPELINE = [
+    *("sft", "feedme", "reward_conditioning", "dpo", "best_of_n", "expert_iteration", "ppo", "quark", "reward_model"),
+    *("judges", "annotators", "evaluators", "toy"),
+]
 
 ALONE = f"""
 import importlib.metadata, sys
