@@ -48,7 +48,7 @@ def test_the_demo_runs_with_the_parts_of_the_pipeline_alone(tmp_path: Path) -> N
     settings = [word for setting in TINY for word in ("--set", setting)]
     done = run_alone(tmp_path, "run", "--method", "ppo", "--annotator", "pool", "--json", *settings)
     assert done.returncode == 0, done.stderr
-    assert 0 <= json.loads(done.stdout)["metrics"]["win_rate"] <= 100
+    assert 0 <= json.loads(done.stdout)["results"][0]["metrics"]["win_rate"] <= 100
     [report] = tmp_path.glob("afarm-runs/runs/*/report.html")
     assert report.stat().st_size > 0
 
