@@ -65,7 +65,7 @@ class Pattern:
 
     Texts that lack a word of one of `words` are not searched, which spares most of them the search. With `features`
     instead, one sentence with a word of the first list must match all of them. Under `unopened` the match is a closing
-    tag that nothing before it opens. `reading` is the attribute of `Reading` that is searched.
+    tag that nothing before it opens. `reading` is the attribute of `NormalForm` that is searched.
     """
 
     name: str
@@ -75,8 +75,11 @@ class Pattern:
     unopened: bool
     reading: str
 
-    def search(self, reading: Reading, *, unopened: bool = False) -> int | None:
-        """Return the place of a match in a text that has the words, or None; of tags, only one that is `unopened`."""
+    def search(self, reading: NormalForm, *, unopened: bool = False) -> int | None:
+        """Return the place of a match in a text that has the words, or None.
+
+        Of tags, only one that is `unopened` counts.
+        """
         if self.features:
             for start in places(self.words[0] & reading.words, reading.plain):
                 sentence = sentence_at(reading.plain, start)
@@ -272,17 +275,17 @@ def suspicious(output: str, instruction: Instruction) -> list[Match]:
 
     A phrase that stands in the instruction or its input as well was asked for.
     """
-    reading = Reading.of(output)
+    reading = NormalForm.of(output)
     index = patterns_by_word()
     candidates = {id(pattern) for word in (reading.words & index.keys()) | {""} for pattern in index[word]}
-    asked: list[Reading] = []
+    asked: list[NormalForm] = []
     matches = []
     for flag, listed in patterns().items():
         for pattern in listed:
             if id(pattern) not in candidates or any(group.isdisjoint(reading.words) for group in pattern.words[1:]):
                 continue
             if (place := pattern.search(reading, unopened=pattern.unopened)) is not None:
-                asked = asked or [Reading.of(text) for text in (instruction.instruction, instruction.input)]
+                asked = asked or [NormalForm.of(text) for text in (instruction.instruction, instruction.input)]
                 if all(pattern.search(text) is None for text in asked):
                     text = getattr(reading, pattern.reading)
                     quoted = output if len(output) == len(text) else text
@@ -311,10 +314,11 @@ _DIGITS_AS_LETTERS = str.maketrans("013457", "oieast")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """A text as it stands, as a reader sees it, and that in lower case, with its words and their beginnings.
+class NormalForm:
+    """The normal form of a text.
 
-    A reader sees no invisible characters or accents, and look-alikes, gaps between letters and digits as letters.
+    It is the text as it stands, as a reader sees it, and that in lower case, with its words and their first letters. A
+    reader sees no invisible characters or accents, and look-alikes, gaps between letters and digits as letters.
     """
 
     raw: str
@@ -323,7 +327,7 @@ class Reading:
     words: set[str]
 
     @classmethod
-    def of(cls, text: str) -> Reading:
+    def of(cls, text: str) -> NormalForm:
         folded = fold(text)
         words = set(_WORD.findall(folded.lower()))
         if _GAPS.search(folded) or not all(word.isalpha() or word.isdigit() for word in words):

@@ -1,8 +1,9 @@
-"""Recovery of a damaged ledger: it is set aside, and a new one begins with the rows that SQL still reads.
+"""Recovery of a damaged ledger: the rows that SQL still reads begin a new one.
 
-Rows before the damage are read from the start of a table, rows behind it from the end. What runs have spent is in one
-table, and again as the prices of the answers in another: a single damaged page leaves one of the two whole. If both are
-damaged nothing is replaced, since budgets would forget. Answers that SQL does not reach are for SQLite's own tool.
+The damaged file is set aside. Rows before the damage are read from the start of a table, rows behind it from the end.
+What runs have spent is in one table, and again as the prices of the answers in another: a single damaged page leaves
+one of the two whole. If both are damaged nothing is replaced, since budgets would forget. Answers that SQL does not
+reach are for SQLite's own tool.
 """
 
 from __future__ import annotations
@@ -130,7 +131,10 @@ def _copy_rows(damaged: sqlite3.Connection, db: Transaction, incomplete: set[str
 
 
 def _rows_from_both_ends(db: sqlite3.Connection, table: str, incomplete: set[str]) -> Iterator[Row]:
-    """Yield the rows of a table up to the damage, then from the end back to it; add its name to `incomplete` then."""
+    """Yield the rows of a table up to the damage, then from the end back to it.
+
+    Adds the table's name to `incomplete` if there is damage.
+    """
     order = "rowid" if table in STORED_BY_ROW_NUMBER else COLUMNS[table].partition(",")[0]
     for direction in ("ASC", "DESC"):
         try:
