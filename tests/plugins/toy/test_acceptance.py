@@ -1,4 +1,4 @@
-"""The acceptance bounds of the toy world's second edition, which name facts about data, base and annotators alone."""
+"""The acceptance bounds of the toy world, which name facts about data, base and annotators alone."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_figure_that_is_missing_or_no_number_is_a_failure() -> None:
     assert len(failures({**WITHIN, "SFT's gold above the base's": float("nan")})) == 1
 
 
-def test_the_first_editions_base_is_not_accepted() -> None:
+def test_a_base_that_follows_is_not_accepted() -> None:
     first = {"base's win rate against SFT": 56.1, "SFT's gold above the base's": -0.449}  # its base follows
     broken = failures({**WITHIN, **first, "right cores of the base in running text": 0.016})
     assert [problem.partition(":")[0] for problem in broken] == [*first, "right cores of the base in running text"]
@@ -51,7 +51,7 @@ def base() -> MeasuredBase:
     return MeasuredBase.of(*load(base_directory(2)))
 
 
-def test_the_second_edition_keeps_its_bounds(base: MeasuredBase) -> None:
+def test_the_base_keeps_its_bounds(base: MeasuredBase) -> None:
     model, encoder = load(base_directory(2))
     sft = quick_sft(model, encoder, ToyDataset().load("sft"))
     assert failures({**base.figures, **measure_sft(base, sft)}, slack=SLACK) == []
