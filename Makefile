@@ -3,16 +3,32 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+# uv installs in a tenth of pip's time: the one on PATH, else PyPI's, put into the environment. Where it fails, pip installs.
+UV := PATH="$(abspath $(BIN)):$$PATH" uv pip install -q
+ifdef PIP_FIND_LINKS
+export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+else
+export UV_TORCH_BACKEND ?= auto# without a GPU, PyTorch's own index gives 200 MB where PyPI gives 3 GB of CUDA
+endif
+
+# $(call install,ENVIRONMENT,REQUIREMENTS)
+define install
+	@test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+	-@uv --version >/dev/null 2>&1 || test -x $(BIN)/uv || $(PIP) install uv
+	$(UV) --python $(1)/bin/python $(2) || $(1)/bin/python -m pip --disable-pip-version-check -q install $(2)
+endef
+
 # Two BLAS threads that fight over busy cores cost several times more than one; test workers get one each.
 WORKERS ?= 2
 
 .PHONY: demo test test-cluster quick lint docs notebooks screenshots bench clean browser server slurm
 
-demo: $(VENV)/.all
+demo: $(VENV)/.demo
 	$(BIN)/afarm run --method ppo --annotator pool
 
 test: $(VENV)/.test $(VENV)/.moto lint docs browser server .cache/smollm2.gguf
-	MOTO_SERVER=$(abspath $(VENV))-moto/bin/moto_server OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not cluster"
+	MOTO_SERVER=$(abspath $(VENV))-moto/bin/moto_server OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --durations=25 \
+	  -m "not cluster"
 
 test-cluster: $(VENV)/.cluster $(VENV)/.moto server slurm  ## launchers on clusters: minutes, and some need root; before a change to them lands
 	MOTO_SERVER=$(abspath $(VENV))-moto/bin/moto_server OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m cluster
@@ -67,29 +83,25 @@ slurm:
 	mv $@.tmp $@
 	rm .cache/*.whl
 
-$(VENV)/.all: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints.txt -e '.[all]'
+$(VENV)/.demo: pyproject.toml constraints.txt
+	$(call install,$(VENV),-c constraints.txt -e '.[demo]')
 	touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints.txt -e '.[test]'
-	touch $@ $(VENV)/.all $(VENV)/.docs
+	$(call install,$(VENV),-c constraints.txt -e '.[test]')
+	touch $@ $(VENV)/.demo $(VENV)/.docs
 
 $(VENV)/.docs: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints.txt -e '.[docs]'
+	$(call install,$(VENV),-c constraints.txt -e '.[docs]')
 	touch $@
 
 # The fake S3 of tests, in an environment of its own: what it needs excludes what afarm is tested with.
 $(VENV)/.moto: $(VENV)/.test
-	$(PYTHON) -m venv $(VENV)-moto
-	$(VENV)-moto/bin/python -m pip --disable-pip-version-check -q install 'moto[server]==5.2.5'
+	$(call install,$(VENV)-moto,'moto[server]==5.2.5')
 	touch $@
 
 $(VENV)/.cluster: $(VENV)/.test
-	$(PIP) install -c constraints.txt -e '.[ray]'
+	$(call install,$(VENV),-c constraints.txt -e '.[ray]')
 	touch $@
 
 clean:
