@@ -21,7 +21,7 @@ endef
 # Two BLAS threads that fight over busy cores cost several times more than one; test workers get one each.
 WORKERS ?= 2
 
-.PHONY: demo test test-cluster quick lint docs notebooks screenshots bench clean browser server slurm
+.PHONY: demo test test-cluster quick lint docs notebooks screenshots bench release-check clean browser server slurm
 
 demo: $(VENV)/.demo
 	$(BIN)/afarm run --method ppo --annotator pool
@@ -51,6 +51,15 @@ notebooks: $(VENV)/.test  ## execute the notebooks, and keep their outputs
 
 screenshots: $(VENV)/.test browser  ## the pictures in README and the pages, of a run of the demo
 	$(BIN)/python docs/screenshots.py
+
+release-check: $(VENV)/.release  ## build, check, install the wheel into an empty environment, and run the demo there
+	rm -rf dist $(VENV)-release
+	$(BIN)/python -m build -q
+	$(BIN)/python -m twine check --strict dist/*
+	$(call install,$(VENV)-release,-c constraints.txt "$$(ls $(abspath dist)/*.whl)[demo]")
+	rm -rf build/release && mkdir -p build/release
+	cd build/release && $(abspath $(VENV)-release)/bin/afarm run --method ppo --annotator pool
+	ls -l dist
 
 bench: $(VENV)/.test .cache/smollm2.gguf
 	$(BIN)/python -m benchmarks
@@ -104,5 +113,9 @@ $(VENV)/.cluster: $(VENV)/.test
 	$(call install,$(VENV),-c constraints.txt -e '.[ray]')
 	touch $@
 
+$(VENV)/.release: pyproject.toml
+	$(call install,$(VENV),'build>=1.2' 'twine>=6' 'towncrier>=24.8')
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV)-moto .cache build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-moto $(VENV)-release dist .cache build *.egg-info .pytest_cache .mypy_cache .ruff_cache
