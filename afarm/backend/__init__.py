@@ -3,6 +3,8 @@
 Importing it loads torch.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from afarm.backend.adapters import (
     LowRankUpdate,
     active_adapter,
@@ -128,6 +130,20 @@ from afarm.backend.trl_bridge import (
     trainer_arguments,
 )
 from afarm.storage.checkpoints import wait_for
+
+_TRAINERS = ("OnPolicyTrainer", "PolicyGradientTrainer", "Passes", "RolloutBatch", "Chunk", "of_chunks")
+
+
+if not TYPE_CHECKING:  # a type checker would take every name then
+
+    def __getattr__(name: str) -> Any:
+        if name in _TRAINERS:  # an ImportError, since `from … import` drops the text of an AttributeError
+            raise ImportError(
+                f"afarm.backend has no {name} any more: an on-policy method writes its own loop and calls rollout, score, "
+                "backward_in_chunks, optimizer_step, save_if_due …: docs/guides/write-a-plugin.md"
+            )
+        raise AttributeError(f"module 'afarm.backend' has no attribute {name!r}")
+
 
 __all__ = [
     "Backend",

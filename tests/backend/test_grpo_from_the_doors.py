@@ -1,4 +1,4 @@
-"""GRPO in under 150 lines with its loop in sight, from names of the doors alone: what an on-policy author finds there is enough."""
+"""GRPO in under 150 lines with its loop in sight: names of the doors alone are enough for an on-policy author."""
 
 from __future__ import annotations
 
