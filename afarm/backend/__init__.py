@@ -139,8 +139,8 @@ if not TYPE_CHECKING:  # a type checker would take every name then
     def __getattr__(name: str) -> Any:
         if name in _TRAINERS:  # an ImportError, since `from … import` drops the text of an AttributeError
             raise ImportError(
-                f"afarm.backend has no {name} any more: an on-policy method writes its own loop and calls rollout, score, "
-                "backward_in_chunks, optimizer_step, save_if_due …: docs/guides/write-a-plugin.md"
+                f"afarm.backend has no {name} any more: on-policy methods write their own loop and call rollout, "
+                "score, backward_in_chunks, optimizer_step, save_if_due …: docs/guides/write-a-plugin.md"
             )
         raise AttributeError(f"module 'afarm.backend' has no attribute {name!r}")
 

@@ -126,7 +126,7 @@ def train_ppo(config: PPOConfig, inputs: MethodInputs, context: TrainContext) ->
             advantages, returns = generalised_advantages(rewards, values, mask, config.gamma, config.lam)
             if config.whiten_advantages == "rollout":
                 advantages = whiten(advantages, mask)
-            collected = Rollout(samples, mask, scores, logprobs, values, advantages, returns)
+            collected = ValuedRollout(samples, mask, scores, logprobs, values, advantages, returns)
             metrics = rollout_metrics(training, collected, kl, kl_coef)
             if config.kl_controller == "adaptive":  # from the next rollout on
                 kl_coef = next_kl_coef(kl_coef, mean_kl, config.kl_target, config.kl_horizon, len(samples))
@@ -214,7 +214,7 @@ def start_value_model(start: CheckpointPolicy, reward_model: RewardModel, config
 # ---------------------------------------------------------------------------------------------------------- collecting
 
 
-class Rollout(NamedTuple):
+class ValuedRollout(NamedTuple):
     """B responses and what is known of them: `scores` [B], the other tensors [B, R].
 
     `logprobs` are those of the policy that sampled, `values` those of the states before each token, and `returns` are
@@ -242,7 +242,7 @@ def read_scores(training: Training, prompts: Sequence[int], samples: Sequence[Sa
 def read_values(training: Training, value: nn.Module, samples: Sequence[Sample]) -> Tensor:
     """Read the value [B, R] of the state before each response token. No gradient; each process reads a share."""
     return read_responses(
-        partial(values_of, training, value),
+        partial(compute_values, training, value),
         [sample.prompt_ids for sample in samples],
         [sample.token_ids for sample in samples],
         batch_size=training.config.per_device_rollout_batch_size,
@@ -251,10 +251,10 @@ def read_values(training: Training, value: nn.Module, samples: Sequence[Sample])
     )
 
 
-def values_of(training: Training, value: Any, batch: TokenBatch) -> Tensor:
+def compute_values(training: Training, value: Any, batch: TokenBatch) -> Tensor:
     """Compute the value [n] of the state before each response token of a batch."""
     if training.config.layout == "shared":
-        return shared.values_of(training, value, batch)
+        return shared.head_values(training, value, batch)
     return head_scores(value.score, states_before(value, batch)[0]).squeeze(-1)
 
 
@@ -271,7 +271,7 @@ def shape_rewards(config: PPOConfig, kl_coef: float, scores: Tensor, kl: KLEstim
     return shift_rewards(rewards, mask, config.response_length) if config.whiten_rewards == "shift" else rewards
 
 
-def rollout_metrics(training: Training, collected: Rollout, kl: KLEstimates, kl_coef: float) -> dict[str, float]:
+def rollout_metrics(training: Training, collected: ValuedRollout, kl: KLEstimates, kl_coef: float) -> dict[str, float]:
     """Metrics of what was sampled, before the update."""
     samples, mask, scores, logprobs, values, _, returns = collected
     non_score = -kl_coef * charged_ratios(training.config, kl).sum(1)
@@ -359,7 +359,7 @@ def add_gradients_apart(
 
     def learn_values() -> None:
         for batch, flat in micro_batches(training, samples, rows, values, returns, mask):
-            value_share(values_of(training, value, batch), *flat).backward()
+            value_share(compute_values(training, value, batch), *flat).backward()
 
     learn_policy = partial(backward_in_chunks, training, samples, rows, policy_share, logprobs, advantages, mask)
     training.context.backend.together(learn_policy, learn_values)

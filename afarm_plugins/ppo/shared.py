@@ -54,7 +54,7 @@ def value_adapter(model: Any, config: PPOConfig) -> AbstractContextManager[None]
     return active_adapter(model, VALUE) if config.shared_value == "adapter" else nullcontext()
 
 
-def values_of(training: Training, head: nn.Module, batch: TokenBatch) -> Tensor:
+def head_values(training: Training, head: nn.Module, batch: TokenBatch) -> Tensor:
     """Compute the value [n] of the state before each response token of a batch."""
     model = training.policy.model
     with value_adapter(model, training.config):
@@ -81,7 +81,7 @@ def add_gradients(
             continue
         loss.backward()
         with value_adapter(model, config):  # around the backward pass too, which may recompute
-            value_share(values_of(training, head, batch), values, returns, mask).backward()
+            value_share(head_values(training, head, batch), values, returns, mask).backward()
 
 
 def in_turn(*calls: Callable[[], T]) -> list[T]:

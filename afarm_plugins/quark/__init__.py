@@ -22,7 +22,7 @@ class QuarkConfig(OnPolicyConfig):
 
     method_name: ClassVar[str] = "Quark"
     even_sizes: ClassVar[tuple[str, ...]] = ("rollout_batch_size",)
-    """Minibatches may be uneven among processes that shard: `quark.read` fills up."""
+    """Minibatches may be uneven among processes that shard: `quark.read_divergence` fills up."""
 
     variant: Literal["top", "all"] = setting(
         "top",

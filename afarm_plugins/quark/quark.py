@@ -118,14 +118,16 @@ def train_quark(config: QuarkConfig, inputs: MethodInputs, context: TrainContext
                     training.optimizer.zero_grad()
                     learned = [chosen[row] for row in rows]
                     minibatch = [make_example(training, steered, pool[row], int(bins[row])) for row in learned]
-                    sums = read(training, minibatch, learn=True)
+                    sums = read_divergence(training, minibatch, learn=True)
                     norms.append(optimizer_step(training, step))
                     for name, value in sums.items():
                         totals[name] += float(value)
             training.optimizer.zero_grad()  # gradients take no memory while the next step samples
 
             # Measure the policy that the step has made, which is what is kept
-            watch_kl(training, step, float(read(training, minibatch, learn=False)["loss/kl"]) / len(minibatch))
+            watch_kl(
+                training, step, float(read_divergence(training, minibatch, learn=False)["loss/kl"]) / len(minibatch)
+            )
             tokens, responses = totals.pop("tokens"), totals.pop("responses")
             metrics |= {name: value / tokens for name, value in totals.items()}
             metrics |= {
@@ -208,7 +210,7 @@ def make_example(
     return TrainingExample(prompt, plain, response.response)
 
 
-def read(training: Training, minibatch: Sequence[TrainingExample], *, learn: bool) -> dict[str, Tensor]:
+def read_divergence(training: Training, minibatch: Sequence[TrainingExample], *, learn: bool) -> dict[str, Tensor]:
     """Sums over the minibatch's response tokens in all processes, and their count; `learn` adds its gradient.
 
     The gradient is of this process's share in the mean loss; `optimizer_step` sums it over the processes.

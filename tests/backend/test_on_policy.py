@@ -9,7 +9,7 @@ from afarm.backend import linear_schedule
 
 def test_a_trainer_that_went_is_answered_with_what_came_instead() -> None:
     for name in ("OnPolicyTrainer", "PolicyGradientTrainer"):
-        with pytest.raises(ImportError, match=f"no {name} any more: .* calls rollout, score"):
+        with pytest.raises(ImportError, match=f"no {name} any more: .* call rollout, score"):
             exec(f"from afarm.backend import {name}")
     with pytest.raises(ImportError, match="cannot import name 'OnPolicyTrainr'"):
         exec("from afarm.backend import OnPolicyTrainr")

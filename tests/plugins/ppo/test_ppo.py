@@ -177,7 +177,7 @@ class FirstStep:
 
     training: Training = field(init=False)
     value: Any = field(init=False)
-    rollout: module.Rollout = field(init=False)
+    rollout: module.ValuedRollout = field(init=False)
     metrics: dict[str, float] = field(init=False)
     gradients: dict[str, torch.Tensor] = field(init=False)
 
@@ -210,7 +210,7 @@ def first_step(
         before(seen.training)
         return seen.training, seen.value
 
-    def measure_seen(training: Training, collected: module.Rollout, *args: Any) -> dict[str, float]:
+    def measure_seen(training: Training, collected: module.ValuedRollout, *args: Any) -> dict[str, float]:
         seen.rollout, seen.metrics = collected, measure(training, collected, *args)
         return dict(seen.metrics)
 

@@ -100,7 +100,7 @@ def test_one_pass_over_a_shared_trunk_adds_both_losses_gradients(tmp_path: Path)
     new = response_logprobs(training.policy.model, batch.input_ids, batch.attention_mask, batch.response_mask)
     ratio = (new - collected.logprobs).exp()[collected.mask]
     values, old, returns = (
-        module.values_of(training, step.value, batch),
+        module.compute_values(training, step.value, batch),
         collected.values[collected.mask],
         collected.returns[collected.mask],
     )
@@ -172,7 +172,7 @@ def test_value_heads_of_bfloat16_models_are_in_float32(tmp_path: Path, settings:
     training, value = started(tmp_path, inputs, **settings)
     trained = {name: p.dtype for name, p in training.trained.items()}
     assert set(trained.values()) == {torch.float32}  # PEFT keeps adapters so too
-    values = module.values_of(training, value, join_and_pad([[3, 7, 4]], [[5, 6, 8, 1]], 0))
+    values = module.compute_values(training, value, join_and_pad([[3, 7, 4]], [[5, 6, 8, 1]], 0))
     assert values.dtype == torch.float32
     values.sum().backward()
 

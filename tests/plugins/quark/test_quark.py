@@ -82,7 +82,7 @@ def watch(
 ) -> Watched:
     """Train and look at it; `before` it, the training may be changed."""
     watched = Watched()
-    start, measure, read = module.start_quark, module.pool_metrics, module.read
+    start, measure, read = module.start_quark, module.pool_metrics, module.read_divergence
 
     def start_watched(*args: Any) -> Any:
         started = start(*args)
@@ -102,7 +102,7 @@ def watch(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "start_quark", start_watched)
         patch.setattr(module, "pool_metrics", measure_watched)
-        patch.setattr(module, "read", read_watched)
+        patch.setattr(module, "read_divergence", read_watched)
         train(context, inputs, **changes)
     return watched
 
@@ -161,7 +161,7 @@ def test_the_gradient_equals_one_written_out_row_by_row(tmp_path: Path, variant:
     for parameter in training.trained.values():  # away from the reference, so that the KL takes part
         parameter.data += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3))
     assert len(examples) == (2 if variant == "top" else 10)
-    module.read(training, examples, learn=True)
+    module.read_divergence(training, examples, learn=True)
     found = gradients(training)
     training.optimizer.zero_grad(set_to_none=False)
     total, tokens = torch.zeros(()), 0
