@@ -28,7 +28,7 @@ from afarm.core.seeding import integer, uniform
 from afarm.evaluation.drift_log import Probe, record_probe
 from afarm.experiment.promises import requests_planned
 from afarm.judging.labelling import annotate_in_chunks
-from afarm.storage.annotations import read_annotations
+from afarm.storage.labelled_pairs import read_annotations
 
 if TYPE_CHECKING:
     from afarm.experiment.dry_run import PlannedStage

@@ -15,8 +15,8 @@ from afarm.cli.console import console_on, err, out, write_document
 from afarm.cli.options import Json
 from afarm.cli.places import DEFAULT_OUTPUT_DIR, OutputDir
 from afarm.core.errors import ConfigError, DataError, StoreError
-from afarm.storage.annotations import require_file_of_annotations
 from afarm.storage.disk import write_whole
+from afarm.storage.row_shapes import require_file_of_annotations
 from afarm.storage.text import markup
 
 if TYPE_CHECKING:
