@@ -70,7 +70,7 @@ class LabelCounts:
         """The reasons that occur, with their numbers."""
         reasons = {
             "draws": self.draws,
-            **dict(sorted(self.reasons.items(), reverse=True)),
+            **dict(sorted(self.reasons.items(), reverse=True)),  # whatever the order of rows
             "rows that cannot be read": self.unusable.rows,
             "pairs with as many labels for one output as for the other": len(self.torn),
         }
