@@ -212,10 +212,8 @@ class Components:
 
     def annotator(self, name: str) -> Annotator:
         made: Annotator = self._build("annotators", name, Annotator)
-        component = self.component("annotators", name)
-        if component.package != FIRST_PARTY:
-            with suppress(AttributeError):  # a class with slots, say, can hold no attribute that it has not declared
-                made.source = plugin_digest(component)
+        with suppress(AttributeError):  # a class with slots, say, can hold no attribute that it has not declared
+            made.source = plugin_digest(self.component("annotators", name))
         return made
 
     def method(self, name: str) -> Method:

@@ -21,8 +21,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from afarm import PluginError
-from afarm_plugins.annotators.calibrate.people import PersonLabel
+from afarm import JudgedPair, PluginError
+from afarm_plugins.annotators.calibrate.people import is_for_second
 from afarm_plugins.annotators.calibration import Calibration, length_ratio
 
 Array = NDArray[np.float64]
@@ -73,12 +73,12 @@ class Labelled:
     reliability: float
 
     @classmethod
-    def of(cls, labels: Sequence[PersonLabel], pool: PoolVerdicts) -> Labelled:
+    def of(cls, labels: Sequence[JudgedPair], pool: PoolVerdicts) -> Labelled:
         """Lay people's labels beside verdicts on the same pairs, in the order of the pairs' ids."""
         ids = {id: place for place, id in enumerate(sorted({label.pair.id for label in labels}))}
         names = {id: place for place, id in enumerate(sorted({label.pair.instruction.id for label in labels}))}
         pair = np.array([ids[label.pair.id] for label in labels])
-        shown = np.array([float(label.shown) for label in labels])
+        shown = np.array([{"12": -1.0, "21": 1.0}.get(label.preference.order, 0.0) for label in labels])
         often = np.array(pool.often, dtype=np.float64)
         reliability = split_half(pool.wins, often / often.sum())
         # People's order if it is known: its verdicts are half as many.
@@ -89,7 +89,7 @@ class Labelled:
         )
         return cls(
             verdicts,
-            np.array([float(label.second) for label in labels]),
+            np.array([float(is_for_second(label)) for label in labels]),
             np.array([length_ratio(*map(len, label.pair.canonical)) for label in labels]),
             shown,
             np.array([names[label.pair.instruction.id] for label in labels]),
