@@ -76,7 +76,6 @@ if TYPE_CHECKING:
     from afarm.evaluation.agreement import AnnotatorReport, compare_annotators
     from afarm.evaluation.labels import HUMANS, Label, member_family, read_labels, to_label, with_prices
     from afarm.evaluation.metrics import NORMAL_95, Estimate, standard_error
-    from afarm.evaluation.statistics.equal_means import equal_means
     from afarm.experiment.comparison.compare import compare_outputs
     from afarm.experiment.farm import Farm
     from afarm.experiment.launching.launcher import (
@@ -261,7 +260,6 @@ _ON_FIRST_USE = {
     "Bounded": "experiment.studies.study",
     "DataStudy": "experiment.studies.study",
     "correlate_boards": "experiment.studies.estimates",
-    "equal_means": "evaluation.statistics.equal_means",
     "mean_interval": "experiment.studies.estimates",
     "mean_percent": "experiment.studies.estimates",
     "undominated": "experiment.studies.estimates",
@@ -367,7 +365,6 @@ __all__ = [
     "compare_outputs",
     "correlate_boards",
     "did_you_mean",
-    "equal_means",
     "explain_validation_error",
     "foreign_templates",
     "hookimpl",
