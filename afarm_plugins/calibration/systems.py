@@ -9,8 +9,8 @@ from itertools import combinations
 import numpy as np
 
 from afarm import Bounded
-from afarm_plugins.annotators.calibrate.fit import Array, PoolFit, label_probabilities
-from afarm_plugins.annotators.calibrate.people import PersonLabel
+from afarm_plugins.calibration.fit import Array, PoolFit, label_probabilities
+from afarm_plugins.calibration.people import PersonLabel
 
 TURNS = 0.025
 """The share of fits in which an order may turn and still counts as certain."""
