@@ -113,15 +113,22 @@ if TYPE_CHECKING:
         StudyRun,
         StudyTable,
     )
-    from afarm.storage.annotations import read_annotations
     from afarm.storage.conversations import with_turns
     from afarm.storage.disk import storage_errors, write_json, write_whole
     from afarm.storage.hub import is_on_hub, load_from_hub
-    from afarm.storage.label_scales import LabelReader
+    from afarm.storage.labelled_pairs import (
+        ANNOTATION,
+        PAIR,
+        Form,
+        Unusable,
+        read_annotations,
+        read_labelled_pairs,
+        why_left_out,
+    )
     from afarm.storage.model_files import local_path, model_identity, require_local, require_on_hub
-    from afarm.storage.people_rows import labels_of_people, people_columns
-    from afarm.storage.preference_files import Unusable, own_preferences
+    from afarm.storage.preference_files import own_preferences
     from afarm.storage.prompt_templates import foreign_templates
+    from afarm.storage.row_shapes import people_columns
     from afarm.storage.rows import (
         output_of,
         placed_rows,
@@ -173,9 +180,7 @@ _ON_FIRST_USE = {
     "JudgedPair": "core.records",
     "Judgement": "core.judge",
     "JudgementKey": "core.judge",
-    "LabelReader": "storage.label_scales",
-    "labels_of_people": "storage.people_rows",
-    "people_columns": "storage.people_rows",
+    "people_columns": "storage.row_shapes",
     "LoraConfig": "core.config",
     "Message": "core.records",
     "Method": "core.interfaces",
@@ -204,7 +209,12 @@ _ON_FIRST_USE = {
     "TrainContext": "core.interfaces",
     "TrainerConfig": "core.config",
     "TrainingError": "core.errors",
-    "Unusable": "storage.preference_files",
+    "Unusable": "storage.labelled_pairs",
+    "ANNOTATION": "storage.labelled_pairs",
+    "PAIR": "storage.labelled_pairs",
+    "Form": "storage.labelled_pairs",
+    "read_labelled_pairs": "storage.labelled_pairs",
+    "why_left_out": "storage.labelled_pairs",
     "compare_outputs": "experiment.comparison.compare",
     "did_you_mean": "core.errors",
     "explain_validation_error": "experiment.setting_errors",
@@ -217,7 +227,7 @@ _ON_FIRST_USE = {
     "own_preferences": "storage.preference_files",
     "output_of": "storage.rows",
     "placed_rows": "storage.rows",
-    "read_annotations": "storage.annotations",
+    "read_annotations": "storage.labelled_pairs",
     "read_outputs": "storage.rows",
     "read_rows": "storage.rows",
     "read_run": "storage.runs",
@@ -266,8 +276,10 @@ _ON_FIRST_USE = {
 """The names by their module, imported when first used: `afarm --help` and light plugins do not wait for pydantic."""
 
 __all__ = [
+    "ANNOTATION",
     "HUMANS",
     "NORMAL_95",
+    "PAIR",
     "AfarmError",
     "AnnotateContext",
     "Annotator",
@@ -297,6 +309,7 @@ __all__ = [
     "FarmSpec",
     "Findings",
     "FinishedRun",
+    "Form",
     "Instruction",
     "Judge",
     "JudgeError",
@@ -305,7 +318,6 @@ __all__ = [
     "JudgementKey",
     "JudgingStudy",
     "Label",
-    "LabelReader",
     "Launcher",
     "LoraConfig",
     "Message",
@@ -358,7 +370,6 @@ __all__ = [
     "foreign_templates",
     "hookimpl",
     "is_on_hub",
-    "labels_of_people",
     "load_from_hub",
     "local_path",
     "mean_interval",
@@ -371,6 +382,7 @@ __all__ = [
     "placed_rows",
     "rank_of_each",
     "read_annotations",
+    "read_labelled_pairs",
     "read_labels",
     "read_outputs",
     "read_rows",
@@ -387,6 +399,7 @@ __all__ = [
     "storage_errors",
     "to_label",
     "undominated",
+    "why_left_out",
     "why_no_file",
     "with_prices",
     "with_turns",

@@ -336,6 +336,8 @@ class Method(ABC):
     """The policy in `inputs.start`: the SFT policy that methods start from, or the base model itself."""
     search_space: ClassVar[Mapping[str, tuple[Any, Any] | list[Any]]] = {}
     """The settings that `afarm tune` searches: ranges (low, high), or lists of values to choose from."""
+    samples: ClassVar[bool] = True
+    """False if `train` samples no policy, other than to compare checkpoints: the engine is then in none of its keys."""
     measures_kl: ClassVar[bool] = False
     """True if it logs its KL to the start policy, `objective/kl`: `afarm tune --max-kl` takes no other method."""
 

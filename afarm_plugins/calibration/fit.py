@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from afarm import PluginError
-from afarm_plugins.calibration.people import PersonLabel
+from afarm import JudgedPair, PluginError
+from afarm_plugins.calibration.people import is_for_second
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -76,12 +76,12 @@ class Labelled:
     reliability: float
 
     @classmethod
-    def of(cls, labels: Sequence[PersonLabel], pool: PoolVerdicts) -> Labelled:
+    def of(cls, labels: Sequence[JudgedPair], pool: PoolVerdicts) -> Labelled:
         """Lay people's labels beside verdicts on the same pairs, in the order of the pairs' ids."""
         ids = {id: place for place, id in enumerate(sorted({label.pair.id for label in labels}))}
         names = {id: place for place, id in enumerate(sorted({label.pair.instruction.id for label in labels}))}
         pair = np.array([ids[label.pair.id] for label in labels])
-        shown = np.array([float(label.shown) for label in labels])
+        shown = np.array([{"12": -1.0, "21": 1.0}.get(label.preference.order, 0.0) for label in labels])
         often = np.array(pool.often, dtype=np.float64)
         reliability = split_half(pool.wins, often / often.sum())
         # People's order if it is known: its verdicts are half as many.
@@ -92,7 +92,7 @@ class Labelled:
         )
         return cls(
             verdicts,
-            np.array([float(label.second) for label in labels]),
+            np.array([float(is_for_second(label)) for label in labels]),
             np.array([_length_ratio(*map(len, label.pair.canonical)) for label in labels]),
             shown,
             np.array([names[label.pair.instruction.id] for label in labels]),

@@ -9,9 +9,9 @@ from itertools import combinations
 
 import numpy as np
 
-from afarm import Bounded, mean_interval
+from afarm import Bounded, JudgedPair, mean_interval
 from afarm_plugins.calibration.fit import Array, Indices
-from afarm_plugins.calibration.people import PersonLabel
+from afarm_plugins.calibration.people import is_for_second
 
 EDGES = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """Edges of the bins of a reliability plot: the probability of the likelier output."""
@@ -72,11 +72,11 @@ def mean_gap(bins: Sequence[SureBin]) -> float:
     return sum(b.labels * abs(b.predicted - b.observed.value) for b in bins) / sum(b.labels for b in bins)
 
 
-def agreement_of_people(labels: Sequence[PersonLabel]) -> Bounded | None:
+def agreement_of_people(labels: Sequence[JudgedPair]) -> Bounded | None:
     """Count how often two people agree, each pair counting once; None if no pair has two labels."""
     votes: dict[str, list[bool]] = {}
     for label in labels:
-        votes.setdefault(label.pair.id, []).append(label.second)
+        votes.setdefault(label.pair.id, []).append(is_for_second(label))
     agreed = [
         sum(one == other for one, other in combinations(some, 2)) / math.comb(len(some), 2)
         for some in votes.values()

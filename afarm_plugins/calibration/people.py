@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from afarm import DataError, LabelReader, Pair, Row, labels_of_people, people_columns, placed_rows
+from afarm import ANNOTATION, PAIR, DataError, JudgedPair, Pair, read_labelled_pairs, why_left_out
 
 LEAST_LABELS = 50
 """Labels below which nothing is fitted: a share of 50 has a standard error of up to 7 points."""
@@ -14,23 +14,12 @@ LEAST_LABELS = 50
 LEAST_INSTRUCTIONS = 10
 
 
-@dataclass(frozen=True, slots=True)
-class PersonLabel:
-    """A person's choice: `second` if it is the output that comes second in the canonical order of `pair`.
-
-    `shown` is 1 if that output was shown first, −1 if the other was, 0 if nobody knows.
-    """
-
-    pair: Pair
-    second: bool
-    shown: int
-
-
 @dataclass(slots=True)
 class PeoplesLabels:
     """The labels that choose, and how many of what others were left out."""
 
-    labels: list[PersonLabel] = field(default_factory=list)
+    labels: list[JudgedPair] = field(default_factory=list)
+    """Each pair in canonical order; `order` says which output was shown first, empty if nobody knows."""
     left_out: Counter[str] = field(default_factory=Counter)
     sides: Counter[str] = field(default_factory=Counter)
     """The labels for the first and for the second output as the file has them."""
@@ -54,46 +43,22 @@ def read_peoples_labels(sources: Sequence[str], shown: str) -> PeoplesLabels:
     """
     found = PeoplesLabels()
     for source in sources:
-        reader = LabelReader(source)
-        for where, row in placed_rows(source):
-            for pair, win, origin in _labels(row, where, reader):
-                if reason := _unused(pair, win, origin):
+        for _, _, judged in read_labelled_pairs(source, forms=(ANNOTATION, PAIR), as_text=True):
+            for label in judged:
+                if reason := why_left_out(label) or ("" if label.chosen_rejected else "draws"):
                     found.left_out[reason] += 1
-                else:
-                    _add(pair, win is not None and win > 0.5, row, shown, found)
-        reader.require_one_reading()
+                    continue
+                found.sides["output_2" if is_for_second(label) else "output_1"] += 1
+                order = label.preference.order or ("12" if shown == "output_1" else "")
+                label = replace(label, preference=replace(label.preference, order=order))
+                found.labels.append(label.in_canonical_order())
     _require_enough(found, ", ".join(sources))
     return found
 
 
-def _labels(row: Row, where: str, reader: LabelReader) -> Iterator[tuple[Pair, float | None, str]]:
-    """Yield the pair of a row with each label: the win of its second output, and who or what gave it."""
-    if "preference" in row or not people_columns(row):
-        judged = reader.judged(row, where)
-        yield judged.pair, judged.win, judged.preference.source
-        return
-    pair, wins = labels_of_people(row, where, reader)
-    for win in wins.values():
-        yield pair, win, "human"
-
-
-def _add(pair: Pair, second: bool, row: Row, shown: str, found: PeoplesLabels) -> None:
-    found.sides["output_2" if second else "output_1"] += 1
-    order = str(row.get("order") or ("12" if shown == "output_1" else ""))
-    canonical = replace(pair if pair.is_canonical else pair.swapped(), occurrence=0)
-    second_first = {"12": -1, "21": 1}.get(order, 0) * (1 if pair.is_canonical else -1)
-    found.labels.append(PersonLabel(canonical, second == pair.is_canonical, second_first))
-
-
-def _unused(pair: Pair, win: float | None, origin: str) -> str:
-    """Say why a label is not used; empty if it is."""
-    if pair.identical:
-        return "of identical outputs"
-    if origin in ("noise", "rule"):
-        return "that no person gave (label noise, or a rule)"
-    if win is None:
-        return "without an answer"
-    return "draws" if win == 0.5 else ""
+def is_for_second(label: JudgedPair) -> bool:
+    """Return True if a label that chooses an output chooses the second."""
+    return label.p2 is not None and label.p2 > 0.5
 
 
 def _require_enough(found: PeoplesLabels, where: str) -> None:

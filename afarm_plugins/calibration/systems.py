@@ -8,9 +8,8 @@ from itertools import combinations
 
 import numpy as np
 
-from afarm import Bounded
+from afarm import Bounded, JudgedPair
 from afarm_plugins.calibration.fit import Array, PoolFit, label_probabilities
-from afarm_plugins.calibration.people import PersonLabel
 
 TURNS = 0.025
 """The share of fits in which an order may turn and still counts as certain."""
@@ -56,7 +55,7 @@ class SystemRates:
         return found
 
 
-def rate_systems(labels: Sequence[PersonLabel], fit: PoolFit, refits: Sequence[Array]) -> SystemRates | None:
+def rate_systems(labels: Sequence[JudgedPair], fit: PoolFit, refits: Sequence[Array]) -> SystemRates | None:
     """Rate the systems whose outputs people compared; None if pairs do not name two."""
     names = sorted({name for label in labels for name in (label.pair.generator_1, label.pair.generator_2)} - {""})
     if len(names) < 2:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from afarm.core.errors import DataError
-from afarm.core.records import Instruction, Pair
+from afarm.core.records import Instruction, JudgedPair, Pair, Preference
 from afarm_plugins.calibration.fit import (
     Labelled,
     PoolVerdicts,
@@ -28,12 +28,17 @@ from afarm_plugins.calibration.held_out import (
     mean_gap,
     sure_bins,
 )
-from afarm_plugins.calibration.people import PeoplesLabels, PersonLabel, read_peoples_labels
+from afarm_plugins.calibration.people import PeoplesLabels, is_for_second, read_peoples_labels
 from afarm_plugins.calibration.settings import CalibrateConfig
 from afarm_plugins.calibration.study import found_in
 
 ROLES = ["strong"] * 3 + ["light"] * 3
 NAMES = [f"{role}_{number}" for number, role in enumerate(ROLES)]
+
+
+def person_label(pair: Pair, second: bool, shown: int) -> JudgedPair:
+    """Label `pair`, whose second output was shown first if `shown` is 1, its first if -1."""
+    return JudgedPair(pair, Preference(pair.id, float(second), order={-1: "12", 0: "", 1: "21"}[shown]))
 
 
 def world(
@@ -45,7 +50,7 @@ def world(
     is_shown: bool = True,
     people: int = 1,
     seed: int = 0,
-) -> tuple[list[PersonLabel], PoolVerdicts]:
+) -> tuple[list[JudgedPair], PoolVerdicts]:
     """Pairs whose people are a calibrated pool: each of them draws a member, its verdict, and the label of it.
 
     Members of a role have one probability per pair; roles know nothing of each other.
@@ -67,7 +72,7 @@ def world(
             shown = int(draw.choice([-1, 1])) if is_shown else 0
             ratio = math.log2((1 + len(pair.output_2)) / (1 + len(pair.output_1)))
             odds = (1 if verdict else -1) * math.log((1 - noise) / noise) + length * ratio + position * shown
-            labels.append(PersonLabel(pair, bool(draw.random() < 1 / (1 + math.exp(-odds))), shown))
+            labels.append(person_label(pair, bool(draw.random() < 1 / (1 + math.exp(-odds))), shown))
     return labels, PoolVerdicts(NAMES, ROLES, [1] * len(ROLES), wins)
 
 
@@ -113,7 +118,7 @@ def test_what_labels_do_not_tell_stays_at_its_prior() -> None:
     assert not fit.free[-1], "nobody knows what people saw first"
     assert fit.theta[-1] == 0
     assert fit.free[-3], "noise is told"
-    even = [PersonLabel(Pair(label.pair.instruction, "one", "two"), label.second, 0) for label in labels]
+    even = [person_label(Pair(label.pair.instruction, "one", "two"), is_for_second(label), 0) for label in labels]
     assert not fit_pool(Labelled.of(even, pool)).free[-2], "all outputs are as long"
 
 
@@ -141,7 +146,7 @@ def test_bins_and_their_gap_by_hand() -> None:
 
 def test_peoples_agreement_sets_a_ceiling() -> None:
     pair, other = (Pair(Instruction(name), "a", "b") for name in ("x", "y"))
-    votes = [PersonLabel(pair, True, 0)] * 2 + [PersonLabel(pair, False, 0), PersonLabel(other, True, 0)]
+    votes = [person_label(pair, True, 0)] * 2 + [person_label(pair, False, 0), person_label(other, True, 0)]
     found = agreement_of_people(votes)
     assert found is not None
     assert found.value == pytest.approx(1 / 3), "one of three couples; the other pair has one label"
@@ -194,8 +199,10 @@ def test_several_people_per_row_and_the_order_they_saw(tmp_path: Path) -> None:
     labels = read_peoples_labels([str(path)], "output_1").labels
     assert len(labels) == 80
     first = labels[0]
-    assert first.second, "b, the canonical second, is response1, and won"
-    assert (first.shown, labels[2].shown) == (-1, 1), "a was shown first in row 0, b in the others"
+    assert is_for_second(first), "b, the canonical second, is response1, and won"
+    assert (first.preference.order, labels[2].preference.order) == ("12", "21"), (
+        "a was shown first in row 0, b in the others"
+    )
 
 
 def test_people_who_disagree_are_told_apart_from_noise_of_the_pool() -> None:

@@ -85,7 +85,7 @@ def test_people_have_a_column_each(tmp_path: Path) -> None:
     assert of(found, 2).pair.generator_1 == "opt-7b"
     assert of(found, 2).systems == {"opt-7b", "llama-7b"}
     assert len(found) == 59  # one pair is a draw
-    assert (counts.draws, counts.without_label) == (4, 1)
+    assert (counts.draws, counts.reasons) == (4, {"without a label": 1})
     assert counts.annotators["annotator2"] == 60
 
 
