@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from afarm_plugins.judges.fitted.candidates import REWARD_MODEL
-from afarm_plugins.judges.fitted.features import FEATURES
-from afarm_plugins.judges.fitted.fit import FitReport
-from afarm_plugins.judges.fitted.measures import Interval, Measured
-from afarm_plugins.judges.fitted.utility import FILE
+from afarm_plugins.fitted_judges.candidates import REWARD_MODEL
+from afarm_plugins.fitted_judges.features import FEATURES
+from afarm_plugins.fitted_judges.fit import FitReport
+from afarm_plugins.fitted_judges.measures import Interval, Measured
+from afarm_plugins.fitted_judges.utility import FILE
 
 CARD = "README.md"
 FIGURES = "figures.json"

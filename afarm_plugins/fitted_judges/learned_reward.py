@@ -12,9 +12,9 @@ import numpy as np
 
 from afarm import ConfigError, Farm, JudgedPair, Output, Preference, RewardModel, write_rows
 from afarm.cli.options import FarmOptions
-from afarm_plugins.judges.fitted.labelled_pairs import LabelledPair
-from afarm_plugins.judges.fitted.logistic import Array
-from afarm_plugins.judges.fitted.utility import REWARD_MODEL
+from afarm_plugins.fitted_judges.labelled_pairs import LabelledPair
+from afarm_plugins.fitted_judges.logistic import Array
+from afarm_plugins.fitted_judges.utility import REWARD_MODEL
 
 FIXED = ("start=model", 'prompts.shares={"sft": 0.0, "unlabeled": 1.0, "validation": 0.0, "evaluation": 0.0}')
 """The model as it is, and every prompt to learn from: the folds hold out."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 
 from afarm import BuildContext, DataError, Evaluation, EvaluationInputs, Evaluator, standard_error
-from afarm_plugins.judges.fitted.utility import FittedUtility, logistic
-from afarm_plugins.judges.settings import FittedConfig
+from afarm_plugins.fitted_judges.settings import FittedConfig
+from afarm_plugins.fitted_judges.utility import FittedUtility, logistic
 
 
 class SecondReading(Evaluator):

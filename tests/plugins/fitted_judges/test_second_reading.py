@@ -12,7 +12,7 @@ import pytest
 from light_farm import Make
 
 from afarm import BuildContext, DataError, EvaluationInputs, Instruction, JudgedPair, Output, Pair, Preference
-from afarm_plugins.judges.fitted.second_reading import SecondReading
+from afarm_plugins.fitted_judges.second_reading import SecondReading
 
 
 def fitted(directory: Path, weight: float) -> str:

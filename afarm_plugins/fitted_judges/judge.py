@@ -7,6 +7,7 @@ votes are independent.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from functools import cached_property
@@ -24,10 +25,11 @@ from afarm import (
     ShownPair,
 )
 from afarm.judging import CHARACTERS_PER_TOKEN
-from afarm_plugins.judges.fitted.utility import FittedUtility, second_wins
-from afarm_plugins.judges.offline import FORMATS
-from afarm_plugins.judges.settings import FittedConfig
+from afarm_plugins.fitted_judges.settings import FittedConfig
+from afarm_plugins.fitted_judges.utility import FittedUtility, second_wins
 
+WORDS = ("Output (a)", "Output (b)")
+SINGLE, LIST, JSON = "single", "list", "json"
 LABELS = "labels"
 TOKENS = "tokens"
 REMEMBERED = 65536
@@ -57,7 +59,7 @@ class FittedJudge(Judge):
 
     async def complete(self, request: ChatRequest) -> Completion:
         """Raises `JudgeError` for a request that compares nothing, or in a format that it cannot write."""
-        if not request.comparisons or request.answer_format not in (*FORMATS, LABELS, TOKENS):
+        if not request.comparisons or request.answer_format not in (SINGLE, LIST, JSON, LABELS, TOKENS):
             asks = f"for {request.answer_format!r}" if request.answer_format else "for something else"
             raise JudgeError(
                 f"the fitted judge only compares two outputs, and {request.annotator or 'the annotator'} asks {asks}; "
@@ -111,4 +113,13 @@ def _written(first_wins: Sequence[bool], request: ChatRequest) -> str:
     """Write the verdicts in the request's format."""
     if request.answer_format == LABELS:
         return "\n".join(request.labels[not first] for first in first_wins)
-    return FORMATS[request.answer_format](first_wins)
+    if request.answer_format == SINGLE:
+        return WORDS[not first_wins[0]]
+    if request.answer_format == LIST:
+        return "\n".join(f"{i}. {WORDS[not first]}" for i, first in enumerate(first_wins, start=1))
+    better = [(first, "first" if first else "second") for first in first_wins]
+    objects = [
+        {"index": i, "explanation": f"The {place} output serves the instruction better.", "first_is_better": first}
+        for i, (first, place) in enumerate(better, start=1)
+    ]
+    return json.dumps(objects)

@@ -25,12 +25,12 @@ from afarm.testing import (
     make_instructions,
     make_pairs,
 )
-from afarm_plugins.judges.fitted.annotator import FittedAnnotator
-from afarm_plugins.judges.fitted.features import FEATURES, feature_values
-from afarm_plugins.judges.fitted.judge import FittedJudge
-from afarm_plugins.judges.fitted.reward import FittedReward
-from afarm_plugins.judges.fitted.utility import SHIPPED, FittedUtility
-from afarm_plugins.judges.settings import FittedAnnotatorConfig, FittedConfig
+from afarm_plugins.fitted_judges.annotator import FittedAnnotator
+from afarm_plugins.fitted_judges.features import FEATURES, feature_values
+from afarm_plugins.fitted_judges.judge import FittedJudge
+from afarm_plugins.fitted_judges.reward import FittedReward
+from afarm_plugins.fitted_judges.settings import FittedAnnotatorConfig, FittedConfig
+from afarm_plugins.fitted_judges.utility import SHIPPED, FittedUtility
 
 TASK = Instruction("Name trees.")
 PAIR = Pair(TASK, "An oak.", "An oak, a birch and a beech.")

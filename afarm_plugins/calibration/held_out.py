@@ -10,8 +10,8 @@ from itertools import combinations
 import numpy as np
 
 from afarm import Bounded, JudgedPair, mean_interval
-from afarm_plugins.annotators.calibrate.fit import Array, Indices
-from afarm_plugins.annotators.calibrate.people import is_for_second
+from afarm_plugins.calibration.fit import Array, Indices
+from afarm_plugins.calibration.people import is_for_second
 
 EDGES = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """Edges of the bins of a reliability plot: the probability of the likelier output."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from afarm import AnnotateContext, Annotator, BuildContext, Pair, Preference
-from afarm_plugins.judges.fitted.utility import FittedUtility, second_wins
-from afarm_plugins.judges.settings import FittedAnnotatorConfig
+from afarm_plugins.fitted_judges.settings import FittedAnnotatorConfig
+from afarm_plugins.fitted_judges.utility import FittedUtility, second_wins
 
 
 class FittedAnnotator(Annotator):

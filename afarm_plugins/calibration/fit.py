@@ -4,9 +4,11 @@ For a person's label of a pair, with the verdicts v of the members m for its sec
 
     P(second) = Σ w_m · [u_m · σ(a + t) + (1 − u_m) · σ(t − a)],    u = ½ + ρ (v − ½),
 
-with a and t as in `calibration.py`: what the calibrated pool would draw. Verdicts are draws as well. ρ, their
-reliability (split-half, from both orders of each pair), keeps their own chance from being counted as noise a second
-time. Weights are n_m · exp(f_role + e_m) over their sum, n_m how often the pool names the member; noise is σ(η) / 2.
+with a = log((1 − noise) / noise) and t = length · z + position · s: what the calibrated pool would draw. z is the log2
+of the ratio of the lengths (second over first, in characters, each with 1 added), and s is 1 if the second output was
+shown first, −1 if the first was. Verdicts are draws as well. ρ, their reliability (split-half, from both orders of
+each pair), keeps their own chance from being counted as noise a second time. Weights are n_m · exp(f_role + e_m) over
+their sum, n_m how often the pool names the member; noise is σ(η) / 2.
 All parameters have normal priors around 0: equal weights, a quarter flipped (the paper's), no tilt.
 
 Source: the form of noise is that of Dubois et al. 2023 (AlpacaFarm), section 3.2; ρ is Spearman and Brown's (1910).
@@ -14,16 +16,17 @@ Source: the form of noise is that of Dubois et al. 2023 (AlpacaFarm), section 3.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from afarm import JudgedPair, PluginError
-from afarm_plugins.annotators.calibrate.people import is_for_second
-from afarm_plugins.annotators.calibration import Calibration, length_ratio
+from afarm_plugins.calibration.people import is_for_second
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -90,7 +93,7 @@ class Labelled:
         return cls(
             verdicts,
             np.array([float(is_for_second(label)) for label in labels]),
-            np.array([length_ratio(*map(len, label.pair.canonical)) for label in labels]),
+            np.array([_length_ratio(*map(len, label.pair.canonical)) for label in labels]),
             shown,
             np.array([names[label.pair.instruction.id] for label in labels]),
             pair,
@@ -184,6 +187,11 @@ def loss_and_gradient(theta: Array, data: Labelled, counts: Array) -> tuple[floa
     return loss + 0.5 * float(((theta / data.spread) ** 2).sum()), gradient + theta / data.spread**2
 
 
+def _length_ratio(first: int, second: int) -> float:
+    """Return the log2 of the ratio of two lengths, second over first, each with 1 added."""
+    return math.log2((1 + second) / (1 + first))
+
+
 def _sigmoid(x: Array) -> Array:
     halved: Array = 0.5 * (1 + np.tanh(x / 2))
     return halved
@@ -210,13 +218,12 @@ class PoolFit:
         """The weights [members], the noise, the tilt by length and that by position."""
         return weights_of(self.theta, self.data), noise_of(self.theta[-3]), float(self.theta[-2]), float(self.theta[-1])
 
-    def as_calibration(self, members: Sequence[str], digits: int = 4) -> Calibration:
-        """Return what the pool's file says of it."""
+    def for_file(self, members: Sequence[str], digits: int = 4) -> dict[str, Any]:
+        """Return the section `calibration` of the pool's file."""
         weights, noise, length, position = self.calibration
         shares = {name: round(float(weight), digits) for name, weight in zip(members, weights, strict=True)}
-        return Calibration(
-            weights=shares, noise=round(noise, digits), length=round(length, digits), position=round(position, digits)
-        )
+        tilts = {"noise": noise, "length": length, "position": position}
+        return {"weights": shares, **{name: round(float(value), digits) for name, value in tilts.items()}}
 
 
 def fit_pool(data: Labelled) -> PoolFit:

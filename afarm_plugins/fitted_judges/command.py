@@ -14,9 +14,9 @@ from afarm import ConfigError
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir, command_line, print_json, write_examples
 
 if TYPE_CHECKING:
-    from afarm_plugins.judges.fitted.card import Provenance
-    from afarm_plugins.judges.fitted.fit import FitReport
-    from afarm_plugins.judges.fitted.learned_reward import LearnedReward
+    from afarm_plugins.fitted_judges.card import Provenance
+    from afarm_plugins.fitted_judges.fit import FitReport
+    from afarm_plugins.fitted_judges.learned_reward import LearnedReward
 
 
 def add_to(app: typer.Typer) -> None:
@@ -62,7 +62,7 @@ def fit_to_labels(
     as_json: Json = False,
 ) -> None:
     """Fit a judge to labels that exist, for --judge fitted:DIR."""
-    from afarm_plugins.judges.fitted.labelled_pairs import read_labelled
+    from afarm_plugins.fitted_judges.labelled_pairs import read_labelled
 
     require_place(out)
     _require_named(annotations, embeddings, reward_model)
@@ -79,9 +79,9 @@ def fit_to_labels(
     if counts.left_out_text:
         _tell(f"left out in all: {counts.left_out_text}")
     # What follows loads scikit-learn, and torch if it is asked for.
-    from afarm_plugins.judges.fitted.card import write_judge
-    from afarm_plugins.judges.fitted.encoder import SentenceEncoder
-    from afarm_plugins.judges.fitted.fit import fit_judge
+    from afarm_plugins.fitted_judges.card import write_judge
+    from afarm_plugins.fitted_judges.encoder import SentenceEncoder
+    from afarm_plugins.fitted_judges.fit import fit_judge
 
     encoder = SentenceEncoder(embeddings) if embeddings else None
     learned = _learned(reward_model, recipe, settings or [], output_dir, seed)
@@ -159,7 +159,7 @@ def _learned(
 ) -> "LearnedReward | None":
     if not model:
         return None
-    from afarm_plugins.judges.fitted.learned_reward import LearnedReward
+    from afarm_plugins.fitted_judges.learned_reward import LearnedReward
 
     return LearnedReward(model, recipe, tuple(settings), output_dir, seed, _tell)
 
@@ -172,7 +172,7 @@ def provenance(annotations: list[str], licence: str) -> "Provenance":
     """Return the card's data, licence, date and command."""
     from datetime import date
 
-    from afarm_plugins.judges.fitted.card import Provenance
+    from afarm_plugins.fitted_judges.card import Provenance
 
     return Provenance([Path(name).name for name in annotations], licence, date.today().isoformat(), command_line())
 

@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 
 from afarm import Bounded, JudgedPair
-from afarm_plugins.annotators.calibrate.fit import Array, PoolFit, label_probabilities
+from afarm_plugins.calibration.fit import Array, PoolFit, label_probabilities
 
 TURNS = 0.025
 """The share of fits in which an order may turn and still counts as certain."""

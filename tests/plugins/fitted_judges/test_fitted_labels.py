@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from afarm import DataError
-from afarm_plugins.judges.fitted.labelled_pairs import LabelledPair, read_labelled
+from afarm_plugins.fitted_judges.labelled_pairs import LabelledPair, read_labelled
 
 Rows = list[dict[str, Any]]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from afarm_plugins.judges.fitted.labelled_pairs import LabelledPair
-from afarm_plugins.judges.fitted.logistic import Array, log_losses
+from afarm_plugins.fitted_judges.labelled_pairs import LabelledPair
+from afarm_plugins.fitted_judges.logistic import Array, log_losses
 
 RESAMPLES = 2000
 LEVEL = 0.95

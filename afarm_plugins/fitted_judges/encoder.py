@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from afarm import ModelError, PluginError, local_path, model_identity, require_local, require_on_hub
-from afarm_plugins.judges.fitted.logistic import Array
+from afarm_plugins.fitted_judges.logistic import Array
 
 MAX_TOKENS = 256
 """Tokens of a text that are read, as sentence-transformers does with MiniLM."""

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError, field_validator
 
 from afarm import BuildContext, ConfigError, DataError, Instruction, ModelError, Output, Pair, seeding
-from afarm_plugins.judges.fitted.features import FEATURES, asked_text, feature_values
+from afarm_plugins.fitted_judges.features import FEATURES, asked_text, feature_values
 
 if TYPE_CHECKING:
-    from afarm_plugins.judges.fitted.encoder import SentenceEncoder
+    from afarm_plugins.fitted_judges.encoder import SentenceEncoder
 
 FILE = "judge.json"
 REWARD_MODEL = "reward_model"
@@ -181,7 +181,7 @@ class FittedUtility:
 
     @cached_property
     def encoder(self) -> SentenceEncoder:
-        from afarm_plugins.judges.fitted.encoder import SentenceEncoder
+        from afarm_plugins.fitted_judges.encoder import SentenceEncoder
 
         return SentenceEncoder(self._encoder_place, "--set fitted.encoder=DIRECTORY")
 
@@ -195,7 +195,7 @@ class FittedUtility:
     def _of_embeddings(self, outputs: Sequence[Output]) -> list[float]:
         if not self.weights.encoder:
             return [0.0] * len(outputs)
-        from afarm_plugins.judges.fitted.encoder import relatedness
+        from afarm_plugins.fitted_judges.encoder import relatedness
 
         answered = self.encoder.embed([output.output for output in outputs])
         asked = self.encoder.embed([asked_text(output.instruction) for output in outputs])

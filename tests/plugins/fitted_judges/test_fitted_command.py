@@ -15,8 +15,8 @@ from places import SHARED_DATA
 from afarm import Instruction
 from afarm.cli import main
 from afarm.core.seeding import uniform
-from afarm_plugins.judges.fitted.features import feature_values
-from afarm_plugins.judges.fitted.utility import FittedWeights
+from afarm_plugins.fitted_judges.features import feature_values
+from afarm_plugins.fitted_judges.utility import FittedWeights
 
 WORDS = ["oak", "birch", "beech", "elm", "ash", "fir", "pine", "yew", "lime", "alder"]
 PANDALM = SHARED_DATA / "pandalm" / "testset-v1.json.gz"
@@ -232,7 +232,7 @@ def test_a_fit_that_fails_leaves_nothing(finished: Path, tmp_path: Path, monkeyp
         (Path(str(arguments[2])) / "reward_model").mkdir()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("afarm_plugins.judges.fitted.fit.fit_judge", fail)
+    monkeypatch.setattr("afarm_plugins.fitted_judges.fit.fit_judge", fail)
     assert fit(finished, "--out", tmp_path / "deep" / "judge") != 0
     assert list((tmp_path / "deep").iterdir()) == []
 
@@ -240,7 +240,7 @@ def test_a_fit_that_fails_leaves_nothing(finished: Path, tmp_path: Path, monkeyp
 def test_a_directory_that_fills_up_meanwhile_and_a_full_disk_are_named(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from afarm_plugins.judges.fitted import card
+    from afarm_plugins.fitted_judges import card
 
     write_judge = card.write_judge
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from afarm import BuildContext, Instruction, Output, RewardModel, Score
-from afarm_plugins.judges.fitted.utility import FittedUtility
-from afarm_plugins.judges.settings import FittedConfig
+from afarm_plugins.fitted_judges.settings import FittedConfig
+from afarm_plugins.fitted_judges.utility import FittedUtility
 
 
 class FittedReward(RewardModel):

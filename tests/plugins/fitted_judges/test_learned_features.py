@@ -13,9 +13,9 @@ from afarm import BuildContext, DataError, Instruction, JudgedPair, Pair, Prefer
 from afarm.report.reward_model_charts import describe_held_out
 from afarm.storage.runs import RunRecord
 from afarm.testing import MetricsRecorder, check_fitted_reward_model, check_reward_model, load_context, train_context
-from afarm_plugins.judges.fitted.learned_features import FeaturesRewardModel
-from afarm_plugins.judges.fitted.reward import FittedReward
-from afarm_plugins.judges.settings import FittedConfig
+from afarm_plugins.fitted_judges.learned_features import FeaturesRewardModel
+from afarm_plugins.fitted_judges.reward import FittedReward
+from afarm_plugins.fitted_judges.settings import FittedConfig
 
 NO_POLICY: Any = None
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from afarm import Instruction, Pair
-from afarm_plugins.judges.fitted.features import FEATURES, feature_values
-from afarm_plugins.judges.fitted.labelled_pairs import LabelledPair, folds_of
-from afarm_plugins.judges.fitted.logistic import fit_ridged, fit_temperature, fit_weights, out_of_fold, sigmoid
-from afarm_plugins.judges.fitted.measures import bootstrap_intervals, credits, longer_leaning, measure, people_agreement
+from afarm_plugins.fitted_judges.features import FEATURES, feature_values
+from afarm_plugins.fitted_judges.labelled_pairs import LabelledPair, folds_of
+from afarm_plugins.fitted_judges.logistic import fit_ridged, fit_temperature, fit_weights, out_of_fold, sigmoid
+from afarm_plugins.fitted_judges.measures import bootstrap_intervals, credits, longer_leaning, measure, people_agreement
 
 
 def labelled(number: int, votes: tuple[float, ...], second: str = "b", task: str = "") -> LabelledPair:

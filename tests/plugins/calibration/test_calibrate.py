@@ -13,7 +13,7 @@ import pytest
 
 from afarm.core.errors import DataError
 from afarm.core.records import Instruction, JudgedPair, Pair, Preference
-from afarm_plugins.annotators.calibrate.fit import (
+from afarm_plugins.calibration.fit import (
     Labelled,
     PoolVerdicts,
     fit_pool,
@@ -21,16 +21,16 @@ from afarm_plugins.annotators.calibrate.fit import (
     predict_held_out,
     split_half,
 )
-from afarm_plugins.annotators.calibrate.held_out import (
+from afarm_plugins.calibration.held_out import (
     agreement_of_people,
     ceiling,
     loss_per_label,
     mean_gap,
     sure_bins,
 )
-from afarm_plugins.annotators.calibrate.people import PeoplesLabels, is_for_second, read_peoples_labels
-from afarm_plugins.annotators.calibrate.study import found_in
-from afarm_plugins.annotators.settings import CalibrateConfig
+from afarm_plugins.calibration.people import PeoplesLabels, is_for_second, read_peoples_labels
+from afarm_plugins.calibration.settings import CalibrateConfig
+from afarm_plugins.calibration.study import found_in
 
 ROLES = ["strong"] * 3 + ["light"] * 3
 NAMES = [f"{role}_{number}" for number, role in enumerate(ROLES)]

@@ -17,9 +17,9 @@ from afarm.cli import main
 from afarm.core.seeding import uniform
 from afarm.testing import annotate_context, check_annotator
 from afarm.testing.models import tiny_policy, tiny_tokenizer
-from afarm_plugins.judges.fitted.annotator import FittedAnnotator
-from afarm_plugins.judges.fitted.encoder import SentenceEncoder
-from afarm_plugins.judges.settings import FittedAnnotatorConfig
+from afarm_plugins.fitted_judges.annotator import FittedAnnotator
+from afarm_plugins.fitted_judges.encoder import SentenceEncoder
+from afarm_plugins.fitted_judges.settings import FittedAnnotatorConfig
 from benchmarks.smol_results import Closeness, differences
 
 

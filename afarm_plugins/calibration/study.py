@@ -6,13 +6,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import yaml
 
 from afarm import (
     NORMAL_95,
     AnnotateContext,
+    Ask,
     Bounded,
     ChatRequest,
     ConfigError,
@@ -26,9 +28,9 @@ from afarm import (
     StudyTable,
     seeding,
 )
-from afarm.judging import Presentation, collect_judgements, pending_requests, show_pair
-from afarm_plugins.annotators.bound_prompt import bind
-from afarm_plugins.annotators.calibrate.fit import (
+from afarm.experiments import discover
+from afarm.judging import JudgePrompt, Presentation, collect_judgements, pending_requests, show_pair
+from afarm_plugins.calibration.fit import (
     LENGTH,
     NOISE,
     POSITION,
@@ -45,7 +47,7 @@ from afarm_plugins.annotators.calibrate.fit import (
     resampled_fits,
     weights_of,
 )
-from afarm_plugins.annotators.calibrate.held_out import (
+from afarm_plugins.calibration.held_out import (
     agreement_of_people,
     ceiling,
     drawn_agreement,
@@ -55,11 +57,9 @@ from afarm_plugins.annotators.calibrate.held_out import (
     over_instructions,
     sure_bins,
 )
-from afarm_plugins.annotators.calibrate.people import PeoplesLabels, read_peoples_labels
-from afarm_plugins.annotators.calibrate.systems import SystemRates, rate_systems
-from afarm_plugins.annotators.prompt_library import PoolMember, load_member
-from afarm_plugins.annotators.settings import CalibrateConfig, PoolConfig
-from afarm_plugins.annotators.user_pools import pool_text, read_pool
+from afarm_plugins.calibration.people import PeoplesLabels, read_peoples_labels
+from afarm_plugins.calibration.settings import CalibrateConfig
+from afarm_plugins.calibration.systems import SystemRates, rate_systems
 
 POOL_FILE = "calibrated.yaml"
 
@@ -72,6 +72,13 @@ PAPERS_NOISE = 0.25
 
 Slot = tuple[str, str, str]
 """Pair id, member and order."""
+
+
+class Pool(Protocol):
+    """What is asked of the annotator `pool`, which belongs to another plugin."""
+
+    def bind_members(self, ask: Ask) -> Sequence[tuple[str, JudgePrompt]]:
+        """Return the role and the prompt of each member, twice if it is named twice."""
 
 
 class Calibrate(JudgingStudy):
@@ -87,15 +94,11 @@ class Calibrate(JudgingStudy):
         return read_peoples_labels(self.config.humans, self.config.shown)
 
     @cached_property
-    def members(self) -> list[PoolMember]:
-        """The members of the pool, each once. Raises `ConfigError` for a file of a pool that is wrong."""
-        return list({member.name: member for member in self._all_members}.values())
-
-    @cached_property
-    def _all_members(self) -> list[PoolMember]:
-        if self.config.pool:
-            return read_pool(Path(self.config.pool).expanduser()).members
-        return [load_member(name) for name in PoolConfig().members]
+    def pool(self) -> Pool:
+        """The pool to fit. Raises `ConfigError` for a file of a pool that is wrong."""
+        component = discover(check_configs=False, kinds=["annotators"]).get("annotators", "pool")
+        pool: Pool = component.load()(component.settings(), self.config.pool)
+        return pool
 
     def grid(self, request: StudyRequest) -> Sequence[StudyRun]:
         if not self.config.humans:
@@ -107,33 +110,29 @@ class Calibrate(JudgingStudy):
 
     def judge(self, context: AnnotateContext) -> None:
         judgements = collect_judgements(self._presentations(context), self.config.max_reasks + 1, context)
+        bound = self.pool.bind_members(context.ask)
+        roles = {prompt.name: role for role, prompt in bound}
+        often = Counter(prompt.name for _, prompt in bound)
         pairs = self.people.pairs
-        wins, unread = np.full((len(pairs), len(self.members), len(ORDERS)), 0.5), 0
+        wins, unread = np.full((len(pairs), len(roles), len(ORDERS)), 0.5), 0
         for row, pair in enumerate(pairs):
-            for column, member in enumerate(self.members):
+            for column, member in enumerate(roles):
                 for place, order in enumerate(ORDERS):
-                    found = judgements[pair.id, member.name, order]
+                    found = judgements[pair.id, member, order]
                     unread += found.outcome not in ("decided", "draw")
                     if found.p_first_shown is not None:
                         wins[row, column, place] = found.p_first_shown if order == "ba" else 1 - found.p_first_shown
-        often = Counter(member.name for member in self._all_members)
-        self._verdicts = PoolVerdicts(
-            [member.name for member in self.members],
-            [member.spec.role for member in self.members],
-            [often[member.name] for member in self.members],
-            wins,
-            unread,
-        )
+        self._verdicts = PoolVerdicts(list(roles), list(roles.values()), [often[name] for name in roles], wins, unread)
 
     def _presentations(self, context: AnnotateContext) -> dict[Slot, Presentation]:
         """Show each pair to each member in both orders."""
+        prompts = {prompt.name: prompt for _, prompt in self.pool.bind_members(context.ask)}
         found = {}
-        for member in self.members:
-            prompt = bind(member, context.ask)
+        for name, prompt in prompts.items():
             for pair in self.people.pairs:
                 shown = Presentation(prompt, show_pair(pair, "ab", pair.id), batch=bool(pair.instruction.input))
-                found[pair.id, member.name, "ab"] = shown
-                found[pair.id, member.name, "ba"] = shown.swapped()
+                found[pair.id, name, "ab"] = shown
+                found[pair.id, name, "ba"] = shown.swapped()
         return found
 
     def analyse(self, finished: Sequence[FinishedRun]) -> Findings:
@@ -178,8 +177,11 @@ def _file(people: PeoplesLabels, pool: PoolVerdicts, fit: PoolFit, config: Calib
     sources = ", ".join(Path(source).name for source in config.humans)
     head = f"# Fitted by afarm study calibrate to {len(people.labels)} labels of people ({sources}).\n"
     head += "# Its noise is in it: use it with --label-noise 0.\n"
-    calibration = fit.as_calibration(pool.members).model_dump()
-    return head + pool_text(config.pool, list(pool.members), calibration)
+    given = {"members": list(pool.members)}
+    if config.pool:
+        given = yaml.safe_load(Path(config.pool).expanduser().read_text(encoding="utf-8"))
+    filled = {**given, "calibration": fit.for_file(pool.members)}
+    return head + yaml.safe_dump(filled, sort_keys=False, allow_unicode=True, width=120)
 
 
 def _beside(pool: str) -> str:

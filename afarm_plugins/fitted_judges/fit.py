@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from afarm_plugins.judges.fitted.candidates import JudgeCandidate, LabelledRows, LearnedCandidate, linear_candidates
-from afarm_plugins.judges.fitted.encoder import SentenceEncoder
-from afarm_plugins.judges.fitted.labelled_pairs import FEWEST_PAIRS, LabelCounts, LabelledPair, folds_of
-from afarm_plugins.judges.fitted.learned_reward import LearnedReward
-from afarm_plugins.judges.fitted.logistic import Array, log_losses, sigmoid
-from afarm_plugins.judges.fitted.measures import Measured, PeopleAgreement, by_system, measure, people_agreement
-from afarm_plugins.judges.fitted.utility import FittedWeights
+from afarm_plugins.fitted_judges.candidates import JudgeCandidate, LabelledRows, LearnedCandidate, linear_candidates
+from afarm_plugins.fitted_judges.encoder import SentenceEncoder
+from afarm_plugins.fitted_judges.labelled_pairs import FEWEST_PAIRS, LabelCounts, LabelledPair, folds_of
+from afarm_plugins.fitted_judges.learned_reward import LearnedReward
+from afarm_plugins.fitted_judges.logistic import Array, log_losses, sigmoid
+from afarm_plugins.fitted_judges.measures import Measured, PeopleAgreement, by_system, measure, people_agreement
+from afarm_plugins.fitted_judges.utility import FittedWeights
 
 
 @dataclass(frozen=True)

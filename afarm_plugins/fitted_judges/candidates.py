@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from afarm import Instruction
-from afarm_plugins.judges.fitted.encoder import SentenceEncoder
-from afarm_plugins.judges.fitted.features import FEATURES, asked_text, feature_values
-from afarm_plugins.judges.fitted.labelled_pairs import LabelledPair
-from afarm_plugins.judges.fitted.logistic import Array, Labels, fit_ridged, fit_temperature, out_of_fold
-from afarm_plugins.judges.fitted.utility import FittedWeights
+from afarm_plugins.fitted_judges.encoder import SentenceEncoder
+from afarm_plugins.fitted_judges.features import FEATURES, asked_text, feature_values
+from afarm_plugins.fitted_judges.labelled_pairs import LabelledPair
+from afarm_plugins.fitted_judges.logistic import Array, Labels, fit_ridged, fit_temperature, out_of_fold
+from afarm_plugins.fitted_judges.utility import FittedWeights
 
 if TYPE_CHECKING:
-    from afarm_plugins.judges.fitted.learned_reward import LearnedReward  # which opens farms, as no reward model does
+    from afarm_plugins.fitted_judges.learned_reward import LearnedReward  # which opens farms, as no reward model does
 
 LENGTH = "length"
 FEATURES_ALONE = "features"

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from afarm import Config, DataError, Instruction, JudgedPair, Policy, RewardModel, Score, TrainContext
-from afarm_plugins.judges.fitted.candidates import FEATURES_ALONE, LinearCandidate, feature_array
-from afarm_plugins.judges.fitted.features import FEATURES
-from afarm_plugins.judges.fitted.labelled_pairs import FEWEST_INSTRUCTIONS, folds_of
-from afarm_plugins.judges.fitted.logistic import Array, log_losses, require_scikit_learn, sigmoid
-from afarm_plugins.judges.fitted.measures import calibration_error, reliability
-from afarm_plugins.judges.fitted.utility import FILE, FittedWeights, utility_of_features
+from afarm_plugins.fitted_judges.candidates import FEATURES_ALONE, LinearCandidate, feature_array
+from afarm_plugins.fitted_judges.features import FEATURES
+from afarm_plugins.fitted_judges.labelled_pairs import FEWEST_INSTRUCTIONS, folds_of
+from afarm_plugins.fitted_judges.logistic import Array, log_losses, require_scikit_learn, sigmoid
+from afarm_plugins.fitted_judges.measures import calibration_error, reliability
+from afarm_plugins.fitted_judges.utility import FILE, FittedWeights, utility_of_features
 
 FOLDS = 5
 """Folds of instructions: over them the ridge is chosen, and accuracy and loss are measured on pairs never seen."""
