@@ -257,7 +257,6 @@ PROVISIONAL = (
     "afarm.studies.estimates",
     "afarm.studies.study",
     "afarm.backend.on_policy",
-    "afarm.backend.policy_gradient",
     "afarm.backend.rollouts",
     "afarm.judging.pairwise",
     "afarm.judging.prompt_annotator",

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from test_quark import trainer_for
+from test_quark import train
+from tiny_models import make_context
 from torch import multiprocessing
+
+from afarm.storage.checkpoints import DirectoryCheckpoints, FollowedCheckpoints
 
 
 def train_steps(rank: int, processes: int, directory: Path) -> None:
@@ -18,13 +22,13 @@ def train_steps(rank: int, processes: int, directory: Path) -> None:
         dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=processes)
     found = {}
     for variant in ("top", "all"):
-        place = directory / f"{processes}-{rank}-{variant}"
-        trainer = trainer_for(place, variant=variant, rollout_batch_size=9, mini_batch_size=3, pool="keep")
-        metrics = []
-        for step in range(3):
-            rollouts, collected = trainer.collect(step)
-            metrics.append({**collected, **trainer.update(step, rollouts)})
-        found[variant] = {"metrics": metrics, "weights": {n: p.detach() for n, p in trainer.trained.items()}}
+        place = directory / f"{processes}-{variant}"
+        place.mkdir(exist_ok=True)
+        context, log = make_context(place)
+        context = replace(context, checkpoints=(FollowedCheckpoints if rank else DirectoryCheckpoints)(place))
+        settings = {"variant": variant, "rollout_batch_size": 9, "mini_batch_size": 3, "pool": "keep"}
+        policy = train(context, total_steps=3, **settings)
+        found[variant] = {"metrics": [row for _, row in log.lines], "weights": policy.model.state_dict()}
     torch.save(found, directory / f"{processes}-{rank}.pt")
     if processes > 1:
         dist.destroy_process_group()
