@@ -1,4 +1,4 @@
-"""On-policy training: the functions that a method's loop calls to sample, score, learn, save and resume.
+"""On-policy training: functions that a method's loop calls to sample, score, learn, save and resume.
 
 The method writes the loop: `tests/support/grpo.py` is the shortest, `afarm_plugins/ppo/ppo.py` the longest. Shapes: B
 responses in a rollout, R tokens in the longest, n response tokens in a batch, m in a chunk of it. If several processes
@@ -168,9 +168,10 @@ def start_training(
 
 
 def resume_training(training: Training) -> tuple[int, dict[str, Any]]:
-    """Restore the newest checkpoint. Returns the steps done, and the state that `save_if_due` was given with it.
+    """Restore the newest checkpoint.
 
-    0 and no state if there is no checkpoint: the training is left as it is.
+    Returns the steps done, and the state that `save_if_due` was given with it; 0 and no state if there is no
+    checkpoint, and then the training is left as it is.
     """
     training.kl = None
     restored = restore(training.context.checkpoints, training.trained, training.optimizer)
@@ -184,9 +185,11 @@ def resume_training(training: Training) -> tuple[int, dict[str, Any]]:
 
 
 def steps_left(training: Training, done: int) -> Iterator[int]:
-    """Yield the steps (from 0) after `done` of them, and `total_steps` for a last rollout, which measures the policy.
+    """Yield the steps (from 0) that are left after `done` of them, and `total_steps` for a last rollout.
 
-    So every policy is measured before `save_if_due` keeps it. Nothing is yielded if all steps are done.
+    The last rollout is learned from no more: it measures the policy that the last step made, as every other rollout
+    does the policy of the step before, so that `save_if_due` keeps no policy unmeasured. Nothing is yielded if all
+    steps are done.
     """
     total = training.config.total_steps
     yield from training.context.progress(range(done, total), training.config.method_name, total - done)
@@ -222,11 +225,12 @@ def chosen_policy(training: Training) -> CheckpointPolicy:
 
 
 def rollout(training: Training, step: int, policy: CheckpointPolicy | None = None) -> tuple[list[int], list[Sample]]:
-    """Sample the B = `rollout_batch_size` responses of `step` (from 0): (the number of each one's prompt, samples).
+    """Sample the B = `rollout_batch_size` responses of `step` (from 0): (prompts, samples).
 
-    A number is a place in `training.prompts`. The `num_generations` responses to one prompt are consecutive. Each pass
-    over the prompts has an order and seeds of its own, so a prompt that comes again is a new draw. Each process samples
-    a share; all get all. `policy` is what samples, of the weights that are trained (default: `training.policy`).
+    Prompts are numbers, places in `training.prompts`. The `num_generations` responses to one prompt are consecutive.
+    Each pass over the prompts has an order and seeds of its own, so a prompt that comes again is a new draw. Each
+    process samples a share; all get all. `policy` is what samples, of the weights that are trained (default:
+    `training.policy`).
     """
     config, seed, prompts = training.config, training.context.seed, training.prompts
     policy, n = policy or training.policy, config.num_generations
@@ -250,9 +254,10 @@ def rollout(training: Training, step: int, policy: CheckpointPolicy | None = Non
 
 @torch.no_grad()
 def score(training: Training, prompts: Sequence[int], samples: Sequence[Sample]) -> list[float]:
-    """Score B samples with the reward model: of the very tokens that were sampled wherever it can read them.
+    """Score B samples with the reward model.
 
-    `prompts` are numbers, as `rollout` gives them. Each process scores a share; all get all.
+    It reads the very tokens that were sampled if it knows them, else their text. `prompts` are numbers, as `rollout`
+    gives them. Each process scores a share; all get all.
     """
     own, instructions = shard(samples), [training.prompts[number] for number in shard(prompts)]
     return all_gather(training.scorer(instructions, own))
@@ -273,7 +278,10 @@ def read_logprobs(training: Training, policy: CheckpointPolicy, samples: Sequenc
 
 
 def sampled_logprobs(training: Training, samples: Sequence[Sample]) -> Tensor:
-    """Return the policy's log-probabilities [B, R] of its own samples: the sampler's if they are exact, else read."""
+    """Return the policy's log-probabilities [B, R] of its own samples, 0 at pads.
+
+    Those of the sampler if they are exact, else read as `read_logprobs` does.
+    """
     rows = [sample.logprobs for sample in samples]
     if training.config.temperature != 1 or any(row is None for row in rows):
         return read_logprobs(training, training.policy, samples)
@@ -320,9 +328,10 @@ def linear_schedule(step: int, peak: float, warmup_steps: int, total_steps: int)
 
 
 def begin_update(training: Training, step: int) -> float:
-    """Set the learning rate of `step` (from 0), and have layers recompute if the config asks for it. Returns the rate.
+    """Set the learning rate of `step` (from 0) and return it.
 
-    Call it after sampling and reading, before the passes over a rollout.
+    Have layers recompute activations if the config asks for it. Call it after sampling and reading, before the passes
+    over a rollout.
     """
     config = training.config
     rate = linear_schedule(step, config.learning_rate, config.warmup_steps, config.total_steps)
@@ -334,9 +343,10 @@ def begin_update(training: Training, step: int) -> float:
 
 
 def minibatches(training: Training, step: int, epoch: int, count: int) -> list[list[int]]:
-    """Cut one pass over `count` rows into the rows of each optimiser step, in a random order of the pass's own.
+    """Cut one pass over `count` rows into the rows of each optimiser step.
 
-    A pass takes `rollout_batch_size` rows at most, an optimiser step `mini_batch_size`. The same in all processes.
+    In a random order of the pass's own. A pass takes `rollout_batch_size` rows at most, an optimiser step
+    `mini_batch_size`. The same in all processes.
     """
     config = training.config
     order = permutation(count, training.context.seed, training.section, "minibatches", step, epoch)
@@ -347,10 +357,11 @@ def minibatches(training: Training, step: int, epoch: int, count: int) -> list[l
 def micro_batches(
     training: Training, samples: Sequence[Sample], rows: Sequence[int], *tensors: Tensor
 ) -> Iterator[tuple[TokenBatch, list[Tensor]]]:
-    """Cut this process's share of a minibatch into batches that fit in memory, rows of like length together.
+    """Cut this process's share of a minibatch into batches that fit in memory.
 
-    `rows` are the minibatch's, of all processes; `tensors` are [B, R], of all samples. Yields each batch with the
-    values [n] of the tensors at its response tokens, row after row. A process without a row gets no batch.
+    Rows of like length come together, the longest first. `rows` are the minibatch's, of all processes; `tensors` are
+    [B, R], of all samples. Yields each batch with the values [n] of the tensors at its response tokens, row after row.
+    A process without a row gets no batch.
     """
     own = shard(rows)
     lengths = [len(samples[row].prompt_ids) + len(samples[row].token_ids) for row in own]
@@ -387,9 +398,10 @@ def backward_in_chunks(
 
 
 def optimizer_step(training: Training, step: int) -> float:
-    """Sum gradients over the processes, clip them to `max_grad_norm` and step. Returns their L2 norm before clipping.
+    """Sum gradients over the processes, clip them to `max_grad_norm` and take a step.
 
-    Raises `Diverged` naming `step` (from 0), with all weights as they were, if the norm is not finite.
+    Returns their L2 norm before clipping. Raises `Diverged` naming `step` (from 0), with all weights as they were, if
+    the norm is not finite.
     """
     all_reduce_gradients(training.trained.values())
     norm = clip_gradients(training.trained.values(), training.config.max_grad_norm)

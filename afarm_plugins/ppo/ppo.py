@@ -168,7 +168,7 @@ def train_ppo(config: PPOConfig, inputs: MethodInputs, context: TrainContext) ->
 
 
 def start_ppo(config: PPOConfig, inputs: MethodInputs, context: TrainContext) -> tuple[Training, nn.Module]:
-    """Set up policy, reference and reward model, and the value model: (training, value model or, shared, its head)."""
+    """Set up the four models: (training, value model, which is a head alone if the layout is shared)."""
     assert inputs.reward_model is not None  # named in `needs`
     start = require_checkpoint(inputs.start, "ppo")
     context.backend.seed(context.seed)  # adapters start from random numbers
@@ -240,7 +240,10 @@ def read_scores(training: Training, prompts: Sequence[int], samples: Sequence[Sa
 
 
 def read_values(training: Training, value: nn.Module, samples: Sequence[Sample]) -> Tensor:
-    """Read the value [B, R] of the state before each response token. No gradient; each process reads a share."""
+    """Read the value [B, R] of the state before each response token, without gradient.
+
+    Each process reads a share, and the shares are summed.
+    """
     return read_responses(
         partial(compute_values, training, value),
         [sample.prompt_ids for sample in samples],
@@ -307,9 +310,10 @@ def policy_loss(
     advantages: Tensor,
     mask: Tensor,
 ) -> Tensor:
-    """The share of m tokens in the clipped policy loss of a minibatch of `tokens`, from their log-probabilities [m].
+    """The share of m tokens in the clipped policy loss of a minibatch of `tokens` response tokens.
 
-    Adds to `sums`, for metrics. `old` are those of the policy that sampled.
+    Tensors are [m]: `new` and `old` log-probabilities of the policy and of the one that sampled. Adds to `sums`, for
+    metrics.
     """
     clipped = clipped_policy_loss(new, old, advantages, mask, config.cliprange, tokens)
     sums["loss/policy_avg"] += clipped.loss.detach() * tokens
@@ -328,7 +332,10 @@ def value_loss(
     returns: Tensor,
     mask: Tensor,
 ) -> Tensor:
-    """The share of n tokens in the clipped value loss, from their values [n], times `vf_coef`. Adds to `sums`."""
+    """The share of n tokens in the clipped value loss of a minibatch, times `vf_coef`.
+
+    Tensors are [n]: `new` and `old` values, the latter of the rollout. Adds to `sums`, for metrics.
+    """
     clipped = clipped_value_loss(new, old, returns, mask, config.cliprange_value, tokens)
     sums["loss/value_avg"] += clipped.loss.detach() * tokens
     sums["val/clipfrac_avg"] += clipped.clipped
@@ -344,7 +351,9 @@ def add_gradients_apart(
     value_share: Callable[..., Tensor],
     *tensors: Tensor,
 ) -> None:
-    """Add the gradients of both losses of this process's share of a minibatch, side by side if cores are idle.
+    """Add the gradients of both losses of a minibatch, side by side if cores are idle.
+
+    Those of this process's share of the rows.
 
     Args:
         training: whose policy learns.

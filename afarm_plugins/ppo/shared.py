@@ -1,4 +1,4 @@
-"""PPO on one frozen backbone, the start policy's own weights (`layout=shared`): what differs from `ppo.py`.
+"""PPO on one frozen backbone (`layout=shared`), the start policy's own: what differs from `ppo.py`.
 
 The policy is an adapter on the backbone. The value model is a linear head: on the policy's hidden states
 (`shared_value=backbone`, one forward and backward pass for both losses) or on those of a second adapter (`adapter`,
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 def add_value_head(model: Any, config: PPOConfig) -> nn.Linear:
-    """Make a head that says 0, in float32, and add the value's adapter to the policy's `model` if it has its own."""
+    """Make a value head in float32, and give the policy's `model` the value's adapter if it has its own."""
     assert config.lora is not None  # the configuration says so
     if config.shared_value == "adapter":
         add_adapter(model, config.lora, name=VALUE)
@@ -70,7 +70,7 @@ def add_gradients(
     value_share: Callable[..., Tensor],
     *tensors: Tensor,
 ) -> None:
-    """Add the gradients of both losses, as `ppo.add_gradients_apart` does: in one pass, or one after the other."""
+    """Add the gradients of both losses, as `ppo.add_gradients_apart` does, in one pass or in turn."""
     model, config = training.policy.model, training.config
     for batch, (old, advantages, values, returns, mask) in micro_batches(training, samples, rows, *tensors):
         hidden, targets = states_before(model, batch)

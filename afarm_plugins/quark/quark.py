@@ -82,10 +82,11 @@ class TrainingExample(NamedTuple):
 
 
 def train_quark(config: QuarkConfig, inputs: MethodInputs, context: TrainContext) -> CheckpointPolicy:
-    """Train a copy of `inputs.start`. Returns the policy of the last or the best checkpoint, asking for the best.
+    """Train a copy of `inputs.start`. Returns the policy of the last or the best checkpoint.
 
-    If training diverges, that of the checkpoint before counts. Raises `TrainingError` naming the step if there is none
-    yet, `DataError` if no prompt is short enough, and `KeyboardInterrupt` once the context says to stop.
+    With control tokens it asks for the best quantile. If training diverges, that of the checkpoint before counts.
+    Raises `TrainingError` naming the step if there is none yet, `DataError` if no prompt is short enough, and
+    `KeyboardInterrupt` once the context says to stop.
     """
     training, steered, unsteered = start_quark(config, inputs, context)
     best, total = config.num_quantiles - 1, config.total_steps
@@ -147,9 +148,9 @@ def train_quark(config: QuarkConfig, inputs: MethodInputs, context: TrainContext
 def start_quark(
     config: QuarkConfig, inputs: MethodInputs, context: TrainContext
 ) -> tuple[Training, list[CheckpointPolicy], CheckpointPolicy]:
-    """Set up the training: (training, a policy for each quantile that is learned from, one that asks for none).
+    """Set up the models: (training, a policy for each quantile, one that asks for none).
 
-    All policies are of the same weights; the last one of the quantiles, which asks for the best, is what is trained.
+    All policies are of the same weights. The last of the quantiles' asks for the best: it is `training.policy`.
     """
     start = require_checkpoint(inputs.start, "quark")
     context.backend.seed(context.seed)  # adapters start from random numbers
@@ -211,9 +212,10 @@ def make_example(
 
 
 def read_divergence(training: Training, minibatch: Sequence[TrainingExample], *, learn: bool) -> dict[str, Tensor]:
-    """Sums over the minibatch's response tokens in all processes, and their count; `learn` adds its gradient.
+    """Sums over the response tokens of a minibatch in all processes, and their count.
 
-    The gradient is of this process's share in the mean loss; `optimizer_step` sums it over the processes.
+    `learn` adds the gradient of the minibatch's mean loss. The gradient is of this process's share in the mean loss;
+    `optimizer_step` sums it over the processes.
     """
     config, policy, device = training.config, training.policy, training.context.backend.device
     control_ids = policy.tokenizer.convert_tokens_to_ids(list(policy.control_tokens))
