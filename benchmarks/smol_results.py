@@ -1,4 +1,4 @@
-"""The tables of docs/start/first-real-run.md: each method on a real model, under its judge and by readings beside it.
+"""The tables of docs/notes/smol-results.md: each method on a real model, under its judge and by readings beside it.
 
     python -m benchmarks.smol_results --model FILE.gguf --data FILE --second second --encoder minilm --seeds 42 43
 

@@ -68,7 +68,9 @@ def plugin_digest(component: Component) -> str:
 
 
 def plugin_identity(component: Component) -> str:
-    """Return what stands for a component's code in keys: of ours in a release its plugin's number, else its digest.
+    """Return what stands for a component's code in keys.
+
+    For a first-party plugin in a release that is a number, else a digest.
 
     Raises `PluginError` as `plugin_digest` does.
     """

@@ -240,7 +240,7 @@ class Store:
             if artifact := self._find_sound(stage, key):  # another process made it while we waited for the lock
                 return self._publish(artifact), True
             left_by = partial / LEFT_BY
-            if (left_by.read_text(encoding="utf-8") if left_by.is_file() else "") != code:
+            if code != (left_by.read_text("utf-8") if left_by.is_file() else ""):
                 shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True, exist_ok=True)
             for name, what in strangers(partial).items():  # written through, a link would change what lies elsewhere

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from afarm import ANNOTATION, PAIR, DataError, JudgedPair, Pair, read_labelled_pairs, why_left_out
+from afarm import ANNOTATION, PAIR, DataError, JudgedPair, Pair, in_canonical_order, read_labelled_pairs, why_left_out
 
 LEAST_LABELS = 50
 """Labels below which nothing is fitted: a share of 50 has a standard error of up to 7 points."""
@@ -51,7 +51,7 @@ def read_peoples_labels(sources: Sequence[str], shown: str) -> PeoplesLabels:
                 found.sides["output_2" if is_for_second(label) else "output_1"] += 1
                 order = label.preference.order or ("12" if shown == "output_1" else "")
                 label = replace(label, preference=replace(label.preference, order=order))
-                found.labels.append(label.in_canonical_order())
+                found.labels.append(in_canonical_order(label))
     _require_enough(found, ", ".join(sources))
     return found
 

@@ -8,7 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
-from afarm import DataError, JudgedPair, Pair, Unusable, read_labelled_pairs, seeding, stem, why_left_out
+from afarm import (
+    DataError,
+    JudgedPair,
+    Pair,
+    Unusable,
+    in_canonical_order,
+    read_labelled_pairs,
+    seeding,
+    stem,
+    why_left_out,
+)
 
 FEWEST_PAIRS = 50
 """Pairs with a better output below which nothing is fitted: a share of 50 has a standard error of up to 7 points."""
@@ -92,7 +102,7 @@ def read_labelled(sources: Sequence[Path | str], scale: str = "") -> tuple[list[
         name = stem(str(source))
         for _, row, judged in read_labelled_pairs(source, scale, None, name, as_text=True, unusable=counts.unusable):
             for label in judged:
-                pair, win = (turned := label.in_canonical_order()).pair, turned.win
+                pair, win = (turned := in_canonical_order(label)).pair, turned.win
                 if counts.add(label, has_sides="chosen" not in row) and win is not None:
                     # Two systems may have written the same texts: their pairs stay apart.
                     key = (pair.id, pair.generator_1, pair.generator_2)
