@@ -60,6 +60,13 @@ TORCH = "torch"
 FITTED = "artifacts/fit-reward/KEY"
 """Where fitted reward models lie, for messages."""
 
+MOVED_CLASSES = {
+    "afarm_plugins.judges.fitted.learned_features:FeaturesRewardModel": (
+        "afarm_plugins.fitted_judges.learned_features:FeaturesRewardModel"
+    ),
+}
+"""Where the class that a stored `class.json` names is today, for classes that have moved since."""
+
 
 @dataclass(slots=True)
 class Components:
@@ -374,7 +381,7 @@ class Components:
 
         Raises `PluginError` if its class cannot read it, and `StoreError` if that is gone.
         """
-        record: Mapping[str, Any] = json.loads((directory / "class.json").read_text(encoding="utf-8"))
+        record = _read_class_record(directory)
         if "model" in record:
             loaded = self.backend.load_policy(self.settings.run.model, prompt_template=record["prompt_template"])
             loaded.default_decoding = self.settings.run.evaluate.decoding
@@ -399,13 +406,21 @@ class Components:
         return loaded
 
 
+def _read_class_record(directory: Path) -> Mapping[str, Any]:
+    """Read `class.json`, with the class's place of today. Raises `OSError`, and `ValueError` if it is no JSON."""
+    record: Mapping[str, Any] = json.loads((directory / "class.json").read_text(encoding="utf-8"))
+    if "class" not in record:
+        return record
+    return {**record, "class": MOVED_CLASSES.get(record["class"], record["class"])}
+
+
 def _module_of_fitted(directory: Path) -> str:
     """The name of the module whose class reads the fitted reward model in `directory`, not imported.
 
     Raises `ConfigError` where there is none in it, `StoreError` where its plugin is gone.
     """
     try:
-        record = json.loads((directory / "class.json").read_text(encoding="utf-8"))
+        record = _read_class_record(directory)
         kind, (module, _, name) = record["kind"], record["class"].partition(":")
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ConfigError([f"{directory} holds no fitted reward model: name a directory such as {FITTED}"]) from error

@@ -74,7 +74,7 @@ Slot = tuple[str, str, str]
 """Pair id, member and order."""
 
 
-class Pool(Protocol):
+class FittablePool(Protocol):
     """What is asked of the annotator `pool`, which belongs to another plugin."""
 
     def bind_members(self, ask: Ask) -> Sequence[tuple[str, JudgePrompt]]:
@@ -94,10 +94,10 @@ class Calibrate(JudgingStudy):
         return read_peoples_labels(self.config.humans, self.config.shown)
 
     @cached_property
-    def pool(self) -> Pool:
+    def pool(self) -> FittablePool:
         """The pool to fit. Raises `ConfigError` for a file of a pool that is wrong."""
         component = discover(check_configs=False, kinds=["annotators"]).get("annotators", "pool")
-        pool: Pool = component.load()(component.settings(), self.config.pool)
+        pool: FittablePool = component.load()(component.settings(), self.config.pool)
         return pool
 
     def grid(self, request: StudyRequest) -> Sequence[StudyRun]:

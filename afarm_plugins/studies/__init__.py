@@ -109,39 +109,6 @@ class TransferConfig(Config):
     people_preferences: list[str] = option(list, PREFERENCES)
 
 
-class CostsConfig(Config):
-    """Costs of stored runs, and a plan for others."""
-
-    runs: list[str] = option(list, "a run's directory, or one that holds runs; those of --output-dir, if left out")
-    hour: float = option(0.0, "dollars per hour of the machine that trains", ge=0)
-    gpus: int = option(1, "GPUs that each training used: records do not say", ge=1)
-    spend: float = option(0.0, "for a plan: the dollars that there are", ge=0)
-    difference: float = option(5.0, "for a plan: the difference of two win rates that is to be found, in points", gt=0)
-    candidates: int = option(8, "for a plan: methods or settings that compete", ge=2)
-    steps: int = option(0, "for a plan: steps of one simulated run; the stored runs' seconds, if left out", ge=0)
-    step_seconds: float = option(0.0, "for a plan: seconds per step", ge=0)
-    judge_dollars: float | None = option(
-        None, "for a plan: what judges cost per simulated run; the stored runs', if left out", ge=0
-    )
-    label_price: float = option(0.25, "for a plan: dollars per human label; 0.25 in the paper", gt=0)
-    run_spread: float | None = option(
-        None,
-        "for a plan: standard deviation of a win rate over seeds, in points; the stored runs', or 2",
-        gt=0,
-    )
-    label_spread: float = option(
-        70.7,
-        "for a plan: standard deviation, over instructions, of two systems' difference in wins, in points",
-        gt=0,
-    )
-    spread: float = option(
-        5.0, "for a plan: standard deviation of win rates by people over candidates, in points", gt=0
-    )
-    faith: float = option(
-        0.9, "for a plan: correlation of win rates simulated without chance and by people", gt=0, le=1
-    )
-
-
 class EvalSetsConfig(Config):
     """Systems ranked on each set of evaluation instructions."""
 
@@ -284,11 +251,6 @@ STUDIES: Mapping[str, tuple[str, type[Config], str]] = {
     ),
     "kl": ("sweep:Sweep", SweepConfig, "the sweep over PPO's KL coefficient"),
     "data-size": ("sweep:Sweep", SweepConfig, "the sweep over the number of preference pairs: does the gain flatten?"),
-    "costs": (
-        "costs:Costs",
-        CostsConfig,
-        "time, memory and dollars of stored runs by method and stage, and a plan for a budget",
-    ),
 }
 """The studies by name: module and class, settings, and a line about each."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from afarm import BuildContext, DataError, Instruction, JudgedPair, Pair, Preference
+from afarm import BuildContext, DataError, Farm, Instruction, JudgedPair, Pair, Preference
 from afarm.report.reward_model_charts import describe_held_out
 from afarm.storage.runs import RunRecord
 from afarm.testing import MetricsRecorder, check_fitted_reward_model, check_reward_model, load_context, train_context
@@ -82,6 +82,20 @@ def test_what_it_saves_is_also_a_fitted_judge_with_the_same_scores(tmp_path: Pat
     assert FeaturesRewardModel.load(saved, load_context(tmp_path / "load")).score([asked], [output]) == expected
     context = BuildContext(reward_model=lambda name: pytest.fail(name), source="the source")
     assert FittedReward(FittedConfig(), str(saved), context).score([asked], [output]) == expected
+
+
+def test_a_model_stored_before_its_class_moved_opens(tmp_path: Path) -> None:
+    model = fit([judged(n) for n in range(60)], tmp_path / "fit")
+    stored = tmp_path / "artifacts" / "fit-reward" / "abc"
+    (stored / "model").mkdir(parents=True)
+    model.save(stored / "model")
+    place = "afarm_plugins.judges.fitted.learned_features:FeaturesRewardModel"
+    (stored / "class.json").write_text(json.dumps({"class": place, "kind": "reward_model"}))
+    asked, output = Instruction("Name trees."), "An oak, a birch and a beech."
+    with Farm(output_dir=tmp_path / "out") as farm:
+        loaded = farm.workspace.components.load(stored)
+        assert loaded.score([asked], [output]) == model.score([asked], [output])
+        assert farm.workspace.components.annotator_identity(f"reward:{stored}")
 
 
 def test_labels_of_few_instructions_are_refused(tmp_path: Path) -> None:

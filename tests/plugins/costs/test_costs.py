@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from afarm import DataError, RunRecord, StudyRequest
-from afarm_plugins.studies import CostsConfig
-from afarm_plugins.studies.costs import Costs, costs_of
-from afarm_plugins.studies.planner import PlanPrices, chance_of_the_best, finalists_needed, plan_for, plan_within
+from afarm_plugins.costs.planner import PlanPrices, chance_of_the_best, finalists_needed, plan_for, plan_within
+from afarm_plugins.costs.settings import CostsConfig
+from afarm_plugins.costs.study import Costs, costs_of
 
 PRICES = PlanPrices(run=2.0, label=0.25, run_spread=2.0, label_spread=70.7, candidates=8, spread=5.0, faith=1.0)
 

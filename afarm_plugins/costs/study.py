@@ -28,8 +28,8 @@ from afarm import (
     run_directories,
     undominated,
 )
-from afarm_plugins.studies import CostsConfig
-from afarm_plugins.studies.planner import PlanPrices, plan_for, plan_within
+from afarm_plugins.costs.planner import PlanPrices, plan_for, plan_within
+from afarm_plugins.costs.settings import CostsConfig
 
 SHARED = "shared"
 GIGABYTE = 2**30
