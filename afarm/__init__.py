@@ -133,6 +133,7 @@ if TYPE_CHECKING:
         write_rows,
     )
     from afarm.storage.runs import RunRecord, read_run, run_directories
+    from afarm.storage.shared_store import SharedStore
 
     __version__: str
 
@@ -198,6 +199,7 @@ _ON_FIRST_USE = {
     "Sample": "core.records",
     "Scheduler": "core.config",
     "Score": "core.records",
+    "SharedStore": "storage.shared_store",
     "ShownPair": "core.judge",
     "StoreError": "core.errors",
     "Tool": "core.judge",
@@ -333,6 +335,7 @@ __all__ = [
     "Scheduler",
     "Score",
     "Series",
+    "SharedStore",
     "ShownPair",
     "StageTask",
     "StoreError",
