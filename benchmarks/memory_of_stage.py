@@ -16,9 +16,12 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +39,7 @@ from afarm import (
     Sample,
     TrainContext,
 )
-from afarm.backend import Backend, CheckpointPolicy, TorchRewardModel
+from afarm.backend import Backend, CheckpointPolicy, TorchRewardModel, Training
 from afarm.backend.distributed import all_gather_object, broadcast
 from afarm.backend.memory import Held, Workload
 from afarm.core.config import BackendConfig
@@ -290,63 +293,50 @@ def inputs_of(policy: CheckpointPolicy, config: Any, directory: Path) -> MethodI
 
 def ppo(a: argparse.Namespace, policy: CheckpointPolicy, directory: Path, watch: Watch) -> list[Held]:
     from afarm_plugins.ppo import PPOConfig
-    from afarm_plugins.ppo.ppo import PPOTrainer, ValuedRollouts
-
-    class Watched(PPOTrainer):
-        def sample(self, step: int) -> Any:
-            if step == 1:
-                watch.begin("sampling")
-            try:
-                return super().sample(step)
-            finally:
-                if step == 1:
-                    watch.begin("reading")
-
-        def update(self, step: int, rollout: ValuedRollouts) -> dict[str, float]:
-            if step == 1:
-                watch.begin("learning")
-            try:
-                return super().update(step, rollout)
-            finally:
-                if step == 1:
-                    watch.end()
+    from afarm_plugins.ppo import ppo as method
 
     config = PPOConfig(**on_policy(a), num_ppo_epochs=1)
     inputs = inputs_of(policy, config, directory)
-    Watched(config, inputs, context(policy.backend, directory, lambda step, metrics: None)).run()
+    with second_step_watched(method, watch) as log:
+        method.train_ppo(config, inputs, context(policy.backend, directory, log))
     return Workload(policy.model.config, policy.backend.config, PROCESS.size).on_policy(config)
 
 
 def quark(a: argparse.Namespace, policy: CheckpointPolicy, directory: Path, watch: Watch) -> list[Held]:
     from afarm_plugins.quark import QuarkConfig
-    from afarm_plugins.quark.quark import QuarkTrainer, Rollout
-
-    class Watched(QuarkTrainer):
-        def sample_scored(self, step: int) -> list[Rollout]:
-            if step == 1:
-                watch.begin("sampling")
-            return super().sample_scored(step)
-
-        def update(self, step: int, rollout: list[Rollout]) -> dict[str, float]:
-            if step == 1:
-                watch.begin("learning")
-            try:
-                return super().update(step, rollout)
-            finally:
-                if step == 1:
-                    watch.end()
-
-    def scoring(instructions: Sequence[Instruction], samples: Sequence[Sample]) -> list[float]:
-        if watch.began:
-            watch.begin("reading")
-        return score(instructions, samples)
+    from afarm_plugins.quark import quark as method
 
     config = QuarkConfig(**on_policy(a), num_epochs=1)
     inputs = inputs_of(policy, config, directory)
-    trainer = Watched(config, inputs, context(policy.backend, directory, lambda step, metrics: None))
-    score, trainer.rewards = trainer.rewards, scoring
-    trainer.run()
+    with second_step_watched(method, watch) as log:
+        method.train_quark(config, inputs, context(policy.backend, directory, log))
     return Workload(policy.model.config, policy.backend.config, PROCESS.size).on_policy(config)
+
+
+@contextmanager
+def second_step_watched(method: ModuleType, watch: Watch) -> Iterator[Callable[[int, Mapping[str, float]], None]]:
+    """Watch the second step of an on-policy method, by what its loop calls. Yields the log that ends watching."""
+    rollout, begin_update = method.rollout, method.begin_update
+
+    def watched_rollout(training: Training, step: int, *more: Any) -> Any:
+        if step != 1:
+            return rollout(training, step, *more)
+        watch.begin("sampling")
+        drawn = rollout(training, step, *more)
+        watch.begin("reading")
+        return drawn
+
+    def watched_update(training: Training, step: int) -> float:
+        if step == 1:
+            watch.begin("learning")
+        return begin_update(training, step)
+
+    def log(step: int, metrics: Mapping[str, float]) -> None:
+        if step == 2 and "lr" in metrics:
+            watch.end()
+
+    with patch.multiple(method, rollout=watched_rollout, begin_update=watched_update):
+        yield log
 
 
 Stage = Callable[[argparse.Namespace, CheckpointPolicy, Path, Watch], list[Held]]

@@ -13,20 +13,22 @@ import resource
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from afarm import Instruction, MethodInputs, TrainContext
-from afarm.backend import Backend, CheckpointPolicy, PromptTemplate, TorchRewardModel
+from afarm.backend import Backend, CheckpointPolicy, PromptTemplate, TorchRewardModel, Training
 from afarm.core.config import BackendConfig
 from afarm.core.records import Sample
 from afarm.storage.checkpoints import DirectoryCheckpoints
-from afarm_plugins.ppo import PPOConfig
-from afarm_plugins.ppo.ppo import PPOTrainer
+from afarm_plugins.ppo import PPOConfig, ppo
 
 
 def arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -52,28 +54,61 @@ def main() -> None:
     if hasattr(os, "sched_setaffinity"):  # the peer has as many cores
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-a.threads :])
     backend = Backend(BackendConfig(device="cpu", threads=a.threads, mixed_precision="bf16" if a.bf16 else "no"))
-    trainer = build(a, backend)
+    config, inputs = build(a, backend)
+    watched = Watched(a.steps)
+    directory = Path(tempfile.mkdtemp())
+    context = TrainContext(0, directory, backend, DirectoryCheckpoints(directory), watched.log)
     if a.replay:
-        replay(trainer, torch.load(a.replay))
-    before = resident()
-    cpu, parts, metrics = [], [], []
-    with backend.autocast():
-        for step in range(a.steps):
-            begin = time.process_time()
-            rollout, collected = trainer.collect(step)
-            middle = time.process_time()
-            updated = trainer.update(step, rollout)
-            end = time.process_time()
-            cpu.append(end - begin)
-            parts.append([middle - begin, end - middle])
-            metrics.append({**collected, **updated})
-    found = {"cpu_s": cpu, "collect_update_s": parts, "before_mb": before, "peak_mb": peak(), "metrics": metrics}
+        replay(config, torch.load(a.replay))
+    with (
+        backend.autocast(),
+        suppress(Enough),
+        patch.multiple(ppo, start_ppo=watched.start, begin_update=watched.update),
+    ):
+        ppo.train_ppo(config, inputs, context)
+    found = {**watched.figures(), "peak_mb": peak()}
     found["gflop"] = floating_point_work(a) / 1e9
     found["gflop_per_s"] = matrix_rate(torch.bfloat16 if a.bf16 else torch.float32)
     sys.stdout.write(json.dumps(found) + "\n")
 
 
-def build(a: argparse.Namespace, backend: Backend) -> PPOTrainer:
+class Enough(Exception):
+    """Ends training after the steps that are measured."""
+
+
+class Watched:
+    """CPU seconds of each step, and its metrics, from what PPO's loop calls."""
+
+    def __init__(self, steps: int):
+        self.steps, self.before = steps, 0.0
+        self.parts: list[list[float]] = []
+        self.metrics: list[dict[str, float]] = []
+        self._start, self._update = ppo.start_ppo, ppo.begin_update
+        self._began = self._collected = 0.0
+
+    def start(self, *args: Any) -> Any:
+        started = self._start(*args)
+        self.before, self._began = resident(), time.process_time()
+        return started
+
+    def update(self, training: Training, step: int) -> float:
+        self._collected = time.process_time()
+        return self._update(training, step)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        end = time.process_time()
+        self.parts.append([self._collected - self._began, end - self._collected])
+        self.metrics.append(dict(metrics))
+        if step == self.steps:
+            raise Enough
+        self._began = time.process_time()
+
+    def figures(self) -> dict[str, Any]:
+        cpu = [collecting + learning for collecting, learning in self.parts]
+        return {"cpu_s": cpu, "collect_update_s": self.parts, "before_mb": self.before, "metrics": self.metrics}
+
+
+def build(a: argparse.Namespace, backend: Backend) -> tuple[PPOConfig, MethodInputs]:
     policy, reward_model, prompts = load(a, backend)
     lora = {"r": 8, "alpha": 16, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]} if a.lora else None
     shared = {"layout": "shared", "shared_value": a.shared_value, "value_init": "sft", "value_head_init": "zero"}
@@ -88,10 +123,7 @@ def build(a: argparse.Namespace, backend: Backend) -> PPOTrainer:
         | (shared if a.layout == "shared" else {})
     )  # fmt: skip
     instructions = [Instruction(" ".join(f"t{i}" for i in row)) for row in prompts]
-    inputs = MethodInputs(policy, reward_model=reward_model, unlabeled=instructions)
-    directory = Path(tempfile.mkdtemp())
-    context = TrainContext(0, directory, backend, DirectoryCheckpoints(directory), lambda step, metrics: None)
-    return PPOTrainer(config, inputs, context)
+    return config, MethodInputs(policy, reward_model=reward_model, unlabeled=instructions)
 
 
 def load(a: argparse.Namespace, backend: Backend) -> tuple[CheckpointPolicy, TorchRewardModel, list[list[int]]]:
@@ -122,18 +154,18 @@ def load(a: argparse.Namespace, backend: Backend) -> tuple[CheckpointPolicy, Tor
     return policy, reward_model, prompts
 
 
-def replay(trainer: PPOTrainer, recorded: list[dict[str, Any]]) -> None:
-    """Have `trainer` collect the responses and scores that the other side recorded, step by step."""
-    width = trainer.config.max_prompt_length
+def replay(config: PPOConfig, recorded: list[dict[str, Any]]) -> None:
+    """Have PPO collect the responses and scores that the other side recorded, step by step."""
+    width = config.max_prompt_length
 
-    def sample(step: int) -> tuple[list[Instruction], list[Sample]]:
+    def rollout(training: Training, step: int) -> tuple[list[int], list[Sample]]:
         rows = recorded[step]["tokens"].tolist()
         samples = [Sample("", tuple(row[:width]), tuple(row[width:]), None, "length") for row in rows]
-        return trainer.prompts[: len(rows)], samples
+        return list(range(len(rows))), samples
 
-    scores = iter([r["scores"] for r in recorded])
-    trainer.sample = sample  # type: ignore[method-assign]
-    trainer.score = lambda instructions, samples: next(scores)  # type: ignore[method-assign]
+    scores = iter([r["scores"].tolist() for r in recorded])
+    ppo.rollout = rollout  # type: ignore[attr-defined]
+    ppo.score = lambda training, prompts, samples: next(scores)  # type: ignore[attr-defined]
 
 
 def floating_point_work(a: argparse.Namespace) -> float:

@@ -1,4 +1,4 @@
-"""The tables of docs/start/first-real-run.md: each method on a real model, under its judge and by readings beside it.
+"""The tables of docs/notes/smol-results.md: each method on a real model, under its judge and by readings beside it.
 
     python -m benchmarks.smol_results --model FILE.gguf --data FILE --second second --encoder minilm --seeds 42 43
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from afarm import EvaluationInputs, Farm, Output, Result
 from afarm.evaluation.metrics import standard_error
 from afarm.evaluation.statistics import holm, paired_difference
-from afarm_plugins.judges.fitted.encoder import SentenceEncoder, relatedness
+from afarm_plugins.fitted_judges.encoder import SentenceEncoder, relatedness
 
 QUESTIONS = (
     "Explain to a child why the sky is blue.",

@@ -86,7 +86,7 @@ def toy(backend: Backend) -> tuple[CheckpointPolicy, list[Output]]:
     from afarm_plugins.toy import ToyConfig
     from afarm_plugins.toy.dataset import ToyDataset
 
-    return backend.load_policy("pkg:afarm_plugins.toy/base1"), ToyDataset(ToyConfig()).load("sft")
+    return backend.load_policy("pkg:afarm_plugins.toy/base2"), ToyDataset(ToyConfig()).load("sft")
 
 
 def smol(backend: Backend) -> tuple[CheckpointPolicy, list[Output]]:

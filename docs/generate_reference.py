@@ -265,7 +265,6 @@ PROVISIONAL = (
     "afarm.experiment.studies.estimates",
     "afarm.experiment.studies.study",
     "afarm.backend.on_policy",
-    "afarm.backend.policy_gradient",
     "afarm.backend.rollouts",
     "afarm.judging.pairwise",
     "afarm.judging.prompt_annotator",

@@ -3,7 +3,7 @@
 Importing it loads torch.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING, Any
 
 from afarm.backend.adapters import (
     LowRankUpdate,
@@ -73,16 +73,30 @@ from afarm.backend.objectives import (
     preference_losses,
     whiten,
 )
-from afarm.backend.on_policy import Diverged, OnPolicyTrainer, Passes, linear_schedule
-from afarm.backend.policy import CheckpointPolicy, batched_logprobs, require_checkpoint, trainable_copy
-from afarm.backend.policy_gradient import (
-    Chunk,
-    PolicyGradientTrainer,
-    RolloutBatch,
-    of_chunks,
+from afarm.backend.on_policy import (
+    Diverged,
+    Training,
+    backward_in_chunks,
+    begin_update,
+    chosen_policy,
+    fall_back,
+    linear_schedule,
+    micro_batches,
+    minibatches,
+    optimizer_step,
+    read_logprobs,
     response_mask,
+    resume_training,
+    rollout,
+    sampled_logprobs,
+    save_if_due,
+    score,
+    start_training,
     states_before,
+    steps_left,
+    watch_kl,
 )
+from afarm.backend.policy import CheckpointPolicy, batched_logprobs, require_checkpoint, trainable_copy
 from afarm.backend.prompts import PromptTemplate, without_lone_surrogates
 from afarm.backend.resume import continued_context, restore, training_state, write_training_state
 from afarm.backend.reward_model import TorchRewardModel, head_scores, last_token_scores, pair_rewards, pairwise_accuracy
@@ -125,7 +139,6 @@ __all__ = [
     "CandidatePolicies",
     "CheckpointPolicy",
     "CheckpointSelection",
-    "Chunk",
     "Diverged",
     "Divergence",
     "Generation",
@@ -133,12 +146,8 @@ __all__ = [
     "KLEstimates",
     "LengthSortedTrainer",
     "LowRankUpdate",
-    "OnPolicyTrainer",
-    "Passes",
-    "PolicyGradientTrainer",
     "PolicyLoss",
     "PromptTemplate",
-    "RolloutBatch",
     "SampleScorer",
     "Sampler",
     "SamplingEngine",
@@ -147,6 +156,7 @@ __all__ = [
     "TorchRewardModel",
     "TorchSampler",
     "TrainerBridge",
+    "Training",
     "ValueLoss",
     "Workload",
     "active_adapter",
@@ -159,13 +169,16 @@ __all__ = [
     "all_reduce_mean",
     "all_reduce_sum",
     "backbone",
+    "backward_in_chunks",
     "barrier",
     "batched_logprobs",
     "before_responses",
+    "begin_update",
     "best_sample",
     "bradley_terry_loss",
     "broadcast",
     "chosen_and_rejected",
+    "chosen_policy",
     "clip_gradients",
     "clipped_policy_loss",
     "clipped_value_loss",
@@ -173,6 +186,7 @@ __all__ = [
     "count_parameters",
     "enable_gradient_checkpointing",
     "evaluating",
+    "fall_back",
     "fit_supervised",
     "full_tensor",
     "gathered_weights",
@@ -191,7 +205,9 @@ __all__ = [
     "masked_mean_variance",
     "merge_adapter",
     "merged_copy",
-    "of_chunks",
+    "micro_batches",
+    "minibatches",
+    "optimizer_step",
     "pad",
     "pair_rewards",
     "pairwise_accuracy",
@@ -204,6 +220,7 @@ __all__ = [
     "prompt_order",
     "quiet_transformers",
     "rank",
+    "read_logprobs",
     "read_model_config",
     "read_responses",
     "require_checkpoint",
@@ -212,9 +229,14 @@ __all__ = [
     "response_mask",
     "response_scatter",
     "restore",
+    "resume_training",
+    "rollout",
     "run_trainer",
     "sample_scorer",
+    "sampled_logprobs",
+    "save_if_due",
     "saved_by_afarm",
+    "score",
     "scored_samples",
     "selection_of",
     "set_checkpointing_layers_to_train",
@@ -222,7 +244,9 @@ __all__ = [
     "shard_model",
     "sharing_copy",
     "short_prompts",
+    "start_training",
     "states_before",
+    "steps_left",
     "switch_off_dropout",
     "token_logprobs",
     "token_loss",
@@ -233,8 +257,21 @@ __all__ = [
     "unsharded_weights",
     "usable_pairs",
     "wait_for",
+    "watch_kl",
     "whiten",
     "without_lone_surrogates",
     "world_size",
     "write_training_state",
 ]
+
+_TRAINERS = ("OnPolicyTrainer", "PolicyGradientTrainer", "Passes", "RolloutBatch", "Chunk", "of_chunks")
+
+if not TYPE_CHECKING:  # a type checker would take every name then
+
+    def __getattr__(name: str) -> Any:
+        if name in _TRAINERS:  # an ImportError, since `from … import` drops the text of an AttributeError
+            raise ImportError(
+                f"afarm.backend has no {name} any more: on-policy methods write their own loop and call rollout, "
+                "score, backward_in_chunks, optimizer_step, save_if_due …: docs/guides/write-a-plugin.md"
+            )
+        raise AttributeError(f"module 'afarm.backend' has no attribute {name!r}")

@@ -32,8 +32,8 @@ LOGITS_BUDGET = 2**24
 CPU_LOGITS_BUDGET = 2**23 - 2**18
 """The same on a CPU: little enough for the C library to keep the memory, and for most of it to stay in the cache."""
 
-ChunkLoss = Callable[[Tensor, slice], Tensor]
-"""Takes log-probabilities [m] of some tokens and where these stand among all; returns a scalar loss. Losses add up."""
+ChunkLoss = Callable[..., Tensor]
+"""Takes log-probabilities [m] of some tokens, and further values [m] of them; returns a scalar loss. Losses add up."""
 
 
 def base_model(model: PreTrainedModel) -> PreTrainedModel:
@@ -223,29 +223,30 @@ def token_loss(
     hidden: Tensor,
     targets: Tensor,
     loss_of: ChunkLoss,
-    *,
+    *tensors: Tensor,
     temperature: float = 1.0,
     chunk_size: int | None = None,
 ) -> Tensor:
     """Sum `loss_of` over chunks of log-probabilities: one scalar, to be differentiated once.
 
-    For a loss that is a sum over tokens. As `loss_of(token_logprobs(…), slice(None))`, but no logits are computed twice
-    or kept.
+    For a loss that is a sum over tokens. As `loss_of(token_logprobs(…), *tensors)`, but no logits are computed twice or
+    kept.
 
     Args:
         model: a causal LM, with adapters or without.
         hidden: [n, H], as `before_responses` gives them.
         targets: [n], the tokens behind them.
-        loss_of: takes log-probabilities [m] and the slice of the n tokens that they are of; returns their loss.
+        loss_of: takes log-probabilities [m] of a chunk, and the values [m] of `tensors` there; returns their loss.
+        tensors: [n], what the loss needs to know of each token.
         temperature: logits are divided by it.
         chunk_size: positions projected at once; changes no result.
     """
     weight = _plain_head(model)
     if weight is None or not len(targets):
         logprobs = token_logprobs(model, hidden, targets, temperature=temperature, chunk_size=chunk_size)
-        return loss_of(logprobs, slice(None))
+        return loss_of(logprobs, *tensors)
     loss: Tensor = TokenLoss.apply(
-        hidden, weight, targets, temperature, chunk_size or chunk_rows(model, hidden), loss_of
+        hidden, weight, targets, temperature, chunk_size or chunk_rows(model, hidden), loss_of, tensors
     )
     return loss
 
@@ -336,13 +337,20 @@ class TokenLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, rows: int, loss_of: ChunkLoss
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        temperature: float,
+        rows: int,
+        loss_of: ChunkLoss,
+        tensors: Sequence[Tensor],
     ) -> Tensor:
         losses = []
 
         def gradient(logprobs: Tensor, where: slice) -> Tensor:
             with torch.enable_grad():
-                loss = loss_of(logprobs.requires_grad_(), where)
+                loss = loss_of(logprobs.requires_grad_(), *(values[where] for values in tensors))
                 losses.append(loss.detach())
                 return torch.autograd.grad(loss, logprobs)[0]
 
@@ -356,7 +364,7 @@ class TokenLoss(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         gradients = [g if g is None or upstream[0] == 1 else g * upstream[0] for g in ctx.gradients]
         del ctx.gradients
-        return *gradients, None, None, None, None
+        return *gradients, None, None, None, None, None
 
 
 def _gradients(

@@ -1,8 +1,8 @@
-"""Training loop of on-policy methods: sample, score, learn, keep a checkpoint, resume, stop.
+"""On-policy training: the functions that a method's loop calls to sample, score, learn, save and resume.
 
-A method subclasses `OnPolicyTrainer` and says in `collect` what it samples, in `update` how it learns from that; see
-`policy_gradient` for an update by advantages. Every draw is keyed by seed and step, so resuming needs no generator's
-state.
+The method writes the loop: `tests/support/grpo.py` is the shortest, `afarm_plugins/ppo/ppo.py` the longest. Shapes: B
+responses in a rollout, R tokens in the longest, n response tokens in a batch, m in a chunk of it. If several processes
+train, all of them call each function. Every draw is keyed by seed and step, so resuming needs no generator's state.
 """
 
 from __future__ import annotations
@@ -10,31 +10,26 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from afarm.backend.checkpoint_selection import selection_of
-from afarm.backend.distributed import (
-    all_gather,
-    all_reduce_sum,
-    barrier,
-    shard,
-    world_size,
-)
+from afarm.backend.batching import TokenBatch, join_and_pad, length_sorted_batches
+from afarm.backend.checkpoint_selection import CheckpointSelection, selection_of
+from afarm.backend.distributed import all_gather, barrier, shard, world_size
+from afarm.backend.logprobs import ChunkLoss, before_responses, token_loss
 from afarm.backend.models import enable_gradient_checkpointing, set_checkpointing_layers_to_train
-from afarm.backend.policy import CheckpointPolicy, require_checkpoint, trainable_copy
+from afarm.backend.policy import CheckpointPolicy, batched_logprobs, require_checkpoint, trainable_copy
 from afarm.backend.resume import move_into, restore, write_checkpoint
 from afarm.backend.reward_model import TorchRewardModel
-from afarm.backend.rollouts import permutation, prompt_order, sample_scorer, short_prompts
+from afarm.backend.rollouts import SampleScorer, permutation, prompt_order, sample_scorer, short_prompts
 from afarm.backend.sharding import (
     all_finite,
+    all_reduce_gradients,
     clip_gradients,
     empty_copy,
     gathered_weights,
@@ -51,11 +46,6 @@ from afarm.core.seeding import integer
 
 logger = logging.getLogger(__name__)
 
-R = TypeVar("R")
-"""The rollouts that `collect` gives and `update` learns from."""
-M = TypeVar("M")
-"""A minibatch: the rows of one optimiser step."""
-
 
 class Diverged(TrainingError):
     """Training cannot go on from `step` (from 1); `reason` is "max_kl" or "not_finite", as in the log."""
@@ -71,6 +61,254 @@ class Diverged(TrainingError):
         )
 
 
+# ------------------------------------------------------------------------------------------------- beginning and end
+
+
+@dataclass
+class Training:
+    """The models of an on-policy training, its optimiser and its prompts.
+
+    Dropout is off in all models. Of a launch that shards, layers are shards of this process.
+
+    Attributes:
+        start: the policy that training starts from, and the KL's reference. Never changed.
+        policy: what is trained, as it samples and is returned.
+        models: all that is trained: "policy", and further networks by name.
+        trained: the parameters that are trained by name, "policy." and the like in front.
+        prompts: the unlabeled instructions that are short enough.
+        scorer: scores samples; `score` calls it.
+        selection: the candidates for the best checkpoint; None if the last one counts.
+        whole: the policy's model without weights, if the launch shards.
+        kl: the policy's KL to `start` in nats per response, once `watch_kl` was told.
+    """
+
+    config: Any
+    inputs: MethodInputs
+    context: TrainContext
+    start: CheckpointPolicy
+    policy: CheckpointPolicy
+    models: nn.ModuleDict
+    trained: dict[str, nn.Parameter]
+    optimizer: torch.optim.Optimizer
+    prompts: list[Instruction]
+    scorer: SampleScorer
+    selection: CheckpointSelection | None
+    whole: Any = None
+    kl: float | None = None
+
+    @property
+    def section(self) -> str:
+        """The name of the method's settings in a recipe, which is part of every seed."""
+        return str(self.config.method_name.lower())
+
+
+def start_training(
+    config: Any,
+    inputs: MethodInputs,
+    context: TrainContext,
+    policy: CheckpointPolicy | None = None,
+    networks: Mapping[str, nn.Module] | None = None,
+    *,
+    peak_rate: Callable[[str], float] | None = None,
+    fused: bool = True,
+) -> Training:
+    """Set up what a training needs: models in place, an AdamW without weight decay, the prompts that fit.
+
+    Raises `TrainingError` for a start without weights, `DataError` if no prompt is short enough, and `ConfigError` if
+    the launch shards and its processes do not divide a batch.
+
+    Args:
+        config: an `OnPolicyConfig`.
+        inputs: with `start`, `reward_model` and `unlabeled`.
+        context: of the training stage.
+        policy: what to train (default: `trainable_copy` of the start). Who makes it seeds the backend before:
+            `context.backend.seed(context.seed)`.
+        networks: what is trained beside the policy, by name; checkpoints use these names.
+        peak_rate: the peak of the learning rate of a parameter, by its name in `Training.trained` (default: the
+            config's). All rates rise and fall together.
+        fused: use AdamW's fused arithmetic, which rounds otherwise.
+    """
+    assert inputs.reward_model is not None  # named in `needs`
+    section = config.method_name.lower()
+    start = require_checkpoint(inputs.start, section)
+    start.model.eval()
+    if policy is None:
+        context.backend.seed(context.seed)  # adapters start from random numbers
+        policy = trainable_copy(start, config.lora)
+    models, whole = nn.ModuleDict({"policy": policy.model, **(networks or {})}), None
+    if context.backend.sharded:
+        whole = empty_copy(policy.model)
+        if uneven := uneven_sizes(section, config, world_size(), sharded=True):
+            raise ConfigError(uneven)
+        shard_model(models, context.backend)
+        reward_model = inputs.reward_model
+        reads_tokens = isinstance(reward_model, TorchRewardModel) and reward_model.reads_tokens_of(start)
+        frozen = [start.model, *([reward_model.model] if reads_tokens else [])]  # type: ignore[attr-defined]
+        shard_model(nn.ModuleList(frozen), context.backend)
+    models.eval()
+    if config.gradient_checkpointing:
+        enable_gradient_checkpointing(models)
+    trained = {name: p for name, p in models.named_parameters() if p.requires_grad}
+    by_peak: dict[float, list[nn.Parameter]] = defaultdict(list)
+    for name, parameter in trained.items():
+        by_peak[peak_rate(name) if peak_rate else config.learning_rate].append(parameter)
+    optimizer = torch.optim.AdamW(
+        parameter_groups({"params": group, "factor": peak / config.learning_rate} for peak, group in by_peak.items()),
+        lr=config.learning_rate,
+        eps=config.adam_epsilon,
+        weight_decay=0.0,
+        fused=fused,
+    )
+    setting = f"{section}.max_prompt_length"
+    prompts = short_prompts(policy, inputs.unlabeled, config.max_prompt_length, config.response_length, setting)
+    scorer, selection = sample_scorer(inputs.reward_model, start), selection_of(config, inputs, context)
+    return Training(
+        config, inputs, context, start, policy, models, trained, optimizer, prompts, scorer, selection, whole
+    )
+
+
+def resume_training(training: Training) -> tuple[int, dict[str, Any]]:
+    """Restore the newest checkpoint. Returns the steps done, and the state that `save_if_due` was given with it.
+
+    0 and no state if there is no checkpoint: the training is left as it is.
+    """
+    training.kl = None
+    restored = restore(training.context.checkpoints, training.trained, training.optimizer)
+    if restored is None:
+        return 0, {}
+    done, directory, state = restored
+    training.kl = state.get("kl")
+    if training.selection:
+        training.selection.load(directory)
+    return done, state
+
+
+def steps_left(training: Training, done: int) -> Iterator[int]:
+    """Yield the steps (from 0) after `done` of them, and `total_steps` for a last rollout, which measures the policy.
+
+    So every policy is measured before `save_if_due` keeps it. Nothing is yielded if all steps are done.
+    """
+    total = training.config.total_steps
+    yield from training.context.progress(range(done, total), training.config.method_name, total - done)
+    if done < total:
+        yield total
+
+
+def fall_back(training: Training, error: Diverged) -> None:
+    """Go back to the checkpoint before training diverged, and log why. Raises `error` if there is none."""
+    if not resume_training(training)[0]:
+        raise error
+    kl = {} if training.kl is None else {"last/kl": training.kl}
+    training.context.log_metrics(error.step, {f"stopped/{error.reason}": error.step, **kl})
+    logger.warning("%s. The %s checkpoint before is kept", error, "best" if training.selection else "last")
+
+
+@torch.no_grad()
+def chosen_policy(training: Training) -> CheckpointPolicy:
+    """Return the policy of the best checkpoint if there is a selection, else the policy as it is."""
+    policy = training.policy
+    if training.whole is not None:
+        policy = copy.copy(policy)
+        policy.model = whole_model(training.whole, gathered_weights(dict(policy.model.named_parameters())))
+    if training.selection and training.selection.best:
+        weights = training.selection.best_weights()
+        for name, parameter in policy.model.named_parameters():
+            if parameter.requires_grad:
+                parameter.copy_(weights[name])
+    return policy
+
+
+# ---------------------------------------------------------------------------------------------- sampling and reading
+
+
+def rollout(training: Training, step: int, policy: CheckpointPolicy | None = None) -> tuple[list[int], list[Sample]]:
+    """Sample the B = `rollout_batch_size` responses of `step` (from 0): (the number of each one's prompt, samples).
+
+    A number is a place in `training.prompts`. The `num_generations` responses to one prompt are consecutive. Each pass
+    over the prompts has an order and seeds of its own, so a prompt that comes again is a new draw. Each process samples
+    a share; all get all. `policy` is what samples, of the weights that are trained (default: `training.policy`).
+    """
+    config, seed, prompts = training.config, training.context.seed, training.prompts
+    policy, n = policy or training.policy, config.num_generations
+    decoding = Decoding(
+        temperature=config.temperature,
+        max_new_tokens=config.response_length,
+        n=n,
+        per_device_batch_size=config.per_device_rollout_batch_size,
+    )
+    answered: list[int] = []
+    samples: list[Sample] = []
+    for number, rows in prompt_order(len(prompts), step, config.rollout_batch_size // n, seed, training.section):
+        key = integer(seed, training.section, "rollout", step, number)
+        with policy.ready_to_sample():
+            own = list(policy.sample([prompts[row] for row in shard(rows)], decoding, seed=key))
+        for group in all_gather([own[first : first + n] for first in range(0, len(own), n)]):
+            samples += group
+        answered += [row for row in rows for _ in range(n)]
+    return answered, samples
+
+
+@torch.no_grad()
+def score(training: Training, prompts: Sequence[int], samples: Sequence[Sample]) -> list[float]:
+    """Score B samples with the reward model: of the very tokens that were sampled wherever it can read them.
+
+    `prompts` are numbers, as `rollout` gives them. Each process scores a share; all get all.
+    """
+    own, instructions = shard(samples), [training.prompts[number] for number in shard(prompts)]
+    return all_gather(training.scorer(instructions, own))
+
+
+def read_logprobs(training: Training, policy: CheckpointPolicy, samples: Sequence[Sample]) -> Tensor:
+    """Compute log-probabilities [B, R] of samples under `policy`, at the temperature of the rollouts.
+
+    0 at pads, without gradient. Each process reads a share, and the shares are summed.
+    """
+    return batched_logprobs(
+        policy,
+        [sample.prompt_ids for sample in samples],
+        [sample.token_ids for sample in samples],
+        batch_size=training.config.per_device_rollout_batch_size,
+        temperature=training.config.temperature,
+    )
+
+
+def sampled_logprobs(training: Training, samples: Sequence[Sample]) -> Tensor:
+    """Return the policy's log-probabilities [B, R] of its own samples: the sampler's if they are exact, else read."""
+    rows = [sample.logprobs for sample in samples]
+    if training.config.temperature != 1 or any(row is None for row in rows):
+        return read_logprobs(training, training.policy, samples)
+    device = training.context.backend.device
+    return nn.utils.rnn.pad_sequence([torch.tensor(row, device=device) for row in rows], batch_first=True)
+
+
+def response_mask(samples: Sequence[Sample], device: torch.device | str = "cpu") -> Tensor:
+    """Mask [B, R] of the response tokens of samples, R being the longest response."""
+    lengths = torch.tensor([len(sample.token_ids) for sample in samples], device=device)
+    return torch.arange(int(lengths.max()), device=device) < lengths.unsqueeze(1)
+
+
+def states_before(model: Any, batch: TokenBatch) -> tuple[Tensor, Tensor]:
+    """(hidden states [n, H] from which the response tokens of a batch are predicted, those tokens [n])."""
+    return before_responses(model, batch.input_ids, batch.attention_mask, batch.response_mask)
+
+
+def watch_kl(training: Training, step: int, kl: float) -> None:
+    """Note the KL of the policy to its start, in nats per response.
+
+    Raises `Diverged` naming `step` (from 0) if it is not finite or exceeds `max_kl`.
+    """
+    config = training.config
+    if not math.isfinite(kl):
+        raise Diverged(config, step + 1, "the KL is not a finite number")
+    if config.max_kl is not None and kl > config.max_kl:
+        limit = f"more than {training.section}.max_kl ({config.max_kl:g})"
+        raise Diverged(config, step + 1, f"the KL to the start policy is {kl:.3g} nats, {limit}", "max_kl")
+    training.kl = kl
+
+
+# ---------------------------------------------------------------------------------------------------------- learning
+
+
 def linear_schedule(step: int, peak: float, warmup_steps: int, total_steps: int) -> float:
     """Learning rate of `step` (from 0): up to `peak` over `warmup_steps`, then straight down towards 0.
 
@@ -81,356 +319,138 @@ def linear_schedule(step: int, peak: float, warmup_steps: int, total_steps: int)
     return peak * (total_steps - step) / (total_steps - warmup_steps)
 
 
-@dataclass
-class Passes:
-    """The optimiser steps over one rollout.
+def begin_update(training: Training, step: int) -> float:
+    """Set the learning rate of `step` (from 0), and have layers recompute if the config asks for it. Returns the rate.
 
-    `sums` are over all that was learned from, "tokens" being the count of response tokens; `norms` are the gradients'
-    before clipping. `skipped` minibatches were left out.
+    Call it after sampling and reading, before the passes over a rollout.
     """
-
-    learning_rate: float
-    sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    norms: list[float] = field(default_factory=list)
-    skipped: int = 0
-
-    def metrics(self) -> dict[str, float]:
-        """Means per response token, the mean norm of the gradient before clipping, and the learning rate."""
-        means = {name: total / self.sums["tokens"] for name, total in self.sums.items() if name != "tokens"}
-        return {**means, "policy/grad_norm": sum(self.norms) / len(self.norms), "lr": self.learning_rate}
+    config = training.config
+    rate = linear_schedule(step, config.learning_rate, config.warmup_steps, config.total_steps)
+    for group in training.optimizer.param_groups:
+        group["lr"] = rate * group["factor"]
+    if config.gradient_checkpointing:
+        set_checkpointing_layers_to_train(training.models)
+    return rate
 
 
-class OnPolicyTrainer(ABC, Generic[R]):
-    """The policy, its optimiser and the loop over `total_steps`; what a step is, a subclass says.
+def minibatches(training: Training, step: int, epoch: int, count: int) -> list[list[int]]:
+    """Cut one pass over `count` rows into the rows of each optimiser step, in a random order of the pass's own.
 
-    `start` is the policy that training starts from and the KL reference, never touched. `policy` is what is trained,
-    with all other trained networks in `models`; `trained` are their parameters by name. `prompts` are the unlabeled
-    instructions that are short enough, `rewards` scores samples. Dropout is off throughout.
+    A pass takes `rollout_batch_size` rows at most, an optimiser step `mini_batch_size`. The same in all processes.
     """
+    config = training.config
+    order = permutation(count, training.context.seed, training.section, "minibatches", step, epoch)
+    order = order[: config.rollout_batch_size]
+    return [order[start : start + config.mini_batch_size] for start in range(0, len(order), config.mini_batch_size)]
 
-    fused_optimizer = True
 
-    def __init__(self, config: Any, inputs: MethodInputs, context: TrainContext):
-        """Raises `TrainingError` for a start without weights, `DataError` if no prompt is short enough."""
-        assert inputs.reward_model is not None  # named in `needs`
-        self.config, self.inputs, self.context = config, inputs, context
-        self.section = config.method_name.lower()
-        self.device = context.backend.device
-        context.backend.seed(context.seed)  # adapters start from random numbers
-        self.start = require_checkpoint(inputs.start, self.section)
-        self.start.model.eval()
-        self.rewards = sample_scorer(inputs.reward_model, self.start)
-        self.policy = self.build_policy()
-        self.models = nn.ModuleDict({"policy": self.policy.model, **self.build_other_networks()})
-        if context.backend.sharded:
-            self.empty = empty_copy(self.policy.model)
-            if uneven := uneven_sizes(self.section, config, world_size(), sharded=True):
-                raise ConfigError(uneven)
-            shard_model(self.models, context.backend)
-            shard_model(self.frozen_models(), context.backend)
-        self.models.eval()
-        if config.gradient_checkpointing:
-            enable_gradient_checkpointing(self.models)
-        self.trained = {name: p for name, p in self.models.named_parameters() if p.requires_grad}
-        by_peak: dict[float, list[nn.Parameter]] = defaultdict(list)
-        for name, parameter in self.trained.items():
-            by_peak[self.peak_learning_rate(name)].append(parameter)
-        self.optimizer = torch.optim.AdamW(
-            parameter_groups(
-                {"params": group, "factor": peak / config.learning_rate} for peak, group in by_peak.items()
-            ),
-            lr=config.learning_rate,
-            eps=config.adam_epsilon,
-            weight_decay=0.0,
-            fused=self.fused_optimizer,
-        )
-        self.prompts = short_prompts(
-            self.sampling_policy(config.total_steps),
-            inputs.unlabeled,
-            config.max_prompt_length,
-            config.response_length,
-            f"{self.section}.max_prompt_length",
-        )
-        self.left_out = len(inputs.unlabeled) - len(self.prompts)
-        self.selection = selection_of(config, inputs, context)
-        self.kl: float | None = None
-        self._ahead: tuple[R, dict[str, float]] | None = None
+def micro_batches(
+    training: Training, samples: Sequence[Sample], rows: Sequence[int], *tensors: Tensor
+) -> Iterator[tuple[TokenBatch, list[Tensor]]]:
+    """Cut this process's share of a minibatch into batches that fit in memory, rows of like length together.
 
-    # ------------------------------------------------------------------------------------------ what a method says
+    `rows` are the minibatch's, of all processes; `tensors` are [B, R], of all samples. Yields each batch with the
+    values [n] of the tensors at its response tokens, row after row. A process without a row gets no batch.
+    """
+    own = shard(rows)
+    lengths = [len(samples[row].prompt_ids) + len(samples[row].token_ids) for row in own]
+    for places in length_sorted_batches(lengths, training.config.per_device_train_batch_size):
+        picked = [own[place] for place in places]
+        prompts, responses = [samples[row].prompt_ids for row in picked], [samples[row].token_ids for row in picked]
+        device = training.context.backend.device
+        mask = response_mask([samples[row] for row in picked], device)
+        flat = [tensor[picked, : mask.shape[1]][mask] for tensor in tensors]
+        yield join_and_pad(prompts, responses, training.policy.pad_id, device), flat
 
-    @abstractmethod
-    def collect(self, step: int) -> tuple[R, dict[str, float]]:
-        """Sample and score for `step` (from 0). Returns what to learn from, and metrics.
 
-        Calls `watch_kl` with the KL of the policy to its start.
-        """
+def backward_in_chunks(
+    training: Training, samples: Sequence[Sample], rows: Sequence[int], loss_of: ChunkLoss, *tensors: Tensor
+) -> None:
+    """Add the gradient of a loss on the policy's log-probabilities of a minibatch's response tokens.
 
-    @abstractmethod
-    def update(self, step: int, rollout: R) -> dict[str, float]:
-        """Learn from what `step` collected; see `descend`. Returns metrics."""
+    Of this process's share of the rows: `optimizer_step` sums gradients over processes. No more logits than those of a
+    chunk exist at once.
 
-    def build_policy(self) -> CheckpointPolicy:
-        """Copy `start` into the policy that training begins with."""
-        return trainable_copy(self.start, self.config.lora)
+    Args:
+        training: whose policy learns.
+        samples: the B samples of the rollout.
+        rows: the rows of the minibatch, in all processes.
+        loss_of: takes log-probabilities [m] of a chunk of response tokens, and the values [m] of `tensors` there.
+            Returns their share of the minibatch's loss: a sum over tokens, divided by the response tokens of the
+            whole minibatch. Then no result depends on how a minibatch is cut.
+        tensors: [B, R], of all samples.
+    """
+    model, temperature = training.policy.model, training.config.temperature
+    for batch, flat in micro_batches(training, samples, rows, *tensors):
+        hidden, targets = states_before(model, batch)
+        token_loss(model, hidden, targets, loss_of, *flat, temperature=temperature).backward()
 
-    def build_other_networks(self) -> Mapping[str, nn.Module]:
-        """Build what is trained beside the policy, by name: a value model, say."""
-        return {}
 
-    def frozen_models(self) -> nn.ModuleList:
-        """Frozen models that steps read: the start policy, and a reward model that reads tokens."""
-        reward_model = self.inputs.reward_model
-        reads_tokens = isinstance(reward_model, TorchRewardModel) and reward_model.reads_tokens_of(self.start)
-        return nn.ModuleList([self.start.model, *([reward_model.model] if reads_tokens else [])])  # type: ignore[union-attr]
+def optimizer_step(training: Training, step: int) -> float:
+    """Sum gradients over the processes, clip them to `max_grad_norm` and step. Returns their L2 norm before clipping.
 
-    def peak_learning_rate(self, name: str) -> float:
-        """The peak of the learning rate of the trained parameter `name`.
+    Raises `Diverged` naming `step` (from 0), with all weights as they were, if the norm is not finite.
+    """
+    all_reduce_gradients(training.trained.values())
+    norm = clip_gradients(training.trained.values(), training.config.max_grad_norm)
+    if not math.isfinite(norm):
+        raise Diverged(training.config, step + 1, f"the norm of the gradient is {norm}")
+    training.optimizer.step()
+    return norm
 
-        Override for a network with one of its own. All rates rise and fall together.
-        """
-        peak: float = self.config.learning_rate
-        return peak
 
-    def sampling_policy(self, step: int) -> CheckpointPolicy:
-        """The policy that `step` samples with, of the weights that are trained."""
-        return self.policy
+# ------------------------------------------------------------------------------------------------------------ keeping
 
-    def measure(self, done: int) -> None:
-        """Measure the policy after step `done`, before it is kept.
 
-        By the samples that it draws for the next step, which are not drawn twice. Override if `update` has called
-        `watch_kl` of the policy that it made.
-        """
-        self._ahead = self.collect(done)
+def save_if_due(training: Training, done: int, **state: Any) -> None:
+    """Judge and save the policy after `done` steps if it is a candidate, and stop if the context says so.
 
-    def state(self) -> dict[str, Any]:
-        """State that a checkpoint must hold beside weights, optimiser and selection."""
-        return {}
+    Candidates are the policies of every `save_steps` steps and of the last. A checkpoint holds weights, optimiser and
+    selection, and `state`, which `resume_training` returns. Raises `Diverged` if a weight is not finite, and
+    `KeyboardInterrupt` once a checkpoint is kept if training is to stop.
+    """
+    config, context, selection = training.config, training.context, training.selection
+    is_last = done == config.total_steps
+    is_candidate = is_last or done % config.save_steps == 0
+    if is_last and training.kl is not None:
+        context.log_metrics(done, {"last/kl": training.kl})
+    if is_candidate and selection:
+        _require_finite_weights(training, done)
+        if not selection.knows_start:  # apart, so that no process holds both models whole
+            with training.start.ready_to_sample():
+                selection.answer_start()
+        with training.policy.ready_to_sample():
+            judged = selection.compare(done, training.policy, training.kl)
+        if judged:
+            context.log_metrics(done, judged)
+    stopping = not is_last and context.should_stop()
+    if stopping or is_candidate:
+        _save(training, done, state)
+    if stopping:
+        # An unfinished policy must not be taken for the result, so stopping ends as Ctrl-C does.
+        name = config.method_name
+        raise KeyboardInterrupt(f"{name} stopped after step {done}; the same command goes on from there")
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take what `state` gave."""
 
-    # ---------------------------------------------------------------------------------------------------- the loop
+def _save(training: Training, done: int, state: Mapping[str, Any]) -> None:
+    _require_finite_weights(training, done)
+    selection, trained = training.selection, training.trained
+    unpublished = training.context.directory / ".checkpoint"
+    write_checkpoint(unpublished, trained, training.optimizer, **state)
+    of_policy: dict[str, Tensor] = {}
+    if selection:
+        named = {n.removeprefix("policy."): p for n, p in trained.items() if n.startswith("policy.")}
+        of_policy = gathered_weights(named, by_all=False)
+    barrier()  # each process has written its part
 
-    def train(self) -> CheckpointPolicy:
-        """Train from the newest checkpoint on. Returns the policy of the best or the last step.
+    def write(directory: Any) -> None:
+        move_into(directory, unpublished)
+        if selection:
+            selection.save(done, of_policy, directory)
 
-        If training diverges, that of the checkpoint before counts. Raises `TrainingError` naming the step if there is
-        none yet, `KeyboardInterrupt` once the context says to stop and a checkpoint is kept.
-        """
-        try:
-            self.run()
-        except Diverged as error:
-            if not self.resume():  # from before: what has diverged is never saved
-                raise
-            self.context.log_metrics(error.step, {f"stopped/{error.reason}": error.step, **self.last_kl()})
-            logger.warning("%s. The %s checkpoint before is kept", error, "best" if self.selection else "last")
-        return self.chosen()
+    training.context.checkpoints.save(done, write)
 
-    def run(self) -> None:
-        """Take the steps that are left, one after the other."""
-        context, total, first = self.context, self.config.total_steps, self.resume()
-        for step in context.progress(range(first, total), self.config.method_name, total - first):
-            rollout, collected = self._ahead or self.collect(step)
-            self._ahead = None
-            updated = self.update(step, rollout)
-            done = step + 1
-            context.log_metrics(done, {**collected, **updated, "episode": done * self.config.rollout_batch_size})
-            self.measure(done)
-            if done == total and self.kl is not None:
-                context.log_metrics(done, self.last_kl())
-            self.keep(done)
 
-    def keep(self, done: int) -> None:
-        """Judge and save the policy of step `done` if it is a candidate, and stop if the context says so."""
-        total = self.config.total_steps
-        is_candidate = done % self.config.save_steps == 0 or done == total
-        if is_candidate and (judged := self.judge(done)):
-            self.context.log_metrics(done, judged)
-        stopping = done < total and self.context.should_stop()
-        if stopping or is_candidate:
-            self.save(done)
-        if stopping:
-            # An unfinished policy must not be taken for the result, so stopping ends as Ctrl-C does.
-            name = self.config.method_name
-            raise KeyboardInterrupt(f"{name} stopped after step {done}; the same command goes on from there")
-
-    def judge(self, done: int) -> dict[str, float]:
-        """Metrics of the policy of step `done` as a candidate; none if no checkpoint is selected."""
-        if self.selection is None:
-            return {}
-        self.require_finite_weights(done)
-        if not self.selection.knows_start:  # apart, so that no process holds both models whole
-            with self.start.ready_to_sample():
-                self.selection.answer_start()
-        policy = self.sampling_policy(done)
-        with policy.ready_to_sample():
-            return self.selection.compare(done, policy, self.kl)
-
-    def save(self, done: int) -> None:
-        """Keep all that step `done` + 1 needs. Raises `Diverged` if a weight is not finite."""
-        self.require_finite_weights(done)
-        unpublished = self.context.directory / ".checkpoint"
-        write_checkpoint(unpublished, self.trained, self.optimizer, **self.state())
-        of_policy: dict[str, Tensor] = {}
-        if self.selection:
-            named = {n.removeprefix("policy."): p for n, p in self.trained.items() if n.startswith("policy.")}
-            of_policy = gathered_weights(named, by_all=False)
-        barrier()  # each process has written its part
-
-        def write(directory: Path) -> None:
-            move_into(directory, unpublished)
-            if self.selection:
-                self.selection.save(done, of_policy, directory)
-
-        self.context.checkpoints.save(done, write)
-
-    def resume(self) -> int:
-        """Restore the newest checkpoint, if there is one. Returns the number of steps done."""
-        self.kl = self._ahead = None
-        restored = restore(self.context.checkpoints, self.trained, self.optimizer)
-        if restored is None:
-            return 0
-        done, directory, state = restored
-        self.load_state(state)
-        if self.selection:
-            self.selection.load(directory)
-        return done
-
-    @torch.no_grad()
-    def chosen(self) -> CheckpointPolicy:
-        """The policy that counts: of the best step if there is a selection, else as it is."""
-        policy = self.policy
-        if self.context.backend.sharded:
-            policy = copy.copy(self.policy)
-            policy.model = whole_model(self.empty, gathered_weights(dict(self.policy.model.named_parameters())))
-        if self.selection and self.selection.best:
-            weights = self.selection.best_weights()
-            for name, parameter in policy.model.named_parameters():
-                if parameter.requires_grad:
-                    parameter.copy_(weights[name])
-        return policy
-
-    def watch_kl(self, step: int, kl: float) -> None:
-        """Note the KL of the policy to its start, in nats per response.
-
-        Raises `Diverged` naming `step` if it is not finite or exceeds `max_kl`.
-        """
-        if not math.isfinite(kl):
-            raise self.diverged(step, "the KL is not a finite number")
-        if self.config.max_kl is not None and kl > self.config.max_kl:
-            limit = f"more than {self.section}.max_kl ({self.config.max_kl:g})"
-            raise self.diverged(step, f"the KL to the start policy is {kl:.3g} nats, {limit}", "max_kl")
-        self.kl = kl
-
-    def last_kl(self) -> dict[str, float]:
-        """The KL of the policy as it is, as a metric, if it is known."""
-        return {} if self.kl is None else {"last/kl": self.kl}
-
-    def require_finite_weights(self, done: int) -> None:
-        """Raises `Diverged` naming step `done` if a weight is not a finite number."""
-        if not all_finite(self.trained.values()):
-            raise self.diverged(done - 1, "a weight is not a finite number")
-
-    def diverged(self, step: int, what: str, reason: str = "not_finite") -> Diverged:
-        """The error to raise if training cannot go on from `step` (from 0)."""
-        return Diverged(self.config, step + 1, what, reason)
-
-    # ------------------------------------------------------------------------------------------------- collecting
-
-    def draw(self, step: int) -> Iterator[tuple[list[int], list[Sample]]]:
-        """Sample `num_generations` responses to each prompt of `step`, one pass over the prompts at a time.
-
-        Yields this process's shard: the prompts by number in `prompts` and the samples, those of a prompt consecutive.
-        Seeds differ by pass, so a repeated prompt is a new draw.
-        """
-        config, seed = self.config, self.context.seed
-        decoding = Decoding(
-            temperature=config.temperature,
-            max_new_tokens=config.response_length,
-            n=config.num_generations,
-            per_device_batch_size=config.per_device_rollout_batch_size,
-        )
-        policy, size = self.sampling_policy(step), config.rollout_batch_size // config.num_generations
-        for number, batch in prompt_order(len(self.prompts), step, size, seed, self.section):
-            rows = shard(batch)
-            key = integer(seed, self.section, "rollout", step, number)
-            with policy.ready_to_sample():
-                samples = list(policy.sample([self.prompts[row] for row in rows], decoding, seed=key))
-            yield [row for row in rows for _ in range(decoding.n)], samples
-
-    def sample(self, step: int) -> tuple[list[Instruction], list[Sample]]:
-        """Sample the B responses of `step`, with the instruction of each; those of one prompt are consecutive."""
-        drawn = [x for rows, samples in self.draw(step) for x in self.gathered(list(zip(rows, samples, strict=True)))]
-        return [self.prompts[row] for row, _ in drawn], [sample for _, sample in drawn]
-
-    def gathered(self, drawn: Sequence[M]) -> list[M]:
-        """Gather what `draw` gave each process, or something made of each sample, in the order of prompts."""
-        n = self.config.num_generations
-        groups = [drawn[start : start + n] for start in range(0, len(drawn), n)]
-        return [x for group in all_gather(groups) for x in group]
-
-    @torch.no_grad()
-    def score(self, instructions: Sequence[Instruction], samples: Sequence[Sample]) -> Tensor:
-        """The reward model's scores [B], of the very tokens that were sampled wherever it can read them."""
-        rows = shard(range(len(samples)))
-        rewards = self.rewards([instructions[row] for row in rows], [samples[row] for row in rows])
-        scores = torch.zeros(len(samples), device=self.device)
-        scores[list(rows)] = torch.tensor(rewards, device=self.device)
-        all_reduce_sum([scores])
-        return scores
-
-    # --------------------------------------------------------------------------------------------------- learning
-
-    def descend(
-        self,
-        step: int,
-        minibatches: Iterable[M],
-        backward: Callable[[M], Mapping[str, Tensor]],
-        is_enough: Callable[[Mapping[str, Tensor]], bool] = lambda sums: False,
-    ) -> Passes:
-        """Take one optimiser step per minibatch, at the learning rate of `step`, with clipped gradients.
-
-        Raises `Diverged` before a gradient that is not finite would spoil the weights.
-
-        Args:
-            step: from 0.
-            minibatches: what each optimiser step learns from.
-            backward: adds the gradient of a minibatch's mean loss over all processes. Returns sums over its response
-                tokens for metrics, among them their number as "tokens".
-            is_enough: from these sums, whether to leave out all minibatches from this one on. Not asked of the first.
-        """
-        config = self.config
-        passes = Passes(linear_schedule(step, config.learning_rate, config.warmup_steps, config.total_steps))
-        for group in self.optimizer.param_groups:
-            group["lr"] = passes.learning_rate * group["factor"]
-        if config.gradient_checkpointing:
-            set_checkpointing_layers_to_train(self.models)
-        left = iter(minibatches)
-        for minibatch in left:
-            self.optimizer.zero_grad()
-            sums = backward(minibatch)
-            if passes.norms and is_enough(sums):
-                passes.skipped = 1 + sum(1 for _ in left)
-                break
-            norm = clip_gradients(self.trained.values(), config.max_grad_norm)
-            if not math.isfinite(norm):
-                raise self.diverged(step, f"the norm of the gradient is {norm}")
-            self.optimizer.step()
-            for name, value in sums.items():
-                passes.sums[name] += float(value)
-            passes.norms.append(norm)
-        self.optimizer.zero_grad()  # gradients take no memory while the next step samples
-        return passes
-
-    def shuffled(self, count: int, step: int, epochs: int) -> Iterator[list[int]]:
-        """The rows of each minibatch of `step`: every pass over `count` rows in a random order of its own.
-
-        A pass takes `rollout_batch_size` rows at most.
-        """
-        config = self.config
-        for epoch in range(epochs):
-            order = permutation(count, self.context.seed, self.section, "minibatches", step, epoch)
-            order = order[: config.rollout_batch_size]
-            for start in range(0, len(order), config.mini_batch_size):
-                yield order[start : start + config.mini_batch_size]
+def _require_finite_weights(training: Training, done: int) -> None:
+    if not all_finite(training.trained.values()):
+        raise Diverged(training.config, done, "a weight is not a finite number")

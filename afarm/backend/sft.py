@@ -98,5 +98,5 @@ class _Trainer(LengthSortedTrainer, SFTTrainer):
         """Compute this micro-batch's part of the loss of a step with `num_items_in_batch` response tokens."""
         ids, mask, labels = inputs["input_ids"], inputs["attention_mask"], inputs["labels"]
         hidden, targets = before_responses(model, ids, mask, labels != IGNORED)
-        loss = token_loss(model, hidden, targets, lambda logprobs, _: -logprobs.sum())
+        loss = token_loss(model, hidden, targets, lambda logprobs: -logprobs.sum())
         return loss / num_items_in_batch * world_size()  # over whose gradients the mean is taken

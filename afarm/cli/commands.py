@@ -15,7 +15,7 @@ from afarm.cli.command_list import BY_PLUGINS, COMMANDS, OWN
 from afarm.cli.completion import VARIABLE
 from afarm.cli.console import err
 from afarm.cli.help_pages import WIDEST, build_commands, write_panels
-from afarm.cli.plugin_commands import add_plugin_commands, merge_group
+from afarm.cli.plugin_commands import add_plugin_commands, command_name, merge_group
 from afarm.core.errors import did_you_mean
 from afarm.storage.text import markup
 
@@ -63,9 +63,9 @@ class Commands(TyperGroup):
     def _add_to_group(self, group: TyperInfo) -> None:
         """Add to one of afarm's groups what plugins bring for it."""
         for more in self.plugin_app.registered_groups:
-            if more.name == group.name:
+            if command_name(more) == command_name(group):
                 for name in merge_group(group, more):
-                    _warn(f"a plugin may not replace the command '{group.name} {name}'")
+                    _warn(f"a plugin may not replace the command '{command_name(group)} {name}'")
 
     @cached_property
     def plugin_app(self) -> typer.Typer:

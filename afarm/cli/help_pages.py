@@ -40,7 +40,7 @@ def arrange(app: typer.Typer) -> None:
         command.cls = Page
     for group in app.registered_groups:
         if group.typer_instance is not None:
-            own = group.typer_instance.info.cls
+            own: Any = group.typer_instance.info.cls
             group.cls = GroupPage if isinstance(own, DefaultPlaceholder) else type(own.__name__, (own, GroupPage), {})
             arrange(group.typer_instance)
 

@@ -12,7 +12,7 @@ from afarm.core.errors import DataError
 from afarm.core.records import JudgedPair, Pair
 from afarm.evaluation.matching import counted
 from afarm.evaluation.metrics import BY_PEOPLE
-from afarm.storage.annotations import read_annotations
+from afarm.storage.labelled_pairs import read_annotations
 from afarm.storage.rows import preferences_on_disk
 from afarm.storage.text import markup
 

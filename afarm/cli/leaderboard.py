@@ -14,8 +14,8 @@ from afarm.cli.completion import complete_names
 from afarm.cli.console import console_on, err, out, write_document
 from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR, Json, OutputDir, write_examples
 from afarm.core.errors import ConfigError, DataError, StoreError
-from afarm.storage.annotations import require_file_of_annotations
 from afarm.storage.disk import write_whole
+from afarm.storage.row_shapes import require_file_of_annotations
 from afarm.storage.text import markup
 
 if TYPE_CHECKING:

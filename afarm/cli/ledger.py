@@ -34,7 +34,8 @@ def ledger(
         str | None, typer.Option("--forget", help="Wait no more for the batch with this id.", metavar="BATCH")
     ] = None,
     recover: Annotated[
-        bool, typer.Option("--recover", help="Save the answers of a damaged ledger; the damaged file is kept.")
+        bool,
+        typer.Option("--recover", help="Replace a damaged ledger by what can be read; the file is kept."),
     ] = False,
     start_anew: Annotated[
         bool, typer.Option("--start-anew", help="Begin an empty ledger where the old one is gone.")
@@ -90,14 +91,17 @@ def _recover(path: Path) -> None:
     if is_sound(path):
         err().print(f"{path} is sound: nothing to recover.", highlight=False, soft_wrap=True, markup=False)
         return
-    recovery = recover(path)
-    lost = [f"{recovery.lost_answers:,} answers"] if recovery.lost_answers else []
-    lost += [f"answers that cost {dollars(recovery.lost_dollars)}"] if recovery.lost_dollars > ROUNDING else []
-    losses = f"At least {', and '.join(lost)}, are lost." if lost else "None is known to be lost."
-    text = (
-        f"{recovery.answers:,} answers are saved in {path}; the damaged file is {recovery.damaged}.\n"
-        f"{losses} What needs an answer that is lost, and no saved label has it, asks and pays for it again."
-    )
+    saved = recover(path)
+    text = f"{saved.answers:,} answers are saved in {path}, with all spending; the damaged file is {saved.damaged}.\n"
+    if saved.incomplete:
+        lost = f"; answers that cost {dollars(saved.lost_dollars)} are lost" if saved.lost_dollars > ROUNDING else ""
+        text += (
+            f"Damaged in it: {', '.join(saved.incomplete)}{lost}. What needs an answer that is lost, and no saved "
+            f"label has it, asks and pays for it again. `sqlite3 {shlex.quote(str(saved.damaged))} .recover` may read "
+            "more of it (docs/guides/troubleshooting.md)."
+        )
+    else:
+        text += "Nothing is lost."
     err().print(text, highlight=False, soft_wrap=True, markup=False)
 
 

@@ -32,9 +32,9 @@ def add_plugin_commands(app: typer.Typer, taken: Collection[str], groups: Collec
     for plugin, error in _call_each(discover(points, kinds=()).manager, app):
         if error:
             problems.append(f"plugin {plugin!r} could not add its commands: {type(error).__name__}: {error}")
-        there = {_name(command): command for command in before}
+        there = {command_name(command): command for command in before}
         for command in [command for command in _commands(app) if command not in before]:
-            name, is_group = _name(command), isinstance(command, TyperInfo)
+            name, is_group = command_name(command), isinstance(command, TyperInfo)
             if name not in there and (name not in taken or (is_group and name in groups)):
                 there[name] = command
                 continue
@@ -57,14 +57,14 @@ def merge_group(group: TyperInfo, more: TyperInfo) -> list[str]:
     assert group.typer_instance is not None
     assert more.typer_instance is not None
     whole, added = copy(group.typer_instance), more.typer_instance
-    taken = {_name(command) for command in _commands(whole)}
-    new = [command for command in _commands(added) if _name(command) not in taken]
+    taken = {command_name(command) for command in _commands(whole)}
+    new = [command for command in _commands(added) if command_name(command) not in taken]
     whole.registered_commands = [*whole.registered_commands, *(c for c in added.registered_commands if c in new)]
     whole.registered_groups = [*whole.registered_groups, *(g for g in added.registered_groups if g in new)]
     whole.registered_callback = whole.registered_callback or added.registered_callback
     whole.info = whole.info if whole.info.help else added.info
     group.typer_instance = whole
-    return [str(_name(command)) for command in _commands(added) if command not in new]
+    return [str(command_name(command)) for command in _commands(added) if command not in new]
 
 
 def _call_each(manager: pluggy.PluginManager, app: typer.Typer) -> Iterator[tuple[str, Exception | None]]:
@@ -102,7 +102,7 @@ def _commands(app: typer.Typer) -> list[Any]:
     return [*app.registered_commands, *app.registered_groups]
 
 
-def _name(command: Any) -> str | None:
+def command_name(command: Any) -> str | None:
     """Return the name of a command, or of a group of commands, on the command line."""
     from typer.main import get_command_name, solve_typer_info_defaults
 

@@ -18,7 +18,7 @@ from afarm.core.records import Instruction, JudgedPair
 from afarm.core.seeding import digest
 from afarm.evaluation.matching import REFERENCES, Coverage, MatchPolicy, counted
 from afarm.evaluation.protocol import EvaluationProtocol, answers_digest, instructions_digest
-from afarm.storage.annotations import read_annotations
+from afarm.storage.labelled_pairs import read_annotations
 from afarm.storage.row_shapes import training_pairs
 from afarm.storage.rows import stem
 

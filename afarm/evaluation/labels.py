@@ -12,7 +12,7 @@ from typing import Any
 from afarm.core.errors import DataError, did_you_mean
 from afarm.core.judge import Completion
 from afarm.core.records import JudgedPair, Preference
-from afarm.storage.annotations import read_annotations
+from afarm.storage.labelled_pairs import read_annotations
 
 HUMANS = "humans"
 """The name of all people together: each of their labels is one of the same annotator's."""

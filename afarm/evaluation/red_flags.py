@@ -15,7 +15,7 @@ import random
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
@@ -53,7 +53,7 @@ NAMED_PATTERNS = 3
 """Patterns that a flag names."""
 
 SENTENCE = 240
-"""Characters of a sentence that are looked at before a feature and after it."""
+"""Characters of a sentence that are looked at on either side of a word."""
 
 _WORD = re.compile(r"\w+")
 _SENTENCE_END = re.compile(r"(?<=[.!?;])\s|\n|(?<=[。！？])")
@@ -63,42 +63,49 @@ _SENTENCE_END = re.compile(r"(?<=[.!?;])\s|\n|(?<=[。！？])")
 class Pattern:
     """A way of gaming the judge: text that matches `regex`.
 
-    Texts that lack a word of one of `words`, or under `beyond_ascii` a letter beyond ASCII, are not searched, which
-    spares most of them the search. Under `unopened` the match is a closing tag that nothing before it opens. The
-    sentence of a match must have each of `features` too.
+    Texts that lack a word of one of `words` are not searched, which spares most of them the search. With `features`
+    instead, one sentence with a word of the first list must match all of them. Under `unopened` the match is a closing
+    tag that nothing before it opens. `reading` is the attribute of `NormalForm` that is searched.
     """
 
     name: str
     words: tuple[frozenset[str], ...]
     regex: re.Pattern[str]
-    features: tuple[re.Pattern[str], ...] = ()
-    unopened: bool = False
-    beyond_ascii: bool = False
+    features: tuple[re.Pattern[str], ...]
+    unopened: bool
+    reading: str
 
-    def is_in(self, text: str) -> bool:
-        """Tell if `text` has a match, of words or tags that count or do not."""
-        return any(self._has_features(text, match) for match in self.regex.finditer(text))
+    def search(self, reading: NormalForm, *, unopened: bool = False) -> int | None:
+        """Return the place of a match in a text that has the words, or None.
 
-    def _has_features(self, text: str, match: re.Match[str]) -> bool:
-        sentence = sentence_at(text, match) if self.features else ""
-        return all(feature.search(sentence) for feature in self.features)
-
-    def match(self, text: str, words: Set[str]) -> re.Match[str] | None:
-        """The first match in `text`, of these `words`, that counts."""
-        if (self.beyond_ascii and text.isascii()) or any(group.isdisjoint(words) for group in self.words):
+        Of tags, only one that is `unopened` counts.
+        """
+        if self.features:
+            for start in places(self.words[0] & reading.words, reading.plain):
+                sentence = sentence_at(reading.plain, start)
+                if all(feature.search(sentence) for feature in self.features):
+                    return start
             return None
+        text = getattr(reading, self.reading)
         for match in self.regex.finditer(text):
-            if not self._has_features(text, match):
-                continue
-            if not self.unopened or not re.search(rf"<{match[1]}\b", text[: match.start()], re.IGNORECASE):
-                return match
+            if not unopened or not re.search(rf"<{match[1]}\b", text[: match.start()]):
+                return int(match.start())
         return None
 
 
-def sentence_at(text: str, match: re.Match[str]) -> str:
-    """The sentence that a match begins in, at most `SENTENCE` characters either way."""
-    before = _SENTENCE_END.split(text[max(0, match.start() - SENTENCE) : match.start()])[-1]
-    return before + _SENTENCE_END.split(text[match.start() : match.start() + SENTENCE], maxsplit=1)[0]
+def places(words: Iterable[str], text: str) -> Iterator[int]:
+    """Yield where one of `words`, or a word with such a beginning, stands in `text`."""
+    for word in words:
+        start = text.find(word.removesuffix("*"))
+        while start >= 0:
+            yield start
+            start = text.find(word.removesuffix("*"), start + 1)
+
+
+def sentence_at(text: str, place: int) -> str:
+    """The sentence at `place`, at most `SENTENCE` characters either way."""
+    before = _SENTENCE_END.split(text[max(0, place - SENTENCE) : place])[-1]
+    return before + _SENTENCE_END.split(text[place : place + SENTENCE], maxsplit=1)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,40 +123,38 @@ def patterns() -> Mapping[str, tuple[Pattern, ...]]:
     text = resources.files("afarm.evaluation").joinpath("patterns.yaml").read_text(encoding="utf-8")
     listed = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # libyaml's takes a seventh as long
     alternatives: Mapping[str, Sequence[str]] = listed["alternatives"]
-    features = {
-        name: re.compile(_with(regex, alternatives), re.IGNORECASE | re.MULTILINE)
-        for name, regex in listed["features"].items()
-    }
-    return {
-        flag: tuple(_pattern(entry, alternatives, features) for entry in entries)
-        for flag, entries in listed["patterns"].items()
-    }
-
-
-def _with(regex: str, alternatives: Mapping[str, Sequence[str]]) -> str:
-    for name, choices in alternatives.items():
-        regex = regex.replace(f"<{name}>", f"(?:{'|'.join(choices)})")
-    return regex
-
-
-def _pattern(
-    entry: Mapping[str, Any], alternatives: Mapping[str, Sequence[str]], features: Mapping[str, re.Pattern[str]]
-) -> Pattern:
     first_words = {name: [choice.split()[0] for choice in choices] for name, choices in alternatives.items()}
-    words = (
-        frozenset(word for listed in group for word in first_words.get(listed, [listed]))
-        for group in entry.get("words", ())
-    )
-    flags = re.RegexFlag(0) if entry.get("case_sensitive") else re.IGNORECASE
-    flags |= re.MULTILINE if entry.get("multiline") else 0
-    regex: re.Pattern[str]
-    others: Sequence[re.Pattern[str]] = ()
-    if "features" in entry:
-        regex, *others = (features[name] for name in entry["features"])
-    else:
-        regex = re.compile(_with(entry["pattern"], alternatives), flags)
-    unopened, beyond_ascii = (bool(entry.get(name)) for name in ("unopened", "beyond_ascii"))
-    return Pattern(entry["name"], tuple(words), regex, tuple(others), unopened, beyond_ascii)
+
+    def compiled(regex: str, flag: re.RegexFlag, *, folds: bool) -> re.Pattern[str]:
+        for name, choices in alternatives.items():
+            regex = regex.replace(f"<{name}>", f"(?:{'|'.join(choices)})")
+        return re.compile(fold(regex) if folds else regex, flag)
+
+    features = {name: compiled(regex, re.MULTILINE, folds=True) for name, regex in listed["features"].items()}
+
+    def pattern(entry: Mapping[str, Any], flag: str) -> Pattern:
+        reading = "raw" if flag == "disguised" else "folded" if entry.get("case_sensitive") else "plain"
+        ignore_case = re.IGNORECASE if reading == "raw" else re.RegexFlag(0)
+        multiline = re.MULTILINE if entry.get("multiline") else re.RegexFlag(0)
+        regex = compiled(entry.get("pattern", ""), ignore_case | multiline, folds=reading == "plain")
+        own_features = tuple(features[name] for name in entry.get("features", ()))
+        words = (
+            frozenset(fold(word) for listed in group for word in first_words.get(listed, [listed]))
+            for group in entry.get("words", ())
+        )
+        return Pattern(entry["name"], tuple(words), regex, own_features, bool(entry.get("unopened")), reading)
+
+    return {flag: tuple(pattern(entry, flag) for entry in entries) for flag, entries in listed["patterns"].items()}
+
+
+@cache
+def patterns_by_word() -> Mapping[str, tuple[Pattern, ...]]:
+    """Index the patterns by the words of their first list; "" has those without one."""
+    index: dict[str, list[Pattern]] = {"": []}
+    for pattern in (pattern for listed in patterns().values() for pattern in listed):
+        for word in pattern.words[0] if pattern.words else [""]:
+            index.setdefault(word, []).append(pattern)
+    return {word: tuple(listed) for word, listed in index.items()}
 
 
 SAYS: Mapping[str, str] = {
@@ -270,42 +275,80 @@ def suspicious(output: str, instruction: Instruction) -> list[Match]:
 
     A phrase that stands in the instruction or its input as well was asked for.
     """
-    asked = (instruction.instruction, instruction.input)
-    as_read = [(text, {*_WORD.findall(text.casefold())}) for text in dict.fromkeys((output, undisguised(output)))]
+    reading = NormalForm.of(output)
+    index = patterns_by_word()
+    candidates = {id(pattern) for word in (reading.words & index.keys()) | {""} for pattern in index[word]}
+    asked: list[NormalForm] = []
     matches = []
     for flag, listed in patterns().items():
-        readings = as_read[:1] if flag == "disguised" else as_read
         for pattern in listed:
-            hit = next(((text, m) for text, words in readings if (m := pattern.match(text, words))), None)
-            if hit and not any(pattern.is_in(text) for text in asked):
-                matches.append(Match(flag, pattern.name, excerpt(hit[0], hit[1].start())))
-                break
+            if id(pattern) not in candidates or any(group.isdisjoint(reading.words) for group in pattern.words[1:]):
+                continue
+            if (place := pattern.search(reading, unopened=pattern.unopened)) is not None:
+                asked = asked or [NormalForm.of(text) for text in (instruction.instruction, instruction.input)]
+                if all(pattern.search(text) is None for text in asked):
+                    text = getattr(reading, pattern.reading)
+                    quoted = output if len(output) == len(text) else text
+                    matches.append(Match(flag, pattern.name, excerpt(quoted, place)))
+                    break
     return matches
 
 
 LOOK_ALIKES = str.maketrans(
-    "аеорсухіјѕԁһкмтАВЕКМНОРСТХІЈЅУοανρτικΑΒΕΖΗΙΚΜΝΟΡΤΥΧɑɡı",
-    "aeopcyxijsdhkmtABEKMHOPCTXIJSYoavptikABEZHIKMNOPTYXagi",
+    "аеорсухіјѕԁһкмтАВЕКМНОРСТХІЈЅУοανρτικΑΒΕΖΗΙΚΜΝΟΡΤΥΧɑɡıвнβεζημυ",
+    "aeopcyxijsdhkmtABEKMHOPCTXIJSYoavptikABEZHIKMNOPTYXagibhbezhmy",
 )
-"""Cyrillic, Greek and other letters that look like Latin ones."""
+"""Cyrillic, Greek and other letters that look like Latin ones, and the small letters of those that do as capitals."""
 INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e007f]"
 )
 """Characters that take no room: joiners, marks of direction, variants, tags."""
 
 
-_APART = re.compile(r"\b(?:[a-z] ){3,}[a-z]\b", re.IGNORECASE)
-_WITH_DIGITS = re.compile(r"\b(?=[0-9]*[a-z])[a-z]*[013457][a-z013457]+\b", re.IGNORECASE)
+_RARE = re.compile("[^\0-\u036f\u2010-\u2027\u2030-\u205e\u20a0-\u25ff\u3000-\u3002\U0001f000-\U0001faff]")
+"""Letters of other scripts, invisible ones, stars: a text with one has the word RARE."""
+_GAPS = re.compile(" [A-Za-z] [A-Za-z] ")
+_APART = re.compile(r"\b(?:[A-Za-z] ){3,}[A-Za-z]\b")
+_WITH_DIGITS = re.compile(r"\b(?=[0-9]*[A-Za-z])[A-Za-z]*[013457][A-Za-z013457]+\b")
 _DIGITS_AS_LETTERS = str.maketrans("013457", "oieast")
 
 
-def undisguised(text: str) -> str:
-    """A text as read: no invisible characters or accents, look-alikes, digits and gaps undone."""
-    if not text.isascii():
-        letters = unicodedata.normalize("NFKD", INVISIBLE.sub("", text))
-        text = "".join(letter for letter in letters if not unicodedata.combining(letter)).translate(LOOK_ALIKES)
-    text = _APART.sub(lambda letters: letters[0].replace(" ", ""), text)
-    return _WITH_DIGITS.sub(lambda word: word[0].translate(_DIGITS_AS_LETTERS), text)
+@dataclass(frozen=True, slots=True)
+class NormalForm:
+    """The normal form of a text.
+
+    It is the text as it stands, as a reader sees it, and that in lower case, with its words and their first letters. A
+    reader sees no invisible characters or accents, and look-alikes, gaps between letters and digits as letters.
+    """
+
+    raw: str
+    folded: str
+    plain: str
+    words: set[str]
+
+    @classmethod
+    def of(cls, text: str) -> NormalForm:
+        folded = fold(text)
+        words = set(_WORD.findall(folded.lower()))
+        if _GAPS.search(folded) or not all(word.isalpha() or word.isdigit() for word in words):
+            folded = _APART.sub(lambda letters: letters[0].replace(" ", ""), folded)
+            folded = _WITH_DIGITS.sub(lambda word: word[0].translate(_DIGITS_AS_LETTERS), folded)
+            words = set(_WORD.findall(folded.lower()))
+        words |= {f"{word[:4]}*" for word in words}
+        if not text.isascii() and _RARE.search(text):
+            words.add("RARE")
+        return cls(text, folded, folded.lower(), words)
+
+
+def fold(text: str) -> str:
+    """Undo look-alikes, and remove invisible characters and accents."""
+    for quote, plain in (("’", "'"), ("‘", "'"), ("“", '"'), ("”", '"')):
+        text = text.replace(quote, plain)
+    if text.isascii():
+        return text
+    letters = unicodedata.normalize("NFKD", INVISIBLE.sub("", text))
+    text = "".join(letter for letter in letters if not unicodedata.combining(letter)).translate(LOOK_ALIKES)
+    return unicodedata.normalize("NFC", text)  # Korean syllables are whole again
 
 
 def _constant(texts: Sequence[str], reference: Sequence[str]) -> list[Flag]:

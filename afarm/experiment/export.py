@@ -21,7 +21,7 @@ from afarm.experiment.settings import RunConfig
 from afarm.storage.artifacts import Store
 from afarm.storage.conversations import chat_messages, task_text
 from afarm.storage.disk import give_rights, storage_errors, write_json
-from afarm.storage.preference_files import CHOSEN_REASONS
+from afarm.storage.labelled_pairs import CHOSEN_REASONS
 from afarm.storage.rows import read_outputs, read_preferences, read_rows, write_rows
 from afarm.storage.runs import OUTPUTS as JUDGED
 from afarm.storage.runs import RunRecord, read_run, run_directories

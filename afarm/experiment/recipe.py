@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
@@ -40,26 +40,36 @@ REQUIRED = "is required: give it in the recipe or with --set {field}=…"
 BASED_ON = "based_on"
 """The line of a recipe that names the one it is based on."""
 
+Configs = dict[tuple[str, str], Config | None]
+"""The settings of components, by kind and full name."""
+
 MOST_HOMES = 3
 """Sections with a setting that are suggested one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A validated configuration: the run's own fields, and a section per component, by full name."""
+    """A validated configuration: the run's own fields, and a section per component, by full name.
+
+    `configs` are those of components by kind and full name, validated once: by `resolve`, or when first asked for.
+    """
 
     recipe: str
     run: RunConfig
     sections: Mapping[str, Mapping[str, Any]]
+    configs: Configs = field(default_factory=dict, compare=False, repr=False)
 
     def of(self, component: Component) -> Config | None:
         """Return the settings of `component`: its defaults under what its section says.
 
         One name may stand for components of several kinds (a reward model, an evaluator): each takes its own settings.
         """
-        own = component.config.model_fields if component.config else {}
-        section = self.sections.get(component.full_name, {})
-        return component.settings({name: value for name, value in section.items() if name in own})
+        key = component.kind, component.full_name
+        if key not in self.configs:
+            own = component.config.model_fields if component.config else {}
+            section = self.sections.get(component.full_name, {})
+            self.configs[key] = component.settings({name: value for name, value in section.items() if name in own})
+        return self.configs[key]
 
     def result_sections(self, components: Iterable[Component]) -> dict[str, dict[str, Any]]:
         """Return what the sections set that changes results; sections without any are left out."""
@@ -240,13 +250,14 @@ def resolve(
     problems = [*unreadable, *wrong, *_idle_labels(values, given)]
     names = _components_by_name(plugins)
     runs = ({run.method, "sft"} if trains else {"sft"}) if run else set(names)
+    configs: Configs = {}
     for name, section in sections.items():
         # What a recipe says about a plugin that failed to load must not stop a run that does not use it.
         if name in names or not plugins.broken or shipped.get(name) != section:
-            problems += _check_section(name, section, names, plugins, runs)
+            problems += _check_section(name, section, names, plugins, runs, configs)
     if run is None:
         raise ConfigError(_said_once(problems))
-    settings = Settings(recipe, run, _by_full_name(sections, names))
+    settings = Settings(recipe, run, _by_full_name(sections, names), configs)
     problems += _check_names(run, plugins)
     problems += [p for p in check(settings) if p not in problems]
     if problems:
@@ -347,9 +358,17 @@ def _by_full_name(sections: Mapping[str, Any], names: Mapping[str, list[Componen
 
 
 def _check_section(
-    name: str, section: Any, names: Mapping[str, list[Component]], plugins: Plugins, runs: Collection[str]
+    name: str,
+    section: Any,
+    names: Mapping[str, list[Component]],
+    plugins: Plugins,
+    runs: Collection[str],
+    configs: Configs,
 ) -> list[str]:
-    """List problems of a section. A method that is none of `runs` may have settings that do not fit."""
+    """List problems of a section, and keep the settings that have none in `configs`.
+
+    A method that is none of `runs` may have settings that do not fit.
+    """
     if rivals := [f"'{c.full_name}'" for c in plugins.registry if c.name == name] if name not in names else []:
         return [f"section {name!r} is ambiguous: write {' or '.join(rivals)}"]
     if name not in names:
@@ -375,7 +394,7 @@ def _check_section(
         own = component.config.model_fields if component.config else {}
         try:
             given = {k: v for k, v in section.items() if k in own or (k not in known and component is nearest(str(k)))}
-            component.settings(given)
+            configs[component.kind, component.full_name] = component.settings(given)
         except ValidationError as error:
             assert component.config is not None
             idle = component.kind == "methods" and not {component.name, component.full_name} & set(runs)

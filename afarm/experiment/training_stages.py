@@ -14,7 +14,6 @@ from afarm.core.config import CheckpointChoice, Config, OnPolicyConfig
 from afarm.core.errors import ConfigError, attributed_to, did_you_mean
 from afarm.core.interfaces import Method, MethodInputs, Policy, RewardModel
 from afarm.core.records import Instruction, JudgedPair
-from afarm.core.registry import FIRST_PARTY
 from afarm.experiment.components import Components
 from afarm.experiment.promises import problems_seen, require_returned
 from afarm.experiment.recipe import UNKNOWN
@@ -97,7 +96,7 @@ def training_stage(
         decoding=[decoding.temperature, decoding.top_p, decoding.max_new_tokens]
         if "validation" in method.needs
         else [],
-        sampler=workspace.components.sampler_identity() if may_sample(workspace.components, name, method) else "",
+        sampler=workspace.components.sampler_identity() if may_sample(method) else "",
     )
 
     def learn(directory: Path, inputs: Inputs) -> Policy:
@@ -127,13 +126,9 @@ def training_stage(
     return Stage("train", label, stages, key_fields, write, run_collective=learn, plan_pairs=plan)
 
 
-def may_sample(components: Components, name: str, method: Method) -> bool:
-    """Tell if a method may sample while it trains.
-
-    Any third party's may. Ours do on instructions without answers.
-    """
-    own = components.component("methods", name).package == FIRST_PARTY
-    return not own or not {"unlabeled", "validation"}.isdisjoint(method.needs)
+def may_sample(method: Method) -> bool:
+    """Tell if a method may sample while it trains: to learn, or to compare checkpoints."""
+    return method.samples or "validation" in method.needs
 
 
 def _data_digests(workspace: Workspace, need: str) -> list[str]:
@@ -179,7 +174,7 @@ def _weights_not_taken(components: Components, name: str, method: Method) -> lis
     engine = components.engine_class()
     settings: Any = components.settings_of("methods", name)
     trains_all = settings is not None and "lora" in type(settings).model_fields and settings.lora is None
-    if engine is None or engine.takes_whole_weights or not trains_all or not may_sample(components, name, method):
+    if engine is None or engine.takes_whole_weights or not trains_all or not may_sample(method):
         return []
     sampler = components.settings.run.backend.sampler
     return [

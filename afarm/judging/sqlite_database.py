@@ -81,8 +81,8 @@ class SqliteDatabase(Database):
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             where = shlex.quote(str(self.path.parent))
             return StoreError(
-                f"the ledger {self.path} is damaged ({error}): `afarm ledger --recover --output-dir {where}` saves the "
-                "answers that can be read, and keeps the damaged file"
+                f"the ledger {self.path} is damaged ({error}): `afarm ledger --recover --output-dir {where}` sets it "
+                "aside, and goes on with what was spent and the answers that can be read"
             )
         remedy = "make room and see to it that it may be written"
         if not self.path.exists():

@@ -9,13 +9,11 @@ it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from afarm.core.errors import ConfigError, DataError
-from afarm.core.records import JudgedPair
 from afarm.storage.record_fields import short_repr
 
 OPTION = "--labels FIRST,SECOND[,DRAW]"
@@ -90,13 +88,6 @@ class LabelReader:
             self._ones += number == 1
             self._seconds += number > 1
         return number
-
-    def judged(self, row: Mapping[str, Any], where: str) -> JudgedPair:
-        """Parse a labelled pair. Raises `DataError` naming the place and the field."""
-        if COLUMN not in row:
-            return JudgedPair.from_row(row, where)  # which says so
-        is_draw = row.get("output_1") == row.get("output_2") or row.get("outcome") == "draw"
-        return JudgedPair.from_row({**row, COLUMN: self.number(row[COLUMN], COLUMN, where, is_draw)}, where)
 
     def require_one_reading(self) -> None:
         """Raise `DataError` if the labels were 0 and 1 and nobody has said which means what.

@@ -6,25 +6,57 @@ error that names it, and the command for such a file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from afarm.storage.arena_votes import is_vote
-from afarm.storage.people_rows import PAIRS, people_columns
+from afarm.core.errors import DataError
 
-ANNOTATION = ("output_1", "output_2", "preference")
+ANNOTATION_FIELDS = ("output_1", "output_2", "preference")
 """The fields without which a row is no annotation."""
+PAIRS = (("output_1", "output_2"), ("response1", "response2"), ("response_1", "response_2"))
+"""The names that the two outputs of a labelled pair have."""
 LABELS = ("preference", "label")
 """The names that a label has."""
+PEOPLE = re.compile(r"annotator_?\d+")
+VOTES = (
+    ("conversation_a", "conversation_b", "winner"),
+    ("prompt", "response_a", "response_b", "winner_model_a"),
+)
+"""The fields of Chatbot Arena's votes, in the two forms that LMSYS has published them in."""
 BETTER_AND_WORSE = "put a better and a worse answer to each into 'chosen' and 'rejected'"
+TRAIN = "afarm fit-reward --preferences {file}"
 MOST_LISTED = 12
 """Fields that a message lists."""
+MOST_LOOKED_AT = 1_000
+"""Files of a directory that are looked at for a hint."""
+
+Fields = Sequence[tuple[str, ...]]
+"""The fields of a shape: any of these sets."""
+
+NO_OUTPUTS: Sequence[tuple[Fields, str]] = (
+    ([ANNOTATION_FIELDS], "annotations: afarm evaluate --annotations {file}"),
+    ([("chosen", "rejected")], f"preferences to train on, in TRL's form: {TRAIN}"),
+    ([("request", "text")], "an export of the ledger, to answer for a judge: --judge replay:{file}"),
+    ([("win_rate",)], "a leaderboard: afarm leaderboard {file}"),
+    (VOTES, f"votes of Chatbot Arena (LMSYS), preferences to train on: {TRAIN}"),
+    ([(*pair, "annotator1") for pair in PAIRS], f"preferences to train on, labelled by people: {TRAIN}"),
+    ([(*pair, label) for pair in PAIRS for label in LABELS], f"preferences to train on: {TRAIN}"),
+    (PAIRS, "pairs without labels: 'preference' must say which output is better, 1 or 2"),
+)
+"""Shapes of rows without a single output, and what to do with such a file."""
+
+
+def people_columns(row: Iterable[str]) -> list[str]:
+    """Return the columns of people's labels, `annotator1`, `annotator2` …, by name."""
+    return sorted(name for name in row if PEOPLE.fullmatch(name))
 
 
 def training_pairs(file: Path | str) -> str:
     """Name the command that trains on a file of preferences."""
-    return f"afarm fit-reward --preferences {file}"
+    return TRAIN.format(file=file)
 
 
 def what_it_holds(row: Mapping[str, Any], file: str, to_train: bool = False) -> str:
@@ -33,56 +65,56 @@ def what_it_holds(row: Mapping[str, Any], file: str, to_train: bool = False) -> 
     The command is one that trains, if the file was read `to_train` on.
     """
     fields = ", ".join(map(repr, list(row)[:MOST_LISTED])) or "none"
-    meaning = _other_shape(row, file, to_train)
+    meaning = _shape(row, file) or _further_shape(row, file, to_train)
+    lower = [name.lower() for name in row]
+    if not meaning and (meaning := _shape(lower, file) or _further_shape(lower, file, to_train)):
+        meaning += ", if its names were in lower case: rename them"
     return f"its fields are {fields}" + (f". These look like {meaning}" if meaning else "")
 
 
 def no_output(row: Mapping[str, Any], file: str) -> str:
     """Say what a row of `file` looks like that was read as an output and is none; empty if it is unknown."""
-    meaning = "" if "output" in row else _other_than_output(row, file)
+    meaning = "" if "output" in row else _shape(row, file)
     return f". These look like {meaning}" if meaning else ""
 
 
-def _other_than_output(row: Mapping[str, Any], file: str) -> str:
+def _shape(names: Iterable[str], file: str) -> str:
     """Name the shape of a row that holds no single output, with its command; empty if unknown."""
-    fields = row.keys()
-    if fields >= {*ANNOTATION}:
-        return f"annotations: afarm evaluate --annotations {file}"
-    if {"chosen", "rejected"} <= fields:
-        return f"preferences to train on, in TRL's form: {training_pairs(file)}"
-    if {"request", "text"} <= fields:
-        return f"an export of the ledger, to answer for a judge: --judge replay:{file}"
-    if "win_rate" in fields:
-        return f"a leaderboard: afarm leaderboard {file}"
-    if is_vote(row):
-        return f"votes of Chatbot Arena (LMSYS), preferences to train on: {training_pairs(file)}"
-    if any({*pair} <= fields for pair in PAIRS):
-        if people_columns(row):
-            return f"preferences to train on, labelled by people: {training_pairs(file)}"
-        if {*LABELS} & fields:
-            return f"preferences to train on: {training_pairs(file)}"
-        return "pairs without labels: 'preference' must say which output is better, 1 or 2"
-    return ""
+    names = {*names, *(["annotator1"] if people_columns(names) else [])}
+    meaning = next((meaning for fields, meaning in NO_OUTPUTS if any(names >= {*some} for some in fields)), "")
+    return meaning.replace("{file}", file)
 
 
-def _other_shape(row: Mapping[str, Any], file: str, to_train: bool = False) -> str:
-    """Name the shape of a row and the command for such a file; empty if it is unknown."""
-    fields = row.keys()
-    if shape := _other_than_output(row, file):
-        return shape
-    if {"prompt", "completion", "label"} <= fields:
+def _further_shape(names: Iterable[str], file: str, to_train: bool) -> str:
+    """Name another shape of a row, with the command for such a file; empty if unknown."""
+    names = {*names}
+    if {"prompt", "completion", "label"} <= names:
         return "unpaired feedback (TRL's KTO): put a better and a worse answer to each prompt into one row"
-    if "output" in fields and to_train:
+    if "output" in names and to_train:
         return f"one system's outputs: {BETTER_AND_WORSE}; as demonstrations they train by afarm sft --data {file}"
-    if "output" in fields:
+    if "output" in names:
         return f"one system's outputs; have them judged: afarm evaluate {file} --reference FILE"
-    if "instruction" in fields and to_train:
+    if "instruction" in names and to_train:
         return f"instructions without outputs: {BETTER_AND_WORSE}"
-    if "instruction" in fields:
+    if "instruction" in names:
         return f"instructions without outputs; have a policy answer them: afarm evaluate --eval-set {file}"
-    if {"messages", "conversations", "completion"} & fields:
+    if {"messages", "conversations", "completion"} & names:
         return "demonstrations, one answer to each prompt: put a better and a worse one into 'chosen' and 'rejected'"
-    lower = {field.lower(): value for field, value in row.items()}
-    if lower.keys() != fields and (shape := _other_shape(lower, file, to_train)):
-        return f"{shape}, if its names were in lower case: rename them"
     return ""
+
+
+def require_file_of_annotations(path: Path) -> None:
+    """Raise `DataError` naming what stands at `path` if it is a directory."""
+    if not path.is_dir():
+        return
+    held = [str(file) for depth in ("*", "*/*") for file in islice(path.glob(f"{depth}.json*"), MOST_LOOKED_AT)]
+    if (path / "configs.yaml").is_file() or (path / "config.yaml").is_file():
+        means = f"an annotator's directory: afarm evaluate FILE --reference FILE --annotator alpaca_eval:{path}"
+    elif (path / "run.json").is_file() or (path / "runs").is_dir():
+        means = f"a directory of runs: afarm leaderboard {path}"
+    elif held:
+        likely = [file for file in held if "annotation" in Path(file).name] or held
+        means = f"a directory: name its files of annotations, such as {min(likely)}"
+    else:
+        means = "a directory with no run and no file of annotations: name one that has either"
+    raise DataError(f"{path}: is {means}")

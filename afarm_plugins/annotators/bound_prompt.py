@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from afarm import Ask, ChatRequest, Completion, JudgeError, Judgement, ShownPair
-from afarm.judging import JudgePrompt, judgements_from
+from afarm import Ask, ChatRequest, Completion, JudgeError, Judgement, ShownPair, seeding
+from afarm.judging import JudgePrompt, ParsedVerdict, judgements_from
+from afarm_plugins.annotators.parsing import READING, parse
 from afarm_plugins.annotators.prompt_library import PoolMember, dummy, template_problem
 
 PROBABILITIES = "probabilities"
@@ -40,11 +41,9 @@ class BoundPrompt(JudgePrompt):
         """See `JudgePrompt.read`. Answers about the dummies that fill a batch are not read."""
         spec = self.member.spec
         if completion.finish_reason == PROBABILITIES:
-            verdicts = [_p_first_label(completion) if spec.answer_format == "single" else None]
+            verdicts: list[ParsedVerdict] = [_p_first_label(completion) if spec.answer_format == "single" else None]
             verdicts += [None] * (count - 1)
         else:
-            from afarm_plugins.annotators.parsing import parse  # its grammar is only built if an answer is read
-
             verdicts = parse(completion.text, spec.answer_format, spec.batch_size)[:count]
         return judgements_from(completion, verdicts)
 
@@ -58,7 +57,7 @@ def bind(member: PoolMember, ask: Ask) -> BoundPrompt:
     judge = ask.judge(role)
     as_chat = member.spec.kind == "completion" and not ask.capabilities(role).completion
     degraded = ask.degraded(member.request([dummy(False)], seed=0, sample_index=0, as_chat=as_chat))
-    fingerprint = member.fingerprint(judge, as_chat, degraded)
+    fingerprint = seeding.digest(member.fingerprint(judge, as_chat, degraded), READING)
     return BoundPrompt(member.name, member.spec.batch_size, fingerprint, degraded, member, as_chat, judge=judge)
 
 

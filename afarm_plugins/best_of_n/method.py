@@ -21,6 +21,7 @@ class BestOfN(Method):
     """Best-of-n as a method: wraps `inputs.start` in a `BestOfNPolicy`."""
 
     needs = frozenset({"reward_model"})
+    samples = False
 
     def __init__(self, config: BestOfNConfig):
         self.config = config

@@ -45,6 +45,7 @@ class DPO(Method):
 
     config: DPOConfig
     needs = frozenset({"preferences"})
+    samples = False
     search_space = {"learning_rate": (1e-6, 1e-3), "beta": (0.03, 1.0), "num_train_epochs": [1, 2, 3]}
 
     def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:

@@ -17,6 +17,7 @@ class FeedME(Method):
 
     config: FeedMEConfig
     needs = frozenset({"preferences"})
+    samples = False
     search_space = {"learning_rate": (1e-6, 1e-3), "num_train_epochs": [1, 2, 3]}
 
     def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:

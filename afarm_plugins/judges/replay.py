@@ -19,20 +19,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from afarm import (
+    ANNOTATION,
     BuildContext,
     Capabilities,
     ChatRequest,
     Completion,
     DataError,
+    Form,
     Instruction,
     Judge,
     JudgedPair,
     JudgeError,
-    LabelReader,
     Price,
     Row,
     ShownPair,
-    placed_rows,
+    read_labelled_pairs,
     seeding,
     why_no_file,
 )
@@ -43,6 +44,8 @@ from afarm_plugins.judges.settings import ReplayConfig
 T = TypeVar("T")
 
 DRAW = 0.5
+ANSWER = Form("answer of the ledger", "request, text", [frozenset(("request", "text"))], lambda row, where, reading: ())
+"""A row that holds no pair: `_answered` reads it."""
 CHOICE_KEYS = frozenset(["message", "text", "logprobs", "finish_reason"])
 """Keys by which OpenAI's choice is told from the arguments of a function call."""
 CALL_KEYS = frozenset(["name", "arguments"])
@@ -53,7 +56,7 @@ CALL_KEYS = frozenset(["name", "arguments"])
 class Judged:
     """One stored preference, with the completion that it was read from, where that is kept."""
 
-    number: int
+    where: str
     row: JudgedPair
     raw: Completion | None
 
@@ -192,7 +195,7 @@ class ReplayJudge(Judge):
         p_stored, p_raw = judged.first(comparison), _said(raw, request)
         if p_stored is not None and p_raw is not None and (p_stored - 0.5) * (p_raw - 0.5) < 0:
             raise JudgeError(
-                f"{self.path}: row {judged.number}: the raw completion prefers one output and the preference the "
+                f"{judged.where}: the raw completion prefers one output and the preference the "
                 f"other: was the file written with a seed other than {self.config.seed}? Name it with "
                 "--set replay.seed=…"
             )
@@ -205,23 +208,16 @@ def read_stored(path: Path) -> Stored:
     Raises `DataError` if there are none, naming the first that is neither a judgement nor an answer, and if the labels
     can be read in two ways.
     """
-    stored, labels = Stored(), LabelReader(path)
-    for number, (where, row) in enumerate(placed_rows(path)):
-        if "request" in row and "text" in row:
+    stored = Stored()
+    for where, row, judged in read_labelled_pairs(path, forms=(ANNOTATION, ANSWER)):
+        for preference in judged:
+            kept = Judged(where, preference, _completion(row.get("raw_completion"), where))
+            stored.judged.setdefault(preference.pair.id, []).append(kept)
+        if not judged:
             asked, answer = _answered(row, where)
             stored.answered.setdefault(asked, []).append(answer)
-        elif "output_1" in row:
-            judged = labels.judged(row, where)
-            kept = Judged(number, judged, _completion(row.get("raw_completion"), where))
-            stored.judged.setdefault(judged.pair.id, []).append(kept)
-        else:
-            raise DataError(
-                f"{where}: is neither a judgement (instruction, output_1, output_2, preference) nor an "
-                "answer of the ledger (request, text)"
-            )
     if not stored.judged and not stored.answered:
         raise DataError(f"{path}: holds no rows")
-    labels.require_one_reading()
     return stored
 
 

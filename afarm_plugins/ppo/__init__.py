@@ -133,9 +133,9 @@ class PPO(Method):
 
     def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
         """Raises `TrainingError` if it diverges before a checkpoint, `DataError` if no prompt is short enough."""
-        from afarm_plugins.ppo.ppo import PPOTrainer
+        from afarm_plugins.ppo.ppo import train_ppo
 
-        return PPOTrainer(self.config, inputs, context).train()
+        return train_ppo(self.config, inputs, context)
 
 
 @hookimpl

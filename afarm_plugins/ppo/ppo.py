@@ -2,7 +2,7 @@
 
 A step: sample a response to each of `rollout_batch_size` prompts; score it; take the KL to the start policy off the
 reward, token by token; estimate advantages with the value model; then `num_ppo_epochs` passes of the clipped update.
-The loop around it (checkpoints, resuming, choosing, stopping) is `afarm.backend.PolicyGradientTrainer`'s.
+`train_ppo` is that loop. What `layout=shared` does otherwise is in `shared.py`.
 
 As in the paper (Dubois et al. 2023, section 4 and appendix B), and unlike PPO elsewhere: advantages are standardised
 over the whole rollout, not each minibatch; the value model starts from the reward model; the KL coefficient is fixed.
@@ -25,232 +25,396 @@ are left out, since a cut prompt no longer asks for what is scored. Old log-prob
 forward at collection, except in float32: elsewhere the sampler's cache and left padding round differently, and the
 ratio must start at 1. Dropout is off throughout, for the same reason. The reference is the start policy
 itself, since what is trained is a copy. Every draw is keyed by seed and step: resuming needs no generator state.
+
+Shapes: B responses in a rollout, R tokens in the longest, n response tokens in a batch, m in a chunk of one. Tensors
+[B, R] are 0 or False at pads.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from afarm import MethodInputs, Sample, TrainContext
+from afarm import MethodInputs, RewardModel, Sample, TrainContext, TrainingError
 from afarm.backend import (
-    Chunk,
+    CheckpointPolicy,
+    Diverged,
     KLEstimates,
-    PolicyGradientTrainer,
-    RolloutBatch,
     TokenBatch,
+    TorchRewardModel,
+    Training,
+    add_adapter,
+    all_reduce_by_name,
+    backward_in_chunks,
+    begin_update,
+    chosen_policy,
     clipped_policy_loss,
     clipped_value_loss,
+    fall_back,
     generalised_advantages,
+    head_scores,
     kl_estimates,
     kl_penalised_rewards,
+    masked,
     masked_mean_variance,
-    of_chunks,
+    micro_batches,
+    minibatches,
+    optimizer_step,
+    plain_copy,
+    read_logprobs,
+    read_responses,
+    require_checkpoint,
     response_mask,
+    resume_training,
+    rollout,
+    sampled_logprobs,
+    save_if_due,
+    score,
+    start_training,
+    states_before,
+    steps_left,
+    trainable_copy,
+    watch_kl,
     whiten,
-    world_size,
 )
-from afarm_plugins.ppo import PPOConfig, objective
-from afarm_plugins.ppo.networks import Learner, Losses, Networks, SeparateNetworks, SharedNetworks, start_value_model
-
-T = TypeVar("T")
+from afarm_plugins.ppo import PPOConfig, shared
 
 
-@dataclass
-class ValuedRollouts(RolloutBatch):
-    """A rollout with the values of the states before each token, and the returns from there, both [B, R]."""
+def train_ppo(config: PPOConfig, inputs: MethodInputs, context: TrainContext) -> CheckpointPolicy:
+    """Train a copy of `inputs.start`. Returns the policy of the best or the last checkpoint.
 
+    If training diverges, that of the checkpoint before counts. Raises `TrainingError` naming the step if there is none
+    yet, `DataError` if no prompt is short enough, and `KeyboardInterrupt` once the context says to stop.
+    """
+    training, value = start_ppo(config, inputs, context)
+    add_gradients = shared.add_gradients if config.layout == "shared" else add_gradients_apart
+    together = shared.in_turn if config.layout == "shared" else context.backend.together
+    kl_coef = config.kl_coef
+    try:
+        done, state = resume_training(training)
+        kl_coef = state.get("kl_coef", kl_coef)
+        for step in steps_left(training, done):
+            # Sample B responses; score them [B], and read log-probabilities and values [B, R]
+            prompts, samples = rollout(training, step)
+            mask = response_mask(samples, context.backend.device)
+            scores, logprobs, ref_logprobs, values = together(
+                partial(read_scores, training, prompts, samples),
+                partial(sampled_logprobs, training, samples),
+                partial(read_logprobs, training, training.start, samples),
+                partial(read_values, training, value, samples),
+            )
+            kl = kl_estimates(logprobs, ref_logprobs, mask)
+            mean_kl = float(kl.k1.sum(1).mean())
+            if not (torch.isfinite(scores).all() and math.isfinite(mean_kl)):
+                raise Diverged(config, step + 1, "a score or a log-probability is not a finite number")
+            watch_kl(training, step, mean_kl)
+
+            # The policy that drew these samples, which the step before made, is sound: only now is it kept
+            if step > done:
+                save_if_due(training, step, kl_coef=kl_coef)
+            if step == config.total_steps:
+                break
+
+            # Rewards with the KL; advantages
+            rewards = shape_rewards(config, kl_coef, scores, kl, mask)
+            advantages, returns = generalised_advantages(rewards, values, mask, config.gamma, config.lam)
+            if config.whiten_advantages == "rollout":
+                advantages = whiten(advantages, mask)
+            collected = ValuedRollout(samples, mask, scores, logprobs, values, advantages, returns)
+            metrics = rollout_metrics(training, collected, kl, kl_coef)
+            if config.kl_controller == "adaptive":  # from the next rollout on
+                kl_coef = next_kl_coef(kl_coef, mean_kl, config.kl_target, config.kl_horizon, len(samples))
+
+            # Learn: `sums` are over the response tokens of a minibatch, `totals` over those of all passes
+            rate = begin_update(training, step)
+            totals, norms, skipped = defaultdict[str, float](float), list[float](), 0
+            for epoch in range(config.num_ppo_epochs):
+                for rows in minibatches(training, step, epoch, len(samples)):
+                    if skipped:
+                        skipped += 1
+                        continue
+                    training.optimizer.zero_grad()
+                    tokens, sums = mask[rows].sum(), defaultdict[str, Any](float)
+                    policy_share = partial(policy_loss, config, tokens, sums)
+                    value_share = partial(value_loss, config, tokens, sums)
+                    if config.whiten_advantages == "minibatch":
+                        advantages = whiten_rows(collected.advantages, mask, rows)
+                    tensors = (logprobs, advantages, values, returns, mask)
+                    add_gradients(training, value, samples, rows, policy_share, value_share, *tensors)
+                    summed = {"tokens": tokens, **all_reduce_by_name(sums)}
+                    if norms and moved_far(config, summed):
+                        skipped = 1
+                        continue
+                    norms.append(optimizer_step(training, step))
+                    for name, total in summed.items():
+                        totals[name] += float(total)
+            training.optimizer.zero_grad()  # gradients take no memory while the next step samples
+
+            metrics |= {name: total / totals["tokens"] for name, total in totals.items() if name != "tokens"}
+            metrics |= {"policy/grad_norm": sum(norms) / len(norms), "policy/skipped_minibatches": skipped, "lr": rate}
+            context.log_metrics(step + 1, {**metrics, "episode": (step + 1) * config.rollout_batch_size})
+    except Diverged as error:
+        fall_back(training, error)
+    return chosen_policy(training)
+
+
+# ----------------------------------------------------------------------------------------------------- the four models
+
+
+def start_ppo(config: PPOConfig, inputs: MethodInputs, context: TrainContext) -> tuple[Training, nn.Module]:
+    """Set up policy, reference and reward model, and the value model: (training, value model or, shared, its head)."""
+    assert inputs.reward_model is not None  # named in `needs`
+    start = require_checkpoint(inputs.start, "ppo")
+    context.backend.seed(context.seed)  # adapters start from random numbers
+    policy, value = trainable_copy(start, config.lora), None
+    if config.layout == "shared":
+        value = shared.add_value_head(policy.model, config)
+    else:
+        value = start_value_model(start, inputs.reward_model, config)
+
+    def peak_rate(name: str) -> float:
+        network, *path = name.split(".")
+        is_head = network == "value" and (config.layout == "shared" or "score" in path)
+        return (config.value_head_learning_rate if is_head else None) or config.learning_rate
+
+    return start_training(config, inputs, context, policy, {"value": value}, peak_rate=peak_rate), value
+
+
+def start_value_model(start: CheckpointPolicy, reward_model: RewardModel, config: PPOConfig) -> Any:
+    """A classifier with the reward model's backbone (or the policy's) and a head, read before every token.
+
+    With LoRA its frozen weights are those of the reward model (or of the policy), not copies. Raises `TrainingError` if
+    it is to start from a reward model that has no backbone over the policy's tokens.
+    """
+    if config.value_init == "sft":
+        model = TorchRewardModel.classifier_from(start, share_weights=config.lora is not None)
+    elif isinstance(reward_model, TorchRewardModel) and reward_model.reads_tokens_of(start):
+        model = plain_copy(reward_model.model, share_weights=config.lora is not None)
+    else:
+        raise TrainingError(
+            f"{type(reward_model).__name__} has no backbone over the policy's tokens for a value model to start from: "
+            "use --set ppo.value_init=sft"
+        )
+    head = shared.zero_head(model.score.in_features).to(model.score.weight)
+    if config.value_head_init == "reward_model" and isinstance(reward_model, TorchRewardModel):
+        weight, bias = reward_model.scalar_head()
+        head.weight.data.copy_(weight)
+        head.bias.data.copy_(bias)
+    model.score = head
+    model.requires_grad_(True)
+    return model if config.lora is None else add_adapter(model, config.lora, train_also=["score"])
+
+
+# ---------------------------------------------------------------------------------------------------------- collecting
+
+
+class ValuedRollout(NamedTuple):
+    """B responses and what is known of them: `scores` [B], the other tensors [B, R].
+
+    `logprobs` are those of the policy that sampled, `values` those of the states before each token, and `returns` are
+    estimated from there on.
+    """
+
+    samples: Sequence[Sample]
+    mask: Tensor
+    scores: Tensor
+    logprobs: Tensor
     values: Tensor
+    advantages: Tensor
     returns: Tensor
 
 
-class PPOTrainer(PolicyGradientTrainer[ValuedRollouts]):
-    """The four models of PPO (policy, reference, value, reward), and the two halves of a step."""
+def read_scores(training: Training, prompts: Sequence[int], samples: Sequence[Sample]) -> Tensor:
+    """Score samples [B], and take `missing_eos_penalty` off the score of each that did not end by itself."""
+    device, penalty = training.context.backend.device, training.config.missing_eos_penalty
+    scores = torch.tensor(score(training, prompts, samples), device=device)
+    if penalty is None:
+        return scores
+    return scores - penalty * torch.tensor([sample.finish_reason != "stop" for sample in samples], device=device)
 
-    config: PPOConfig
-    networks: Networks
 
-    def __init__(self, config: PPOConfig, inputs: MethodInputs, context: TrainContext):
-        super().__init__(config, inputs, context)
-        self.kl_coef = config.kl_coef
+def read_values(training: Training, value: nn.Module, samples: Sequence[Sample]) -> Tensor:
+    """Read the value [B, R] of the state before each response token. No gradient; each process reads a share."""
+    return read_responses(
+        partial(compute_values, training, value),
+        [sample.prompt_ids for sample in samples],
+        [sample.token_ids for sample in samples],
+        batch_size=training.config.per_device_rollout_batch_size,
+        pad_id=training.policy.pad_id,
+        device=training.context.backend.device,
+    )
 
-    def build_other_networks(self) -> Mapping[str, nn.Module]:
-        if self.config.layout == "shared":
-            self.networks = SharedNetworks(self.policy, self.config)
-        else:
-            self.networks = SeparateNetworks(self.policy, self.start.model, self.build_value_model(), self.config)
-        return {} if self.networks.value is None else {"value": self.networks.value}
 
-    def build_value_model(self) -> Any | None:
-        """Build the value model of the separate layout. A subclass may return None: values are then 0."""
-        assert self.inputs.reward_model is not None  # named in `needs`
-        return start_value_model(self.start, self.inputs.reward_model, self.config)
+def compute_values(training: Training, value: Any, batch: TokenBatch) -> Tensor:
+    """Compute the value [n] of the state before each response token of a batch."""
+    if training.config.layout == "shared":
+        return shared.head_values(training, value, batch)
+    return head_scores(value.score, states_before(value, batch)[0]).squeeze(-1)
 
-    def peak_learning_rate(self, name: str) -> float:
-        network, *path = name.split(".")
-        is_head = network == "value" and (self.config.layout == "shared" or "score" in path)
-        own = self.config.value_head_learning_rate if is_head else None
-        return own or self.config.learning_rate
 
-    # ------------------------------------------------------------------------------------------- collecting
+def charged_ratios(config: PPOConfig, kl: KLEstimates) -> Tensor:
+    """The log ratios [B, R] that tokens are charged for, by `kl_penalty`."""
+    return kl.k1.clamp(min=0) if config.kl_penalty == "clamped" else kl.k1
 
-    def collect(self, step: int) -> tuple[ValuedRollouts, dict[str, float]]:
-        """Sample, score, and estimate advantages. Returns the rollout and its metrics."""
-        instructions, samples = self.sample(step)
-        mask = response_mask(samples, self.device)
-        scores, logprobs, ref_logprobs, values = self.together(
-            lambda: self.score(instructions, samples),
-            lambda: self.sampled_logprobs(samples),
-            lambda: self.read(self.ref_logprobs, samples),
-            lambda: self.read_values(samples, mask),
-        )
-        scores = self.penalise_cut_off(scores, samples)
-        kl = kl_estimates(logprobs, ref_logprobs, mask)
-        self.require_near_start(step, scores, float(kl.k1.sum(1).mean()))
-        rewards = self.shape_rewards(scores, self.charged(kl), mask)
-        advantages, returns = self.estimate_advantages(rewards, values, mask)
-        rollout = ValuedRollouts(samples, scores, mask, logprobs, ref_logprobs, advantages, values, returns)
-        return rollout, self.rollout_metrics(rollout, kl)
 
-    def read_values(self, samples: Sequence[Sample], mask: Tensor) -> Tensor:
-        """The value [B, R] of the state before each response token; 0 without a value model."""
-        if self.networks.value is None:
-            return torch.zeros(mask.shape, device=self.device)
-        return self.read(self.networks.values, samples)
+def shape_rewards(config: PPOConfig, kl_coef: float, scores: Tensor, kl: KLEstimates, mask: Tensor) -> Tensor:
+    """Rewards [B, R]: the score [B] on the last token, less the KL penalty on each; scaled as configured."""
+    rewards = kl_penalised_rewards(scores, charged_ratios(config, kl), mask, kl_coef)
+    if config.whiten_rewards == "scale":
+        return scale_rewards(rewards, mask)
+    return shift_rewards(rewards, mask, config.response_length) if config.whiten_rewards == "shift" else rewards
 
-    def penalise_cut_off(self, scores: Tensor, samples: Sequence[Sample]) -> Tensor:
-        """Take `missing_eos_penalty` off the score [B] of each response that did not end by itself."""
-        if self.config.missing_eos_penalty is None:
-            return scores
-        cut_off = torch.tensor([sample.finish_reason != "stop" for sample in samples], device=self.device)
-        return scores - self.config.missing_eos_penalty * cut_off
 
-    def require_near_start(self, step: int, scores: Tensor, kl: float) -> None:
-        """Raise `Diverged` if a score or the KL (nats per response) is not finite, or the KL exceeds `max_kl`."""
-        if not (torch.isfinite(scores).all() and math.isfinite(kl)):
-            raise self.diverged(step, "a score or a log-probability is not a finite number")
-        self.watch_kl(step, kl)
+def rollout_metrics(training: Training, collected: ValuedRollout, kl: KLEstimates, kl_coef: float) -> dict[str, float]:
+    """Metrics of what was sampled, before the update."""
+    samples, mask, scores, logprobs, values, _, returns = collected
+    non_score = -kl_coef * charged_ratios(training.config, kl).sum(1)
+    _, unexplained = masked_mean_variance(returns - values, mask)
+    _, variance = masked_mean_variance(returns, mask)
+    metrics: dict[str, Tensor | float] = {
+        "objective/kl": kl.k1.sum(1).mean(),
+        "objective/kl_k2": kl.k2.sum(1).mean(),
+        "objective/kl_k3": kl.k3.sum(1).mean(),
+        "objective/kl_coef": kl_coef,
+        "objective/entropy": -logprobs.sum(1).mean(),
+        "objective/scores": scores.mean(),
+        "objective/scores_std": scores.std(correction=0),
+        "objective/non_score_reward": non_score.mean(),
+        "objective/rlhf_reward": (scores + non_score).mean(),
+        "objective/length": mask.sum(1).float().mean(),
+        "val/num_eos_tokens": sum(sample.finish_reason == "stop" for sample in samples),
+        "val/explained_variance": 1 - unexplained / variance.clamp(min=1e-8),
+        "data/prompts_left_out": len(training.inputs.unlabeled) - len(training.prompts),
+    }
+    return {name: float(value) for name, value in metrics.items()}
 
-    def charged(self, kl: KLEstimates) -> Tensor:
-        """The log ratios [B, R] that tokens are charged for, by `kl_penalty`."""
-        return kl.k1.clamp(min=0) if self.config.kl_penalty == "clamped" else kl.k1
 
-    def shape_rewards(self, scores: Tensor, kl: Tensor, mask: Tensor) -> Tensor:
-        """Rewards [B, R]: the score [B] on the last token, less the KL penalty on each; scaled as configured."""
-        rewards = kl_penalised_rewards(scores, kl, mask, self.kl_coef)
-        if self.config.whiten_rewards == "scale":
-            return objective.scale_rewards(rewards, mask)
-        if self.config.whiten_rewards == "shift":
-            return objective.shift_rewards(rewards, mask, self.config.response_length)
-        return rewards
+# ------------------------------------------------------------------------------------------------------------- learning
 
-    def estimate_advantages(self, rewards: Tensor, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """(advantages, returns), both [B, R] and 0 at pads. Override for another estimate than GAE's.
 
-        With `num_generations` n, rows n·i to n·i + n − 1 answer one prompt.
-        """
-        advantages, returns = generalised_advantages(rewards, values, mask, self.config.gamma, self.config.lam)
-        if self.config.whiten_advantages == "rollout":
-            advantages = whiten(advantages, mask)
-        return advantages, returns
+def policy_loss(
+    config: PPOConfig,
+    tokens: Tensor,
+    sums: defaultdict[str, Any],
+    new: Tensor,
+    old: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+) -> Tensor:
+    """The share of m tokens in the clipped policy loss of a minibatch of `tokens`, from their log-probabilities [m].
 
-    def rollout_metrics(self, rollout: ValuedRollouts, kl: KLEstimates) -> dict[str, float]:
-        """Metrics of what was sampled, before the update."""
-        scores, mask = rollout.scores, rollout.mask
-        non_score = -self.kl_coef * self.charged(kl).sum(1)
-        metrics: dict[str, Tensor | float] = {
-            "objective/kl": kl.k1.sum(1).mean(),
-            "objective/kl_k2": kl.k2.sum(1).mean(),
-            "objective/kl_k3": kl.k3.sum(1).mean(),
-            "objective/kl_coef": self.kl_coef,
-            "objective/entropy": -rollout.logprobs.sum(1).mean(),
-            "objective/scores": scores.mean(),
-            "objective/scores_std": scores.std(correction=0),
-            "objective/non_score_reward": non_score.mean(),
-            "objective/rlhf_reward": (scores + non_score).mean(),
-            "objective/length": mask.sum(1).float().mean(),
-            "val/num_eos_tokens": sum(sample.finish_reason == "stop" for sample in rollout.samples),
-            "data/prompts_left_out": self.left_out,
-        }
-        if self.networks.value is not None:
-            _, unexplained = masked_mean_variance(rollout.returns - rollout.values, mask)
-            _, variance = masked_mean_variance(rollout.returns, mask)
-            metrics["val/explained_variance"] = 1 - unexplained / variance.clamp(min=1e-8)
-        return {name: float(value) for name, value in metrics.items()}
+    Adds to `sums`, for metrics. `old` are those of the policy that sampled.
+    """
+    clipped = clipped_policy_loss(new, old, advantages, mask, config.cliprange, tokens)
+    sums["loss/policy_avg"] += clipped.loss.detach() * tokens
+    sums["policy/approxkl_avg"] += clipped.approx_kl
+    sums["policy/clipfrac_avg"] += clipped.clipped
+    sums["val/ratio"] += clipped.ratio
+    return clipped.loss
 
-    def ref_logprobs(self, batch: TokenBatch) -> Tensor:
-        return self.networks.ref_logprobs(batch)
 
-    def together(self, *calls: Callable[[], T]) -> list[T]:
-        """Results of `calls`, side by side if the networks allow it. Never if processes add up in between."""
-        side_by_side = self.networks.independent and world_size() == 1
-        return self.context.backend.together(*calls) if side_by_side else [call() for call in calls]
+def value_loss(
+    config: PPOConfig,
+    tokens: Tensor,
+    sums: defaultdict[str, Any],
+    new: Tensor,
+    old: Tensor,
+    returns: Tensor,
+    mask: Tensor,
+) -> Tensor:
+    """The share of n tokens in the clipped value loss, from their values [n], times `vf_coef`. Adds to `sums`."""
+    clipped = clipped_value_loss(new, old, returns, mask, config.cliprange_value, tokens)
+    sums["loss/value_avg"] += clipped.loss.detach() * tokens
+    sums["val/clipfrac_avg"] += clipped.clipped
+    return config.vf_coef * clipped.loss
 
-    # --------------------------------------------------------------------------------------------- learning
 
-    def update(self, step: int, rollout: ValuedRollouts) -> dict[str, float]:
-        """The passes over the rollout. Returns metrics, each the mean over all tokens trained on."""
-        config = self.config
-        if config.kl_controller == "adaptive" and self.kl is not None:  # from the next rollout on
-            count = len(rollout.samples)
-            self.kl_coef = objective.next_kl_coef(self.kl_coef, self.kl, config.kl_target, config.kl_horizon, count)
-        passes = self.descend(step, self.minibatches(step, rollout), self.backward, self.moved_far)
-        return {**passes.metrics(), "policy/skipped_minibatches": passes.skipped}
+def add_gradients_apart(
+    training: Training,
+    value: nn.Module,
+    samples: Sequence[Sample],
+    rows: Sequence[int],
+    policy_share: Callable[..., Tensor],
+    value_share: Callable[..., Tensor],
+    *tensors: Tensor,
+) -> None:
+    """Add the gradients of both losses of this process's share of a minibatch, side by side if cores are idle.
 
-    def minibatches(self, step: int, rollout: ValuedRollouts) -> Iterator[ValuedRollouts]:
-        """The part of the rollout that each optimiser step learns from: every pass in an order of its own."""
-        for rows in self.shuffled(len(rollout.samples), step, self.config.num_ppo_epochs):
-            minibatch = rollout.part(rows)
-            if self.config.whiten_advantages == "minibatch":
-                minibatch.advantages = whiten(minibatch.advantages, minibatch.mask)
-            yield minibatch
+    Args:
+        training: whose policy learns.
+        value: the value model.
+        samples: of the rollout.
+        rows: of the minibatch, in all processes.
+        policy_share: `policy_loss`, of log-probabilities.
+        value_share: `value_loss`, of values.
+        tensors: [B, R] of the rollout: log-probabilities, advantages, values, returns and mask.
+    """
+    logprobs, advantages, values, returns, mask = tensors
 
-    def moved_far(self, sums: Mapping[str, Tensor]) -> bool:
-        """True once a minibatch is further than `target_approx_kl` nats per token from what sampled it."""
-        target = self.config.target_approx_kl
-        return target is not None and bool(sums["policy/approxkl_avg"] / sums["tokens"] > target)
+    def learn_values() -> None:
+        for batch, flat in micro_batches(training, samples, rows, values, returns, mask):
+            value_share(compute_values(training, value, batch), *flat).backward()
 
-    def learn(self, rows: ValuedRollouts, tokens: Tensor) -> Mapping[str, Tensor]:
-        """Add the gradient of these rows' share in both losses of a minibatch of `tokens` response tokens."""
-        calls = [partial(self.learn_with, learner, rows, tokens) for learner in self.networks.learners()]
-        return {name: total for sums in self.together(*calls) for name, total in sums.items()}
+    learn_policy = partial(backward_in_chunks, training, samples, rows, policy_share, logprobs, advantages, mask)
+    training.context.backend.together(learn_policy, learn_values)
 
-    def learn_with(self, learner: Learner, rows: ValuedRollouts, tokens: Tensor) -> Mapping[str, Tensor]:
-        """Add the gradient of what `learner` takes on. Returns sums over tokens."""
-        sums: dict[str, Tensor] = {}
-        for part, batch in self.micro_batches(rows):
-            policy, value = (of_chunks(loss, part, tokens, sums) for loss in (self.policy_loss, self.value_loss))
-            learner(batch, Losses(policy, value))
-        return sums
 
-    def policy_loss(self, logprobs: Tensor, chunk: Chunk) -> Tensor:
-        """The clipped policy loss of a chunk, from its tokens' log-probabilities [m]."""
-        old, advantages = chunk.flat(chunk.rows.logprobs), chunk.flat(chunk.rows.advantages)
-        clipped = clipped_policy_loss(logprobs, old, advantages, chunk.mask, self.config.cliprange, chunk.tokens)
-        chunk.add("loss/policy_avg", clipped.loss.detach() * chunk.tokens)
-        chunk.add("policy/approxkl_avg", clipped.approx_kl)
-        chunk.add("policy/clipfrac_avg", clipped.clipped)
-        chunk.add("val/ratio", clipped.ratio)
-        return clipped.loss
+def whiten_rows(advantages: Tensor, mask: Tensor, rows: Sequence[int]) -> Tensor:
+    """Standardise `advantages` [B, R] over these rows; 0 in the others."""
+    whitened = torch.zeros_like(advantages)
+    whitened[rows] = whiten(advantages[rows], mask[rows])
+    return whitened
 
-    def value_loss(self, values: Tensor, chunk: Chunk) -> Tensor:
-        """The clipped value loss of a chunk, from its values [m], times `vf_coef`."""
-        old, returns = chunk.flat(chunk.rows.values), chunk.flat(chunk.rows.returns)
-        clipped = clipped_value_loss(values, old, returns, chunk.mask, self.config.cliprange_value, chunk.tokens)
-        chunk.add("loss/value_avg", clipped.loss.detach() * chunk.tokens)
-        chunk.add("val/clipfrac_avg", clipped.clipped)
-        return self.config.vf_coef * clipped.loss
 
-    # ------------------------------------------------------------------------------------------- going on
+def moved_far(config: PPOConfig, sums: Mapping[str, Tensor]) -> bool:
+    """True once a minibatch is further than `target_approx_kl` nats per token from what sampled it."""
+    target = config.target_approx_kl
+    return target is not None and bool(sums["policy/approxkl_avg"] / sums["tokens"] > target)
 
-    def state(self) -> dict[str, Any]:
-        return {"kl_coef": self.kl_coef}
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        self.kl_coef = state["kl_coef"]
+# ------------------------------------------------------------------------------------ the mathematics of PPO alone
+
+
+def scale_rewards(rewards: Tensor, mask: Tensor) -> Tensor:
+    """Divide `rewards` [B, R] by their standard deviation over `mask`, so that returns have a usual size.
+
+    A common factor leaves the optimum where it was. Subtracting a mean over `mask` would pay or charge a constant for
+    each token: a hidden bonus or fine on length.
+    """
+    _, variance = masked_mean_variance(rewards, mask)
+    return masked(rewards * torch.rsqrt(variance + 1e-8), mask)
+
+
+def shift_rewards(rewards: Tensor, mask: Tensor, length: int) -> Tensor:
+    """Standardise `rewards` [B, R] over B · `length` positions and add their mean back unscaled.
+
+    As AlpacaFarm's released code does to a tensor [B, `length`] in which pads are positions like any other, with the
+    reward 0. A constant is thus paid at every position. Behind the end of a response it is paid with the last token,
+    which is the same for undiscounted returns: in all, every response is paid it `length` times, whatever its own
+    length, and returns differ from scaled ones by a term in the token's position alone.
+    """
+    rewards = masked(rewards, mask)
+    lengths = mask.sum(1)
+    positions = len(rewards) * length
+    mean = rewards.sum() / positions
+    deviations = masked((rewards - mean) ** 2, mask).sum() + (positions - lengths.sum()) * mean**2
+    scale = torch.rsqrt(deviations / positions + 1e-8)
+    constant = mean * (1 - scale)
+    is_last = torch.arange(rewards.shape[1], device=rewards.device) == (lengths - 1).unsqueeze(1)
+    return masked(rewards * scale + constant, mask) + is_last * ((length - lengths) * constant).unsqueeze(1)
+
+
+def next_kl_coef(kl_coef: float, kl: float, target: float, horizon: int, episodes: int) -> float:
+    """KL coefficient after a step of `episodes` responses whose mean KL was `kl`: it rises above `target`.
+
+    Proportional to the relative error, which is clipped at ±0.2 (Ziegler et al. 2019, section 2.2): within `horizon`
+    responses the coefficient moves by about a fifth at most.
+    """
+    error = min(max(kl / target - 1, -0.2), 0.2)
+    return kl_coef * (1 + error * episodes / horizon)

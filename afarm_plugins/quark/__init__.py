@@ -22,7 +22,7 @@ class QuarkConfig(OnPolicyConfig):
 
     method_name: ClassVar[str] = "Quark"
     even_sizes: ClassVar[tuple[str, ...]] = ("rollout_batch_size",)
-    """Minibatches may be uneven among processes that shard: `QuarkTrainer.read` fills up."""
+    """Minibatches may be uneven among processes that shard: `quark.read_divergence` fills up."""
 
     variant: Literal["top", "all"] = setting(
         "top",
@@ -57,9 +57,9 @@ class Quark(Method):
 
     def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
         """Raises `TrainingError` if it diverges before a checkpoint, `DataError` if all prompts are too long."""
-        from afarm_plugins.quark.quark import QuarkTrainer
+        from afarm_plugins.quark.quark import train_quark
 
-        return QuarkTrainer(self.config, inputs, context).train()
+        return train_quark(self.config, inputs, context)
 
 
 @hookimpl

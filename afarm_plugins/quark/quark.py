@@ -21,34 +21,47 @@ Not as in the reference implementation, and why:
 The KL is of the policy to the reference, as in both public implementations. Control tokens are no part of it: the
 reference has none, and they are never sampled. The likelihood is over all tokens, so that control tokens become
 improbable by themselves. Dropout is off throughout.
+
+Shapes: N responses in the pool; tensors [B, R] are of the responses of a batch and 0 at pads.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, NamedTuple
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from afarm import MethodInputs, TrainContext
+from afarm import MethodInputs, Sample, TrainContext
 from afarm.backend import (
     CheckpointPolicy,
-    OnPolicyTrainer,
-    all_reduce_gradients,
+    Diverged,
+    Training,
     all_reduce_sum,
+    begin_update,
+    chosen_policy,
+    fall_back,
     join_and_pad,
     length_sorted_batches,
+    minibatches,
+    optimizer_step,
+    require_checkpoint,
     response_divergence,
+    resume_training,
+    rollout,
+    save_if_due,
+    score,
     shard,
+    start_training,
     trainable_copy,
+    watch_kl,
     world_size,
 )
 from afarm_plugins.quark import QuarkConfig
-from afarm_plugins.quark.objective import quantile_bins, quark_loss
 
 
 class Rollout(NamedTuple):
@@ -60,8 +73,7 @@ class Rollout(NamedTuple):
     ended: bool
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingExample:
+class TrainingExample(NamedTuple):
     """A response with the prompt that the policy learns it behind, and the one that the reference reads."""
 
     prompt: Sequence[int]
@@ -69,159 +81,172 @@ class TrainingExample:
     response: Sequence[int]
 
 
-class QuarkTrainer(OnPolicyTrainer[list[Rollout]]):
-    """The policy, the reference, the reward model, the pool, and the two halves of a step."""
+def train_quark(config: QuarkConfig, inputs: MethodInputs, context: TrainContext) -> CheckpointPolicy:
+    """Train a copy of `inputs.start`. Returns the policy of the last or the best checkpoint, asking for the best.
 
-    config: QuarkConfig
-    fused_optimizer = False
-
-    def __init__(self, config: QuarkConfig, inputs: MethodInputs, context: TrainContext):
-        super().__init__(config, inputs, context)
-        self.reference = self.start  # never touched: what is trained is a copy
-        self.control_ids: list[int] = self.policy.tokenizer.convert_tokens_to_ids(list(self.policy.control_tokens))
-        self.pool: list[Rollout] = []
-
-    def build_policy(self) -> CheckpointPolicy:
-        """Copy the start policy into the one that training begins with, with control tokens and adapters."""
-        start = self.start.copy_with_tokens(self.tokens) if self.tokens else self.start
-        added = start.tokenizer.convert_tokens_to_ids(list(start.control_tokens))
-        return trainable_copy(start, self.config.lora, train_tokens=added)
-
-    @cached_property
-    def tokens(self) -> list[str]:
-        """The control token of each quantile, if quantiles have any."""
-        return [f"<|reward_{i}|>" for i in range(self.config.num_quantiles)] if self.config.variant == "all" else []
-
-    @cached_property
-    def steered(self) -> list[CheckpointPolicy]:
-        """One policy per quantile that is learned from, all of the same weights; the last asks for the best."""
-        return [self.policy.controlled(token) for token in self.tokens] or [self.policy]
-
-    def sampling_policy(self, step: int) -> CheckpointPolicy:
-        # The start policy knows no control token yet: what it does with one says nothing.
-        return self.steered[-1] if step else self.policy
-
-    # ------------------------------------------------------------------------------------------- collecting
-
-    def collect(self, step: int) -> tuple[list[Rollout], dict[str, float]]:
-        """Sample and score the responses of `step` and put them into the pool. Returns them, and metrics."""
-        rollouts = self.sample_scored(step)
-        if not all(math.isfinite(rollout.score) for rollout in rollouts):
-            raise self.diverged(step, "a score is not a finite number")
-        self.pool = rollouts if self.config.pool == "reset" else self.pool + rollouts
-        pooled, bins = self.quantiles()
-        scores = torch.tensor([rollout.score for rollout in rollouts], dtype=torch.float64)
-        metrics = {
-            "objective/scores": float(scores.mean()),
-            "objective/scores_std": float(scores.std(correction=0)),
-            "objective/length": sum(len(rollout.response) for rollout in rollouts) / len(rollouts),
-            "val/num_eos_tokens": sum(rollout.ended for rollout in rollouts),
-            "quark/pool": len(self.pool),
-            "data/prompts_left_out": self.left_out,
-        }
-        for quantile in bins.unique().tolist():
-            metrics[f"quark/quantile_{quantile}"] = float(pooled[bins == quantile].mean())
-        return rollouts, metrics
-
-    def sample_scored(self, step: int) -> list[Rollout]:
-        """Sample the responses of `step` and score them behind prompts without control tokens."""
-        rollouts: list[Rollout] = []
-        for rows, samples in self.draw(step):
-            instructions = [self.prompts[row] for row in rows]
-            plain = [
-                replace(sample, prompt_ids=tuple(prompt))
-                for sample, prompt in zip(samples, self.reference.prompt_ids(instructions), strict=True)
+    If training diverges, that of the checkpoint before counts. Raises `TrainingError` naming the step if there is none
+    yet, `DataError` if no prompt is short enough, and `KeyboardInterrupt` once the context says to stop.
+    """
+    training, steered, unsteered = start_quark(config, inputs, context)
+    best, total = config.num_quantiles - 1, config.total_steps
+    try:
+        done, state = resume_training(training)
+        pool = [Rollout(*values) for values in state.get("pool", [])]
+        for step in context.progress(range(done, total), config.method_name, total - done):
+            # Sample responses and score them. The start policy knows no control token yet, and is asked without one
+            prompts, samples = rollout(training, step, training.policy if step else unsteered)
+            scores = score(training, prompts, without_control(training, prompts, samples))
+            if not all(math.isfinite(reward) for reward in scores):
+                raise Diverged(config, step + 1, "a score is not a finite number")
+            rollouts = [
+                Rollout(prompt, sample.token_ids, reward, sample.finish_reason == "stop")
+                for prompt, sample, reward in zip(prompts, samples, scores, strict=True)
             ]
-            scores = self.rewards(instructions, plain)
-            scored = zip(rows, samples, scores, strict=True)
-            rollouts += self.gathered(
-                [Rollout(row, s.token_ids, score, s.finish_reason == "stop") for row, s, score in scored]
+
+            # Sort the pool into quantiles [N]
+            pool = rollouts if config.pool == "reset" else pool + rollouts
+            pooled = torch.tensor([response.score for response in pool], dtype=torch.float64)
+            bins = quantile_bins(pooled, config.num_quantiles)
+            metrics = pool_metrics(training, rollouts, pooled, bins)
+            chosen = [row for row, quantile in enumerate(bins.tolist()) if config.variant == "all" or quantile == best]
+
+            # Learn: `totals` are sums over the response tokens of all passes
+            rate = begin_update(training, step)
+            totals, norms = defaultdict[str, float](float), list[float]()
+            for epoch in range(config.num_epochs):
+                for rows in minibatches(training, step, epoch, len(chosen)):
+                    training.optimizer.zero_grad()
+                    learned = [chosen[row] for row in rows]
+                    minibatch = [make_example(training, steered, pool[row], int(bins[row])) for row in learned]
+                    sums = read_divergence(training, minibatch, learn=True)
+                    norms.append(optimizer_step(training, step))
+                    for name, value in sums.items():
+                        totals[name] += float(value)
+            training.optimizer.zero_grad()  # gradients take no memory while the next step samples
+
+            # Measure the policy that the step has made, which is what is kept
+            watch_kl(
+                training, step, float(read_divergence(training, minibatch, learn=False)["loss/kl"]) / len(minibatch)
             )
-        return rollouts
+            tokens, responses = totals.pop("tokens"), totals.pop("responses")
+            metrics |= {name: value / tokens for name, value in totals.items()}
+            metrics |= {
+                "objective/kl": totals["loss/kl"] / responses,
+                "quark/learned_from": responses / config.num_epochs,
+            }
+            metrics |= {"policy/grad_norm": sum(norms) / len(norms), "lr": rate}
+            context.log_metrics(step + 1, {**metrics, "episode": (step + 1) * config.rollout_batch_size})
+            save_if_due(
+                training, step + 1, pool=list(map(tuple, pool)) if config.pool == "keep" else [], kl=training.kl
+            )
+    except Diverged as error:
+        fall_back(training, error)
+    return chosen_policy(training)
 
-    def quantiles(self) -> tuple[Tensor, Tensor]:
-        """The scores of the pool and the quantile of each, both [N]."""
-        scores = torch.tensor([rollout.score for rollout in self.pool], dtype=torch.float64)
-        return scores, quantile_bins(scores, self.config.num_quantiles)
 
-    # --------------------------------------------------------------------------------------------- learning
+def start_quark(
+    config: QuarkConfig, inputs: MethodInputs, context: TrainContext
+) -> tuple[Training, list[CheckpointPolicy], CheckpointPolicy]:
+    """Set up the training: (training, a policy for each quantile that is learned from, one that asks for none).
 
-    def update(self, step: int, rollout: list[Rollout]) -> dict[str, float]:
-        """The passes over the pool. Returns metrics, each the mean over all response tokens learned from."""
-        minibatches = list(self.minibatches(step))
-        passes = self.descend(step, minibatches, self.read)
-        left = self.read(minibatches[-1], learn=False)  # of the policy after the step, which is what is kept
-        self.watch_kl(step, float(left["loss/kl"] / left["responses"]))
-        responses = passes.sums.pop("responses")
-        return {
-            **passes.metrics(),
-            "objective/kl": passes.sums["loss/kl"] / responses,
-            "quark/learned_from": responses / self.config.num_epochs,
-        }
+    All policies are of the same weights; the last one of the quantiles, which asks for the best, is what is trained.
+    """
+    start = require_checkpoint(inputs.start, "quark")
+    context.backend.seed(context.seed)  # adapters start from random numbers
+    tokens = [f"<|reward_{i}|>" for i in range(config.num_quantiles)] if config.variant == "all" else []
+    extended = start.copy_with_tokens(tokens) if tokens else start
+    added = extended.tokenizer.convert_tokens_to_ids(list(extended.control_tokens))
+    unsteered = trainable_copy(extended, config.lora, train_tokens=added)
+    steered = [unsteered.controlled(token) for token in tokens] or [unsteered]
+    return start_training(config, inputs, context, steered[-1], fused=False), steered, unsteered
 
-    def measure(self, done: int) -> None:
-        """Nothing is left to do: `update` has read the KL of the policy that it made, exactly."""
 
-    def minibatches(self, step: int) -> Iterator[list[TrainingExample]]:
-        """Minibatches of each pass, which takes responses of the pool in a random order of its own."""
-        bins = self.quantiles()[1].tolist()
-        best = self.config.num_quantiles - 1
-        chosen = [row for row, quantile in enumerate(bins) if self.config.variant == "all" or quantile == best]
-        for rows in self.shuffled(len(chosen), step, self.config.num_epochs):
-            yield [self.example(self.pool[chosen[i]], bins[chosen[i]]) for i in rows]
+# ------------------------------------------------------------------------------------------------------------ sampling
 
-    def example(self, rollout: Rollout, quantile: int) -> TrainingExample:
-        """The response of `rollout` behind the prompt that asks for its quantile."""
-        instructions = [self.prompts[rollout.prompt]]
-        steered = self.steered[min(quantile, len(self.steered) - 1)]
-        [plain], [prompt] = self.reference.prompt_ids(instructions), steered.prompt_ids(instructions)
-        return TrainingExample(prompt, plain, rollout.response)
 
-    def read(self, minibatch: Sequence[TrainingExample], learn: bool = True) -> Mapping[str, Tensor]:
-        """Sums over the minibatch's tokens, and their count; `learn` adds the gradient of its mean loss."""
-        config = self.config
-        tokens = sum(len(example.response) for example in minibatch)
-        names = ("loss/lm", "loss/kl", "policy/entropy_avg")
-        sums = torch.zeros(len(names), dtype=torch.float64, device=self.device)
-        examples = shard(minibatch)
-        lengths = [len(example.prompt) + len(example.response) for example in examples]
-        batches = list(length_sorted_batches(lengths, config.per_device_train_batch_size))
-        if self.context.backend.sharded:  # all use the weights equally often, if need be for nothing
-            passes = -(-len(minibatch[:: world_size()]) // config.per_device_train_batch_size)
-            examples, batches = [*examples, minibatch[0]], batches + [[len(examples)]] * (passes - len(batches))
-        for number, rows in enumerate(batches):
-            counts = float(number * config.per_device_train_batch_size < len(lengths))
-            micro = [examples[row] for row in rows]
-            responses = [example.response for example in micro]
-            with torch.set_grad_enabled(learn):
-                divergence = response_divergence(
-                    self.policy.model,
-                    self.reference.model,
-                    join_and_pad([x.prompt for x in micro], responses, self.policy.pad_id, self.device),
-                    join_and_pad([x.reference_prompt for x in micro], responses, self.policy.pad_id, self.device),
-                    left_out=self.control_ids,
-                )
-            if learn:
-                (counts * quark_loss(*divergence, config.kl_coef, config.entropy_coef) / tokens).backward()
-            logprobs, kl, entropy = divergence
-            sums += counts * torch.stack([-logprobs.sum(), kl.sum(), entropy.sum()]).detach()
-        all_reduce_sum([sums])
+def without_control(training: Training, prompts: Sequence[int], samples: Sequence[Sample]) -> list[Sample]:
+    """The samples behind prompts without control tokens, as the reward model reads them."""
+    plain = training.start.prompt_ids([training.prompts[prompt] for prompt in prompts])
+    return [replace(sample, prompt_ids=tuple(ids)) for sample, ids in zip(samples, plain, strict=True)]
+
+
+def quantile_bins(scores: Tensor, num_quantiles: int) -> Tensor:
+    """The quantile [N] of each of `scores` [N], from 0 (the lowest) to num_quantiles − 1.
+
+    With n scores of which m are at most as high as this one, it is ⌈m · num_quantiles / n⌉ − 1. Without ties that cuts
+    the sorted scores into pieces of equal size. Equal scores share the best of the quantiles that they would spread
+    over, whatever order they come in: the best quantile always holds all of the highest score, and everything where
+    the scores are all the same. With fewer scores than quantiles some stay empty, never the best.
+    """
+    count = len(scores)
+    at_most = torch.searchsorted(scores.sort().values, scores, right=True)
+    return (at_most * num_quantiles + count - 1) // count - 1
+
+
+def pool_metrics(training: Training, rollouts: Sequence[Rollout], pooled: Tensor, bins: Tensor) -> dict[str, float]:
+    """Metrics of what a step sampled, and of the pool's scores and quantiles, both [N]."""
+    scores = torch.tensor([response.score for response in rollouts], dtype=torch.float64)
+    return {
+        "objective/scores": float(scores.mean()),
+        "objective/scores_std": float(scores.std(correction=0)),
+        "objective/length": sum(len(response.response) for response in rollouts) / len(rollouts),
+        "val/num_eos_tokens": sum(response.ended for response in rollouts),
+        "quark/pool": len(pooled),
+        "data/prompts_left_out": len(training.inputs.unlabeled) - len(training.prompts),
+        **{f"quark/quantile_{q}": float(pooled[bins == q].mean()) for q in bins.unique().tolist()},
+    }
+
+
+# ------------------------------------------------------------------------------------------------------------- learning
+
+
+def make_example(
+    training: Training, steered: Sequence[CheckpointPolicy], response: Rollout, quantile: int
+) -> TrainingExample:
+    """Put a response behind the prompt that asks for its quantile."""
+    instructions = [training.prompts[response.prompt]]
+    [plain] = training.start.prompt_ids(instructions)
+    [prompt] = steered[min(quantile, len(steered) - 1)].prompt_ids(instructions)
+    return TrainingExample(prompt, plain, response.response)
+
+
+def read_divergence(training: Training, minibatch: Sequence[TrainingExample], *, learn: bool) -> dict[str, Tensor]:
+    """Sums over the minibatch's response tokens in all processes, and their count; `learn` adds its gradient.
+
+    The gradient is of this process's share in the mean loss; `optimizer_step` sums it over the processes.
+    """
+    config, policy, device = training.config, training.policy, training.context.backend.device
+    control_ids = policy.tokenizer.convert_tokens_to_ids(list(policy.control_tokens))
+    tokens = sum(len(example.response) for example in minibatch)
+    names = ("loss/lm", "loss/kl", "policy/entropy_avg")
+    sums = torch.zeros(len(names), dtype=torch.float64, device=device)
+    examples = shard(minibatch)
+    lengths = [len(example.prompt) + len(example.response) for example in examples]
+    batches = list(length_sorted_batches(lengths, config.per_device_train_batch_size))
+    if training.context.backend.sharded:  # all use the weights equally often, if need be for nothing
+        passes = -(-len(minibatch[:: world_size()]) // config.per_device_train_batch_size)
+        examples, batches = [*examples, minibatch[0]], batches + [[len(examples)]] * (passes - len(batches))
+    for number, rows in enumerate(batches):
+        counts = float(number * config.per_device_train_batch_size < len(lengths))
+        micro = [examples[row] for row in rows]
+        responses = [example.response for example in micro]
+        with torch.set_grad_enabled(learn):
+            divergence = response_divergence(
+                policy.model,
+                training.start.model,
+                join_and_pad([x.prompt for x in micro], responses, policy.pad_id, device),
+                join_and_pad([x.reference_prompt for x in micro], responses, policy.pad_id, device),
+                left_out=control_ids,
+            )
         if learn:
-            all_reduce_gradients(self.trained.values())
-        sizes = {"tokens": torch.tensor(tokens), "responses": torch.tensor(len(minibatch))}
-        return {**dict(zip(names, sums, strict=True)), **sizes}
+            (counts * quark_loss(*divergence, config.kl_coef, config.entropy_coef) / tokens).backward()
+        logprobs, kl, entropy = divergence
+        sums += counts * torch.stack([-logprobs.sum(), kl.sum(), entropy.sum()]).detach()
+    all_reduce_sum([sums])
+    sizes = {"tokens": torch.tensor(tokens), "responses": torch.tensor(len(minibatch))}
+    return {**dict(zip(names, sums, strict=True)), **sizes}
 
-    # ------------------------------------------------------------------------------------------- going on
 
-    def state(self) -> dict[str, Any]:
-        pool = [tuple(rollout) for rollout in self.pool] if self.config.pool == "keep" else []
-        return {"pool": pool, "kl": self.kl}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        self.kl = state["kl"]
-        self.pool = [Rollout(*rollout) for rollout in state["pool"]]
-
-    def chosen(self) -> CheckpointPolicy:
-        """The policy that asks for the best, as it is."""
-        policy = super().chosen()
-        return policy.controlled(self.tokens[-1]) if self.tokens else policy
+def quark_loss(logprobs: Tensor, kl: Tensor, entropy: Tensor, kl_coef: float, entropy_coef: float) -> Tensor:
+    """−log π + kl_coef · KL − entropy_coef · entropy, summed. All [B, R], and 0 at pads."""
+    return (-logprobs + kl_coef * kl - entropy_coef * entropy).sum()

@@ -47,6 +47,7 @@ class RewardConditioning(Method):
 
     config: RewardConditioningConfig
     needs = frozenset({"preferences"})
+    samples = False
     search_space = {"learning_rate": (1e-6, 1e-3), "num_train_epochs": [1, 2, 3]}
 
     def check(self, reward_model: type[RewardModel] | None = None) -> Sequence[str]:

@@ -14,6 +14,7 @@ class SFT(Method):
 
     name = "sft"
     needs = frozenset({"demonstrations"})
+    samples = False
     begins_with = "base"
 
     def __init__(self, config: SFTConfig):
@@ -42,6 +43,7 @@ class Untuned(Method):
     """
 
     begins_with = "base"
+    samples = False
 
     def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
         return inputs.start

@@ -10,7 +10,7 @@ from afarm import Config, Register, hookimpl, setting
 class ToyConfig(Config):
     """The toy data set: the world's edition, and how many instructions each split has."""
 
-    world: Literal[1, 2] = setting(2, "edition of the toy world; the toy recipe takes the base model that goes with it")
+    world: Literal[2] = setting(2, "edition of the toy world; the toy recipe takes the base model that goes with it")
     world_seed: int = setting(0, "which instructions are drawn from the world, and which authors answer them")
     sft: int = setting(4000, "instructions with a demonstration", ge=0)
     preference: int = setting(4000, "instructions to sample pairs for", ge=0)

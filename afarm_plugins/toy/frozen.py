@@ -15,7 +15,6 @@ from afarm import DataError
 
 HERE = Path(__file__).parent
 EDITIONS: dict[int, str] = {
-    1: "058d831d6e9cb739d7956062b301c490374481b7a462ebc6f48ad65d66f3eb0e",
     2: "8913f868659924e6e4582fcdad4490cfd6adb8186472ba023e69d3dc78e3de8c",
 }
 """The sha256 of `world<N>.json`, by edition."""

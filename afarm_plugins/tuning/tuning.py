@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import yaml
@@ -36,6 +37,7 @@ from afarm import (
     TrainingError,
     read_rows,
     seeding,
+    standard_error,
     write_rows,
     write_whole,
 )
@@ -165,7 +167,7 @@ class Tuning:
         these are no more instructions than trials. Two trainings with the same settings differ besides, so a small one
         does not prove that settings do.
         """
-        from afarm import equal_means
+        from afarm.experiments import equal_means
 
         values = [trial.by_instruction for trial in self.trials[method] if trial.win_rate is not None]
         shared = [name for name in values[0] if all(name in others for others in values)] if values else []
@@ -382,16 +384,14 @@ class Search:
 
     def _over_seeds(self, found: Sequence[Measurement]) -> dict[str, Any]:
         """Return the fields of a trial: means over seeds, with the error of the mean if there are several."""
-        from afarm import mean_interval
-
         rates, each = [made.win_rate for made in found], [made.figures for made in found]
-        over = mean_interval([rate.value for rate in rates])
+        values = [rate.value for rate in rates]
         figures = {name: sum(f[name] for f in each) / len(each) for name in each[0] if all(name in f for f in each)}
         reference = figures.pop("length_reference", None)
         ratio = {"length_ratio": figures["length"] / reference} if reference and "length" in figures else {}
         return {
-            "win_rate": over.value,
-            "standard_error": rates[0].error if len(rates) == 1 else over.error or 0.0,
+            "win_rate": fmean(values),
+            "standard_error": rates[0].error if len(rates) == 1 else standard_error(values),
             "excess": self.limits.excess(figures.get("kl"), ratio.get("length_ratio")),
             "figures": figures | ratio,
             "by_instruction": found[0].by_instruction if len(found) == 1 else {},

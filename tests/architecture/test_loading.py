@@ -61,6 +61,15 @@ assert (dict(os.environ), list(warnings.filters)) == before
     assert done.returncode == 0, done.stderr
 
 
+def test_afarm_is_found_beside_a_folder_of_its_name(tmp_path: Path) -> None:
+    """As from the parent of a clone: the folder is a namespace package, to which the import hook of a setuptools
+    editable install loses."""
+    (tmp_path / "afarm").mkdir()
+    command = [sys.executable, "-c", "import afarm; afarm.Farm"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, f"install it again: make test, or pip install -e .\n{done.stderr}"
+
+
 HELP = {
     ("--help",): [
         "pydantic",

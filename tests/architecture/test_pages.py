@@ -143,7 +143,6 @@ def test_nothing_is_written_without_a_plugin_of_the_repository(monkeypatch: pyte
     assert f"{found[0].module} cannot be loaded: ImportError: no" in str(stopped.value)
 
 
-def test_the_citation_is_of_this_version() -> None:
+def test_the_citation_has_the_projects_licence() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    assert (citation["version"], citation["license"]) == (project["version"], project["license"])
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["license"] == project["license"]

@@ -169,7 +169,7 @@ def test_a_loss_in_chunks_trains_the_head_as_one_in_a_piece() -> None:
     def gradients(chunk_size: int) -> tuple[torch.Tensor, torch.Tensor]:
         model, inputs = make_model(), hidden.clone().requires_grad_()
         loss = token_loss(
-            model, inputs, targets, lambda logprobs, where: (logprobs * factor[where]).sum(), chunk_size=chunk_size
+            model, inputs, targets, lambda logprobs, factor: (logprobs * factor).sum(), factor, chunk_size=chunk_size
         )
         loss.backward()
         assert inputs.grad is not None

@@ -165,7 +165,7 @@ def test_the_script_is_short_and_picks_what_the_run_picks(tmp_path: Path) -> Non
 
 def toy_best_of_n(directory: Path) -> BestOfNPolicy:
     """Best-of-n around the toy base model, exported to `directory`."""
-    base = Backend(BackendConfig(device="cpu")).load_policy("pkg:afarm_plugins.toy/base1")
+    base = Backend(BackendConfig(device="cpu")).load_policy("pkg:afarm_plugins.toy/base2")
     policy = BestOfNPolicy(base, head(base), 2)
     policy.default_decoding = Decoding(max_new_tokens=300)
     policy.export(directory)

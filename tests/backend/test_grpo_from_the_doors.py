@@ -1,9 +1,10 @@
-"""GRPO in under 60 lines, from names of the doors alone: what an on-policy author finds there is enough."""
+"""GRPO in under 150 lines with its loop in sight: names of the doors alone are enough for an on-policy author."""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,12 @@ def solve(directory: Path, **changes: Any) -> tuple[CheckpointPolicy, Recorder]:
 
 def test_it_is_short_and_imports_names_of_the_doors_only() -> None:
     source = inspect.getsource(grpo)
-    assert len(source.splitlines()) < 60
+    assert len(source.splitlines()) < 150
     doors = {"afarm": afarm.__all__, "afarm.backend": afarm.backend.__all__}
     for node in ast.walk(ast.parse(source)):
-        assert not isinstance(node, ast.Import)
-        if isinstance(node, ast.ImportFrom) and node.module != "typing":
+        if isinstance(node, ast.Import):
+            assert [alias.name for alias in node.names] == ["torch"]
+        if isinstance(node, ast.ImportFrom) and str(node.module) not in sys.stdlib_module_names:
             assert {alias.name for alias in node.names} <= set(doors[str(node.module)])
 
 

@@ -171,7 +171,7 @@ ASKED = {
 
 @pytest.mark.slow
 def test_log_probabilities_in_bfloat16_are_those_of_float32_within_the_stated_error(gguf: str) -> None:
-    """docs/start/first-real-run.md states 0.033 per token on average, over many more tokens."""
+    """docs/notes/smol-results.md states 0.033 per token on average, over many more tokens."""
     found = []
     for dtype in ("float32", "bfloat16"):
         policy = Backend(BackendConfig(device="cpu", dtype=dtype)).load_policy(gguf)

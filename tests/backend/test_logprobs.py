@@ -114,9 +114,9 @@ def test_logit_softcap_is_applied_where_a_model_has_one() -> None:
     torch.testing.assert_close(project(model, hidden), 1.5 * torch.tanh(plain / 1.5))
 
 
-def weighted_loss(weights: torch.Tensor) -> Callable[[torch.Tensor, slice], torch.Tensor]:
+def weighted_loss(logprobs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Not linear in the log-probabilities, so that each chunk's gradient depends on their values."""
-    return lambda logprobs, where: (weights[where] * logprobs.exp() + 0.1 * logprobs**2).sum()
+    return (weights * logprobs.exp() + 0.1 * logprobs**2).sum()
 
 
 @pytest.mark.parametrize("chunk_size", [None, 1, 4])
@@ -131,10 +131,10 @@ def test_a_sum_over_tokens_has_the_gradient_that_plain_autograd_gives(family: st
     rows, columns = batch.response_mask.nonzero(as_tuple=True)
     hidden = plain.model(batch.input_ids, attention_mask=batch.attention_mask).last_hidden_state[rows, columns - 1]
     logprobs = (project(plain, hidden) / 0.8).log_softmax(-1)[range(10), batch.input_ids[rows, columns]]
-    expected = weighted_loss(weights)(logprobs, slice(None))
+    expected = weighted_loss(logprobs, weights)
     (3 * expected).backward()
     found = token_loss(
-        ours, *before_responses(ours, *tensors), weighted_loss(weights), temperature=0.8, chunk_size=chunk_size
+        ours, *before_responses(ours, *tensors), weighted_loss, weights, temperature=0.8, chunk_size=chunk_size
     )
     (3 * found).backward()
     torch.testing.assert_close(found, expected)
@@ -147,7 +147,7 @@ def test_a_frozen_head_gets_no_gradient_and_a_trunk_below_it_does() -> None:
     model.model.norm.weight.requires_grad_(True)
     batch = join_and_pad(PROMPTS, RESPONSES, 0)
     hidden, targets = before_responses(model, batch.input_ids, batch.attention_mask, batch.response_mask)
-    token_loss(model, hidden, targets, lambda logprobs, where: logprobs.sum()).backward()
+    token_loss(model, hidden, targets, lambda logprobs: logprobs.sum()).backward()
     assert model.lm_head.weight.grad is None
     assert model.model.norm.weight.grad is not None
 
@@ -166,7 +166,7 @@ def test_mixed_precision_gives_nearly_the_same_gradient() -> None:
     for model, enabled in ((exact, False), (mixed, True)):
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled, cache_enabled=False):
             token_loss(
-                model, *before_responses(model, *tensors), lambda logprobs, where: logprobs.sum(), chunk_size=4
+                model, *before_responses(model, *tensors), lambda logprobs: logprobs.sum(), chunk_size=4
             ).backward()
     one, two = (m.lm_head.weight.grad.flatten() for m in (exact, mixed))
     assert torch.nn.functional.cosine_similarity(one, two, dim=0) > 0.98

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from light_plugin import RAN, CountingJudge
-from said import Afarm, Said
+from said import Afarm, failed
 
 from afarm.cli.given_settings import parse_judges
 from afarm.core.judge import Capabilities, ChatRequest, Completion
@@ -29,14 +29,6 @@ def write_outputs(path: Path, texts: list[str], generator: str) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------- errors
-
-
-def failed(said: Said, *parts: str, code: int = 1) -> None:
-    assert said.code == code
-    assert said.out == "", "nothing but results goes to stdout"
-    for part in parts:
-        assert part in said.err
-    assert "Traceback" not in said.err
 
 
 def test_unknown_names_are_suggested_and_nothing_is_run(afarm: Afarm, tmp_path: Path) -> None:

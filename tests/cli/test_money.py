@@ -181,20 +181,26 @@ def test_a_damaged_ledger_is_recovered_by_the_command_that_the_error_names(afarm
     assert afarm("run", "--recipe", "light.yaml").code == 0
     assert "nothing to recover" in afarm("ledger", "--recover").err
     ledger = Path("afarm-runs/ledger.sqlite")
-    content = bytearray(ledger.read_bytes())
-    content[: 2 * 4096] = b"\xa5" * (2 * 4096)  # the first page, and the one that leads to the answers
-    ledger.write_bytes(content)
+    with ledger.open("r+b") as file:
+        file.write(b"\xa5" * 4096)  # the first page
     shutil.rmtree("afarm-runs/artifacts/annotate")
     failed = afarm("run", "--recipe", "light.yaml")
     assert (failed.code, "`afarm ledger --recover --output-dir afarm-runs`" in failed.err) == (1, True)
     recovered = afarm("ledger", "--recover", "--json")
     assert recovered.code == 0
-    assert "answers are saved in afarm-runs/ledger.sqlite; the damaged file is" in recovered.err
-    assert "None is known to be lost." in recovered.err
+    assert "answers are saved in afarm-runs/ledger.sqlite, with all spending; the damaged file is" in recovered.err
+    assert "Nothing is lost." in recovered.err
     asked = CountingJudge.asked
     assert sum(row["answers"] for row in recovered.json["by"]["judge"]) == asked
     assert afarm("run", "--recipe", "light.yaml").code == 0
     assert CountingJudge.asked == asked
+    with ledger.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xa5" * 4096)  # the page that leads to the answers
+    lost = afarm("ledger", "--recover").err
+    assert lost.startswith("0 answers are saved in afarm-runs/ledger.sqlite, with all spending")
+    assert "Damaged in it: completions; answers that cost $" in lost
+    assert "`sqlite3 afarm-runs/ledger.damaged-2.sqlite .recover` may read more" in lost
 
 
 @pytest.mark.parametrize("empty", [True, False])

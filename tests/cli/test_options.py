@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from said import Afarm
-from test_command_line import failed
+from said import Afarm, failed
 
 from afarm.cli.options import FarmOptions
 from afarm.cli.stage_commands import UNUSED

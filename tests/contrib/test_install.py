@@ -1,13 +1,17 @@
-"""The contrib plugin in a clean environment: installed by plain pip, found and used by the command line, no torch."""
+"""The wheel: what it holds, the demo run from it, and a contrib plugin beside it in a clean environment by pip."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import subprocess
+import sys
 import venv
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 from places import ROOT
@@ -15,29 +19,40 @@ from places import ROOT
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("install")]  # one environment for all
 
 
-@pytest.fixture(scope="module")
-def binaries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` of an environment with afarm (core dependencies only) and afarm-heuristics.
+REPOSITORY = "https://host.example/us/afarm"
+LARGEST_WHEEL = 2_600_000
+"""Bytes. 1.3 million are the frozen weights of the toy world's base model, which do not compress."""
 
-    Built from a copy of the sources, so that no build folder is left in the checkout.
-    """
-    place = tmp_path_factory.mktemp("install")
-    leave = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
-    source = place / "afarm"
-    source.mkdir()
+LEAVE = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel as a release has it, built from a copy of the sources, so that no build folder is left behind."""
+    source = tmp_path_factory.mktemp("source")
     for folder in ("afarm", "afarm_plugins"):
-        shutil.copytree(ROOT / folder, source / folder, ignore=leave)
-    for file in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copytree(ROOT / folder, source / folder, ignore=LEAVE)
+    for file in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source / file)
-    plugin = shutil.copytree(ROOT / "plugins-contrib" / "afarm-heuristics", place / "afarm-heuristics", ignore=leave)
+    run(sys.executable, "-m", "build", "--wheel", source, env={"AFARM_REPOSITORY": REPOSITORY})
+    [built] = (source / "dist").iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def binaries(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `bin` of an environment with afarm (core dependencies only) and afarm-heuristics."""
+    place = tmp_path_factory.mktemp("install")
+    plugin = shutil.copytree(ROOT / "plugins-contrib" / "afarm-heuristics", place / "afarm-heuristics", ignore=LEAVE)
     venv.create(place / "venv", with_pip=True)
     found = place / "venv" / "bin"
-    run(found / "pip", "install", "--quiet", "--disable-pip-version-check", source, plugin)
+    run(found / "pip", "install", "--quiet", "--disable-pip-version-check", wheel, plugin)
     return found
 
 
-def run(*command: Path | str, cwd: Path | None = None) -> str:
-    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True)
+def run(*command: Path | str, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
+    environment = {**os.environ, **(env or {})}
+    done = subprocess.run([str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -49,6 +64,41 @@ def write_outputs(path: Path, generator: str, outputs: list[str]) -> Path:
     ]
     path.write_text(json.dumps(rows), encoding="utf-8")
     return path
+
+
+def test_the_wheel_is_small_and_its_page_holds_on_an_index(wheel: Path) -> None:
+    """README's links and pictures lead to the tag of this version."""
+    assert wheel.stat().st_size < LARGEST_WHEEL
+    with ZipFile(wheel) as files:
+        [metadata] = [files.read(name).decode() for name in files.namelist() if name.endswith(".dist-info/METADATA")]
+    [version] = re.findall(r"^Version: (.*)$", metadata, re.M)
+    targets = re.findall(r"\]\(([^)\s]+)\)", metadata)
+    assert f"{REPOSITORY}/raw/v{version}/docs/images/report.png" in targets
+    assert f"{REPOSITORY}/blob/v{version}/CONTRIBUTING.md" in targets
+    assert [target for target in targets if not target.startswith("https://")] == []
+    assert f"Project-URL: Repository, {REPOSITORY}\n" in metadata
+
+
+def test_the_demo_runs_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
+    """Smaller than `make release-check` runs it, and beside the packages that the tests have."""
+    with ZipFile(wheel) as files:
+        files.extractall(tmp_path / "site")
+    sizes = "rows={sft: 64, preference: 64, unlabeled: 32, validation: 16, evaluation: 16}"
+    steps = (
+        "ppo.total_steps=1",
+        "ppo.warmup_steps=0",
+        "ppo.rollout_batch_size=32",
+        "ppo.mini_batch_size=16",
+        "sft.num_train_epochs=1",
+    )
+    settings = [word for setting in (sizes, *steps) for word in ("--set", setting)]
+    command = (sys.executable, "-m", "afarm", "run", "--method", "ppo", "--annotator", "pool", "--json", *settings)
+    record = json.loads(run(*command, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path / "site")}))
+    assert record["headline"]["win_rate"] > 0
+    [report] = tmp_path.glob("afarm-runs/runs/*/report.html")
+    assert "plotly" in report.read_text(encoding="utf-8")
+    where = run(sys.executable, "-c", "import afarm; print(afarm.__file__)", cwd=tmp_path, env={"PYTHONPATH": "site"})
+    assert Path(where.strip()).is_relative_to(tmp_path)
 
 
 def test_the_environment_is_clean(binaries: Path) -> None:

@@ -297,8 +297,8 @@ def test_a_plugin_adds_to_a_group_that_another_or_afarm_owns_and_replaces_none_o
     body = """
     import typer
     for name in ("fold", "artifacts"):
-        group = typer.Typer(help="Of {farm}.")
-        app.add_typer(group, name=name)
+        group = typer.Typer(name=name, help="Of {farm}.")
+        app.add_typer(group)
         for inner in ("list", "{farm}"):
             group.command(inner)(lambda inner=inner: print(f"{{inner}} of {farm}"))
 """

@@ -46,7 +46,7 @@ def test_what_is_evaluated_is_never_trained_on(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"'preference'.* shares 5 instructions with 'evaluation', such as 'do 0'"):
         Farm(
             "smol",
-            model="pkg:afarm_plugins.toy/base1",
+            model="pkg:afarm_plugins.toy/base2",
             output_dir=tmp_path / "runs",
             settings=[{"rows": dict.fromkeys(names, 0)}, {"files": dict.fromkeys(names, str(file))}],
         )

@@ -19,7 +19,7 @@ from afarm.experiment import own_preferences
 from afarm.experiment.dry_run import plan_run, plan_stage
 from afarm.experiment.pipeline import annotate, fit_reward
 from afarm.experiment.recipe import parse_override, resolve
-from afarm.storage import hub, preference_files
+from afarm.storage import hub, labelled_pairs
 from afarm.storage.rows import placed_rows
 
 GOOD = {"prompt": "p", "chosen": "word word", "rejected": "word"}
@@ -223,7 +223,7 @@ def test_a_file_is_read_once_by_all_who_need_it(farm: Make, tmp_path: Path, monk
         read.append(str(source))
         return placed_rows(source)
 
-    monkeypatch.setattr(preference_files, "placed_rows", rows_of)
+    monkeypatch.setattr(labelled_pairs, "placed_rows", rows_of)
     source = own(tmp_path)
     one, other = farm(preferences=source, seed=1), farm(preferences=source, seed=2)
     plan_run(one.workspace, "direct")
@@ -270,7 +270,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
         yield from placed_rows(path)
         Path(source).write_text(json.dumps(GOOD))
 
-    monkeypatch.setattr(preference_files, "placed_rows", rows_of)
+    monkeypatch.setattr(labelled_pairs, "placed_rows", rows_of)
     with pytest.raises(ConfigError, match="has changed since it was read; start again"):
         farm(preferences=source)
 

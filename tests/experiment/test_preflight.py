@@ -281,7 +281,7 @@ def test_a_file_that_cannot_be_read_is_a_problem_of_the_configuration_and_said_o
     data = tmp_path / "rows.json"
     data.write_text(json.dumps([{"instruction": "a", "output": "b"}, {"instrction": "c"}]))
     with pytest.raises(ConfigError) as caught:
-        Farm("smol", settings=[f"files.path={data}"], model="pkg:afarm_plugins.toy/base1", output_dir=tmp_path / "out")
+        Farm("smol", settings=[f"files.path={data}"], model="pkg:afarm_plugins.toy/base2", output_dir=tmp_path / "out")
     (said,) = caught.value.problems
     assert f"{data}: row 1" in said
     assert "'instruction'" in said

@@ -41,11 +41,7 @@ def test_methods_that_sample_nothing_have_no_engine_in_their_keys(tmp_path: Path
     components = Farm(
         "toy", settings=["backend.sampler=" + NOBODY], method="dpo", output_dir=tmp_path
     ).workspace.components
-    sampling = {
-        name
-        for name in ("sft", "dpo", "ppo", "quark", "feedme")
-        if may_sample(components, name, components.method(name))
-    }
+    sampling = {name for name in ("sft", "dpo", "ppo", "quark", "feedme") if may_sample(components.method(name))}
     assert sampling == {"ppo", "quark"}
 
 

@@ -71,7 +71,7 @@ def test_the_gradient_of_a_token_loss_is_that_of_the_cpu() -> None:
     for policy in (make_policy(), on_gpu()):
         batch = join_and_pad([[5, 6, 7], [8]], [[9, 10, 1], [11, 12, 13, 1]], policy.pad_id, policy.backend.device)
         hidden, targets = before_responses(policy.model, batch.input_ids, batch.attention_mask, batch.response_mask)
-        loss = token_loss(policy.model, hidden, targets, lambda logprobs, where: logprobs.exp().sum(), chunk_size=3)
+        loss = token_loss(policy.model, hidden, targets, lambda logprobs: logprobs.exp().sum(), chunk_size=3)
         loss.backward()
         found.append({name: p.grad.cpu() for name, p in policy.model.named_parameters()})
     torch.testing.assert_close(*found, rtol=1e-3, atol=1e-4)
@@ -178,7 +178,7 @@ def learned(device: str, *, offloads: bool) -> tuple[dict[str, torch.Tensor], li
         optimizer.zero_grad()
         for _ in range(2):
             hidden, targets = before_responses(policy.model, batch.input_ids, batch.attention_mask, batch.response_mask)
-            token_loss(policy.model, hidden, targets, lambda logprobs, where: -logprobs.sum()).backward()
+            token_loss(policy.model, hidden, targets, lambda logprobs: -logprobs.sum()).backward()
         all_reduce_gradients(trained.values())
         norms.append(clip_gradients(trained.values(), 1.0))
         optimizer.step()

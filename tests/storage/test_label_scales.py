@@ -14,8 +14,8 @@ from afarm.evaluation.annotation_files import annotated_systems
 from afarm.evaluation.boards import read_boards
 from afarm.evaluation.labels import read_labels
 from afarm.evaluation.spilled_rows import SpillToDisk
-from afarm.storage.annotations import read_annotations
 from afarm.storage.label_scales import LabelReader, LabelScale
+from afarm.storage.labelled_pairs import read_annotations
 from afarm.storage.preference_files import own_preferences
 from afarm_plugins.judges.replay import read_stored
 

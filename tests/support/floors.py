@@ -10,9 +10,8 @@ FLOORS = {
     "backend": ("storage", "core"),
     "experiment": ("judging", "evaluation", "storage", "backend", "core"),
     "report": ("experiment", "evaluation", "storage", "core"),
-    "bundles": ("report", "experiment", "judging", "storage", "core"),
     "results": ("experiment", "judging", "evaluation", "storage", "core"),
-    "experiments": ("experiment",),
+    "experiments": ("experiment", "evaluation", "judging", "core"),
     "testing": ("experiment", "judging", "backend", "core"),
 }
 """A room, and the rooms below that it may import: in any way, also for type checkers and inside functions."""

@@ -1,9 +1,34 @@
 """Group relative policy optimisation (Shao et al. 2024) as a stranger writes it, from afarm's doors alone."""
 
+from collections import defaultdict
+from functools import partial
 from typing import ClassVar
 
+import torch
+
 from afarm import Method, OnPolicyConfig, hookimpl, setting
-from afarm.backend import PolicyGradientTrainer, RolloutBatch, clipped_policy_loss, kl_estimates, response_mask
+from afarm.backend import (
+    Diverged,
+    all_reduce_by_name,
+    backward_in_chunks,
+    begin_update,
+    chosen_policy,
+    clipped_policy_loss,
+    fall_back,
+    kl_estimates,
+    minibatches,
+    optimizer_step,
+    read_logprobs,
+    response_mask,
+    resume_training,
+    rollout,
+    sampled_logprobs,
+    save_if_due,
+    score,
+    start_training,
+    steps_left,
+    watch_kl,
+)
 
 
 class GRPOConfig(OnPolicyConfig):
@@ -22,28 +47,55 @@ class GRPO(Method):
     measures_kl = True
 
     def train(self, inputs, context):
-        return GRPOTrainer(self.config, inputs, context).train()
+        config = self.config
+        training = start_training(config, inputs, context)
+        try:
+            done, _ = resume_training(training)
+            for step in steps_left(training, done):
+                # Sample B responses of at most R tokens, several to each prompt; tensors are [B, R], 0 at pads
+                prompts, samples = rollout(training, step)
+                mask = response_mask(samples, context.backend.device)
+                logprobs, reference = (
+                    sampled_logprobs(training, samples),
+                    read_logprobs(training, training.start, samples),
+                )
+                kl = float(kl_estimates(logprobs, reference, mask).k1.sum(1).mean())
+                watch_kl(training, step, kl)
+                if step > done:  # what diverged has raised an error by now, and is never kept
+                    save_if_due(training, step)
+                if step == config.total_steps:
+                    break
+
+                scores = torch.tensor(score(training, prompts, samples), device=mask.device)
+                groups = scores.view(-1, config.num_generations)
+                relative = (groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-4)
+                advantages = relative.view(-1, 1) * mask
+
+                rate, totals = begin_update(training, step), defaultdict(float)
+                for rows in minibatches(training, step, 0, len(samples)):
+                    tokens, sums = mask[rows].sum(), defaultdict(float)
+                    training.optimizer.zero_grad()
+                    loss_of = partial(token_losses, config, tokens, sums)
+                    backward_in_chunks(training, samples, rows, loss_of, logprobs, reference, advantages, mask)
+                    norm = optimizer_step(training, step)
+                    for name, total in all_reduce_by_name(sums).items():
+                        totals[name] += float(total)
+                training.optimizer.zero_grad()  # gradients take no memory while the next step samples
+
+                metrics = {name: total / int(mask.sum()) for name, total in totals.items()}
+                metrics |= {"objective/scores": float(scores.mean()), "objective/kl": kl}
+                context.log_metrics(step + 1, {**metrics, "policy/grad_norm": norm, "lr": rate})
+        except Diverged as error:
+            fall_back(training, error)
+        return chosen_policy(training)
 
 
-class GRPOTrainer(PolicyGradientTrainer):
-    def collect(self, step):
-        instructions, samples = self.sample(step)
-        scores, mask = self.score(instructions, samples), response_mask(samples, self.device)
-        logprobs, ref_logprobs = self.sampled_logprobs(samples), self.read(self.ref_logprobs, samples)
-        kl = float(kl_estimates(logprobs, ref_logprobs, mask).k1.sum(1).mean())
-        self.watch_kl(step, kl)
-        groups = scores.view(-1, self.config.num_generations)
-        advantages = (groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-4)
-        rollout = RolloutBatch(samples, scores, mask, logprobs, ref_logprobs, advantages.view(-1, 1) * mask)
-        return rollout, {"objective/scores": float(scores.mean()), "objective/kl": kl}
-
-    def policy_loss(self, logprobs, chunk):
-        rows = chunk.rows
-        old, reference, advantages = (chunk.flat(x) for x in (rows.logprobs, rows.ref_logprobs, rows.advantages))
-        clipped = clipped_policy_loss(logprobs, old, advantages, chunk.mask, self.config.cliprange, chunk.tokens)
-        kl = kl_estimates(logprobs, reference, chunk.mask).k3.sum()
-        chunk.add("loss/kl", kl.detach())
-        return clipped.loss + self.config.kl_coef * kl / chunk.tokens
+def token_losses(config, tokens, sums, logprobs, old, reference, advantages, mask):
+    """The share of m response tokens in the mean loss of a minibatch of `tokens`. All tensors are [m]."""
+    clipped = clipped_policy_loss(logprobs, old, advantages, mask, config.cliprange, tokens)
+    kl = kl_estimates(logprobs, reference, mask).k3.sum()
+    sums["loss/kl"] += kl.detach()
+    return clipped.loss + config.kl_coef * kl / tokens
 
 
 @hookimpl

@@ -22,3 +22,12 @@ class Said:
 
 
 Afarm = Callable[..., Said]
+
+
+def failed(said: Said, *parts: str, code: int = 1) -> None:
+    """Assert that a command failed with these words, and no traceback, on stderr."""
+    assert said.code == code
+    assert said.out == "", "nothing but results goes to stdout"
+    for part in parts:
+        assert part in said.err
+    assert "Traceback" not in said.err

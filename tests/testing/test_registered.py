@@ -47,7 +47,7 @@ SPECS = {
     "annotators/alpaca_eval": str(HERE / "letters"),
     "judges/openai": "gpt-4o",
     "judges/anthropic": "claude-opus-4-8",
-    "judges/local": "pkg:afarm_plugins.toy/base1",
+    "judges/local": "pkg:afarm_plugins.toy/base2",
     "judges/openai-compatible": "llama3:8b@http://localhost:11434/v1",
     "judges/replay": str(HERE / "judged.jsonl"),
     "reward_models/fitted": "",

@@ -1,4 +1,4 @@
-"""Acceptance bounds of the toy world's second edition: `python -m tools.toy.acceptance DIR`.
+"""Acceptance bounds of the toy world's base model: `python -m tools.toy.acceptance DIR`.
 
 A base model is accepted on facts of the AlpacaFarm paper about data, base and annotators (docs/notes/toy-world.md says
 which), before any method runs from it. Nothing here trains on a preference or a reward, so nothing here can tell how a
@@ -42,8 +42,8 @@ BOUNDS: Mapping[str, Bound] = {
     ),
     "SFT's gold above the base's": Bound(0.6, 3, "SFT follows instructions, the base does not"),
     "careful authors' gold above SFT's": Bound(0.5, 1.5, "SFT copies careless authors too: room for every method"),
-    "AUC of verdicts, wrong core": Bound(0.97, 1, "a language model can verify; as the first edition, 0.98"),
-    "AUC of verdicts, slips": Bound(0.97, 1, "as the first edition, 0.98"),
+    "AUC of verdicts, wrong core": Bound(0.97, 1, "a language model can verify; as an earlier base, 0.98"),
+    "AUC of verdicts, slips": Bound(0.97, 1, "as an earlier base, 0.98"),
     "right cores of the base in running text": Bound(0.6, 1, "the base knows what it is asked in running text"),
     "SFT's characters over its authors'": Bound(0.8, 1.2, "SFT imitates lengths"),
     "evaluation pool: variance": Bound(0.23, 0.29, "0.26"),

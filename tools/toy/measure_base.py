@@ -155,8 +155,6 @@ def write_card(directory: Path, settings: Settings, model: Any, encoder: Encoder
             size=weights.stat().st_size / 1e6,
             sha256=hashlib.sha256(weights.read_bytes()).hexdigest(),
             world=fingerprint(),
-            options=f" --world {settings.edition}" if settings.edition > 1 else "",
-            text=TEXT[settings.edition],
             settings=listed,
             abilities=abilities,
             headroom=gaps,
@@ -167,16 +165,6 @@ def write_card(directory: Path, settings: Settings, model: Any, encoder: Encoder
     )
 
 
-TEXT = {
-    1: "Some of it is instructions with a clean answer, the rest answers by careful and careless authors,",
-    2: (
-        "Some of it is facts, and questions with a clean answer as running text. Some is in the instruction\n"
-        "format, but what stands behind an instruction mostly is the answer to another one, or another instruction: "
-        "so the base\nknows, and does not follow. The rest is answers by careful and careless authors,"
-    ),
-}
-"""The text that a base reads besides verdicts, by edition."""
-
 CARD = """# The toy world's base model
 
 A Llama of {parameters:,} parameters (float32, {size:.2f} MB) that speaks the language of afarm's toy world. It is an
@@ -185,11 +173,13 @@ like afarm.
 
 - World: `{world}` (sha256 of the frozen world, `afarm_plugins/toy/fingerprint.py`; a test compares it with the code)
 - Weights: `{sha256}` (sha256 of model.safetensors)
-- Made by: `python -m tools.toy.train_base{options}`, one CPU thread, torch {torch}
+- Made by: `python -m tools.toy.train_base`, one CPU thread, torch {torch}
 
 ## Training
 
-Generated text only. {text}
+Generated text only. Some of it is facts, and questions with a clean answer as running text. Some is in the instruction
+format, but what stands behind an instruction mostly is the answer to another one, or another instruction: so the base
+knows, and does not follow. The rest is answers by careful and careless authors,
 each followed after its end by a verdict (wrong, slip or fine) on which alone the loss falls: so the base can tell good
 answers from bad ones, as large models can, and does not learn to write bad ones. The verdict is blind to length and to
 the number of details. Instructions of the splits "evaluation" and "validation" are left out.

@@ -1,13 +1,12 @@
-"""Train a base model of the toy world: `python -m tools.toy.train_base [--world 2 --output DIR]`.
+"""Train a base model of the toy world: `python -m tools.toy.train_base [--output DIR]`.
 
-Another `--seed` trains another base of the edition, another `--hidden-size` a smaller or larger one. A base learns two
-things. From clean answers it learns language: in the first edition from answers to instructions; in the second from
-facts and from questions and answers as running text, while behind an instruction in its format mostly stands something
-else, so that the base knows and does not follow. From answers by careful and careless authors, each followed, after its
-end, by one verdict token (wrong, slip or fine), with the loss on that token alone, it learns to tell a right answer
-from a wrong one without learning to write wrong ones. Large language models bring that ability from pretraining;
-without it no reward model here learns more than length. The verdict comes after the end token, where sampling has
-stopped, so it is never sampled.
+Another `--seed` trains another base, another `--hidden-size` a smaller or larger one. A base learns two things. From
+facts and from questions with clean answers as running text it learns language, while behind an instruction in its
+format mostly stands something else, so that the base knows and does not follow. From answers by careful and careless
+authors, each followed, after its end, by one verdict token (wrong, slip or fine), with the loss on that token alone,
+it learns to tell a right answer from a wrong one without learning to write wrong ones. Large language models bring
+that ability from pretraining; without it no reward model here learns more than length. The verdict comes after the
+end token, where sampling has stopped, so it is never sampled.
 """
 
 from __future__ import annotations
@@ -69,29 +68,24 @@ Example = tuple[list[int], list[int]]
 class Settings:
     """The base's size and training: rows are of one batch; cosine schedule after `warmup` steps.
 
-    `text_rows` answer an instruction in its format, `prose_rows` outside it; `stray_rows` are in the format and follow
-    the instruction with the chance `followed` alone.
+    `prose_rows` answer an instruction outside its format; `stray_rows` are in the format and follow the instruction
+    with the chance `followed` alone.
     """
 
-    edition: int = 1
+    edition: int = 2
     seed: int = 0
     hidden_size: int = 96
     layers: int = 3
     heads: int = 4
     intermediate_size: int = 256
     steps: int = 3500
-    text_rows: int = 32
-    prose_rows: int = 0
-    fact_rows: int = 0
-    stray_rows: int = 0
-    followed: float = 0.0
+    prose_rows: int = 32
+    fact_rows: int = 8
+    stray_rows: int = 16
+    followed: float = 0.1
     verdict_rows: int = 64
     learning_rate: float = 2e-3
     warmup: int = 100
-
-
-WORLDS = {1: Settings(), 2: Settings(edition=2, text_rows=0, prose_rows=32, fact_rows=8, stray_rows=16, followed=0.1)}
-"""The bases of the two editions: that of the second knows and does not follow."""
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
@@ -171,13 +165,6 @@ def pretraining_instructions(settings: Settings) -> Iterator[tuple[Instruction, 
             yield instruction, random
 
 
-def text_example(instruction: Instruction, random: Random, encoder: Encoder) -> Example:
-    """An instruction and a clean answer; the answer is learned."""
-    answer = encoder.answer(write_answer(read_task(instruction.instruction, instruction.input), EDITOR, random))
-    prompt = encoder.prompt(instruction)
-    return [*prompt, *answer], [*[IGNORED] * len(prompt), *answer]
-
-
 def prose_example(instruction: Instruction, random: Random, encoder: Encoder) -> Example:
     """A question and its clean answer as running text, with no mark of who speaks; the answer is learned."""
     answer = encoder.answer(write_answer(read_task(instruction.instruction, instruction.input), EDITOR, random))
@@ -243,8 +230,7 @@ def pretrain(settings: Settings, tokenizer: PreTrainedTokenizerFast) -> LlamaFor
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, share_of_peak)
     began = time.perf_counter()
     for step in range(1, settings.steps + 1):
-        rows = [text_example(*next(instructions), encoder) for _ in range(settings.text_rows)]
-        rows += [prose_example(*next(instructions), encoder) for _ in range(settings.prose_rows)]
+        rows = [prose_example(*next(instructions), encoder) for _ in range(settings.prose_rows)]
         rows += [fact_example(*next(instructions), encoder) for _ in range(settings.fact_rows)]
         rows += [stray_example(*next(instructions), encoder, settings.followed) for _ in range(settings.stray_rows)]
         read = len(rows)
@@ -271,21 +257,20 @@ def pretrain(settings: Settings, tokenizer: PreTrainedTokenizerFast) -> LlamaFor
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--world", type=int, default=1, choices=WORLDS, help="edition of the toy world")
     parser.add_argument("--seed", type=int, default=0, help="another seed trains another base of the same world")
-    parser.add_argument("--output", type=Path, help="directory to write, instead of the edition's own")
-    parser.add_argument("--steps", type=int, help="pretraining steps, instead of the edition's")
+    parser.add_argument("--output", type=Path, help="directory to write, instead of the frozen one")
+    parser.add_argument("--steps", type=int, help="pretraining steps")
     parser.add_argument("--hidden-size", type=int, help="another width, a multiple of 4, for a smaller or larger base")
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # so that the same seed gives the same weights on every machine of a kind
-    settings = replace(WORLDS[arguments.world], seed=arguments.seed)
+    settings = Settings(seed=arguments.seed)
     if arguments.steps:
         settings = replace(settings, steps=arguments.steps)
     if width := arguments.hidden_size:
         settings = replace(settings, hidden_size=width, intermediate_size=8 * width // 3)
     tokenizer = build_tokenizer()
     model = pretrain(settings, tokenizer)
-    output = arguments.output or base_directory(arguments.world)
+    output = arguments.output or base_directory(settings.edition)
     output.mkdir(parents=True, exist_ok=True)
     tokenizer.save_pretrained(output)
     model.save_pretrained(output)

@@ -9,8 +9,15 @@ from afarm.core.errors import JudgeError
 from afarm.core.interfaces import AnnotateContext
 from afarm.core.records import Instruction, Pair
 from afarm.core.seeding import uniform
+from afarm.judging.client import JudgeClient
+from afarm.judging.ledger import Ledger
+from afarm.testing import judge_context
+from afarm_plugins.annotators import bound_prompt
+from afarm_plugins.annotators.parsing import READING, parse
 from afarm_plugins.annotators.pool import PoolAnnotator
 from afarm_plugins.annotators.settings import POOL, PROMPTS, PoolConfig
+from afarm_plugins.judges.offline import OfflineJudge
+from afarm_plugins.judges.settings import OfflineConfig
 
 NAMES = [*PROMPTS]
 
@@ -173,6 +180,33 @@ def test_another_judge_or_seed_is_another_judgement():
     annotate(pairs, ask, members=["gpt4_3"])
     annotate(pairs, ask, members=["gpt4_3"], seed=1)
     assert len(ask.compared) == 30
+
+
+def test_answers_bought_under_another_reading_are_read_anew_and_not_bought(tmp_path, monkeypatch):
+    """The number of the parser's rules is part of a judgement's key and of no request's."""
+    pairs = make_pairs(60)
+
+    def read_with(reading, parse):
+        monkeypatch.setattr(bound_prompt, "READING", reading)
+        monkeypatch.setattr(bound_prompt, "parse", parse)
+        with Ledger(tmp_path / "ledger.sqlite") as ledger:
+            judge = OfflineJudge("", OfflineConfig(unparsed_rate=0.2), judge_context())
+            client = JudgeClient({"*": judge}, ledger)
+            try:
+                return annotate(pairs, client), client.spend.calls
+            finally:
+                client.close()
+
+    def mirrored(*args):
+        return [None if verdict is None else 1 - verdict for verdict in parse(*args)]
+
+    first, calls = read_with(READING, parse)
+    assert calls > 60 / 5
+    again, calls = read_with(READING + 1, mirrored)
+    assert calls == 0
+    assert [p.p2 for p in again] == [None if p.p2 is None else 1 - p.p2 for p in first]
+    assert {p.outcome for p in again} == {"decided"}
+    assert read_with(READING, mirrored) == (first, 0), "judgements of the two readings are not mixed"
 
 
 def test_completion_prompts_go_to_chat_judges_as_a_message():

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from labelled_people import CALIBRATE, write_people
 from light_plugin import RAN, CountingJudge
-from said import Afarm, Said
-from test_command_line import failed
-from test_study_calibrate import CALIBRATE, write_people
+from said import Afarm, Said, failed
 
 from afarm.report import study_files as pages
 from afarm_plugins.bundles.archive import MANIFEST, write_archive

@@ -16,9 +16,8 @@ import pytest
 from light_plugin import RAN, CountingJudge, Numbers, Teach
 from rich.cells import cell_len
 from rich.console import Console
-from said import Afarm
+from said import Afarm, failed
 from terminal import run_in_terminal
-from test_command_line import failed
 
 from afarm import Bounded, StudyTable
 from afarm.cli.tables import widths_of_words

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from light_plugin import RAN
-from said import Afarm
-from test_command_line import failed
+from said import Afarm, failed
 
 ALL = ["study", "all", "--recipe", "light.yaml", "--seeds", "1"]
 

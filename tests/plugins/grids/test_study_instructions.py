@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 from light_plugin import RAN
-from said import Afarm
-from test_command_line import failed
+from said import Afarm, failed
 
 STUDY = ["study", "instructions", "--recipe", "light.yaml"]
 

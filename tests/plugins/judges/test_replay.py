@@ -329,7 +329,10 @@ def test_bad_files_are_named_with_row_and_field(tmp_path: Path) -> None:
         with pytest.raises(DataError, match="no such file"):
             ReplayJudge(spec, None)
     for bad, said in [
-        ({"a": 1}, "row 1: is neither a judgement"),
+        (
+            {"a": 1},
+            "row 1: is no annotation and no answer of the ledger, which has output_1, output_2, preference, or request",
+        ),
         (row(7), "row 1: field 'preference' is 7"),
         (row(1, raw_completion={"logprobs": {"content": [{}]}, "text": "m"}), "row 1: field 'raw_completion'"),
         (row(1, raw_completion=5), "row 1: field 'raw_completion'"),

@@ -193,7 +193,7 @@ def test_what_a_run_refuses_is_refused_in_the_same_words(
     assert re.search(expected, said)
     if sampler == "vllm@URL":  # a placeholder, as on the pages: here alone, since nothing is asked
         return
-    model = ["--model", "pkg:afarm_plugins.toy/base1", "--output-dir", str(tmp_path)]
+    model = ["--model", "pkg:afarm_plugins.toy/base2", "--output-dir", str(tmp_path)]
     run = CliRunner().invoke(make_app(), ["run", "--dry-run", *options, *model])
     assert said in str(run.exception)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from itertools import chain
+from dataclasses import dataclass, field, replace
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,15 @@ from afarm.backend import (
     CheckpointPolicy,
     PromptTemplate,
     TorchRewardModel,
+    Training,
     device,
     kl_estimates,
     logprobs,
-    policy_gradient,
+    minibatches,
+    on_policy,
     response_logprobs,
+    rollout,
+    save_if_due,
 )
 from afarm.backend.batching import TokenBatch, join_and_pad
 from afarm.backend.rollouts import prompt_order
@@ -39,8 +43,7 @@ from afarm.core.interfaces import MethodInputs, RewardModel, TrainContext
 from afarm.core.records import Instruction, Score
 from afarm.experiment.farm import Farm
 from afarm_plugins.ppo import PPO, PPOConfig
-from afarm_plugins.ppo.networks import SeparateNetworks
-from afarm_plugins.ppo.ppo import PPOTrainer
+from afarm_plugins.ppo import ppo as module
 
 WORDS = ["<pad>", "<eos>", "<unk>", "user:", "answer:", "good", "bad", "one", "two", "three", "four", "five"]
 TEMPLATE = "{% for m in messages %}user: {{ m['content'] }} {% endfor %}answer:"
@@ -158,12 +161,76 @@ def train(
     return policy
 
 
-def trainer_for(directory: Path, **changes: Any) -> PPOTrainer:
-    return PPOTrainer(PPOConfig(**{**SMALL, **changes}), inputs_for(tiny_policy()), Run(directory).context)
+def started(directory: Path, inputs: MethodInputs | None = None, **changes: Any) -> tuple[Training, Any]:
+    """The training as it begins, and its value model."""
+    config = PPOConfig(**{**SMALL, **changes})
+    return module.start_ppo(config, inputs or inputs_for(tiny_policy()), Run(directory).context)
 
 
-def gradients(trainer: PPOTrainer) -> dict[str, torch.Tensor]:
-    return {name: p.grad.clone() for name, p in trainer.trained.items() if p.grad is not None}
+def gradients(training: Training) -> dict[str, torch.Tensor]:
+    return {name: p.grad.clone() for name, p in training.trained.items() if p.grad is not None}
+
+
+@dataclass
+class FirstStep:
+    """The first step of a training up to its first optimiser step, which is of all rows and is not taken."""
+
+    training: Training = field(init=False)
+    value: Any = field(init=False)
+    rollout: module.ValuedRollout = field(init=False)
+    metrics: dict[str, float] = field(init=False)
+    gradients: dict[str, torch.Tensor] = field(init=False)
+
+    @property
+    def prompts(self) -> list[tuple[int, ...]]:
+        return [sample.prompt_ids for sample in self.rollout.samples]
+
+    @property
+    def responses(self) -> list[tuple[int, ...]]:
+        return [sample.token_ids for sample in self.rollout.samples]
+
+
+class EnoughSeen(Exception):
+    """Ends a training that was looked at."""
+
+
+def first_step(
+    directory: Path,
+    inputs: MethodInputs | None = None,
+    before: Callable[[Training], object] = lambda training: None,
+    before_learning: Callable[[Training], object] = lambda training: None,
+    **changes: Any,
+) -> FirstStep:
+    """Begin a training, and look at it; `before` it, and between collecting and learning, weights may be moved."""
+    seen = FirstStep()
+    start, measure, begin = module.start_ppo, module.rollout_metrics, module.begin_update
+
+    def start_seen(*args: Any) -> tuple[Training, Any]:
+        seen.training, seen.value = start(*args)
+        before(seen.training)
+        return seen.training, seen.value
+
+    def measure_seen(training: Training, collected: module.ValuedRollout, *args: Any) -> dict[str, float]:
+        seen.rollout, seen.metrics = collected, measure(training, collected, *args)
+        return dict(seen.metrics)
+
+    def begin_seen(training: Training, step: int) -> float:
+        before_learning(training)
+        return begin(training, step)
+
+    def step_not_taken(training: Training, step: int) -> float:
+        seen.gradients = gradients(training)
+        raise EnoughSeen
+
+    whole = {"mini_batch_size": changes.get("rollout_batch_size", SMALL["rollout_batch_size"])}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "start_ppo", start_seen)
+        patch.setattr(module, "rollout_metrics", measure_seen)
+        patch.setattr(module, "begin_update", begin_seen)
+        patch.setattr(module, "optimizer_step", step_not_taken)
+        with pytest.raises(EnoughSeen):
+            train(directory, inputs=inputs, **{**whole, **changes})
+    return seen
 
 
 def assert_same_weights(one: torch.nn.Module, two: torch.nn.Module, **tolerance: float) -> None:
@@ -178,10 +245,10 @@ def test_a_token_is_charged_its_log_ratio_or_that_clamped_at_0(
     tmp_path: Path, penalty: str, charged: list[float]
 ) -> None:
     run, settings = Run(tmp_path / "run"), {"kl_penalty": penalty, "kl_coef": 2.0, "whiten_rewards": "none"}
-    trainer = trainer_for(tmp_path, **settings)
+    config = PPOConfig(**{**SMALL, **settings})
     ratios, mask = torch.tensor([[0.3, -0.2, 0.0, 0.5]]), torch.ones(1, 4, dtype=torch.bool)
     kl = kl_estimates(ratios, torch.zeros(1, 4), mask)
-    rewards = trainer.shape_rewards(torch.tensor([1.0]), trainer.charged(kl), mask)
+    rewards = module.shape_rewards(config, config.kl_coef, torch.tensor([1.0]), kl, mask)
     torch.testing.assert_close(rewards, -2 * torch.tensor([charged]) + torch.tensor([[0.0, 0.0, 0.0, 1.0]]))
     train(tmp_path, run, total_steps=3, **settings)
     logged = run.metrics[-1]
@@ -217,39 +284,32 @@ def widened(batch: TokenBatch, before: int, after: int) -> TokenBatch:
 def test_padding_of_either_side_and_any_amount_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, after: int
 ) -> None:
-    plain, padded = trainer_for(tmp_path / "plain"), trainer_for(tmp_path / "padded")
-    rollout, metrics = plain.collect(0)
-    plain.backward(rollout)
-    for reader in (logprobs, policy_gradient):
+    plain = first_step(tmp_path / "plain")
+    for reader in (logprobs, on_policy):
         monkeypatch.setattr(reader, "join_and_pad", lambda *given: widened(join_and_pad(*given), before, after))
-    padded_rollout, padded_metrics = padded.collect(0)
-    padded.backward(padded_rollout)
-    assert metrics == pytest.approx(padded_metrics, rel=1e-5, abs=1e-6)
-    torch.testing.assert_close(gradients(plain), gradients(padded), rtol=1e-4, atol=1e-6)
+    padded = first_step(tmp_path / "padded")
+    assert plain.metrics == pytest.approx(padded.metrics, rel=1e-5, abs=1e-6)
+    torch.testing.assert_close(plain.gradients, padded.gradients, rtol=1e-4, atol=1e-6)
 
 
 def test_the_update_equals_one_written_out_row_by_row(tmp_path: Path) -> None:
     """No batches, no pads, no chunks: each response on its own, from full softmaxes, in plain loops."""
-    trainer = trainer_for(tmp_path, value_head_init="reward_model", gamma=0.9, lam=0.8)
-    rollout, _ = trainer.collect(0)
-    for parameter in trainer.trained.values():  # away from π_old, so that ratios and clipping take part
-        parameter.data += 0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3))
-    trainer.optimizer.zero_grad()
-    trainer.backward(rollout)
-    found = gradients(trainer)
+
+    def move(training: Training) -> None:  # away from π_old, so that ratios and clipping take part
+        for parameter in training.trained.values():
+            parameter.data += 0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3))
+
+    step = first_step(tmp_path, before_learning=move, value_head_init="reward_model", gamma=0.9, lam=0.8)
+    training, rollout, config, value_model = step.training, step.rollout, step.training.config, step.value
 
     def logprobs(model: torch.nn.Module, row: int) -> torch.Tensor:
-        prompt, response = rollout.prompts[row], rollout.responses[row]
+        prompt, response = step.prompts[row], step.responses[row]
         logits = model(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1]
         return logits.log_softmax(-1)[range(len(response)), list(response)]
 
-    rows = range(len(rollout.prompts))
-    original = trainer_for(tmp_path)
-    config = trainer.config
-    assert isinstance(trainer.networks, SeparateNetworks)
-    value_model: Any = trainer.networks.value
+    rows = range(len(step.prompts))
     with torch.no_grad():
-        old = [logprobs(original.policy.model, i) for i in rows]  # the policy of the first rollout is the start
+        old = [logprobs(tiny_policy().model, i) for i in rows]  # the policy of the first rollout is the start
     all_rewards = torch.cat(
         [torch.tensor([0.0] * (len(o) - 1) + [float(rollout.scores[i])]) for i, o in enumerate(old)]
     )
@@ -271,17 +331,17 @@ def test_the_update_equals_one_written_out_row_by_row(tmp_path: Path) -> None:
         advantages = torch.tensor(collected[i])
         returns = advantages + rollout.values[i, : len(advantages)]
         advantages = (advantages - flat.mean()) / flat.std(correction=0)
-        ratio = (logprobs(trainer.policy.model, i) - old[i]).exp()
-        prompt, response = rollout.prompts[i], rollout.responses[i]
+        ratio = (logprobs(training.policy.model, i) - old[i]).exp()
+        prompt, response = step.prompts[i], step.responses[i]
         value = value_model(torch.tensor([[*prompt, *response]]), use_cache=False, output_hidden_states=True)
         new = value_model.score(value.hidden_states[-1])[0, len(prompt) - 1 : -1, 0]
         before = rollout.values[i, : len(response)]
         near = before + (new - before).clamp(-config.cliprange_value, config.cliprange_value)
         loss = loss - torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages).sum()
         loss = loss + config.vf_coef * 0.5 * torch.maximum((new - returns) ** 2, (near - returns) ** 2).sum()
-    trainer.optimizer.zero_grad()
+    training.optimizer.zero_grad()
     (loss / len(flat)).backward()
-    torch.testing.assert_close(found, gradients(trainer), rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(step.gradients, gradients(training), rtol=1e-3, atol=1e-5)
 
 
 def test_the_ratio_starts_at_one_and_the_kl_at_zero(tmp_path: Path) -> None:
@@ -301,15 +361,27 @@ def test_gradient_checkpointing_changes_nothing(tmp_path: Path) -> None:
     assert_same_weights(plain.model, recomputed.model, rtol=0, atol=1e-6)
 
 
-def test_gradient_checkpointing_recomputes_after_sampling(tmp_path: Path) -> None:
-    trainer = trainer_for(tmp_path, gradient_checkpointing=True)
-    layer = trainer.policy.model.model.layers[0]
-    calls = []
-    layer.self_attn.register_forward_hook(lambda *_: calls.append(layer.self_attn.training))
-    rollout, _ = trainer.collect(0)
-    calls.clear()
-    trainer.update(0, rollout)
-    assert len(calls) == 2 * 6  # 2 passes × 3 minibatches, each computed twice
+def test_gradient_checkpointing_recomputes_after_sampling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start, step_taken = module.start_ppo, module.optimizer_step
+    calls: list[bool] = []
+    at_steps: list[int] = []
+
+    def watched(*args: Any) -> tuple[Training, Any]:
+        training, value = start(*args)
+        attention = training.policy.model.model.layers[0].self_attn
+        attention.register_forward_hook(lambda *_: calls.append(attention.training))
+        return training, value
+
+    def counted(training: Training, step: int) -> float:
+        at_steps.append(len(calls))
+        return step_taken(training, step)
+
+    monkeypatch.setattr(module, "start_ppo", watched)
+    monkeypatch.setattr(module, "optimizer_step", counted)
+    train(tmp_path, total_steps=2, gradient_checkpointing=True)
+    assert len(at_steps) == 2 * 2 * 3  # 2 steps × 2 passes × 3 minibatches
+    in_one_step = [after - before for before, after in pairwise(at_steps)]
+    assert set(in_one_step[:5] + in_one_step[6:]) == {2}  # each computed twice, after the second sampling too
     assert not any(calls)  # attention drops nothing
 
 
@@ -331,75 +403,74 @@ def test_another_seed_gives_another_policy(tmp_path: Path) -> None:
 
 
 def test_scores_are_of_the_sampled_tokens_not_of_text_tokenised_again(tmp_path: Path) -> None:
-    trainer = trainer_for(tmp_path)
-    rollout, _ = trainer.collect(0)
+    step = first_step(tmp_path)
     model, tokenizer = tiny_reward_model(tiny_policy()), tiny_policy().tokenizer
     # What was cut off is closed with the end token: the reward model knows no other last token.
-    closed = [r if r[-1] == 1 else [*r, 1] for r in rollout.responses]
-    assert closed != list(rollout.responses)
-    expected = model.score_ids([[*p, *r] for p, r in zip(rollout.prompts, closed, strict=True)])
-    assert rollout.scores.tolist() == pytest.approx(expected, abs=1e-5)
-    texts = [tokenizer.decode(r, skip_special_tokens=True) for r in rollout.responses]
+    closed = [r if r[-1] == 1 else [*r, 1] for r in step.responses]
+    assert closed != list(step.responses)
+    expected = model.score_ids([[*p, *r] for p, r in zip(step.prompts, closed, strict=True)])
+    assert step.rollout.scores.tolist() == pytest.approx(expected, abs=1e-5)
+    texts = [tokenizer.decode(r, skip_special_tokens=True) for r in step.responses]
     again = [tokenizer(t, add_special_tokens=False).input_ids for t in texts]
     # Special tokens in mid-response and missing ends do not survive the way through text: it would have shown.
-    assert any(list(r) != [*a, 1] for r, a in zip(rollout.responses, again, strict=True))
+    assert any(list(r) != [*a, 1] for r, a in zip(step.responses, again, strict=True))
 
 
 def test_pads_stand_after_responses_and_the_end_token_is_trained(tmp_path: Path) -> None:
-    trainer = trainer_for(tmp_path, response_length=20)
-    rollout, metrics = trainer.collect(0)
-    assert rollout.mask.sum(1).tolist() == [len(r) for r in rollout.responses]
-    assert metrics["objective/length"] == sum(map(len, rollout.responses)) / 12
-    ended = [row for row, response in enumerate(rollout.responses) if response[-1] == 1]
-    assert 0 < metrics["val/num_eos_tokens"] == len(ended)
+    step = first_step(tmp_path, response_length=20)
+    assert step.rollout.mask.sum(1).tolist() == [len(r) for r in step.responses]
+    assert step.metrics["objective/length"] == sum(map(len, step.responses)) / 12
+    ended = [row for row, response in enumerate(step.responses) if response[-1] == 1]
+    assert 0 < step.metrics["val/num_eos_tokens"] == len(ended)
     for row in ended:
-        assert rollout.mask[row, len(rollout.responses[row]) - 1]
-    for values in (rollout.logprobs, rollout.values, rollout.advantages, rollout.returns):
-        assert (values[~rollout.mask] == 0).all()
+        assert step.rollout.mask[row, len(step.responses[row]) - 1]
+    for values in (step.rollout.logprobs, step.rollout.values, step.rollout.advantages, step.rollout.returns):
+        assert (values[~step.rollout.mask] == 0).all()
 
 
 def test_log_probabilities_are_those_of_the_temperature_sampled_at(tmp_path: Path) -> None:
-    rollout, metrics = trainer_for(tmp_path, temperature=0.5).collect(0)
+    step = first_step(tmp_path, temperature=0.5)
     model = tiny_policy().model
-    for row, (prompt, response) in enumerate(zip(rollout.prompts, rollout.responses, strict=True)):
+    for row, (prompt, response) in enumerate(zip(step.prompts, step.responses, strict=True)):
         with torch.no_grad():
             logits = model(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1]
         expected = (logits / 0.5).log_softmax(-1)[range(len(response)), list(response)]
-        torch.testing.assert_close(rollout.logprobs[row, : len(response)], expected, rtol=0, atol=1e-5)
-    assert metrics["objective/entropy"] == pytest.approx(-float(rollout.logprobs.sum()) / 12, abs=1e-4)
+        torch.testing.assert_close(step.rollout.logprobs[row, : len(response)], expected, rtol=0, atol=1e-5)
+    assert step.metrics["objective/entropy"] == pytest.approx(-float(step.rollout.logprobs.sum()) / 12, abs=1e-4)
 
 
 def test_a_response_that_was_cut_off_pays_the_penalty(tmp_path: Path) -> None:
-    free, _ = trainer_for(tmp_path).collect(0)
-    fined, metrics = trainer_for(tmp_path, missing_eos_penalty=2.5).collect(0)
+    free, fined = first_step(tmp_path / "free"), first_step(tmp_path / "fined", missing_eos_penalty=2.5)
     cut_off = torch.tensor([response[-1] != 1 for response in fined.responses])
     assert cut_off.any()
-    torch.testing.assert_close(fined.scores, free.scores - 2.5 * cut_off)
-    assert metrics["objective/scores"] == pytest.approx(float(fined.scores.mean()))
+    torch.testing.assert_close(fined.rollout.scores, free.rollout.scores - 2.5 * cut_off)
+    assert fined.metrics["objective/scores"] == pytest.approx(float(fined.rollout.scores.mean()))
 
 
 def test_the_value_of_a_state_starts_as_the_reward_of_what_was_read(tmp_path: Path) -> None:
-    trainer = trainer_for(tmp_path, value_head_init="reward_model")
-    rollout, _ = trainer.collect(0)
+    step = first_step(tmp_path, value_head_init="reward_model")
     model = tiny_reward_model(tiny_policy())
-    for row, (prompt, response) in enumerate(zip(rollout.prompts, rollout.responses, strict=True)):
+    for row, (prompt, response) in enumerate(zip(step.prompts, step.responses, strict=True)):
         read = [[*prompt, *response[:t]] for t in range(len(response))]
-        assert rollout.values[row, : len(response)].tolist() == pytest.approx(model.score_ids(read), abs=1e-5)
+        assert step.rollout.values[row, : len(response)].tolist() == pytest.approx(model.score_ids(read), abs=1e-5)
 
 
 def test_a_fresh_value_head_says_zero(tmp_path: Path) -> None:
-    rollout, metrics = trainer_for(tmp_path).collect(0)
-    assert (rollout.values == 0).all()
-    assert metrics["val/explained_variance"] == pytest.approx(0, abs=1e-6)
+    step = first_step(tmp_path)
+    assert (step.rollout.values == 0).all()
+    assert step.metrics["val/explained_variance"] == pytest.approx(0, abs=1e-6)
 
 
 def test_advantages_are_standardised_over_the_rollout_or_the_minibatch(tmp_path: Path) -> None:
-    rollout, _ = trainer_for(tmp_path).collect(0)
-    over_all = rollout.advantages[rollout.mask]
+    step = first_step(tmp_path / "first")
+    over_all = step.rollout.advantages[step.rollout.mask]
     assert float(over_all.mean()) == pytest.approx(0, abs=1e-6)
     assert float(over_all.std(correction=0)) == pytest.approx(1, abs=1e-4)
-    part = rollout.part([0, 3, 4])
-    assert float(part.advantages[part.mask].mean()) != pytest.approx(0, abs=1e-3)
+    rows = [0, 3, 4]
+    part = module.whiten_rows(step.rollout.advantages, step.rollout.mask, rows)
+    assert float(part[step.rollout.mask].std(correction=0)) < 1
+    assert float(part[rows][step.rollout.mask[rows]].std(correction=0)) == pytest.approx(1, abs=1e-4)
+    assert float(step.rollout.advantages[rows][step.rollout.mask[rows]].mean()) != pytest.approx(0, abs=1e-3)
     whole, parts = train(tmp_path / "a"), train(tmp_path / "b", whiten_advantages="minibatch")
     assert not torch.equal(whole.model.lm_head.weight, parts.model.lm_head.weight)
 
@@ -445,19 +516,18 @@ def test_each_pass_takes_every_prompt_once_in_an_order_of_its_own() -> None:
 
 def test_a_prompt_that_a_step_meets_twice_gets_two_draws(tmp_path: Path) -> None:
     one = MethodInputs(tiny_policy(), reward_model=Likes("good"), unlabeled=INSTRUCTIONS[:1])
-    config = PPOConfig(**{**SMALL, "value_init": "sft"})
-    rollout, _ = PPOTrainer(config, one, Run(tmp_path).context).collect(0)
-    assert len(set(rollout.responses)) > 6
+    _, samples = rollout(started(tmp_path, one, value_init="sft")[0], 0)
+    assert len({sample.token_ids for sample in samples}) > 6
 
 
 def test_every_epoch_trains_on_every_row_once(tmp_path: Path) -> None:
-    trainer = trainer_for(tmp_path)
-    batches = list(trainer.shuffled(12, 0, trainer.config.num_ppo_epochs))
+    training, _ = started(tmp_path)
+    batches = [rows for epoch in range(2) for rows in minibatches(training, 0, epoch, 12)]
     assert [len(rows) for rows in batches] == [5, 5, 2, 5, 5, 2]
     first, second = [*chain(*batches[:3])], [*chain(*batches[3:])]
     assert sorted(first) == sorted(second) == list(range(12))
     assert first != second
-    assert batches != list(trainer.shuffled(12, 1, trainer.config.num_ppo_epochs))
+    assert batches[:3] != minibatches(training, 1, 0, 12)
 
 
 # ----------------------------------------------------------------------------------------------------------- learning
@@ -523,49 +593,19 @@ def test_lora_trains_adapters_only_and_reloads(tmp_path: Path) -> None:
     assert (logprobs(trained) - logprobs(inputs.start)).abs().max() > 1e-3
 
 
-# ------------------------------------------------------------------------- several responses, no value model
-
-
-class Relative(PPOTrainer):
-    """Advantages relative to the other responses to a prompt, and no value model."""
-
-    def build_value_model(self) -> None:
-        return None
-
-    def estimate_advantages(
-        self, rewards: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        assert not values.any()
-        groups = rewards.sum(1).view(-1, self.config.num_generations)
-        relative = (groups - groups.mean(1, keepdim=True)).view(-1, 1) * mask
-        return relative, relative
+# ----------------------------------------------------------------------------------------------- several responses
 
 
 def test_several_responses_per_prompt_are_consecutive_draws(tmp_path: Path) -> None:
-    trainer = trainer_for(tmp_path, num_generations=4)
-    rollout, _ = trainer.collect(0)
-    assert len(rollout.responses) == 12
-    prompts = [tuple(prompt) for prompt in rollout.prompts]
+    training, _ = started(tmp_path, num_generations=4)
+    prompts, samples = rollout(training, 0)
+    assert len(samples) == 12
     assert [prompts[row] for row in (0, 4, 8)] == [prompts[row] for row in (3, 7, 11)]
     assert len(set(prompts)) == 3
     for first in (0, 4, 8):
-        assert len(set(rollout.responses[first : first + 4])) > 1
-    instructions, samples = trainer.sample(0)
-    encoded = trainer.policy.prompt_ids(instructions)
+        assert len({sample.token_ids for sample in samples[first : first + 4]}) > 1
+    encoded = training.policy.prompt_ids([training.prompts[prompt] for prompt in prompts])
     assert [tuple(ids) for ids in encoded] == [sample.prompt_ids for sample in samples]
-
-
-def test_a_subclass_estimates_advantages_without_a_value_model(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    settings = {"rollout_batch_size": 60, "mini_batch_size": 30, "num_generations": 4, "kl_coef": 0.0}
-    changes: dict[str, Any] = {**SMALL, **settings, "total_steps": 15, "learning_rate": 5e-3, "response_length": 1}
-    inputs = MethodInputs(tiny_policy(), reward_model=Likes("good"), unlabeled=INSTRUCTIONS)
-    trainer = Relative(PPOConfig(**changes), inputs, run.context)
-    assert all(name.startswith("policy.") for name in trainer.trained)
-    trained = trainer.train()
-    before = first_token_probabilities(tiny_policy(), "good")
-    assert float(first_token_probabilities(trained, "good").mean()) > float(before.mean()) + 0.3
-    assert not {"loss/value_avg", "val/explained_variance"} & run.metrics[0].keys()
 
 
 # ---------------------------------------------------------------------------------------------- going on and stopping
@@ -610,16 +650,18 @@ def test_a_score_that_is_not_a_number_before_any_checkpoint_is_an_error(tmp_path
     assert Folder(tmp_path / "checkpoints").latest() is None
 
 
-def test_a_gradient_that_is_not_a_number_spoils_no_weight_and_is_never_saved(tmp_path: Path) -> None:
-    trainer = trainer_for(tmp_path)
-    rollout, _ = trainer.collect(0)
-    rollout.advantages[2, 0] = float("inf")
+def test_a_gradient_that_is_not_a_number_spoils_no_weight_and_is_never_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training, value = started(tmp_path)
+    monkeypatch.setattr(module, "start_ppo", lambda *args: (training, value))
+    monkeypatch.setattr(module, "whiten", lambda values, mask: torch.where(mask, float("inf"), values))
     with pytest.raises(TrainingError, match="step 1: the norm of the gradient is nan"):
-        trainer.update(0, rollout)
-    assert all(torch.isfinite(p).all() for p in trainer.trained.values())
-    next(iter(trainer.trained.values())).data[0] = float("nan")
+        train(tmp_path)
+    assert all(torch.isfinite(p).all() for p in training.trained.values())
+    next(iter(training.trained.values())).data[0] = float("nan")
     with pytest.raises(TrainingError, match="a weight is not a finite number"):
-        trainer.save(1)
+        save_if_due(training, 2)
     assert Folder(tmp_path / "checkpoints").latest() is None
 
 

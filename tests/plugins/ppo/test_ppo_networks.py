@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +16,42 @@ from test_ppo import (
     SMALL,
     Run,
     assert_same_weights,
+    first_step,
     gradients,
     inputs_for,
+    started,
     tiny_policy,
     tiny_reward_model,
     train,
-    trainer_for,
 )
 
-from afarm.backend import Backend, CheckpointPolicy, active_adapter, response_logprobs
+from afarm.backend import (
+    Backend,
+    CheckpointPolicy,
+    Training,
+    active_adapter,
+    read_logprobs,
+    response_logprobs,
+    rollout,
+    sampled_logprobs,
+)
 from afarm.backend.batching import join_and_pad
 from afarm.core.config import BackendConfig
 from afarm.core.interfaces import MethodInputs, RewardModel
-from afarm.core.records import Instruction, Score
-from afarm_plugins.ppo import PPOConfig
-from afarm_plugins.ppo.networks import SeparateNetworks, SharedNetworks
-from afarm_plugins.ppo.ppo import PPOTrainer
+from afarm.core.records import Instruction, Sample, Score
+from afarm_plugins.ppo import PPOConfig, shared
+from afarm_plugins.ppo import ppo as module
 
 LORA: dict[str, Any] = {"lora": {"r": 2}, "value_init": "sft"}
 SHARED: dict[str, Any] = {**LORA, "layout": "shared"}
 
 
-def randomised(trainer: PPOTrainer) -> PPOTrainer:
-    """`trainer` with weights that depend on a parameter's role only, and adapters that do something."""
-    for name, parameter in sorted(trainer.trained.items(), key=lambda item: role(item[0])):
+def randomise(training: Training) -> Training:
+    """Give a training weights that depend on a parameter's role only, and adapters that do something."""
+    for name, parameter in sorted(training.trained.items(), key=lambda item: role(item[0])):
         generator = torch.Generator().manual_seed(sum(map(ord, role(name))))
         parameter.data = 0.3 * torch.randn(parameter.shape, generator=generator)
-    return trainer
+    return training
 
 
 def role(name: str) -> str:
@@ -51,110 +62,104 @@ def role(name: str) -> str:
     return f"value head {name.rsplit('.', 1)[-1]}"
 
 
-def of_the_first_rollout(trainer: PPOTrainer) -> dict[str, torch.Tensor]:
+def of_the_first_rollout(directory: Path, **settings: Any) -> dict[str, torch.Tensor]:
     """The gradients by role, of the rollout that another layout of the same weights collects too."""
-    rollout, _ = randomised(trainer).collect(0)
-    trainer.optimizer.zero_grad()
-    trainer.backward(rollout)
-    return {role(name): gradient for name, gradient in gradients(trainer).items()}
+    step = first_step(directory, before=randomise, **settings)
+    return {role(name): gradient for name, gradient in step.gradients.items()}
 
 
 def test_a_shared_backbone_with_two_adapters_has_the_gradient_of_separate_networks(tmp_path: Path) -> None:
-    separate = of_the_first_rollout(trainer_for(tmp_path / "a", **LORA))
-    shared = of_the_first_rollout(trainer_for(tmp_path / "b", **SHARED, shared_value="adapter"))
+    separate = of_the_first_rollout(tmp_path / "a", **LORA)
+    one_backbone = of_the_first_rollout(tmp_path / "b", **SHARED, shared_value="adapter")
     assert len(separate) == 2 * (2 * 7 * 2) + 2
     assert all(gradient.abs().max() > 0 for gradient in separate.values())
-    torch.testing.assert_close(separate, shared, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(separate, one_backbone, rtol=1e-4, atol=1e-6)
 
 
 def test_a_head_on_the_policys_states_leaves_the_policys_gradient_alone_without_a_value_loss(tmp_path: Path) -> None:
-    separate = of_the_first_rollout(trainer_for(tmp_path / "a", **LORA, vf_coef=0, value_head_init="zero", lam=1.0))
-    trainer = randomised(trainer_for(tmp_path / "b", **SHARED, vf_coef=0))
-    rollout, _ = randomised(trainer_for(tmp_path / "c", **LORA)).collect(0)  # the same advantages
-    trainer.backward(rollout)
-    shared = {role(name): gradient for name, gradient in gradients(trainer).items()}
-    policy = {name: gradient for name, gradient in separate.items() if name.startswith("policy")}
-    torch.testing.assert_close(policy, {name: shared[name] for name in policy}, rtol=1e-4, atol=1e-6)
+    separate = first_step(tmp_path / "a", before=randomise, **LORA, vf_coef=0)
+    training, head = started(tmp_path / "b", **SHARED, vf_coef=0)
+    randomise(training)
+    collected = separate.rollout  # the same advantages
+    losses = [
+        partial(loss, training.config, collected.mask.sum(), defaultdict(float))
+        for loss in (module.policy_loss, module.value_loss)
+    ]
+    tensors = (collected.logprobs, collected.advantages, collected.values, collected.returns, collected.mask)
+    shared.add_gradients(training, head, collected.samples, range(len(collected.samples)), *losses, *tensors)
+    found = {role(name): gradient for name, gradient in gradients(training).items()}
+    policy = {role(n): gradient for n, gradient in separate.gradients.items() if role(n).startswith("policy")}
+    torch.testing.assert_close(policy, {name: found[name] for name in policy}, rtol=1e-4, atol=1e-6)
 
 
 def test_one_pass_over_a_shared_trunk_adds_both_losses_gradients(tmp_path: Path) -> None:
-    trainer = randomised(trainer_for(tmp_path, **SHARED))
-    networks, config = trainer.networks, trainer.config
-    assert isinstance(networks, SharedNetworks)
-    rollout, _ = trainer.collect(0)
-    trainer.backward(rollout)
-    found = gradients(trainer)
-    trainer.optimizer.zero_grad()
-    batch = join_and_pad(rollout.prompts, rollout.responses, trainer.policy.pad_id)
-    new = response_logprobs(trainer.policy.model, batch.input_ids, batch.attention_mask, batch.response_mask)
-    ratio = (new - rollout.logprobs).exp()[rollout.mask]
+    step = first_step(tmp_path, before=randomise, **SHARED)
+    training, config, collected = step.training, step.training.config, step.rollout
+    training.optimizer.zero_grad()
+    batch = join_and_pad(step.prompts, step.responses, training.policy.pad_id)
+    new = response_logprobs(training.policy.model, batch.input_ids, batch.attention_mask, batch.response_mask)
+    ratio = (new - collected.logprobs).exp()[collected.mask]
     values, old, returns = (
-        networks.values(batch),
-        rollout.values[rollout.mask],
-        rollout.returns[rollout.mask],
+        module.compute_values(training, step.value, batch),
+        collected.values[collected.mask],
+        collected.returns[collected.mask],
     )
     near = old + (values - old).clamp(-config.cliprange_value, config.cliprange_value)
-    advantages = rollout.advantages[rollout.mask]
+    advantages = collected.advantages[collected.mask]
     loss = -torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages).mean()
     loss = loss + config.vf_coef * 0.5 * torch.maximum((values - returns) ** 2, (near - returns) ** 2).mean()
     loss.backward()
-    torch.testing.assert_close(found, gradients(trainer), rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(step.gradients, gradients(training), rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("shared_value", ["backbone", "adapter"])
-def test_the_backbone_is_the_start_policys_own_and_stays_as_it_was(tmp_path: Path, shared_value: str) -> None:
+def test_the_backbone_is_the_start_policys_own_and_stays_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_value: str
+) -> None:
     start = tiny_policy()
-    run = Run(tmp_path)
-    trainer = PPOTrainer(PPOConfig(**{**SMALL, **SHARED, "shared_value": shared_value}), inputs_for(start), run.context)
+    inputs = inputs_for(start)
+    training, head = started(tmp_path, inputs, **SHARED, shared_value=shared_value)
     storage = {p.data_ptr() for p in start.model.parameters()}
-    frozen = {p.data_ptr() for p in trainer.policy.model.parameters() if not p.requires_grad}
+    frozen = {p.data_ptr() for p in training.policy.model.parameters() if not p.requires_grad}
     assert frozen == storage
-    before = set(trainer.trained)
-    for step in range(2):
-        rollout, _ = trainer.collect(step)
-        trainer.update(step, rollout)
-    assert {n for n, p in trainer.models.named_parameters() if p.requires_grad} == before
-    assert trainer.policy.model.active_adapter == "default"
+    before = set(training.trained)
+    monkeypatch.setattr(module, "start_ppo", lambda *args: (training, head))
+    train(tmp_path, inputs=inputs, **SHARED, shared_value=shared_value)
+    assert {n for n, p in training.models.named_parameters() if p.requires_grad} == before
+    assert training.policy.model.active_adapter == "default"
     assert_same_weights(start.model, tiny_policy().model)
     assert all(p.requires_grad for p in start.model.parameters())
-    assert all(p.abs().max() > 0 for n, p in trainer.trained.items() if "lora_B" in n), "they began at 0"
+    assert all(p.abs().max() > 0 for n, p in training.trained.items() if "lora_B" in n), "they began at 0"
 
 
-def test_the_reference_is_the_backbone_without_adapters(tmp_path: Path) -> None:
-    trainer = randomised(trainer_for(tmp_path, **SHARED, shared_value="adapter"))
+@pytest.mark.parametrize("layout", [{}, SHARED, {**SHARED, "shared_value": "adapter"}])
+def test_the_reference_is_the_start_policy_without_adapters(tmp_path: Path, layout: dict[str, Any]) -> None:
+    training = randomise(started(tmp_path, **layout)[0])
+    samples = [Sample("", (3, 7, 4), (5, 6, 8, 1)), Sample("", (3, 8), (9,))]
     batch = join_and_pad([[3, 7, 4], [3, 8]], [[5, 6, 8, 1], [9]], 0)
     start = response_logprobs(tiny_policy().model, batch.input_ids, batch.attention_mask, batch.response_mask)
-    torch.testing.assert_close(trainer.networks.ref_logprobs(batch), start[batch_mask(start)])
-    assert (trainer.networks.logprobs(batch) - start[batch_mask(start)]).abs().max() > 0.01
-    separate = trainer_for(tmp_path / "separate").networks
-    assert isinstance(separate, SeparateNetworks)
-    torch.testing.assert_close(separate.ref_logprobs(batch), start[batch_mask(start)])
-
-
-def batch_mask(values: torch.Tensor) -> torch.Tensor:
-    return values != 0
+    torch.testing.assert_close(read_logprobs(training, training.start, samples), start)
+    assert (read_logprobs(training, training.policy, samples) - start).abs().max() > 0.01
 
 
 def test_switching_adapters_freezes_none_even_where_the_body_fails(tmp_path: Path) -> None:
-    trainer = trainer_for(tmp_path, **SHARED, shared_value="adapter")
-    model = trainer.policy.model
+    training, _ = started(tmp_path, **SHARED, shared_value="adapter")
+    model = training.policy.model
     for name in ("value", None):
         with pytest.raises(RuntimeError, match="inside"), active_adapter(model, name):
             raise RuntimeError("inside")
         assert model.active_adapter == "default"
-        assert all(p.requires_grad for p in trainer.trained.values())
+        assert all(p.requires_grad for p in training.trained.values())
 
 
 @pytest.mark.parametrize("value_init", ["reward_model", "sft"])
 def test_separate_networks_with_adapters_hold_no_second_copy_of_frozen_weights(tmp_path: Path, value_init: str) -> None:
     start = tiny_policy()
     inputs = inputs_for(start)
-    trainer = PPOTrainer(
-        PPOConfig(**{**SMALL, "lora": {"r": 2}, "value_init": value_init}), inputs, Run(tmp_path).context
-    )
+    training, value = started(tmp_path, inputs, lora={"r": 2}, value_init=value_init)
     theirs = {p.data_ptr() for m in (start.model, inputs.reward_model.model) for p in m.parameters()}  # type: ignore
-    frozen = {p.data_ptr() for p in trainer.models.parameters() if not p.requires_grad}
-    head = {p.data_ptr() for p in trainer.networks.value.score.original_module.parameters()}  # type: ignore
+    frozen = {p.data_ptr() for p in training.models.parameters() if not p.requires_grad}
+    head = {p.data_ptr() for p in value.score.original_module.parameters()}
     assert frozen - head <= theirs
 
 
@@ -164,10 +169,10 @@ def test_value_heads_of_bfloat16_models_are_in_float32(tmp_path: Path, settings:
     start.model = start.model.to(torch.bfloat16)
     start.backend = Backend(BackendConfig(device="cpu", dtype="bfloat16"))
     inputs = MethodInputs(start, reward_model=tiny_reward_model(start), unlabeled=INSTRUCTIONS)
-    trainer = PPOTrainer(PPOConfig(**{**SMALL, **settings}), inputs, Run(tmp_path).context)
-    trained = {name: p.dtype for name, p in trainer.trained.items()}
+    training, value = started(tmp_path, inputs, **settings)
+    trained = {name: p.dtype for name, p in training.trained.items()}
     assert set(trained.values()) == {torch.float32}  # PEFT keeps adapters so too
-    values = trainer.networks.values(join_and_pad([[3, 7, 4]], [[5, 6, 8, 1]], 0))
+    values = module.compute_values(training, value, join_and_pad([[3, 7, 4]], [[5, 6, 8, 1]], 0))
     assert values.dtype == torch.float32
     values.sum().backward()
 
@@ -198,11 +203,11 @@ def test_gradient_checkpointing_changes_nothing_in_a_shared_backbone(tmp_path: P
 
 
 def test_log_probabilities_of_the_sampler_are_those_that_would_be_read(tmp_path: Path) -> None:
-    trainer = trainer_for(tmp_path)
-    _, samples = trainer.sample(0)
+    training, _ = started(tmp_path)
+    _, samples = rollout(training, 0)
     assert samples[0].logprobs is not None
-    read = trainer.read(trainer.logprobs, samples)
-    torch.testing.assert_close(trainer.sampled_logprobs(samples), read, rtol=0, atol=1e-5)
+    read = read_logprobs(training, training.policy, samples)
+    torch.testing.assert_close(sampled_logprobs(training, samples), read, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("missing", [{"lora": None}, {"value_init": "reward_model"}])
@@ -226,13 +231,13 @@ def test_a_shared_backbone_says_what_it_needs(missing: dict[str, Any]) -> None:
 def test_the_head_alone_learns_at_its_own_rate(
     tmp_path: Path, settings: dict[str, Any], names: set[str] | None
 ) -> None:
-    trainer = trainer_for(tmp_path, value_head_learning_rate=0.5, **settings)
-    shares = {id(p): group["factor"] for group in trainer.optimizer.param_groups for p in group["params"]}
-    own = {name for name, p in trainer.trained.items() if shares[id(p)] == 0.5 / trainer.config.learning_rate}
+    training, _ = started(tmp_path, value_head_learning_rate=0.5, **settings)
+    shares = {id(p): group["factor"] for group in training.optimizer.param_groups for p in group["params"]}
+    own = {name for name, p in training.trained.items() if shares[id(p)] == 0.5 / training.config.learning_rate}
     assert len(own) == 2
     assert all(name.startswith("value.") for name in own)
     assert names is None or own == names
-    assert {shares[id(p)] for name, p in trainer.trained.items() if name not in own} == {1.0}
+    assert {shares[id(p)] for name, p in training.trained.items() if name not in own} == {1.0}
 
 
 class OfPrompt(RewardModel):

@@ -19,13 +19,23 @@ from test_ppo import (
     Run,
     assert_same_weights,
     inputs_for,
+    started,
     tiny_policy,
     tiny_reward_model,
     train,
 )
 
 from afarm import LoraConfig
-from afarm.backend import CheckpointPolicy, CheckpointSelection, PromptTemplate, TorchRewardModel
+from afarm.backend import (
+    CheckpointPolicy,
+    CheckpointSelection,
+    Diverged,
+    PromptTemplate,
+    TorchRewardModel,
+    Training,
+    rollout,
+    score,
+)
 from afarm.core.errors import TrainingError
 from afarm.core.interfaces import Decoding, MethodInputs, PairLabels, Policy, RewardModel, TrainContext
 from afarm.core.records import Instruction, Pair, Preference, Sample, Score
@@ -34,8 +44,7 @@ from afarm.experiment.dry_run import plan_run
 from afarm.experiment.farm import Farm
 from afarm.experiment.training_stages import candidates
 from afarm.testing.models import tiny_tokenizer
-from afarm_plugins.ppo import PPO, PPOConfig
-from afarm_plugins.ppo.ppo import PPOTrainer
+from afarm_plugins.ppo import PPO, PPOConfig, ppo
 
 VALIDATION = [Instruction(f"{word} five") for word in ("one", "two", "three", "four")]
 DECODING = Decoding(temperature=0.7, max_new_tokens=6)
@@ -266,14 +275,11 @@ def test_the_policy_that_exceeded_the_limit_is_not_what_is_kept(tmp_path: Path) 
 
 
 def test_the_last_policy_is_looked_at_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    collect = PPOTrainer.collect
-
-    def collected(self: PPOTrainer, step: int) -> Any:
+    def watched(training: Training, step: int, kl: float) -> None:
         if step == 3:  # nothing is learned from these samples
-            raise self.diverged(step, "far away", "max_kl")
-        return collect(self, step)
+            raise Diverged(training.config, step + 1, "far away", "max_kl")
 
-    monkeypatch.setattr(PPOTrainer, "collect", collected)
+    monkeypatch.setattr(ppo, "watch_kl", watched)
     run = Run(tmp_path / "run")
     kept = train(tmp_path, run, total_steps=3, save_steps=1)
     assert run.metrics[-1]["stopped/max_kl"] == 4
@@ -359,10 +365,11 @@ def test_a_reward_model_with_another_tokenizer_gets_the_text_or_is_refused_with_
     inputs = MethodInputs(tiny_policy(), reward_model=model, unlabeled=INSTRUCTIONS)
     with pytest.raises(TrainingError, match=r"policy's tokens.*ppo\.value_init=sft"):
         train(tmp_path, inputs=inputs)
-    trainer = PPOTrainer(PPOConfig(**{**SMALL, "value_init": "sft"}), inputs, Run(tmp_path).context)
-    instructions, samples = trainer.sample(0)
-    expected = [score.value for score in model.score(instructions, [sample.text for sample in samples])]
-    assert trainer.score(instructions, samples).tolist() == pytest.approx(expected)
+    training, _ = started(tmp_path, inputs, value_init="sft")
+    prompts, samples = rollout(training, 0)
+    instructions = [training.prompts[prompt] for prompt in prompts]
+    expected = [scored.value for scored in model.score(instructions, [sample.text for sample in samples])]
+    assert score(training, prompts, samples) == pytest.approx(expected)
     assert max(expected) > min(expected)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,14 @@ from pydantic import ValidationError
 from tiny_models import DiskCheckpoints, Recorder, make_context, make_instructions, make_policy, same_weights
 
 from afarm import LoraConfig
-from afarm.backend import CheckpointPolicy, join_and_pad, response_logprobs
-from afarm.backend.rollouts import sample_scorer
+from afarm.backend import CheckpointPolicy, Training, join_and_pad, response_logprobs, save_if_due
 from afarm.core.errors import DataError, TrainingError
 from afarm.core.interfaces import Decoding, MethodInputs, RewardModel, TrainContext
 from afarm.core.records import Instruction, Score
 from afarm.testing.models import tiny_reward_model
 from afarm_plugins.quark import Quark, QuarkConfig
-from afarm_plugins.quark.objective import quantile_bins, quark_loss
-from afarm_plugins.quark.quark import QuarkTrainer, Rollout
+from afarm_plugins.quark import quark as module
+from afarm_plugins.quark.quark import Rollout, TrainingExample, quantile_bins, quark_loss
 
 SMALL: dict[str, Any] = {
     "total_steps": 4,
@@ -52,12 +52,59 @@ def train(context: TrainContext, inputs: MethodInputs | None = None, **changes: 
     return policy
 
 
-def trainer_for(directory: Path, **changes: Any) -> QuarkTrainer:
-    return QuarkTrainer(config(**changes), inputs_for(make_policy()), make_context(directory)[0])
+def gradients(training: Training) -> dict[str, torch.Tensor]:
+    return {name: p.grad.clone() for name, p in training.trained.items() if p.grad is not None}
 
 
-def gradients(trainer: QuarkTrainer) -> dict[str, torch.Tensor]:
-    return {name: p.grad.clone() for name, p in trainer.trained.items() if p.grad is not None}
+@dataclass
+class Step:
+    """What a step sampled, the pool's scores and their quantiles, the minibatches that it learned from, its KL."""
+
+    rollouts: list[Rollout]
+    scores: torch.Tensor
+    bins: torch.Tensor
+    minibatches: list[list[TrainingExample]] = field(default_factory=list)
+
+
+@dataclass
+class Watched:
+    """A training that was looked at while it ran."""
+
+    training: Training = field(init=False)
+    steps: list[Step] = field(default_factory=list)
+
+
+def watch(
+    context: TrainContext,
+    inputs: MethodInputs | None = None,
+    before: Callable[[Training], object] = lambda training: None,
+    **changes: Any,
+) -> Watched:
+    """Train and look at it; `before` it, the training may be changed."""
+    watched = Watched()
+    start, measure, read = module.start_quark, module.pool_metrics, module.read_divergence
+
+    def start_watched(*args: Any) -> Any:
+        started = start(*args)
+        watched.training = started[0]
+        before(watched.training)
+        return started
+
+    def measure_watched(training: Training, rollouts: list[Rollout], scores: Any, bins: Any) -> dict[str, float]:
+        watched.steps.append(Step(rollouts, scores, bins))
+        return measure(training, rollouts, scores, bins)
+
+    def read_watched(training: Training, minibatch: list[TrainingExample], *, learn: bool) -> Any:
+        if learn:
+            watched.steps[-1].minibatches.append(minibatch)
+        return read(training, minibatch, learn=learn)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "start_quark", start_watched)
+        patch.setattr(module, "pool_metrics", measure_watched)
+        patch.setattr(module, "read_divergence", read_watched)
+        train(context, inputs, **changes)
+    return watched
 
 
 # ------------------------------------------------------------------------------------------------------- by hand
@@ -103,30 +150,32 @@ def test_the_gradient_equals_one_written_out_row_by_row(tmp_path: Path, variant:
 
     Some models have room in their vocabulary, into which control tokens fit with nothing to make larger.
     """
-    settings = config(variant=variant, kl_coef=0.3, entropy_coef=0.1, mini_batch_size=10)
-    start = make_policy(vocab_size=vocabulary)
-    trainer = QuarkTrainer(settings, inputs_for(start), make_context(tmp_path)[0])
-    kept = [token for token in range(vocabulary) if token not in trainer.control_ids]
-    trainer.collect(0)
-    for parameter in trainer.trained.values():  # away from the reference, so that the KL takes part
+    settings: dict[str, Any] = {"variant": variant, "kl_coef": 0.3, "entropy_coef": 0.1, "mini_batch_size": 10}
+    watched = watch(
+        make_context(tmp_path)[0], inputs_for(make_policy(vocab_size=vocabulary)), total_steps=1, **settings
+    )
+    training, examples = watched.training, watched.steps[0].minibatches[0]
+    policy, reference = training.policy.model, training.start.model
+    control_ids = training.policy.tokenizer.convert_tokens_to_ids(list(training.policy.control_tokens))
+    kept = [token for token in range(vocabulary) if token not in control_ids]
+    for parameter in training.trained.values():  # away from the reference, so that the KL takes part
         parameter.data += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3))
-    examples = next(trainer.minibatches(0))
     assert len(examples) == (2 if variant == "top" else 10)
-    trainer.read(examples)
-    found = gradients(trainer)
-    trainer.optimizer.zero_grad(set_to_none=False)
+    module.read_divergence(training, examples, learn=True)
+    found = gradients(training)
+    training.optimizer.zero_grad(set_to_none=False)
     total, tokens = torch.zeros(()), 0
     for example in examples:
         ids, response = [*example.prompt, *example.response], list(example.response)
-        logits = trainer.policy.model(torch.tensor([ids])).logits[0, len(example.prompt) - 1 : -1]
+        logits = policy(torch.tensor([ids])).logits[0, len(example.prompt) - 1 : -1]
         plain = torch.tensor([[*example.reference_prompt, *example.response]])
-        reference = trainer.reference.model(plain).logits[0, len(example.reference_prompt) - 1 : -1].detach()
-        p, q = logits[:, kept].softmax(-1), reference[:, kept].softmax(-1)
+        start = reference(plain).logits[0, len(example.reference_prompt) - 1 : -1].detach()
+        p, q = logits[:, kept].softmax(-1), start[:, kept].softmax(-1)
         total = total - logits.log_softmax(-1)[range(len(response)), response].sum()
         total = total + 0.3 * (p * (p / q).log()).sum() + 0.1 * (p * p.log()).sum()
         tokens += len(response)
     (total / tokens).backward()
-    torch.testing.assert_close(found, gradients(trainer), rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(found, gradients(training), rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -146,31 +195,32 @@ def test_another_seed_gives_another_policy(tmp_path: Path) -> None:
     assert not same_weights(one.model, other.model)
 
 
-def test_gradient_checkpointing_changes_nothing_and_recomputes(tmp_path: Path) -> None:
+def test_gradient_checkpointing_changes_nothing_and_recomputes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = train(make_context(tmp_path / "1")[0])
-    trainer = trainer_for(tmp_path / "2", gradient_checkpointing=True)
-    layer = trainer.policy.model.model.layers[0].self_attn
     calls: list[bool] = []
-    layer.register_forward_hook(lambda *_: calls.append(layer.training))
-    for step in range(4):
-        rollouts, _ = trainer.collect(step)
-        calls.clear()
-        trainer.update(step, rollouts)
-        assert len(calls) == 2 * 2 + 1  # two passes over one minibatch, each computed twice, and a look at the KL
-        assert not any(calls)  # attention drops nothing
-    assert same_weights(plain.model, trainer.policy.model, tolerance=1e-5)
+    in_each: list[int] = []
+    begin, look = module.begin_update, module.watch_kl
+
+    def hook(training: Training) -> None:
+        layer = training.policy.model.model.layers[0].self_attn
+        layer.register_forward_hook(lambda *_: calls.append(layer.training))
+
+    monkeypatch.setattr(module, "begin_update", lambda *args: (calls.clear(), begin(*args))[1])
+    monkeypatch.setattr(module, "watch_kl", lambda *args: (in_each.append(len(calls)), look(*args))[1])
+    watched = watch(make_context(tmp_path / "2")[0], before=hook, gradient_checkpointing=True)
+    assert in_each == [2 * 2 + 1] * 4  # two passes over one minibatch, each computed twice, and a look at the KL
+    assert not any(calls)  # attention drops nothing
+    assert same_weights(plain.model, watched.training.policy.model, tolerance=1e-5)
 
 
 # ------------------------------------------------------------------------------------------------------- collecting
 
 
 def test_rewards_are_of_the_sampled_tokens_behind_a_prompt_without_control(tmp_path: Path) -> None:
-    trainer = trainer_for(tmp_path, variant="all")
-    trainer.collect(0)
-    trainer.collect(1)
+    watched = watch(make_context(tmp_path)[0], variant="all", total_steps=2)
     reward_model = tiny_reward_model(make_policy())
-    for rollout in trainer.pool:
-        [prompt] = make_policy().prompt_ids([trainer.prompts[rollout.prompt]])
+    for rollout in watched.steps[1].rollouts:
+        [prompt] = make_policy().prompt_ids([watched.training.prompts[rollout.prompt]])
         closed = [*rollout.response] if rollout.ended else [*rollout.response, 1]
         assert rollout.score == pytest.approx(reward_model.score_ids([[*prompt, *closed]])[0], abs=1e-4)
         assert max(rollout.response) < 45  # no control token was sampled
@@ -195,37 +245,36 @@ def test_the_first_step_samples_the_start_policy_and_later_ones_ask_for_the_best
 
 
 def test_each_example_of_all_quantiles_stands_behind_the_token_of_its_own(tmp_path: Path) -> None:
-    trainer = trainer_for(tmp_path, variant="all", num_quantiles=5, mini_batch_size=10)
-    trainer.collect(0)
-    scores, bins = trainer.quantiles()
-    assert torch.equal(bins, quantile_bins(scores, 5))
+    context, _ = make_context(tmp_path)
+    [step] = watch(context, variant="all", num_quantiles=5, mini_batch_size=10, total_steps=1).steps
+    assert torch.equal(step.bins, quantile_bins(step.scores, 5))
     by_response = {
-        rollout.response: 45 + quantile for rollout, quantile in zip(trainer.pool, bins.tolist(), strict=True)
+        rollout.response: 45 + quantile for rollout, quantile in zip(step.rollouts, step.bins.tolist(), strict=True)
     }
-    examples = next(trainer.minibatches(0))
+    examples = step.minibatches[0]
     assert len({example.prompt[0] for example in examples}) == 5
     for example in examples:
         assert example.prompt == [by_response[tuple(example.response)], *example.reference_prompt]
 
 
 def test_top_learns_from_the_best_quantile_and_adds_no_token(tmp_path: Path) -> None:
-    trainer = trainer_for(tmp_path)
-    _, metrics = trainer.collect(0)
-    best = sorted(rollout.score for rollout in trainer.pool)[-2:]
-    learned = {tuple(example.response) for minibatch in trainer.minibatches(0) for example in minibatch}
-    assert learned == {rollout.response for rollout in trainer.pool if rollout.score in best}
-    assert trainer.policy.control_tokens == ()
-    assert metrics["quark/quantile_4"] == pytest.approx(sum(best) / 2)
-    assert metrics["objective/scores"] == pytest.approx(sum(a.score for a in trainer.pool) / 10)
+    context, log = make_context(tmp_path)
+    watched = watch(context, total_steps=1)
+    [step] = watched.steps
+    best = sorted(rollout.score for rollout in step.rollouts)[-2:]
+    learned = {tuple(example.response) for minibatch in step.minibatches for example in minibatch}
+    assert learned == {rollout.response for rollout in step.rollouts if rollout.score in best}
+    assert watched.training.policy.control_tokens == ()
+    assert log.values("quark/quantile_4") == [pytest.approx(sum(best) / 2)]
+    assert log.values("objective/scores") == [pytest.approx(sum(a.score for a in step.rollouts) / 10)]
 
 
 def test_a_kept_pool_grows_and_a_pass_over_it_does_not(tmp_path: Path) -> None:
-    kept, reset = (trainer_for(tmp_path / pool, variant="all", pool=pool) for pool in ("keep", "reset"))
-    for trainer in (kept, reset):
-        for step in range(3):
-            trainer.collect(step)
-    assert (len(kept.pool), len(reset.pool)) == (30, 10)
-    assert [len(minibatch) for minibatch in kept.minibatches(2)] == [5, 5, 5, 5]
+    kept, reset = (
+        watch(make_context(tmp_path / pool)[0], variant="all", pool=pool, total_steps=3) for pool in ("keep", "reset")
+    )
+    assert [len(watched.steps[2].scores) for watched in (kept, reset)] == [30, 10]
+    assert [len(minibatch) for minibatch in kept.steps[2].minibatches] == [5, 5, 5, 5]
 
 
 def test_prompts_that_are_too_long_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -360,13 +409,16 @@ def test_what_is_not_finite_stops_training_and_the_last_checkpoint_counts(tmp_pa
     start = make_policy()
     context, log = make_context(tmp_path / "kept")
     kept = train(context, inputs_for(start, turns_nan(start)), save_steps=1, **settings)
-    two_steps = trainer_for(tmp_path / "two", **settings)
-    two_steps.rewards = sample_scorer(turns_nan(start), two_steps.reference)
-    for step in range(2):
-        rollouts, _ = two_steps.collect(step)
-        two_steps.update(step, rollouts)
-    assert same_weights(kept.model, two_steps.policy.model)
-    assert log.lines[-1] == (3, {"stopped/not_finite": 3, "last/kl": two_steps.kl})
+    stops = iter([False, True])
+    stopped, before = make_context(tmp_path / "two", should_stop=lambda: next(stops))
+    with pytest.raises(KeyboardInterrupt):
+        train(stopped, inputs_for(start, turns_nan(start)), **settings)
+    _, checkpoint = stopped.checkpoints.latest() or (0, tmp_path)
+    state = torch.load(checkpoint / "trainer.pt")
+    for name, parameter in kept.model.named_parameters():
+        assert torch.equal(parameter, state["weights"][f"policy.{name}"])
+    assert [step for step, _ in before.lines] == [1, 2]
+    assert log.lines[-1] == (3, {"stopped/not_finite": 3, "last/kl": state["kl"]})
     context, _ = make_context(tmp_path / "lost")
     with pytest.raises(TrainingError, match=r"Quark diverged at step 3: a score.*quark\.learning_rate=0\.0005"):
         train(context, inputs_for(start, turns_nan(start)), **settings)
@@ -398,17 +450,20 @@ def test_the_kl_that_is_reported_is_that_of_what_is_returned(tmp_path: Path) -> 
 
 
 def test_a_gradient_that_is_not_finite_is_never_applied(tmp_path: Path) -> None:
-    trainer = trainer_for(tmp_path)
-    rollouts, _ = trainer.collect(0)
-    trainer.reference.model = make_policy(seed=1).model
-    trainer.reference.model.lm_head.weight.data[7] = float("inf")
-    before = {name: p.clone() for name, p in trainer.trained.items()}
+    found: list[Training] = []
+
+    def spoil(training: Training) -> None:  # the reference alone: what is trained is a copy
+        found.append(training)
+        training.start.model.lm_head.weight.data[7] = float("inf")
+
+    context, _ = make_context(tmp_path)
     with pytest.raises(TrainingError, match="norm of the gradient is nan"):
-        trainer.update(0, rollouts)
-    assert all(torch.equal(p, before[name]) for name, p in trainer.trained.items())
-    next(iter(trainer.trained.values())).data[0] = float("nan")
+        watch(context, inputs_for(make_policy(), Constant()), before=spoil, total_steps=1)
+    [training] = found
+    assert same_weights(training.policy.model, make_policy().model)
+    next(iter(training.trained.values())).data[0] = float("nan")
     with pytest.raises(TrainingError, match="a weight is not a finite number"):
-        trainer.save(1)
+        save_if_due(training, 1)
 
 
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
@@ -419,11 +474,9 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
 
 def test_more_responses_in_a_rollout_than_prompts_are_further_draws(tmp_path: Path) -> None:
     inputs = MethodInputs(make_policy(), reward_model=Constant(), unlabeled=make_instructions(2))
-    trainer = QuarkTrainer(config(), inputs, make_context(tmp_path)[0])
-    trainer.collect(0)
-    assert [rollout.prompt for rollout in trainer.pool].count(0) == 5
-    assert len({rollout.response for rollout in trainer.pool}) > 5
-    assert all(isinstance(rollout, Rollout) for rollout in trainer.pool)
+    [step] = watch(make_context(tmp_path)[0], inputs, total_steps=1).steps
+    assert [rollout.prompt for rollout in step.rollouts].count(0) == 5
+    assert len({rollout.response for rollout in step.rollouts}) > 5
 
 
 @pytest.mark.parametrize(

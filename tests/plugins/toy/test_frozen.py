@@ -72,5 +72,5 @@ def test_a_run_takes_the_base_of_its_edition(edition: int) -> None:
 def test_an_edition_that_there_is_not_is_refused() -> None:
     with pytest.raises(ValidationError):
         ToyConfig.model_validate({"world": 7})
-    with pytest.raises(ConfigError, match=r"toy\.world: must be 1 or 2"):
+    with pytest.raises(ConfigError, match=r"toy\.world: must be 2"):
         resolve("toy", ["toy.world=7"], discover())

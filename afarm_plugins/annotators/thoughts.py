@@ -1,0 +1,49 @@
+"""The end of a judge's thoughts, by the marks of each vendor."""
+
+from __future__ import annotations
+
+import re
+
+_NAMES = r"(?:\w+:)?(?:think|thinking|thoughts?|thought_process|reasoning|reflection|scratchpad|analysis)"
+
+MARKS = (
+    (rf"<{_NAMES}>", rf"</{_NAMES}>"),  # DeepSeek, Qwen, EXAONE, Seed, and prompts that ask for thoughts
+    (r"\[THINK\]", r"\[/THINK\]"),  # Magistral
+    (r"◁think▷", r"◁/think▷"),  # Kimi
+    (r"<\|begin_of_thought\|>", r"<\|end_of_thought\|>"),  # Sky-T1, OpenThinker
+    (r"<\|START_THINKING\|>", r"<\|END_THINKING\|>"),  # Command A
+    (r"<\|channel>thought", r"<channel\|>"),  # Gemma
+    (  # gpt-oss
+        r"(?:<\|start\|>assistant)?<\|channel\|>(?:analysis|commentary)",
+        r"<\|channel\|>final(?:\s?<\|constrain\|>\w+)?<\|message\|>",
+    ),
+    (r"\A(?-i:analysis(?=[A-Z]))", r"assistantfinal"),  # gpt-oss, from servers that strip its control tokens
+    (r"\AHere is my thought process:", r"^Here is my response:"),  # Granite
+)
+"""Patterns of the marks that open and close thoughts. A chat template may have written the opening one."""
+
+_MARK = re.compile("|".join(f"(?P<opens{i}>{o})|(?P<closes{i}>{c})" for i, (o, c) in enumerate(MARKS)), re.I | re.M)
+_CONTROL_TOKENS = re.compile(r"\A(?:\s*<\|\w{1,40}\|>)+|(?:<\|\w{1,40}\|>\s*){1,4}\Z")
+_SENTENCE_ENDS = (".", "!", "?", ")", "]", "…", "。", "！", "？")
+_INTRODUCES = (":", ",", '"', "'", "`", "“", "‘", "«", ">", "：")
+
+
+def cut_thoughts(text: str) -> str:
+    """Return what follows the last closing mark of a thought, or the final channel.
+
+    Nothing is left of a reply that ends within a thought: its verdict would have followed. Nor is anything of one whose
+    first mark stands in the middle of a sentence or behind a colon: there it is quoted, and so may be what follows.
+    """
+    marks = list(_MARK.finditer(text))
+    if marks:
+        if (marks[-1].lastgroup or "").startswith("opens") or not _may_begin(text[: marks[0].start()]):
+            return ""
+        text = text[marks[-1].end() :]
+    return _CONTROL_TOKENS.sub("", text.strip()).strip()
+
+
+def _may_begin(before: str) -> bool:
+    """Tell if a thought may begin or end behind `before`: it is empty, a whole sentence or a whole line."""
+    said = before.rstrip()
+    is_line = "\n" in before[len(said) :] and not said.endswith(_INTRODUCES)
+    return not said or is_line or said.endswith(_SENTENCE_ENDS)
