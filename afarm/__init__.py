@@ -140,6 +140,7 @@ if TYPE_CHECKING:
         write_rows,
     )
     from afarm.storage.runs import RunRecord, read_run, run_directories
+    from afarm.storage.shared_store import SharedStore
 
     __version__: str
 
@@ -203,6 +204,7 @@ _ON_FIRST_USE = {
     "Sample": "core.records",
     "Scheduler": "core.config",
     "Score": "core.records",
+    "SharedStore": "storage.shared_store",
     "ShownPair": "core.judge",
     "StoreError": "core.errors",
     "Tool": "core.judge",
@@ -345,6 +347,7 @@ __all__ = [
     "Scheduler",
     "Score",
     "Series",
+    "SharedStore",
     "ShownPair",
     "StageTask",
     "StoreError",

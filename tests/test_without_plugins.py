@@ -57,7 +57,7 @@ def test_commands_of_plugins_that_are_not_there_are_not_listed(tmp_path: Path) -
     shown = run_alone(tmp_path, "--help")
     assert shown.returncode == 0
     assert "leaderboard" in shown.stdout
-    assert not {"view", "study", "tune", "bundle", "drift", "memory"} & set(shown.stdout.split())
+    assert not {"view", "study", "tune", "bundle", "drift", "memory", "ledger-copy"} & set(shown.stdout.split())
     missing = run_alone(tmp_path, "view")
     assert missing.returncode == 2
     assert "No such command 'view'" in missing.stderr

@@ -179,11 +179,11 @@ def gc(
 
 def _delete_uploads(url: str, yes: bool, days: float) -> None:
     from afarm.core.errors import ConfigError
-    from afarm.storage.shared_store import ABANDONED, SharedStore
+    from afarm.storage.shared_store import SharedStore, open_shared_store
 
-    if days * 86400 < ABANDONED:
+    if days * 86400 < SharedStore.abandoned_after:
         raise ConfigError([f"--days {days:g}: an upload to a shared store may still be going on within a day"])
-    store = SharedStore(url)
+    store = open_shared_store(url)
     going = store.abandoned(days * 86400)
     for upload in sorted(going):
         out().print(upload, highlight=False, soft_wrap=True, markup=False)

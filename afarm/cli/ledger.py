@@ -41,10 +41,6 @@ def ledger(
     start_anew: Annotated[
         bool, typer.Option("--start-anew", help="Begin an empty ledger where the old one is gone.")
     ] = False,
-    copy_to: Annotated[
-        str | None,
-        typer.Option("--copy-to", help="Copy all into a new ledger: a file, or postgresql://….", metavar="FILE|URL"),
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show what judges have cost: by run, judge, annotator and day, and what was not paid again."""
@@ -63,7 +59,7 @@ def ledger(
         if is_url(place):
             raise StoreError("--recover is for damaged files: a server recovers by itself, or from its backup")
         _recover(Path(place))
-    only_read = not (ledger or forget is not None or recover or start_anew or copy_to)
+    only_read = not (ledger or forget is not None or recover or start_anew)
     seen = store_to_look_at(output_dir) if only_read else nullcontext(output_dir)
     with seen as directory, Ledger(Store(directory).ledger_path if only_read else place) as opened:
         if forget is not None:
@@ -71,14 +67,12 @@ def ledger(
             if not count:
                 raise StoreError(f"no batch {forget!r} is waited for: `afarm ledger` lists those that are")
             err().print(f"Forgot the batch of {count} requests: they will be asked, and paid, again.")
-        if copy_to is not None:
-            _copy(opened, copy_to)
         if export is not None:
             count = accounting.export(opened, export)
             err().print(f"{count} answers written to {export}", highlight=False, soft_wrap=True)
         if as_json:
             print_json(accounting.summary(opened))
-        elif export is None and forget is None and copy_to is None and not recover:
+        elif export is None and forget is None and not recover:
             _show(opened)
 
 
@@ -89,19 +83,6 @@ def _start_anew(place: Path | str) -> None:
     if is_there(place):
         raise StoreError(f"{shown_place(place)} is there: move it away first, or recover it with --recover")
     Ledger(place).close()
-
-
-def _copy(ledger: Ledger, place: str) -> None:
-    from afarm.judging.database import shown_place
-    from afarm.judging.ledger_copy import copy_ledger
-
-    count = copy_ledger(ledger, place)
-    there = shlex.quote(shown_place(place))
-    text = (
-        f"{count:,} answers, with their judgements and all spending, are copied to {there}.\n"
-        f"{ledger.database.name} is left as it is: from now on give --ledger {there}, or answers go to both."
-    )
-    err().print(text, highlight=False, soft_wrap=True, markup=False)
 
 
 def _recover(path: Path) -> None:

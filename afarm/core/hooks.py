@@ -45,6 +45,10 @@ class Hooks:
     register_datasets = _hook("data sets (`afarm.Dataset`), chosen with `--dataset`")
     register_launchers = _hook("launchers (`afarm.Launcher`), chosen with `--launcher`")
     register_samplers = _hook("samplers (`afarm.backend.SamplingEngine`), chosen with `backend.sampler`")
+    register_databases = _hook(
+        "databases of ledgers (`afarm.judging.Database`), by the scheme of `--ledger SCHEME://…`"
+    )
+    register_stores = _hook('shared stores (`afarm.SharedStore`), by the scheme of `--store`, or as "directory"')
     register_studies = _hook("studies (`afarm.Study`), run by `afarm study NAME`")
 
     @hookspec
@@ -61,6 +65,8 @@ KINDS: dict[str, str] = {
     "datasets": "data set",
     "launchers": "launcher",
     "samplers": "sampler",
+    "databases": "database",
+    "stores": "store",
     "studies": "study",
 }
 """The kinds of component, as hooks (`register_<kind>`) and as messages call them."""

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cache
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from afarm.core.errors import PluginError, did_you_mean
+from afarm.core.errors import ConfigError, PluginError, did_you_mean
 from afarm.core.hooks import GROUP, KINDS, Hooks, hook_names
 from afarm.core.registry import Component, Registry
 
@@ -93,6 +94,21 @@ def discover(
     for point in sorted(points, key=lambda p: (p.value.partition(".")[0] != "afarm_plugins", p.name, p.value)):
         plugins.found.append(_load(point, plugins, check_configs, kinds))
     return plugins
+
+
+@cache
+def load_by_scheme(kind: str, scheme: str, unknown: str) -> Any:
+    """Import the class that an installed plugin registers for URLs of `scheme`; `unknown` says that none does.
+
+    A URL names the same place whatever plugins a farm was given, so all that are installed are asked. Raises
+    `ConfigError` if no plugin brings the scheme, and `PluginError` if its class cannot be loaded.
+    """
+    plugins = discover(check_configs=False, kinds=(kind,))
+    try:
+        component = plugins.get(kind, scheme)
+    except PluginError as error:
+        raise ConfigError(f"{unknown}{plugins.why_unknown(scheme)}") from error
+    return component.load()
 
 
 def _manager() -> pluggy.PluginManager:

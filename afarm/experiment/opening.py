@@ -16,7 +16,7 @@ from afarm.experiment.recipe import Override, Settings, list_overrides, resolve
 from afarm.experiment.workspace import OnStage, Workspace, ignore_stage
 from afarm.judging.database import Place, fixed_place
 from afarm.storage.artifacts import Store
-from afarm.storage.shared_store import SharedStore
+from afarm.storage.shared_store import open_shared_store
 
 
 def open_workspace(
@@ -77,6 +77,6 @@ def workspace_over(
     store: str | None = None,
 ) -> Workspace:
     """Return the workspace of components whose settings were checked. Nothing is made in `output_dir` yet."""
-    kept = Store(output_dir, components.notify, None if store is None else SharedStore(store))
+    kept = Store(output_dir, components.notify, None if store is None else open_shared_store(store))
     judges = Judges(components, kept, None if ledger is None else fixed_place(ledger))
     return Workspace(components, DataSplits(components), judges, kept, on_stage)

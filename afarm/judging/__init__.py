@@ -1,11 +1,13 @@
-"""The door for annotators and judges: from a pair to a label by way of LLM judges.
+"""The door for annotators and judges, from a pair to a label by way of LLM judges, and for databases of the ledger.
 
 Behind it lies the metered way to those judges: dispatch, budget and ledger. Importing it loads neither.
 """
 
 from afarm.core.judge import CHARACTERS_PER_TOKEN
+from afarm.judging.database import Database, explain_version
 from afarm.judging.degraded import unsupported
 from afarm.judging.labelling import annotate_in_chunks
+from afarm.judging.ledger_schema import LEDGER_COLUMNS, LEDGER_SCHEMA, LEDGER_VERSION, split_statements
 from afarm.judging.lost_answers import answer_lost
 from afarm.judging.pairwise import (
     REFUSALS,
@@ -29,8 +31,12 @@ from afarm.judging.rate_limit import SlowDown
 
 __all__ = [
     "CHARACTERS_PER_TOKEN",
+    "LEDGER_COLUMNS",
+    "LEDGER_SCHEMA",
+    "LEDGER_VERSION",
     "REFUSALS",
     "SAMPLES_PER_VOTE",
+    "Database",
     "JudgePrompt",
     "JudgementDraw",
     "JudgingConfig",
@@ -43,10 +49,12 @@ __all__ = [
     "answer_lost",
     "collect_judgements",
     "drawn_order",
+    "explain_version",
     "judgements_from",
     "label_pairs",
     "pending_requests",
     "per_label",
     "show_pair",
+    "split_statements",
     "unsupported",
 ]

@@ -1,7 +1,7 @@
 """The seam under the ledger: a database with tables of its own, read and written by plain SQL.
 
 Statements are what SQLite and PostgreSQL both take, with `?` for values. What one of them says in its own way is an
-attribute here.
+attribute here. A file is opened by SQLite, a URL by the database that a plugin registers for its scheme.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from afarm.core.errors import ConfigError, StoreError
+from afarm.core.errors import ConfigError, require_promise
 from afarm.storage.text import without_passwords
 
 Place = Path | str
-"""Of a ledger: a file of SQLite, or the URL of a database of PostgreSQL."""
+"""The place of a ledger: a file of SQLite, or the URL of a database that a plugin brings."""
 
-SCHEMES = ("postgresql", "postgres")
-"""Of URLs that name a database of PostgreSQL."""
+PLACES = "name a file, or postgresql://HOST/DATABASE"
+"""What a message about a wrong place of a ledger advises."""
 
 Row = tuple[Any, ...]
 T = TypeVar("T")
@@ -57,6 +57,15 @@ class Database(ABC):
     """SQL for a number of each row of `completions` that grows as they are written."""
 
     @abstractmethod
+    def __init__(self, place: Any):
+        """Open the database at `place`, and make its tables (`LEDGER_SCHEMA`) if it has none."""
+
+    @classmethod
+    @abstractmethod
+    def is_there(cls, place: Any) -> bool:
+        """Tell if there is a ledger at `place`, without making one."""
+
+    @abstractmethod
     def write(self, work: Callable[[Transaction], T]) -> T:
         """Do `work` in one transaction, alone among all writers: all that it writes is kept, or nothing.
 
@@ -76,13 +85,11 @@ class Database(ABC):
 
 
 def is_url(place: Place) -> bool:
-    """Tell if a ledger's place is a URL. Raises `ConfigError` if it is one of no known kind."""
-    if isinstance(place, str) and re.match(f"({'|'.join(SCHEMES)}):(?!//)", place):
-        raise ConfigError(f"--ledger {place.partition(':')[0]}:… is no URL: name a file, or postgresql://HOST/DATABASE")
-    scheme, separator, _ = str(place).partition("://")
-    if separator and isinstance(place, str) and scheme not in SCHEMES:
-        raise ConfigError(f"--ledger {scheme}://…: name a file, or postgresql://HOST/DATABASE")
-    return bool(separator) and isinstance(place, str)
+    """Tell if a ledger's place is a URL. Raises `ConfigError` for a misspelt one, and if no plugin opens such URLs."""
+    if not _scheme(place):
+        return False
+    _database_class(place)
+    return True
 
 
 def fixed_place(place: Place) -> Place:
@@ -92,29 +99,39 @@ def fixed_place(place: Place) -> Place:
 
 def open_database(place: Place) -> Database:
     """Open the database at `place`, and make its tables if it has none."""
-    if is_url(place):
-        from afarm.judging.postgres_database import PostgresDatabase
-
-        return PostgresDatabase(str(place))
-    from afarm.judging.sqlite_database import SqliteDatabase
-
-    return SqliteDatabase(Path(place))
+    return _database_class(place)(place)
 
 
 def is_there(place: Place) -> bool:
     """Tell if there is a ledger at `place`, without making one.
 
-    Raises `StoreError` if its directory may not be read.
+    Raises `StoreError` if that cannot be known.
     """
-    if is_url(place):
-        from afarm.judging.postgres_database import has_tables
+    return _database_class(place).is_there(place)
 
-        return has_tables(str(place))
-    path = Path(place)
-    try:
-        return path.is_file() and path.stat().st_size > 0
-    except OSError as error:
-        raise StoreError(f"{path} cannot be read: {error.strerror}") from error
+
+def _scheme(place: Place) -> str:
+    """Return the scheme of a URL; empty for a file. Raises `ConfigError` for a misspelt URL."""
+    match = re.match("([A-Za-z][A-Za-z0-9+.-]*):(//)?", place) if isinstance(place, str) else None
+    if match and not match[2]:
+        raise ConfigError(f"--ledger {match[1]}:… is no URL: {PLACES} (a file of that name is ./{match[1]}:…)")
+    return match[1] if match else ""
+
+
+def _database_class(place: Place) -> type[Database]:
+    """Return the class of the database at `place`. Raises `ConfigError` if no plugin opens such URLs."""
+    scheme = _scheme(place)
+    if not scheme:
+        from afarm.judging.sqlite_database import SqliteDatabase
+
+        return SqliteDatabase
+    from afarm.core.plugins import load_by_scheme
+
+    unknown = f"--ledger {scheme}://…: no plugin opens it: {PLACES} (pip install 'afarm[postgres]')"
+    loaded: type[Database] = load_by_scheme("databases", scheme, unknown)
+    fits = isinstance(loaded, type) and issubclass(loaded, Database)
+    require_promise(fits, "databases", scheme, f"{loaded!r} is no class of afarm.judging.Database", loaded)
+    return loaded
 
 
 def shown_place(place: Place) -> str:
@@ -122,7 +139,7 @@ def shown_place(place: Place) -> str:
     return without_passwords(str(place))
 
 
-def other_tables(found: int, known: int) -> str:
+def explain_version(found: int, known: int) -> str:
     """Say that a ledger's tables are of another version of afarm, and what to do."""
     if found > known:
         return f"it was written by a newer afarm (tables {found}, known {known}): install that one"

@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from afarm.core.errors import StoreError
 from afarm.judging.database import Row, Transaction
 from afarm.judging.ledger import LIVE_SECONDS, Ledger
-from afarm.judging.ledger_schema import COLUMNS
+from afarm.judging.ledger_schema import LEDGER_COLUMNS
 
 PAGE = 4096
 """Bytes per page of every ledger."""
@@ -48,7 +48,7 @@ def is_sound(path: Path) -> bool:
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
             tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            return db.execute("PRAGMA integrity_check").fetchall() == [("ok",)] and set(COLUMNS) <= tables
+            return db.execute("PRAGMA integrity_check").fetchall() == [("ok",)] and set(LEDGER_COLUMNS) <= tables
     except sqlite3.Error:
         return False
 
@@ -120,7 +120,7 @@ def _refuse_if_in_use(damaged: sqlite3.Connection, path: Path) -> None:
 
 def _copy_rows(damaged: sqlite3.Connection, db: Transaction, incomplete: set[str]) -> None:
     """Copy the rows of all tables, and count at least the prices of a run's answers as spent by it."""
-    for table, names in COLUMNS.items():
+    for table, names in LEDGER_COLUMNS.items():
         marks = ",".join("?" * len(names.split(", ")))
         rows = _rows_from_both_ends(damaged, table, incomplete)
         db.executemany(f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({marks})", rows)
@@ -135,10 +135,10 @@ def _rows_from_both_ends(db: sqlite3.Connection, table: str, incomplete: set[str
 
     Adds the table's name to `incomplete` if there is damage.
     """
-    order = "rowid" if table in STORED_BY_ROW_NUMBER else COLUMNS[table].partition(",")[0]
+    order = "rowid" if table in STORED_BY_ROW_NUMBER else LEDGER_COLUMNS[table].partition(",")[0]
     for direction in ("ASC", "DESC"):
         try:
-            yield from db.execute(f"SELECT {COLUMNS[table]} FROM {table} ORDER BY {order} {direction}")
+            yield from db.execute(f"SELECT {LEDGER_COLUMNS[table]} FROM {table} ORDER BY {order} {direction}")
             return
         except sqlite3.Error:
             incomplete.add(table)

@@ -9,10 +9,10 @@ from typing import Any
 
 from afarm.core.judge import ChatRequest, Completion
 
-VERSION = 3
-"""Of the tables."""
+LEDGER_VERSION = 3
+"""The version of the ledger's tables."""
 
-SCHEMA = """
+LEDGER_SCHEMA = """
 CREATE TABLE IF NOT EXISTS completions (
     key TEXT PRIMARY KEY, judge TEXT NOT NULL, role TEXT, annotator TEXT, run TEXT, request TEXT NOT NULL,
     text TEXT NOT NULL, input_tokens INTEGER, output_tokens INTEGER, cached_input_tokens INTEGER, price REAL,
@@ -36,9 +36,9 @@ CREATE TABLE IF NOT EXISTS batch_requests (
     PRIMARY KEY (ticket, position)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS batch_keys ON batch_requests (key);
 """
+"""The statements that make a ledger's tables, as SQLite takes them."""
 
-
-COLUMNS = {
+LEDGER_COLUMNS = {
     "completions": "key, judge, role, annotator, run, request, text, input_tokens, output_tokens, cached_input_tokens, "
     "price, finish_reason, model, seconds, created, logprobs, degraded",
     "judgements": "annotator, pair_id, shown, seed, draw, first, outcome, completion, created",
@@ -53,10 +53,10 @@ COLUMNS = {
 
 def column_names(table: str) -> tuple[str, ...]:
     """Return the names of a table's columns."""
-    return tuple(COLUMNS[table].split(", "))
+    return tuple(LEDGER_COLUMNS[table].split(", "))
 
 
-def statements(script: str) -> list[str]:
+def split_statements(script: str) -> list[str]:
     """Split a script into its statements."""
     return [statement.strip() for statement in script.split(";") if statement.strip()]
 

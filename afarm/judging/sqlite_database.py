@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from afarm.core.errors import StoreError
-from afarm.judging.database import Database, Row, T, Transaction, other_tables
-from afarm.judging.ledger_schema import SCHEMA, VERSION, statements
+from afarm.judging.database import Database, Row, T, Transaction, explain_version
+from afarm.judging.ledger_schema import LEDGER_SCHEMA, LEDGER_VERSION, split_statements
 
 TIMEOUT = 60.0
 """Seconds to wait for another process that is writing the file."""
@@ -26,9 +26,9 @@ class SqliteDatabase(Database):
     day_of_creation = "date(created, 'unixepoch', 'localtime')"
     row_number = "rowid"
 
-    def __init__(self, path: Path):
-        """Open or create `path`. Raises `StoreError` if that cannot be done."""
-        self.path = path
+    def __init__(self, place: Path | str):
+        """Open or create the file at `place`. Raises `StoreError` if that cannot be done."""
+        self.path = path = Path(place)
         self.name = str(path)
         self._lock = threading.RLock()
         try:
@@ -40,6 +40,14 @@ class SqliteDatabase(Database):
             self._make_tables()
         except (sqlite3.Error, OSError) as error:
             raise self._trouble("used", error) from error
+
+    @classmethod
+    def is_there(cls, place: Path | str) -> bool:
+        path = Path(place)
+        try:
+            return path.is_file() and path.stat().st_size > 0
+        except OSError as error:
+            raise StoreError(f"{path} cannot be read: {error.strerror}") from error
 
     def write(self, work: Callable[[Transaction], T]) -> T:
         with self._lock:
@@ -98,18 +106,18 @@ class SqliteDatabase(Database):
 
     def _make_tables(self) -> None:
         """Make the tables of a new file. Raises `StoreError` for a file with other tables."""
-        if self._version() == VERSION:
+        if self._version() == LEDGER_VERSION:
             return
         self._db.execute("BEGIN IMMEDIATE")  # several processes may open a new file at once
         try:
             version = self._version()
             old = self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'completions'").fetchone()
-            if version > VERSION or (old and version < VERSION):
-                raise StoreError(f"the ledger {self.path} cannot be used: {other_tables(version, VERSION)}")
-            if version < VERSION:
-                for statement in statements(SCHEMA):  # `executescript` would commit first
+            if version > LEDGER_VERSION or (old and version < LEDGER_VERSION):
+                raise StoreError(f"the ledger {self.path} cannot be used: {explain_version(version, LEDGER_VERSION)}")
+            if version < LEDGER_VERSION:
+                for statement in split_statements(LEDGER_SCHEMA):  # `executescript` would commit first
                     self._db.execute(statement)
-                self._db.execute(f"PRAGMA user_version = {VERSION}")
+                self._db.execute(f"PRAGMA user_version = {LEDGER_VERSION}")
             self._db.execute("COMMIT")
         finally:
             if self._db.in_transaction:

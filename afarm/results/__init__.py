@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from afarm.experiment.live_record import LIVE, process_identity, read_live, stopped_why
     from afarm.judging.accounting import GROUPS, accounts, open_items, unanswered
     from afarm.judging.database import Place, Transaction, fixed_place, is_there, shown_place
-    from afarm.judging.ledger import Ledger, query_chunks
+    from afarm.judging.ledger import LIVE_SECONDS, LOOK_SECONDS, Ledger, query_chunks
     from afarm.judging.ledger_schema import column_names
     from afarm.judging.pricing import listed_prices
     from afarm.results.read_only_ledger import open_ledger
     from afarm.results.stored_run import StoredRun, open_run, open_runs, to_frame
     from afarm.storage.artifacts import Artifact, Store
-    from afarm.storage.contents import META
+    from afarm.storage.contents import META, recorded_files
     from afarm.storage.json_text import NOT_FINITE
     from afarm.storage.metadata import read_metadata
     from afarm.storage.names import is_plain_path
     from afarm.storage.reuse import flatten
     from afarm.storage.rows import read_preferences
     from afarm.storage.runs import METRICS, OUTPUTS, RECORD, find_run, is_simulated
-    from afarm.storage.text import holds_key
+    from afarm.storage.text import holds_key, without_keys
 
 _ON_FIRST_USE = {
     **dict.fromkeys(("read_boards",), "afarm.evaluation.boards.sources"),
@@ -97,6 +97,8 @@ _ON_FIRST_USE = {
     ),
     **dict.fromkeys(
         (
+            "LIVE_SECONDS",
+            "LOOK_SECONDS",
             "Ledger",
             "query_chunks",
         ),
@@ -121,7 +123,7 @@ _ON_FIRST_USE = {
         ),
         "afarm.storage.artifacts",
     ),
-    **dict.fromkeys(("META",), "afarm.storage.contents"),
+    **dict.fromkeys(("META", "recorded_files"), "afarm.storage.contents"),
     **dict.fromkeys(("NOT_FINITE",), "afarm.storage.json_text"),
     **dict.fromkeys(("read_metadata",), "afarm.storage.metadata"),
     **dict.fromkeys(("is_plain_path",), "afarm.storage.names"),
@@ -137,7 +139,7 @@ _ON_FIRST_USE = {
         ),
         "afarm.storage.runs",
     ),
-    **dict.fromkeys(("holds_key",), "afarm.storage.text"),
+    **dict.fromkeys(("holds_key", "without_keys"), "afarm.storage.text"),
 }
 """The names by their module, imported when first used."""
 
@@ -145,6 +147,8 @@ __all__ = [
     "DRIFT_LOG",
     "GROUPS",
     "LIVE",
+    "LIVE_SECONDS",
+    "LOOK_SECONDS",
     "META",
     "METRICS",
     "NOT_FINITE",
@@ -185,12 +189,14 @@ __all__ = [
     "read_live",
     "read_metadata",
     "read_preferences",
+    "recorded_files",
     "shown_place",
     "stopped_why",
     "suspicious",
     "to_frame",
     "unanswered",
     "warnings",
+    "without_keys",
 ]
 
 if not TYPE_CHECKING:  # to a checker, a misspelt name stays an error

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from afarm.core.errors import StoreError
 from afarm.judging.database import Database, Place, Row, T, Transaction, is_there, is_url
 from afarm.judging.ledger import Ledger
-from afarm.judging.ledger_schema import VERSION
+from afarm.judging.ledger_schema import LEDGER_VERSION
 from afarm.judging.sqlite_database import SqliteDatabase
 
 
@@ -22,6 +22,7 @@ class ReadOnlyFile(Database):
 
     day_of_creation = SqliteDatabase.day_of_creation
     row_number = SqliteDatabase.row_number
+    is_there = SqliteDatabase.is_there
 
     def __init__(self, path: Path):
         """Open `path`. Raises `StoreError` if it cannot be read, or has another version's tables."""
@@ -29,9 +30,9 @@ class ReadOnlyFile(Database):
         self._lock = threading.Lock()
         self._db = self._open(path)
         [(version,)] = self.read("PRAGMA user_version")
-        if version != VERSION:
+        if version != LEDGER_VERSION:
             self.close()
-            raise StoreError(f"{path} has the tables of another version of afarm ({version}, known {VERSION})")
+            raise StoreError(f"{path} has the tables of another version of afarm ({version}, known {LEDGER_VERSION})")
 
     def _open(self, path: Path) -> sqlite3.Connection:
         address = f"file:{quote(str(path))}?mode=ro"

@@ -22,7 +22,7 @@ from afarm.core.records import JudgedPair, Row
 from afarm.evaluation.metrics import finite_number
 from afarm.judging.database import Place
 from afarm.judging.ledger import query_chunks
-from afarm.judging.ledger_schema import COLUMNS, column_names
+from afarm.judging.ledger_schema import LEDGER_COLUMNS, column_names
 from afarm.results.read_only_ledger import open_ledger
 from afarm.storage.rows import read_preferences, read_rows
 from afarm.storage.runs import METRICS, OUTPUTS, RunRecord, find_run, read_run, run_directories
@@ -92,7 +92,7 @@ class StoredRun:
         names = column_names("judgements")
         # The table's key begins with the annotator: so the query uses its index.
         annotators = "annotator IN (SELECT DISTINCT annotator FROM judgements)"
-        statement = f"SELECT {COLUMNS['judgements']} FROM judgements WHERE {annotators} AND pair_id IN"
+        statement = f"SELECT {LEDGER_COLUMNS['judgements']} FROM judgements WHERE {annotators} AND pair_id IN"
         with open_ledger(self.ledger) as ledger:
             if ledger is None:
                 return []

@@ -10,7 +10,7 @@ from afarm.core.errors import attributed_to
 from afarm.core.records import Instruction
 from afarm.core.registry import Component
 from afarm.testing.annotators import check_annotator
-from afarm.testing.conformance import ConformanceError
+from afarm.testing.conformance import ConformanceError, require
 from afarm.testing.contexts import judge_context
 from afarm.testing.datasets import check_dataset
 from afarm.testing.evaluators import check_evaluator
@@ -81,6 +81,10 @@ def _check(
         is_random: if labels differ from seed to seed.
     """
     cls = component.load()
+    if component.kind in ("databases", "stores"):  # what else they promise shows on a server alone
+        lacking = sorted(getattr(cls, "__abstractmethods__", ()))
+        require(not lacking, f"it does not define {', '.join(lacking)}")
+        return
     is_fitted_model = component.kind == "reward_models" and cls.is_fitted()
     if component.kind == "methods" or is_fitted_model:
         fields = component.config.model_fields if component.config and is_fitted_model else {}

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from afarm.judging.ledger_schema import SCHEMA
+from afarm.judging.ledger_schema import LEDGER_SCHEMA
 from tools import same_results
 
 
@@ -26,7 +26,7 @@ def write_store(store: Path, key: str = "0123456789abcdef") -> Path:
     metadata = {"stage": "train", "label": "train ppo", "key": key, "created": len(key), "seconds": 1.5}
     (model.parent / "artifact.json").write_text(json.dumps(metadata | {"summary": {"loss": 0.25}}))
     with sqlite3.connect(store / "ledger.sqlite") as database:
-        database.executescript(SCHEMA)
+        database.executescript(LEDGER_SCHEMA)
         answer = "INSERT INTO completions (key, judge, request, text, created) VALUES (?, ?, ?, ?, ?)"
         database.execute(answer, ("k1", "openai-compatible:fake@http://127.0.0.1:1/v1", '{"seed": 1}', "Output (a)", 0))
         database.execute("INSERT INTO judgements VALUES ('code', 'pair', 'ab', 1, 0, 1.0, 'decided', 'k1', 0)")

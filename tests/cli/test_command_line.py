@@ -451,43 +451,6 @@ def test_artifacts_are_listed_explained_and_collected(afarm: Afarm, tmp_path: Pa
     assert {p.parent.name for p in (tmp_path / "afarm-runs" / "artifacts").glob("*/*/artifact.json")} == keys
 
 
-def test_uploads_to_a_shared_store_that_were_never_finished_are_deleted_once_they_are_a_day_old(
-    afarm: Afarm, tmp_path: Path
-) -> None:
-    half = tmp_path / "shared" / "train" / "0123" / ("a" * 32) / "model"
-    half.parent.mkdir(parents=True)
-    half.write_text("half")
-    assert "0 uploads" in afarm("artifacts", "gc", "--store", "shared", "--yes").out
-    os.utime(half, (0, 0))
-    assert f"train/0123/{'a' * 32}" in afarm("artifacts", "gc", "--store", "shared").out
-    assert half.exists()
-    assert "1 uploads that were never finished" in afarm("artifacts", "gc", "--store", "shared", "--yes").out
-    assert not half.exists()
-    assert "may still be going on" in afarm("artifacts", "gc", "--store", "shared", "--days", "0.5").err
-    failed(afarm("artifacts", "gc", "--store", "none"), "there is no store at none")
-    for command in (["run", *LIGHT], ["artifacts", "gc"]):
-        failed(afarm(*command, "--store", ""), "--store is empty: name s3://")
-    assert afarm("run", *LIGHT, "--store", "none", "--dry-run").code == 0
-    assert not Path("none").exists()
-
-
-def test_what_is_broken_in_a_shared_store_is_made_again_once_it_is_deleted_there(afarm: Afarm) -> None:
-    run = ["run", *LIGHT, "--store", "shared lab", "--ledger", "answers.sqlite"]
-    assert afarm(*run).code == 0
-    published = sorted(Path("shared lab").glob("*/*/published.json"))
-    changed = next(Path("shared lab").rglob("outputs.jsonl"))
-    with changed.open("a") as file:
-        file.write("{}\n")
-    other = [*run, "--output-dir", "other"]
-    said = afarm(*other)
-    failed(said, "outputs.jsonl has ", "in the store shared lab is damaged")
-    subprocess.run(said.err.partition("(`")[2].partition("`)")[0], shell=True, check=True)
-    assert not changed.exists()
-    assert afarm(*other).code == 0
-    assert sorted(Path("shared lab").glob("*/*/published.json")) == published
-    assert afarm(*run, "--output-dir", "third").code == 0
-
-
 def test_unfinished_artifacts_are_listed_and_kept_unless_asked_for(afarm: Afarm, tmp_path: Path) -> None:
     partial = tmp_path / "afarm-runs" / "artifacts" / "train" / "0123456789abcdef.partial"
     partial.mkdir(parents=True)

@@ -11,10 +11,11 @@ from scripted_judges import question
 
 from afarm.core.errors import StoreError
 from afarm.core.judge import Completion, Judgement, JudgementKey
-from afarm.judging import ledger_copy
 from afarm.judging.database import Row
 from afarm.judging.ledger import Ledger, request_key
-from afarm.judging.ledger_copy import COLUMNS, copy_ledger
+from afarm.judging.ledger_schema import LEDGER_COLUMNS
+from afarm_plugins.postgres import ledger_copy
+from afarm_plugins.postgres.ledger_copy import copy_ledger
 
 
 def answered(prompt: str, price: float | None = 0.25) -> tuple[object, str, Completion]:
@@ -43,7 +44,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
 
 
 def rows(ledger: Ledger) -> dict[str, list[Row]]:
-    tables = {table: ledger.read(f"SELECT {columns} FROM {table}") for table, columns in COLUMNS.items()}
+    tables = {table: ledger.read(f"SELECT {columns} FROM {table}") for table, columns in LEDGER_COLUMNS.items()}
     return {table: sorted(found, key=repr) for table, found in tables.items()}
 
 
@@ -97,7 +98,7 @@ def test_a_copy_that_fails_at_its_end_leaves_nothing(
     source: Ledger, new_ledger: Callable[[], Path | str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = new_ledger()
-    monkeypatch.setitem(COLUMNS, "batch_requests", "ticket, position, key, judge, no_such_column")
+    monkeypatch.setitem(LEDGER_COLUMNS, "batch_requests", "ticket, position, key, judge, no_such_column")
     with pytest.raises(StoreError):
         copy_ledger(source, place)
     monkeypatch.undo()

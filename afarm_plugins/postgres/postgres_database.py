@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from afarm.core.errors import ConfigError, StoreError
-from afarm.judging.database import Database, Row, Transaction, other_tables, shown_place
-from afarm.judging.ledger_schema import SCHEMA, VERSION, statements
+from afarm import ConfigError, StoreError
+from afarm.judging import LEDGER_SCHEMA, LEDGER_VERSION, Database, explain_version, split_statements
+from afarm.results import Transaction, shown_place
 
 if TYPE_CHECKING:
     import psycopg
@@ -53,7 +53,7 @@ SET tcp_keepalives_count = 3
 ALONE = "SELECT txid_current(), pg_advisory_xact_lock(6321709431)"
 """Locks out other writers until the transaction ends, and numbers it."""
 
-TABLES = SCHEMA.replace(" WITHOUT ROWID", "").replace("REAL", "DOUBLE PRECISION").replace("INTEGER", "BIGINT")
+TABLES = LEDGER_SCHEMA.replace(" WITHOUT ROWID", "").replace("REAL", "DOUBLE PRECISION").replace("INTEGER", "BIGINT")
 EXTRA = """
 ALTER TABLE completions ADD COLUMN number BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE;
 CREATE TABLE version (tables INTEGER NOT NULL)
@@ -71,12 +71,12 @@ class PostgresDatabase(Database):
     day_of_creation = "to_char(to_timestamp(created), 'YYYY-MM-DD')"
     row_number = "number"
 
-    def __init__(self, url: str):
-        """Connect to the database at `url`, and make the tables if there are none.
+    def __init__(self, place: str):
+        """Connect to the database at the URL `place`, and make the tables if there are none.
 
         Raises `StoreError` if that cannot be done, `ConfigError` if the URL cannot be read.
         """
-        self._server = _Server(url)
+        self._server = _Server(place)
         self.name = self._server.name
         self._lock = threading.RLock()
         with self._server.explained("used"):
@@ -84,11 +84,17 @@ class PostgresDatabase(Database):
             self._clock = self._server_time()
         self._make_tables()
 
+    @classmethod
+    def is_there(cls, place: str) -> bool:
+        server = _Server(place)
+        with server.explained("used"), server.connect(STARTING) as db:
+            return db.execute(THERE).fetchone() is not None
+
     def write(self, work: Callable[[Transaction], T]) -> T:
         with self._lock, self._server.explained("written"):
             return self._again(lambda: self._attempt(work))
 
-    def read(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
+    def read(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self._lock, self._server.explained("read"):
             return self._again(lambda: self._db.execute(_with_placeholders(statement), values).fetchall())
 
@@ -167,23 +173,16 @@ class PostgresDatabase(Database):
             )
         if not self.read(THERE):
             self.write(self._make_missing_tables)
-        if (found := self.read("SELECT tables FROM afarm.version")) != [(VERSION,)]:
-            raise StoreError(f"the ledger {self.name} cannot be used: {other_tables(found[0][0], VERSION)}")
+        if (found := self.read("SELECT tables FROM afarm.version")) != [(LEDGER_VERSION,)]:
+            raise StoreError(f"the ledger {self.name} cannot be used: {explain_version(found[0][0], LEDGER_VERSION)}")
 
     def _make_missing_tables(self, db: Transaction) -> None:
         if not db.execute(THERE).fetchone():  # another process may have made them while this one waited
             if not db.execute("SELECT 1 FROM pg_namespace WHERE nspname = 'afarm'").fetchone():
                 db.execute("CREATE SCHEMA afarm")  # a right that its owner need not have
-            for statement in statements(TABLES + EXTRA):
+            for statement in split_statements(TABLES + EXTRA):
                 db.execute(statement)
-            db.execute("INSERT INTO version VALUES (?)", [VERSION])
-
-
-def has_tables(url: str) -> bool:
-    """Tell if there is a ledger at `url`. Raises `StoreError` if that cannot be known."""
-    server = _Server(url)
-    with server.explained("used"), server.connect(STARTING) as db:
-        return db.execute(THERE).fetchone() is not None
+            db.execute("INSERT INTO version VALUES (?)", [LEDGER_VERSION])
 
 
 def _one(cursor: Any) -> Any:

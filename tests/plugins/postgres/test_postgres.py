@@ -15,10 +15,10 @@ from scripted_judges import ScriptedJudge, question, questions
 
 from afarm.core.errors import AfarmError, ConfigError, StoreError
 from afarm.core.judge import ChatRequest, Completion
-from afarm.judging import postgres_database
 from afarm.judging.client import JudgeClient
 from afarm.judging.database import is_there, open_database, shown_place
 from afarm.judging.ledger import Ledger, request_key
+from afarm_plugins.postgres import postgres_database
 
 PASSWORD = "se/c@ret%"
 """As awkward as one can be in a URL."""

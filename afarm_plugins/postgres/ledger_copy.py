@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
-from afarm.core.errors import StoreError
-from afarm.judging.database import Database, Place, Row, Transaction, fixed_place, shown_place
-from afarm.judging.ledger import LIVE_SECONDS, LOOK_SECONDS, Ledger
-from afarm.judging.ledger_schema import COLUMNS
+from afarm import StoreError
+from afarm.judging import LEDGER_COLUMNS, Database
+from afarm.results import LIVE_SECONDS, LOOK_SECONDS, Ledger, Place, Transaction, fixed_place, shown_place
 
 ROWS = 1000
 """Answers that are in memory at once."""
@@ -40,25 +40,25 @@ def _copy(read: Transaction, write: Transaction, source: Database, target: Datab
     for rows in _answers(read, source.row_number):
         _insert(write, "completions", rows)
         copied += len(rows)
-    for table in list(COLUMNS)[1:]:
-        _insert(write, table, read.execute(f"SELECT {COLUMNS[table]} FROM {table}").fetchall())
+    for table in list(LEDGER_COLUMNS)[1:]:
+        _insert(write, table, read.execute(f"SELECT {LEDGER_COLUMNS[table]} FROM {table}").fetchall())
     return copied
 
 
-def _answers(read: Transaction, number: str) -> Iterator[list[Row]]:
+def _answers(read: Transaction, number: str) -> Iterator[list[tuple[Any, ...]]]:
     """Yield all answers in the order in which they were written, some at a time."""
-    last = -1
+    columns, last = LEDGER_COLUMNS["completions"], -1
     while True:
-        statement = f"SELECT {number}, {COLUMNS['completions']} FROM completions WHERE {number} > ? ORDER BY {number} "
-        rows = read.execute(f"{statement} LIMIT {ROWS}", [last]).fetchall()
+        statement = f"SELECT {number}, {columns} FROM completions WHERE {number} > ? ORDER BY {number} LIMIT {ROWS}"
+        rows = read.execute(statement, [last]).fetchall()
         if not rows:
             return
         last = rows[-1][0]
         yield [row[1:] for row in rows]
 
 
-def _insert(write: Transaction, table: str, rows: list[Row]) -> None:
-    columns = COLUMNS[table]
+def _insert(write: Transaction, table: str, rows: list[tuple[Any, ...]]) -> None:
+    columns = LEDGER_COLUMNS[table]
     marks = ",".join("?" * (columns.count(",") + 1))
     write.executemany(f"INSERT INTO {table} ({columns}) VALUES ({marks})", rows)
 
@@ -69,7 +69,7 @@ def _refuse_if_not_empty(target: Ledger) -> None:
 
 
 def _is_filled(db: Transaction) -> bool:
-    return any(db.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() for table in COLUMNS)
+    return any(db.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() for table in LEDGER_COLUMNS)
 
 
 def _not_empty(target: Database) -> StoreError:
