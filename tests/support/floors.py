@@ -10,7 +10,6 @@ FLOORS = {
     "backend": ("storage", "core"),
     "experiment": ("judging", "evaluation", "storage", "backend", "core"),
     "report": ("experiment", "evaluation", "storage", "core"),
-    "bundles": ("report", "experiment", "judging", "storage", "core"),
     "results": ("experiment", "judging", "evaluation", "storage", "core"),
     "experiments": ("experiment",),
     "testing": ("experiment", "judging", "backend", "core"),
