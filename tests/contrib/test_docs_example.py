@@ -104,7 +104,7 @@ def declare(shown: Path, *names: str) -> None:
 def test_the_study_and_the_command_are_on_the_command_line(shown: Path) -> None:
     declare(shown, "votes")
     python("-c", "from afarm.testing import check_study; from votes import Votes; check_study(Votes())", where=shown)
-    assert "win rate by the number of votes per label" in python("-m", "afarm", "study", "--help", where=shown)
+    assert "\n  votes " in python("-m", "afarm", "study", "--help", where=shown)
     run = shown / "afarm-runs" / "runs" / "a-run"
     run.mkdir(parents=True)
     figures = {"system": "ppo", "reference": "sft", "evaluator": "win_rate", "metrics": {"win_rate": 61.0}}
