@@ -76,7 +76,6 @@ if TYPE_CHECKING:
     from afarm.evaluation.agreement import AnnotatorReport, compare_annotators
     from afarm.evaluation.labels import HUMANS, Label, member_family, read_labels, to_label, with_prices
     from afarm.evaluation.metrics import NORMAL_95, Estimate, standard_error
-    from afarm.evaluation.statistics.equal_means import equal_means
     from afarm.experiment.comparison.compare import compare_outputs
     from afarm.experiment.farm import Farm
     from afarm.experiment.launching.launcher import (
@@ -121,6 +120,7 @@ if TYPE_CHECKING:
         PAIR,
         Form,
         Unusable,
+        in_canonical_order,
         read_annotations,
         read_labelled_pairs,
         why_left_out,
@@ -215,6 +215,7 @@ _ON_FIRST_USE = {
     "Form": "storage.labelled_pairs",
     "read_labelled_pairs": "storage.labelled_pairs",
     "why_left_out": "storage.labelled_pairs",
+    "in_canonical_order": "storage.labelled_pairs",
     "compare_outputs": "experiment.comparison.compare",
     "did_you_mean": "core.errors",
     "explain_validation_error": "experiment.setting_errors",
@@ -259,7 +260,6 @@ _ON_FIRST_USE = {
     "Bounded": "experiment.studies.study",
     "DataStudy": "experiment.studies.study",
     "correlate_boards": "experiment.studies.estimates",
-    "equal_means": "evaluation.statistics.equal_means",
     "mean_interval": "experiment.studies.estimates",
     "mean_percent": "experiment.studies.estimates",
     "undominated": "experiment.studies.estimates",
@@ -365,10 +365,10 @@ __all__ = [
     "compare_outputs",
     "correlate_boards",
     "did_you_mean",
-    "equal_means",
     "explain_validation_error",
     "foreign_templates",
     "hookimpl",
+    "in_canonical_order",
     "is_on_hub",
     "load_from_hub",
     "local_path",

@@ -18,7 +18,7 @@ from pathlib import Path
 from afarm import EvaluationInputs, Farm, Output, Result
 from afarm.evaluation.metrics import standard_error
 from afarm.evaluation.statistics import holm, paired_difference
-from afarm_plugins.judges.fitted.encoder import SentenceEncoder, relatedness
+from afarm_plugins.fitted_judges.encoder import SentenceEncoder, relatedness
 
 QUESTIONS = (
     "Explain to a child why the sky is blue.",

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("end_to_end")]
 
@@ -40,16 +41,19 @@ SMALL = {
 
 def command(output_dir: Path, *arguments: str) -> list[str]:
     settings = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
-    return [sys.executable, "-m", "afarm", "run", "--json", "--output-dir", str(output_dir), *settings, *arguments]
+    return ["run", "--json", "--output-dir", str(output_dir), *settings, *arguments]
 
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+def afarm(arguments: list[str], said: Path) -> str:
+    """What a command says that goes well, in a process that has its imports."""
+    process = warm.start(arguments, said)
+    process.join(300)
+    assert process.exitcode == 0, (said / "stderr").read_text()
+    return (said / "stdout").read_text()
 
 
 def run(output_dir: Path, *arguments: str) -> dict[str, Any]:
-    done = subprocess.run(command(output_dir, *arguments), capture_output=True, text=True, env=ENVIRONMENT)
-    assert done.returncode == 0, done.stderr
-    record: dict[str, Any] = json.loads(done.stdout)
+    record: dict[str, Any] = json.loads(afarm(command(output_dir, *arguments), output_dir / "said"))
     return record
 
 
@@ -59,26 +63,28 @@ def run_and_kill(output_dir: Path, when: Callable[[Path], bool]) -> None:
     assert code == -signal.SIGKILL, "it ended before it could be killed"
 
 
-def run_and_stop(output_dir: Path, when: Callable[[Path], bool], with_signal: signal.Signals) -> tuple[int, str]:
+def run_and_interrupt(output_dir: Path, when: Callable[[Path], bool]) -> None:
+    """Start the command and press Ctrl-C as soon as `when(output_dir)` holds: it says how to go on."""
+    code, said = run_and_stop(output_dir, when, signal.SIGINT)
+    assert code == 130, said
+    assert "run the same command to go on" in said
+    assert "Traceback" not in said
+
+
+def run_and_stop(output_dir: Path, when: Callable[[Path], bool], with_signal: signal.Signals) -> tuple[int | None, str]:
     """Start the command and send it a signal as soon as `when(output_dir)` holds: its exit code and its stderr."""
-    process = subprocess.Popen(
-        command(output_dir),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-        # Where the tests themselves run in the background, interrupts would be ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    process = warm.start(command(output_dir), output_dir / "said")
+    assert process.pid is not None
     try:
-        while process.poll() is None and not when(output_dir):
+        while process.is_alive() and not when(output_dir):
             time.sleep(0.001)
-        process.send_signal(with_signal)
-        _, said = process.communicate(timeout=300)
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, with_signal)
+        process.join(300)
     finally:
         process.kill()
-        process.wait()
-    return process.returncode, said
+        process.join()
+    return process.exitcode, (output_dir / "said" / "stderr").read_text()
 
 
 def finished(output_dir: Path, stage: str) -> list[Path]:
@@ -123,9 +129,12 @@ def file_of(record: dict[str, Any], output_dir: Path, stage: str, name: str) -> 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
-    """An uninterrupted run, and its directory."""
+    """An uninterrupted run, in a process as a user starts it, and its directory."""
     output_dir = tmp_path_factory.mktemp("whole")
-    return run(output_dir), output_dir
+    start = [sys.executable, "-m", "afarm", *command(output_dir)]
+    done = subprocess.run(start, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), output_dir
 
 
 def test_the_toy_recipe_runs_to_a_report(whole: tuple[dict[str, Any], Path]) -> None:
@@ -150,7 +159,7 @@ def test_an_exported_run_answers_by_its_card_and_trains_trl(
 ) -> None:
     record, output_dir = whole
     arguments = ["export", record["name"], str(tmp_path / "policy"), "--output-dir", str(output_dir)]
-    assert subprocess.run([sys.executable, "-m", "afarm", *arguments], env=ENVIRONMENT).returncode == 0
+    afarm(arguments, tmp_path / "said")
     card = (tmp_path / "policy" / "README.md").read_text()
     assert f"{record['headline']['win_rate']:.1f} %" in card
     assert "simulated by a formula" in card
@@ -177,20 +186,24 @@ def test_an_exported_run_answers_by_its_card_and_trains_trl(
     assert row["chosen"].strip().startswith(table[0]["chosen"][0]["content"])
 
 
-def test_killed_in_sft_in_annotation_and_in_ppo_it_ends_as_if_nothing_had_happened(
+def test_killed_and_interrupted_in_five_stages_it_ends_as_if_nothing_had_happened(
     whole: tuple[dict[str, Any], Path], tmp_path: Path
 ) -> None:
+    """Killed in SFT, in the annotation and in PPO, interrupted while it samples and while it fits the reward model."""
     expected, elsewhere = whole
     run_and_kill(tmp_path, in_training)
     assert finished(tmp_path, "train") == []
-    run_and_kill(tmp_path, in_annotation)
-    assert finished(tmp_path, "annotate") == []
+    run_and_interrupt(tmp_path, in_sampling)
+    assert finished(tmp_path, "sample") == []
     (sft,) = finished(tmp_path, "train")
     made = (sft / "artifact.json").read_bytes()
-    bought = answers(tmp_path)
-    assert bought > 0
-    run_and_kill(tmp_path, in_training)
+    run_and_kill(tmp_path, in_annotation)
+    assert finished(tmp_path, "annotate") == []
+    assert answers(tmp_path) > 0
+    run_and_interrupt(tmp_path, in_fitting)
+    assert finished(tmp_path, "fit-reward") == []
     assert len(finished(tmp_path, "annotate")) == 1
+    run_and_kill(tmp_path, in_training)
     assert finished(tmp_path, "train") == [sft]
 
     record = run(tmp_path)
@@ -211,22 +224,6 @@ def test_killed_in_sft_in_annotation_and_in_ppo_it_ends_as_if_nothing_had_happen
         assert file_of(record, tmp_path, stage, name) == file_of(expected, elsewhere, stage, name), stage
     weights = "model/model.safetensors"
     assert file_of(record, tmp_path, "train ppo", weights) == file_of(expected, elsewhere, "train ppo", weights)
-
-
-def test_interrupted_in_sft_in_sampling_and_in_the_reward_model_the_same_command_goes_on(
-    whole: tuple[dict[str, Any], Path], tmp_path: Path
-) -> None:
-    expected, elsewhere = whole
-    for when, unfinished in ((in_training, "train"), (in_sampling, "sample"), (in_fitting, "fit-reward")):
-        code, said = run_and_stop(tmp_path, when, signal.SIGINT)
-        assert (code, finished(tmp_path, unfinished)) == (130, []), said
-        assert "run the same command to go on" in said
-        assert "Traceback" not in said
-    record = run(tmp_path)
-    assert [s["stage"] for s in record["stages"] if s["reused"]] == ["base", "sft", "sample", "annotate"]
-    assert contents(record, tmp_path) == contents(expected, elsewhere)
-    assert record["headline"] == expected["headline"]
-    assert answers(tmp_path) == answers(elsewhere)
 
 
 def test_a_second_method_reuses_sft_samples_preferences_and_reward_model(whole: tuple[dict[str, Any], Path]) -> None:

@@ -63,6 +63,7 @@ class Held:
 
 
 PARTS = tuple(f.name for f in fields(Held) if f.name not in ("moment", "host"))
+"""The parts of what a stage holds on a GPU, by their fields of `Held`."""
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,7 @@ class Annotator(ABC):
     rates: ClassVar[bool] = False
     """True if its preferences hold a rating of each output (`Preference.scores`)."""
     source: str = ""
-    """A digest of its plugin's code, set by afarm if the plugin is a third party's."""
+    """A digest of its plugin's code, set by afarm."""
 
     @property
     def identity(self) -> str:
@@ -362,10 +362,7 @@ class Method(ABC):
         return ()
 
     def check(self, reward_model: type[RewardModel] | None = None) -> Sequence[str]:
-        """List problems that can be seen before a model is loaded, one sentence each.
-
-        `reward_model` is the class it will learn from, if it needs one and that is known.
-        """
+        """List problems that show before a model is loaded; it learns from `reward_model`, if that is known."""
         return ()
 
 

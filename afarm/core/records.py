@@ -272,15 +272,6 @@ class JudgedPair:
         first, second = self.pair.output_1, self.pair.output_2
         return (second, first) if self.p2 > 0.5 else (first, second)
 
-    def swapped(self) -> JudgedPair:
-        """Exchange the outputs, and mirror the label."""
-        return replace(self, pair=self.pair.swapped(), preference=self.preference.swapped())
-
-    def in_canonical_order(self) -> JudgedPair:
-        """Return the label of the pair in canonical order, whichever of its repeats this is."""
-        turned = self if self.pair.is_canonical else self.swapped()
-        return replace(turned, pair=replace(turned.pair, occurrence=0))
-
     def to_row(self) -> Row:
         pair, preference = self.pair, self.preference
         value: float | int | None

@@ -30,7 +30,7 @@ def read_drift_log(root: Path) -> list[Row]:
 
 
 def latest_shift(root: Path, judges: Mapping[str, str]) -> str:
-    """Return the epoch of the latest shift of one of `judges` (identities by role); empty if there is none."""
+    """Return the epoch of the latest shift of one of `judges`, identities by role; empty for none."""
     identities = set(judges.values())
     shifts = [row for row in read_drift_log(root) if row.get("shifted") and identities & set(row["judges"].values())]
     return str(shifts[-1]["epoch"]) if shifts else ""

@@ -13,7 +13,7 @@ from afarm.core.records import JudgedPair, Output, Pair, Preference
 from afarm.core.seeding import digest
 from afarm.experiment.processes import made_by_main_process
 from afarm.experiment.stage import Inputs, Stage
-from afarm.experiment.stage_code import code_digest
+from afarm.experiment.stage_code import code_identity
 from afarm.experiment.workspace import Workspace
 from afarm.judging.dispatch import LARGEST_BATCH
 from afarm.judging.labelling import CHUNK, annotate_in_chunks, number_occurrences
@@ -127,7 +127,7 @@ class OnlineAnnotator:
     def identity(self) -> dict[str, Any]:
         """The identity of its labels: a part of the key of what is trained on them."""
         identity = annotation_identity(self._workspace, self._name, self._label_noise)
-        return {"afarm": code_digest("annotate"), **identity}
+        return {"afarm": code_identity("annotate"), **identity}
 
     def __call__(self, pairs: Sequence[Pair], *, noiseless: bool = False) -> list[Preference]:
         """Label pairs; of several processes that call this with the same ones, the main one asks."""

@@ -37,12 +37,12 @@ from afarm.core.interfaces import (
 from afarm.core.plugins import Plugins
 from afarm.core.records import Evaluation
 from afarm.core.registry import FIRST_PARTY, Component
-from afarm.experiment.plugin_code import files_digest, package_of, plugin_digest
+from afarm.experiment.plugin_code import files_digest, package_of, plugin_identity
 from afarm.experiment.process_info import SINGLE_PROCESS, ProcessInfo
 from afarm.experiment.promises import own_identity, require_needs, require_returned
 from afarm.experiment.recipe import REQUIRED, UNKNOWN, Settings
 from afarm.experiment.setting_errors import explain_validation_error
-from afarm.experiment.stage_code import door_digest
+from afarm.experiment.stage_code import door_identity
 from afarm.storage.artifacts import require_sound_directory
 from afarm.storage.checkpoints import DirectoryCheckpoints, FollowedCheckpoints, MetricsFile
 from afarm.storage.contents import content_digest
@@ -96,11 +96,11 @@ class Components:
             config = self.settings.of(component)
             self._identities[name] = {
                 "name": component.full_name,
-                "source": plugin_digest(component),
+                "source": plugin_identity(component),
                 "settings": config.result_fields() if config else {},
             }
             if component.package != FIRST_PARTY:  # for ours, a test follows the imports
-                self._identities[name]["doors"] = door_digest()
+                self._identities[name]["doors"] = door_identity()
         return self._identities[name]
 
     def annotator_identity(self, name: str) -> dict[str, Any]:
@@ -213,7 +213,7 @@ class Components:
     def annotator(self, name: str) -> Annotator:
         made: Annotator = self._build("annotators", name, Annotator)
         with suppress(AttributeError):  # a class with slots, say, can hold no attribute that it has not declared
-            made.source = plugin_digest(self.component("annotators", name))
+            made.source = plugin_identity(self.component("annotators", name))
         return made
 
     def method(self, name: str) -> Method:
@@ -277,16 +277,16 @@ class Components:
         """Digest the code of the plugin with a class of `module`, or of that module's package."""
         package = package_of(module)
         if package == FIRST_PARTY:
-            return door_digest()
+            return door_identity()
         component = next((c for c in self.plugins.registry if package in map(package_of, c.modules)), None)
-        return plugin_digest(component) if component else files_digest("", (module,))
+        return plugin_identity(component) if component else files_digest("", (module,))
 
     def context(self, component: Component) -> BuildContext:
         """Return what a component that has a spec is built with."""
         return BuildContext(
             reward_model=self.reward_model,
             identify=self.reward_model_identity,
-            source=plugin_digest(component),
+            source=plugin_identity(component),
             backend=lambda: self.backend,
         )
 

@@ -27,6 +27,7 @@ from urllib.request import url2pathname
 
 from afarm.core.errors import PluginError
 from afarm.core.registry import FIRST_PARTY, Component
+from afarm.experiment.result_numbers import numbered
 from afarm.storage.disk import is_source, source_digest, source_files
 
 PLUGINS = "afarm_plugins"
@@ -66,6 +67,18 @@ def plugin_digest(component: Component) -> str:
         raise PluginError(f"plugin {component.plugin!r}: a source of {component.full_name!r}, {error}") from error
 
 
+def plugin_identity(component: Component) -> str:
+    """Return what stands for a component's code in keys.
+
+    For a first-party plugin in a release that is a number, else a digest.
+
+    Raises `PluginError` as `plugin_digest` does.
+    """
+    folders = sorted({*map(package_of, component.modules)}) if component.package == FIRST_PARTY else []
+    numbers = [numbered(folder) for folder in folders if folder.startswith(f"{PLUGINS}.")]
+    return ", ".join(numbers) if any(numbers) else plugin_digest(component)
+
+
 @cache
 def files_digest(distribution: str, modules: tuple[str, ...], sources: tuple[str | Path, ...] = ()) -> str:
     """Digest the files of a distribution, of the top-level packages of `modules`, and of `sources`.
@@ -77,7 +90,7 @@ def files_digest(distribution: str, modules: tuple[str, ...], sources: tuple[str
 
 def plugin_files(distribution: str, modules: Sequence[str], sources: Sequence[str | Path] = ()) -> dict[str, Path]:
     """Map the files that `files_digest` digests by the path from where Python finds them."""
-    files = {} if distribution == FIRST_PARTY else _distribution_files(distribution, modules)
+    files = {} if distribution in ("", FIRST_PARTY) else _distribution_files(distribution, modules)
     for module in modules:
         if package_of(module) != FIRST_PARTY:
             files |= _module_files(package_of(module))

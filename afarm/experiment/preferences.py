@@ -9,7 +9,7 @@ from typing import Any
 from afarm.core.errors import DataError
 from afarm.core.seeding import digest
 from afarm.experiment.stage import Inputs, Stage
-from afarm.experiment.stage_code import code_digest
+from afarm.experiment.stage_code import code_identity
 from afarm.experiment.workspace import Workspace
 from afarm.storage.artifacts import artifact_key
 from afarm.storage.hub import is_on_hub
@@ -23,7 +23,7 @@ def preferences_stage(workspace: Workspace) -> Stage:
     config, own = workspace.config, workspace.data.own_preferences
     key_fields = {  # neither seed nor device changes them
         "stage": "preferences",
-        "afarm": code_digest("preferences"),
+        "afarm": code_identity("preferences"),
         "data": own.digest,
         "on_unusable": config.on_unusable,
         "labels": config.labels,

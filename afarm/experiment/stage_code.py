@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
+from afarm.experiment.result_numbers import numbered
 from afarm.storage.disk import source_digest, source_files
 
 PACKAGE = Path(__file__).parents[1]
@@ -19,6 +20,7 @@ PACKAGE = Path(__file__).parents[1]
 _FOUNDATION = (
     *("core", "storage", "backend", "experiment/__init__.py"),
     *("experiment/stage.py", "experiment/stage_code.py", "experiment/plugin_code.py", "experiment/processes.py"),
+    "experiment/result_numbers.py",
     "experiment/process_info.py",
     *("experiment/workspace.py", "experiment/components.py", "experiment/data.py", "experiment/recipe.py"),
     "experiment/own_preferences.py",
@@ -64,6 +66,10 @@ DOOR_CODE = (
 """The code behind the doors that a third party's component may reach, whatever kind of stage uses it."""
 
 
+DOORS = "doors"
+"""The name of its number."""
+
+
 @cache
 def door_digest(package: Path = PACKAGE) -> str:
     """Digest the code of afarm in `package` that a third party's component can import from the doors."""
@@ -74,6 +80,16 @@ def door_digest(package: Path = PACKAGE) -> str:
 def code_digest(stage: str, package: Path = PACKAGE) -> str:
     """Digest the code of afarm in `package` that the result of this kind of stage depends on."""
     return _digest(package, STAGE_CODE[stage])
+
+
+def code_identity(stage: str) -> str:
+    """Return what stands for a stage's code in keys: its number in a release, else its digest."""
+    return numbered(stage) or code_digest(stage)
+
+
+def door_identity() -> str:
+    """Return what stands for the code behind the doors in keys: its number in a release, else its digest."""
+    return numbered(DOORS) or door_digest()
 
 
 def _digest(package: Path, parts: Iterable[str]) -> str:

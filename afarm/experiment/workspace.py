@@ -18,12 +18,13 @@ from afarm.core.hooks import KINDS
 from afarm.core.interfaces import RewardModel
 from afarm.core.registry import Component
 from afarm.core.seeding import integer
+from afarm.experiment import result_numbers
 from afarm.experiment.components import Components
 from afarm.experiment.data import DataSplits
 from afarm.experiment.process_info import ProcessInfo
 from afarm.experiment.processes import announce, follow
 from afarm.experiment.stage import Inputs, Stage, StageRun
-from afarm.experiment.stage_code import code_digest
+from afarm.experiment.stage_code import code_identity
 from afarm.storage.artifacts import Artifact, Store, artifact_key
 from afarm.storage.reuse import why_not_reused
 
@@ -112,7 +113,7 @@ class Workspace:
         seeds = {"seed": self.config.seed}
         if stage in JUDGED and self.config.evaluate.label_seed is not None:
             seeds |= {"label_seed": self.config.evaluate.label_seed}
-        return {"stage": stage, "afarm": code_digest(stage), **backend, **seeds, **ingredients}
+        return {"stage": stage, "afarm": code_identity(stage), **backend, **seeds, **ingredients}
 
     # ---------------------------------------------------------------------------------------- making and reusing
 
@@ -172,7 +173,8 @@ class Workspace:
                 return stage.write(directory.absolute(), inputs)
 
         spend = partial(self.judges.spent_on, name)
-        return self.store.make(stage.kind, key_fields, write, versions(), label=stage.label, spend=spend)
+        code = result_numbers.released_version()  # a number in the key stands for more than one release
+        return self.store.make(stage.kind, key_fields, write, versions(), label=stage.label, code=code, spend=spend)
 
     def load(self, artifact: Artifact) -> Any:
         """Return the policy or reward model of an artifact.

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from afarm.core.errors import attributed_to
     from afarm.core.plugins import Plugins, discover
     from afarm.core.registry import Component
+    from afarm.evaluation.statistics.equal_means import equal_means
     from afarm.experiment.components import Components
     from afarm.experiment.dry_run import JudgeEstimate, PlannedStage, estimates, plan_run, reading_client
     from afarm.experiment.evaluation_stages import judges_behind
@@ -41,6 +42,7 @@ _ON_FIRST_USE = {
         "afarm.core.plugins",
     ),
     **dict.fromkeys(("Component",), "afarm.core.registry"),
+    **dict.fromkeys(("equal_means",), "afarm.evaluation.statistics.equal_means"),
     **dict.fromkeys(("Components",), "afarm.experiment.components"),
     **dict.fromkeys(
         (
@@ -148,6 +150,7 @@ __all__ = [
     "Workspace",
     "attributed_to",
     "discover",
+    "equal_means",
     "estimates",
     "failures",
     "final_kl",

@@ -1,4 +1,4 @@
-"""The door to what is stored: runs, outputs, labels, votes, answers, costs and boards. Everything is read-only.
+"""The door to what is stored, read-only: runs, outputs, labels, votes, answers, costs and boards.
 
     from afarm import results
 

@@ -114,7 +114,7 @@ class StoredRun:
             return ledger.completions(wanted) if ledger else {}
 
     def costs(self) -> list[Row]:
-        """Return a row per stage: `stage`, `kind`, `seconds`, `reused`, and its judge calls, tokens and dollars.
+        """Return a row per stage: `stage`, `kind`, `seconds`, `reused`, judge calls, tokens and dollars.
 
         Dollars leave out calls whose price is unknown; `unpriced_calls` counts those.
         """
@@ -164,7 +164,7 @@ def open_run(run: Path | str, output_dir: Path | str = "afarm-runs", ledger: Pla
 
 
 def open_runs(output_dir: Path | str = "afarm-runs", ledger: Place | None = None) -> list[StoredRun]:
-    """Open the finished runs of an output directory, by name. Raises `DataError` for a record that is damaged."""
+    """Open the finished runs of an output directory, by name. Raises `DataError` for a damaged record."""
     return [StoredRun(directory, ledger) for directory in run_directories(Path(output_dir) / "runs")]
 
 

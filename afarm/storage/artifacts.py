@@ -50,6 +50,10 @@ ASK_AGAIN = 10.0
 """Seconds after which a shared store is asked again for an artifact that it had not."""
 
 
+LEFT_BY = ".left_by"
+"""The file of an unfinished artifact that names the code that writes it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Artifact:
     """A finished artifact. `content` digests its files; `key_fields` is what its key digests, by name."""
@@ -210,6 +214,7 @@ class Store:
         versions: Mapping[str, str] | None = None,
         *,
         label: str = "",
+        code: str = "",
         spend: Callable[[], Mapping[str, float]] = dict,
     ) -> tuple[Artifact, bool]:
         """Make the artifact of `key_fields`, or reuse it; the second value says if it was there already.
@@ -224,6 +229,7 @@ class Store:
             write: fills a directory and returns a summary.
             versions: of libraries; recorded, no part of the key.
             label: the stage's name in a run; recorded, no part of the key.
+            code: names the code that writes, if the key does not: what other code has left is begun afresh.
             spend: asked for what was spent once the artifact is written; recorded, no part of the key.
         """
         key = artifact_key(key_fields)
@@ -233,11 +239,17 @@ class Store:
         with storage_errors(final), self._locked(stage, key):
             if artifact := self._find_sound(stage, key):  # another process made it while we waited for the lock
                 return self._publish(artifact), True
+            left_by = partial / LEFT_BY
+            if code != (left_by.read_text("utf-8") if left_by.is_file() else ""):
+                shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True, exist_ok=True)
             for name, what in strangers(partial).items():  # written through, a link would change what lies elsewhere
                 raise StoreError(f"{partial / name} is {what}, which no stage leaves: delete {partial} to start afresh")
             created, started, peak_is_known = time.time(), time.perf_counter(), begin_peak()
+            if code:
+                left_by.write_text(code, encoding="utf-8")
             summary = dict(write(partial))
+            left_by.unlink(missing_ok=True)
             shutil.rmtree(partial / CHECKPOINTS, ignore_errors=True)
             for name, what in strangers(partial).items():
                 raise StoreError(

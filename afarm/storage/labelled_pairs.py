@@ -1,4 +1,4 @@
-"""Labelled pairs in the forms that files have them: one reader, which gives one `JudgedPair` per rater of a row.
+"""Labelled pairs in the forms that files have them, read as one `JudgedPair` per rater.
 
 | form | fields |
 |---|---|
@@ -89,7 +89,7 @@ class LabelledRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class RowReading:
     """The caller's choices, which each form reads by: see `read_labelled_pairs`."""
 
     labels: LabelReader
@@ -100,12 +100,12 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A form of rows: for errors its kind and columns, the fields that tell it (any of these sets), and its reader."""
+    """A form of rows, told by its fields (any of these sets); kind and columns are for errors."""
 
     kind: str
     columns: str
     fields: Sequence[frozenset[str]]
-    read: Callable[[Row, str, Reading], Sequence[JudgedPair]]
+    read: Callable[[Row, str, RowReading], Sequence[JudgedPair]]
 
 
 def read_labelled_pairs(
@@ -134,7 +134,7 @@ def read_labelled_pairs(
         unusable: Counts the rows that cannot be learned from; if None, the first is an error.
     """
     forms = PREFERENCES if forms is None else forms
-    reading = Reading(LabelReader(source, scale), annotator, average, as_text)
+    reading = RowReading(LabelReader(source, scale), annotator, average, as_text)
     for where, row in placed_rows(source):
         try:
             judged = read_row(row, where, reading, forms)
@@ -147,7 +147,7 @@ def read_labelled_pairs(
     reading.labels.require_one_reading()
 
 
-def read_row(row: Row, where: str, reading: Reading, forms: Sequence[Form]) -> Sequence[JudgedPair]:
+def read_row(row: Row, where: str, reading: RowReading, forms: Sequence[Form]) -> Sequence[JudgedPair]:
     """Read one row by the first form that fits. Raises as `read_labelled_pairs` does."""
     for form in forms:
         if any(fields <= row.keys() for fields in form.fields):
@@ -171,6 +171,14 @@ def read_annotations(source: Path | str, scale: str | None = None) -> Iterator[t
         yield where, row, judged
 
 
+def in_canonical_order(judged: JudgedPair) -> JudgedPair:
+    """Return the label of the pair in canonical order, whichever of its repeats this is."""
+    pair, preference = judged.pair, judged.preference
+    if not pair.is_canonical:
+        pair, preference = pair.swapped(), preference.swapped()
+    return replace(judged, pair=replace(pair, occurrence=0), preference=preference)
+
+
 def why_left_out(judged: JudgedPair) -> str:
     """Say why a label is none to learn a person's or a judge's taste from; empty if it is one."""
     if judged.pair.identical:
@@ -183,7 +191,7 @@ def why_left_out(judged: JudgedPair) -> str:
 # ------------------------------------------------------------------------------------------------- labelled pairs
 
 
-def _read_annotation(row: Row, where: str, reading: Reading) -> Sequence[JudgedPair]:
+def _read_annotation(row: Row, where: str, reading: RowReading) -> Sequence[JudgedPair]:
     """Parse a row as afarm and AlpacaEval store it."""
     is_draw = row["output_1"] == row["output_2"] or row.get("outcome") == "draw"
     label = reading.labels.number(row[COLUMN], COLUMN, where, is_draw)
@@ -196,8 +204,8 @@ def _order(row: Row) -> str:
     return order if isinstance(order, str) else ""
 
 
-def _read_pair(row: Row, where: str, reading: Reading) -> Sequence[JudgedPair]:
-    """Parse a pair of outputs with a label, or with those of several people, each in a column of their own.
+def _read_pair(row: Row, where: str, reading: RowReading) -> Sequence[JudgedPair]:
+    """Parse a pair of outputs with a label, or with those of people in columns of their own.
 
     Without `generator_1` and `generator_2` the systems are the two of `cmp_key` (PandaLM's).
     """
@@ -280,7 +288,7 @@ def _draw(pair: Pair) -> Preference:
 # --------------------------------------------------------------------------------------------- chosen and rejected
 
 
-def _read_chosen(row: Row, where: str, reading: Reading) -> Sequence[JudgedPair]:
+def _read_chosen(row: Row, where: str, reading: RowReading) -> Sequence[JudgedPair]:
     """Parse `chosen` and `rejected`: answers to a prompt, or whole chats that differ in their last answer."""
     column = _prompt_column(row)
     prompt = prompt_turns(row[column], row, f"{where}: field {column!r}") if column else ()
@@ -379,7 +387,7 @@ def _first_difference(chosen: Turns, rejected: Turns) -> int:
 # ------------------------------------------------------------------------------------------------------- votes
 
 
-def _read_vote(row: Row, where: str, reading: Reading) -> Sequence[JudgedPair]:
+def _read_vote(row: Row, where: str, reading: RowReading) -> Sequence[JudgedPair]:
     """Parse a vote on two whole chats: of more than one turn they differ earlier, and share no prompt."""
     chats = [_voted_chat(row, side, where) for side in "ab"]
     if chats[0][:-1] != chats[1][:-1]:

@@ -65,18 +65,6 @@ def register_annotators(register: Register) -> None:
 
 
 @hookimpl
-def register_studies(register: Register) -> None:
-    from afarm_plugins.annotators.settings import CalibrateConfig
-
-    register(
-        "calibrate",
-        "afarm_plugins.annotators.calibrate.study:Calibrate",
-        config=CalibrateConfig,
-        summary="weights, noise, length and position bias of a pool fitted to people's labels",
-    )
-
-
-@hookimpl
 def register_commands(app: typer.Typer) -> None:
     from afarm_plugins.annotators.command import add_to
 

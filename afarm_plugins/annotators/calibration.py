@@ -56,16 +56,11 @@ class Calibration(Config):
         verdict = preference.win if pair.is_canonical else 1 - preference.win
         first, second = map(len, pair.canonical)
         shown_first = {"12": -1, "21": 1}.get(preference.order, 0) * (1 if pair.is_canonical else -1)
-        tilt = self.length * length_ratio(first, second) + self.position * shown_first
+        tilt = self.length * math.log2((1 + second) / (1 + first)) + self.position * shown_first
         sure = log_odds(1 - self.noise)
         p = verdict * probability(sure + tilt) + (1 - verdict) * probability(tilt - sure)
         is_second = seeding.uniform(seed, "calibration", pair.id) < p
         return replace(preference, p2=float(is_second == pair.is_canonical), outcome="decided")
-
-
-def length_ratio(first: int, second: int) -> float:
-    """Return the log2 of the ratio of two lengths, second over first, each with 1 added."""
-    return math.log2((1 + second) / (1 + first))
 
 
 def probability(logits: float) -> float:

@@ -1,9 +1,9 @@
-"""Verdicts read from a judge's reply by a contract: a reply in no known form is no verdict, and is asked for again.
+"""Verdicts read from a judge's reply by a contract.
 
-docs/guides/annotators.md ("Answers") states the contract. A wrong verdict counts, silently; a reply that is not read
-costs one more question. So the rules ask whose words a verdict is, and read no sentences: a verdict is the last line,
-nothing before it names the other output, and nothing suggests that the line is quoted. All of it is linear in the
-length of the reply.
+A reply in no known form is no verdict, and is asked for again. docs/guides/annotators.md ("Answers") states the
+contract. A wrong verdict counts, silently; a reply that is not read costs one more question. So the rules ask whose
+words a verdict is, and read no sentences: a verdict is the last line, nothing before it names the other output, and
+nothing suggests that the line is quoted. All of it is linear in the length of the reply.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ WORST, BEST = 1, 7
 
 
 def parse(text: str, answer_format: str, size: int) -> list[ParsedVerdict]:
-    """Parse the verdict about each of `size` comparisons: 1.0 for the first output, 0.0 for the second, or "draw".
+    """Parse the verdict about each of `size` comparisons.
 
-    None if unreadable. For the format "rating" it is the mark instead, from 0.0 (the worst) to 1.0 (the best), and for
-    "criteria" 1.0 if there are any. Raises `ValueError` for an unknown `answer_format`; no text, however odd, raises.
+    1.0 is for the first output, 0.0 for the second, None unreadable; a mark may say "draw". For the format "rating" it
+    is the mark, from 0.0 (the worst) to 1.0 (the best); for "criteria" 1.0 if there are any. Raises `ValueError` for an
+    unknown `answer_format`; no text, however odd, raises.
     """
     if answer_format == "json":
         return parse_json(text, size)
@@ -134,7 +135,10 @@ def _may_be_quoted(before: Sequence[str]) -> bool:
 
 
 def read_last_line(lines: Sequence[str], form: Callable[[str], float | None]) -> float | None:
-    """Read the last line by `form`, or the first if all others give a reason. None if another line says otherwise."""
+    """Read the last line by `form`, or the first if the others give a reason.
+
+    None if another line says otherwise.
+    """
     if not lines:
         return None
     if len(lines) > 1 and _REASON.match(lines[1]):
@@ -204,7 +208,10 @@ def parse_single(reply: str) -> ParsedVerdict:
 
 
 def _read_marks(reply: str) -> ParsedVerdict:
-    """Read marks such as `[[A>B]]` wherever they stand: all must agree, and end a line that decides, or follow one."""
+    """Read marks such as `[[A>B]]`, which must all agree.
+
+    Each must stand at the end of a line that decides ("My verdict is: …"), or below one.
+    """
     marks = list(_MARK.finditer(reply))
     for mark in marks:
         line = reply[max(0, mark.start() - 1000) : mark.start()].rstrip("\n *_`#").rpartition("\n")[2]
@@ -251,7 +258,7 @@ def parse_list(reply: str, size: int) -> list[ParsedVerdict]:
 
 
 def parse_json(text: str, size: int) -> list[ParsedVerdict]:
-    """Parse a list of objects with an `index` and a boolean `first_is_better`, which must be all that is written.
+    """Parse objects with an `index` and a boolean `first_is_better`, which must be all that is written.
 
     A key or an index given twice, an index outside 1 to `size` or an unknown key leaves no verdict at all.
     """
@@ -281,7 +288,10 @@ def _load_json(text: str) -> Any:
 
 
 def _reject_duplicates(fields: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object of its fields. Raises `ValueError` for a key given twice: Python would take the last."""
+    """Make an object of its fields.
+
+    Raises `ValueError` for a key given twice, of which Python would take the last.
+    """
     if len({key for key, _ in fields}) < len(fields):
         raise ValueError("a key is given twice")
     return dict(fields)

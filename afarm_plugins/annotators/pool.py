@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from afarm import AnnotateContext, BuildContext, ConfigError, Pair, Preference, seeding
+from afarm import AnnotateContext, Ask, BuildContext, ConfigError, Pair, Preference, seeding
 from afarm.judging import PairwiseAnnotator, Presentation, drawn_order, show_pair
 from afarm_plugins.annotators.bound_prompt import BoundPrompt, bind
 from afarm_plugins.annotators.prompt_library import load_member
@@ -50,6 +50,13 @@ class PoolAnnotator(PairwiseAnnotator):
     def has_own_noise(self) -> bool:
         """True for a calibrated pool: a run that flips further labels counts noise twice."""
         return self.calibration is not None
+
+    def bind_members(self, ask: Ask) -> list[tuple[str, BoundPrompt]]:
+        """Return the role and the prompt of each member, twice if it is named twice: what `calibrate` asks.
+
+        Raises `JudgeError` if a role has no judge.
+        """
+        return [(member.spec.role, bind(member, ask)) for member in self.members]
 
     def present(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Presentation]:
         """See `PairwiseAnnotator.present`. Raises `JudgeError` if a drawn member has no judge."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 from pydantic import field_validator
 
@@ -38,20 +37,6 @@ class PoolConfig(JudgingConfig):
             if name not in PROMPTS:
                 raise ValueError(f"no prompt annotator {name!r}.{did_you_mean(name, PROMPTS)}")
         return members
-
-
-class CalibrateConfig(Config):
-    """A pool fitted to people's labels."""
-
-    humans: list[str] = setting([], "a file of pairs with people's labels; repeatable", changes_result=False)
-    pool: str = setting("", "the file of the pool that is fitted; afarm's own pool, if left out", changes_result=False)
-    shown: Literal["unknown", "output_1"] = setting(
-        "unknown", "which output people saw first, if rows do not say (order)", changes_result=False
-    )
-    resamples: int = setting(200, "fits to resampled instructions, for intervals", ge=20, changes_result=False)
-    max_reasks: int = setting(
-        2, "how often an answer that cannot be read is asked for again", ge=0, changes_result=False
-    )
 
 
 class RatingsConfig(Config):

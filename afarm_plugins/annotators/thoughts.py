@@ -1,4 +1,4 @@
-"""Where a judge's thoughts end and its reply begins, by the marks of each vendor."""
+"""The end of a judge's thoughts, by the marks of each vendor."""
 
 from __future__ import annotations
 

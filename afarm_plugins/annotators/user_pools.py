@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -90,12 +90,6 @@ def read_pool(path: Path) -> Pool:
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
     return Pool([members[name] for name in names], pool.calibration)
-
-
-def pool_text(pool: str, members: Sequence[str], calibration: Mapping[str, Any]) -> str:
-    """Write the file of a calibrated pool: that of `pool`, or of afarm's own `members` if it is empty."""
-    given = _read(Path(pool).expanduser()) if pool else {"members": list(members)}
-    return yaml.safe_dump({**given, "calibration": dict(calibration)}, sort_keys=False, allow_unicode=True, width=120)
 
 
 def _member(name: str, library: Library) -> PoolMember:

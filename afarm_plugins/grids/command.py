@@ -55,7 +55,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 class StudyCommands(TyperGroup):
-    """A command for each study that plugins register, and one for all; they are looked up when one is asked for."""
+    """A command for each registered study, and one for all, built when one of them is asked for."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self._studies)

@@ -1,4 +1,4 @@
-"""The settings of the judges here, and of the fitted one as annotator and reward model."""
+"""The settings of the judges here."""
 
 from __future__ import annotations
 
@@ -112,17 +112,3 @@ class ReplayConfig(Config):
         "outputs",
         ge=0,
     )
-
-
-class FittedConfig(Config):
-    """A judge that `afarm judge fit` made; the one that ships unless a directory is named."""
-
-    encoder: str = setting(
-        "", "the sentence encoder's directory or Hub id, if it is not where the judge was fitted", changes_result=False
-    )
-
-
-class FittedAnnotatorConfig(FittedConfig):
-    """A fitted judge as annotator."""
-
-    soft: bool = setting(False, "label with the fitted probability, not with a draw from it")

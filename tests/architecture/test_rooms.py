@@ -21,7 +21,7 @@ LINES = {
     "evaluation": 6000,
     "backend": 6300,
     "experiment": 9400,
-    "report": 2500,
+    "report": 2600,
     "results": 1200,
     "experiments": 200,
     "testing": 2000,

@@ -8,10 +8,13 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 from forks import SHARDED
 from launches import LIMIT, finish, kill, launched
 from ports import free_port
@@ -59,32 +62,51 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output_dir
 
 
+def two_started(output_dir: Path) -> list[BaseProcess]:
+    """Start the command in two processes that have their imports, placed as torchrun places them."""
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return [
+        warm.start(command(output_dir)[2:], output_dir / f"said {rank}", RANK=rank, LOCAL_RANK=rank, **place)
+        for rank in ("0", "1")
+    ]
+
+
+def finish_all(processes: list[BaseProcess], output_dir: Path) -> None:
+    for rank, process in enumerate(processes):
+        process.join(LIMIT)
+        assert process.exitcode == 0, (output_dir / f"said {rank}" / "stderr").read_text()
+
+
 def test_two_processes_train_as_one_does(whole: Path, tmp_path: Path) -> None:
-    alone = [sys.executable, *command(tmp_path)]
-    subprocess.run(alone, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=LIMIT)
+    finish_all([warm.start(command(tmp_path)[2:], tmp_path / "said 0")], tmp_path)
     for ours, theirs in zip(steps(tmp_path), steps(whole), strict=True):
         assert theirs == pytest.approx(ours, rel=1e-3, abs=1e-4)
 
 
-def kill_after_step_2(begun: subprocess.Popen[str], output_dir: Path) -> None:
+def wait_for_step_2(output_dir: Path, runs: Callable[[], bool]) -> None:
     deadline = time.monotonic() + LIMIT
     while not list(output_dir.glob("artifacts/train/*.partial/checkpoints/step-00000002/selection.json")):
-        assert begun.poll() is None, "it ended before it could be killed"
+        assert runs(), "it ended before it could be killed"
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    kill(begun)
 
 
 def test_what_was_killed_goes_on_to_the_same_end(whole: Path, tmp_path: Path) -> None:
-    kill_after_step_2(launched(command(tmp_path)), tmp_path)
+    both = two_started(tmp_path)
+    wait_for_step_2(tmp_path, lambda: all(process.is_alive() for process in both))
+    for process in both:
+        process.kill()
+        process.join()
     assert list(tmp_path.glob("artifacts/train/*.partial"))
-    finish(launched(command(tmp_path)))
+    finish_all(two_started(tmp_path), tmp_path)
     assert steps(tmp_path) == steps(whole)
 
 
 @pytest.mark.cluster  # a minute: of shards, tests/backend stops and goes on in CI
 def test_what_processes_with_a_shard_each_began_the_option_goes_on_with(whole: Path, tmp_path: Path) -> None:
-    kill_after_step_2(launched(command(tmp_path), **SHARDED), tmp_path)
+    begun = launched(command(tmp_path), **SHARDED)
+    wait_for_step_2(tmp_path, lambda: begun.poll() is None)
+    kill(begun)
     assert list(tmp_path.glob("artifacts/train/*.partial/checkpoints/*/shards/.metadata"))
     option = [sys.executable, *command(tmp_path), "--accelerate-config", "fsdp2"]
     own = {**os.environ, "OMP_NUM_THREADS": "1"}

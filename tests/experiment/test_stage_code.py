@@ -290,7 +290,6 @@ EDITS: dict[str, Collection[str]] = {
     "results/stored_run.py": (),
     "experiments/__init__.py": (),
     "experiment/studies/study.py": (),
-    "bundles/replay.py": (),
     "cli/run.py": (),
     "testing/methods.py": (),
     "recipes/toy.yaml": (),
@@ -344,7 +343,7 @@ def test_after_an_edit_only_the_stages_that_it_can_change_are_made_again(
     def edited(stage: str) -> str:
         return f"{'edited ' if room in STAGE_CODE[stage] else ''}{code_digest(stage)}"
 
-    monkeypatch.setattr("afarm.experiment.workspace.code_digest", edited)
+    monkeypatch.setattr("afarm.experiment.workspace.code_identity", edited)
     with light_farm(tmp_path, "start=model") as second:
         second.evaluate()
     assert {label for label, run in second.workspace.history.items() if not run.reused} == again

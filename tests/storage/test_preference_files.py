@@ -16,7 +16,7 @@ from afarm.core.errors import DataError
 from afarm.core.records import Instruction, JudgedPair, Message, Pair, Preference, Row
 from afarm.storage.conversations import UnusableError
 from afarm.storage.label_scales import LabelReader
-from afarm.storage.labelled_pairs import PREFERENCES, Reading, Unusable, read_row
+from afarm.storage.labelled_pairs import PREFERENCES, RowReading, Unusable, read_row
 from afarm.storage.preference_files import own_preferences
 from afarm.storage.rows import read_preferences
 
@@ -26,7 +26,7 @@ HISTORY = "\n\nHuman: Hi.\n\nAssistant: Hello.\n\nHuman: Name a colour.\n\nAssis
 
 
 def judged_row(row: Row, where: str, name: str = "") -> JudgedPair:
-    [judged] = read_row(row, where, Reading(LabelReader(where, ""), name, average=True), PREFERENCES)
+    [judged] = read_row(row, where, RowReading(LabelReader(where, ""), name, average=True), PREFERENCES)
     return judged
 
 

@@ -37,7 +37,7 @@ def light_plugins(module: str = "light_plugin") -> Plugins:
     ours = [
         point
         for point in importlib.metadata.entry_points(group="afarm")
-        if point.name in ("annotators", "judges", "evaluators")
+        if point.name in ("annotators", "calibration", "evaluators", "fitted_judges", "judges")
     ]
     plugins = discover([*ours, importlib.metadata.EntryPoint("light", module, "afarm")])
     assert not plugins.broken

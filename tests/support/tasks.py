@@ -154,8 +154,8 @@ def sft(directory: Path, stop_after: int | None = None) -> Trained:
 def feedme(directory: Path) -> Trained:
     from afarm_plugins.feedme import FeedME, FeedMEConfig
 
-    # Where a gradient is rounding, Adam moves a weight by a share of the rate all the same: 1.4 % of it between one
-    # processor and another (AVX2), which at this rate is a quarter of the tolerance, and every step is fifty times it.
+    # Where a gradient is rounding, Adam moves a weight by a share of the rate all the same: 1.4 % of it was seen on a
+    # processor with AVX2, at this rate a quarter of the tolerance. A whole step is twenty times the tolerance.
     steps = {**STEPS, "learning_rate": 2e-4}
     return method(FeedME(FeedMEConfig(**steps, per_device_train_batch_size=4)), directory)
 

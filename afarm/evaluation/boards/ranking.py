@@ -120,7 +120,11 @@ class WithoutTexts(RowSink[list[Measured]]):
 
     def merge(self, parts: Sequence[tuple[list[Measured], bool]]) -> list[Measured]:
         return [
-            (row.swapped(), lengths[::-1]) if swap else (row, lengths) for rows, swap in parts for row, lengths in rows
+            (replace(row, pair=row.pair.swapped(), preference=row.preference.swapped()), lengths[::-1])
+            if swap
+            else (row, lengths)
+            for rows, swap in parts
+            for row, lengths in rows
         ]
 
 

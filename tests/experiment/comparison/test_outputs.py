@@ -130,7 +130,7 @@ def test_what_changes_no_result_leaves_the_name_as_it_is(farm: Make) -> None:
 def test_another_version_of_afarm_judges_anew_on_the_same_account(farm: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     first = compared(farm(JUDGED_BY), MINE, THEIRS)
     first.run()
-    monkeypatch.setattr("afarm.experiment.workspace.code_digest", lambda stage: "another version")
+    monkeypatch.setattr("afarm.experiment.workspace.code_identity", lambda stage: "another version")
     next_one = compared(farm(JUDGED_BY), MINE, THEIRS)
     assert next_one.name == first.name
     assert not next_one.run().reused

@@ -1,0 +1,51 @@
+"""Numbers that stand for code in the keys of artifacts, for code that came from a package index.
+
+A release says by hand if its results differ from the last one's: `result_numbers.json` holds a number for each kind of
+stage and for each first-party plugin, and a new number makes those artifacts again. So a patch release reuses what is
+there. Code from a clone, a git address or PYTHONPATH is digested instead: an edit is never answered with yesterday's
+artifact.
+
+Beside each number lies the digest of the code that it stands for. A test compares both, so a change of the code asks
+for a decision: `python tools/result_numbers.py`.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+PACKAGE = Path(__file__).parents[1]
+
+NUMBERS = Path(__file__).with_name("result_numbers.json")
+
+
+@cache
+def released_version() -> str:
+    """Return the version of afarm if it came from a package index; empty if it did not.
+
+    pip and uv record `direct_url.json` for what came from elsewhere. Code beside an installed release, found first by
+    PYTHONPATH or the working directory, is not the release's.
+    """
+    try:
+        distribution = importlib.metadata.distribution("afarm")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    is_own_code = Path(str(distribution.locate_file("afarm"))).resolve() == PACKAGE.resolve()
+    from_index = distribution.read_text("direct_url.json") is None and distribution.read_text("RECORD") is not None
+    return distribution.version if is_own_code and from_index else ""
+
+
+@cache
+def read_numbers(path: Path = NUMBERS) -> Mapping[str, Mapping[str, Any]]:
+    """Return `number` and `digest` of each kind of stage, each plugin folder, and the doors' code ("doors")."""
+    numbers: Mapping[str, Mapping[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+    return numbers
+
+
+def numbered(name: str) -> str:
+    """Return what stands for the code of `name` in the keys of a release; empty for code that is digested."""
+    return f"{name} {read_numbers()[name]['number']}" if released_version() else ""

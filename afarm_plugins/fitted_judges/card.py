@@ -1,0 +1,124 @@
+"""The card of a fitted judge, and the files that it lies beside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from afarm_plugins.fitted_judges.candidates import REWARD_MODEL
+from afarm_plugins.fitted_judges.features import FEATURES
+from afarm_plugins.fitted_judges.fit import FitReport
+from afarm_plugins.fitted_judges.measures import Interval, Measured
+from afarm_plugins.fitted_judges.utility import FILE
+
+CARD = "README.md"
+FIGURES = "figures.json"
+HEADINGS = ("", "pairs", "agrees, %", "the longer wins, %", "gain, points", "log loss", "Brier", "ECE")
+LENGTH_WORD = "no better than length"
+"""The word on the card of a judge that does not beat the rule of length by its interval."""
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """The source of a fitted judge: the data's name and licence, the day, and the command that made it."""
+
+    data: Sequence[str]
+    licence: str
+    date: str
+    command: str
+
+
+def write_judge(directory: Path, report: FitReport, provenance: Provenance) -> None:
+    """Write `judge.json`, which decides, `figures.json` and the card, which tell."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, contents in ((FILE, report.weights.to_json()), (FIGURES, report.to_json())):
+        (directory / name).write_text(json.dumps(contents, indent=1) + "\n", encoding="utf-8")
+    (directory / CARD).write_text(card(report, provenance), encoding="utf-8")
+
+
+def card(report: FitReport, provenance: Provenance) -> str:
+    """Return the card as Markdown."""
+    return "\n\n".join(_sections(report, provenance)) + "\n"
+
+
+def _sections(report: FitReport, provenance: Provenance) -> Iterator[str]:
+    word = "" if report.beats_length else f" ({LENGTH_WORD})"
+    yield f"# A fitted judge: {report.kept}{word}"
+    yield (
+        f"{report.verdict} It knows the surface of texts that its labels happened to like, not quality. A label is "
+        "drawn with the fitted probability, so that it errs as often as it is unsure."
+    )
+    yield _origin(report, provenance)
+    yield f"## On instructions it never saw ({report.folds} folds; 95% intervals over instructions)"
+    rows = {"**this judge**": report.chosen, **report.candidates}
+    yield table(HEADINGS, [figures_row(name, figures) for name, figures in rows.items()])
+    yield (
+        f"Kept: {report.kept}, by log loss. *This judge* is the choice made anew in each fold from the others."
+        + ("" if report.people is None else f" One label against the others of its pair: {report.people.text()}.")
+    )
+    yield "## Calibration"
+    yield table(
+        ("probability of its choice", "pairs", "mean", "labels for it"),
+        [
+            (f"{b.low:.1f} to {b.high:.1f}", str(b.pairs), f"{b.predicted:.3f}", f"{b.observed:.3f}")
+            for b in report.chosen.reliability
+        ],
+    )
+    for heading, systems in (("By system", report.systems), ("Systems it never saw", report.unseen)):
+        if systems:
+            yield f"## {heading}"
+            yield table(HEADINGS, [figures_row(name, figures) for name, figures in systems.items()])
+    if report.systems and report.kept == REWARD_MODEL:
+        yield "## Systems it never saw"
+        yield "Not measured: a reward model would have to be fitted anew in every fold for each system."
+    if report.weights.features:
+        yield "## Weights, in log-odds"
+        yield _weights(report.weights.features)
+
+
+def _origin(report: FitReport, provenance: Provenance) -> str:
+    counts = report.counts
+    left_out = counts.left_out_text
+    lines = {
+        "data": ", ".join(provenance.data),
+        "licence of the labels": provenance.licence or "not stated (--licence)",
+        "labels": f"{counts.labels}, of which {counts.draws} draws{f'; left out: {left_out}' if left_out else ''}",
+        "annotators": ", ".join(f"{name} ({count})" for name, count in sorted(counts.annotators.items())),
+        "pairs with a better output": f"{report.chosen.pairs}, of {report.chosen.instructions} instructions",
+        "date": provenance.date,
+        "made by": f"`{provenance.command}`",
+    }
+    if report.weights.encoder:
+        lines["sentence encoder"] = f"{report.weights.encoder} ({report.weights.encoder_identity})"
+    return "\n".join(f"- {name}: {text}" for name, text in lines.items() if text)
+
+
+def _weights(weights: Mapping[str, float]) -> str:
+    rows = [(name, f"{weight:+.3f}", FEATURES[name].formula) for name, weight in weights.items()]
+    return table(("feature", "weight", "formula"), rows)
+
+
+def figures_row(name: str, figures: Measured) -> tuple[str, ...]:
+    """Write a judge's figures as a row of the table."""
+    return (
+        name,
+        str(figures.pairs),
+        figures.agreement.text(),
+        figures.longer.text(),
+        _signed(figures.gain),
+        f"{figures.log_loss:.3f}",
+        f"{figures.brier:.3f}",
+        f"{figures.ece:.3f}",
+    )
+
+
+def _signed(gain: Interval) -> str:
+    return f"{100 * gain.value:+.1f} [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Write a Markdown table."""
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

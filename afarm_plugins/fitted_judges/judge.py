@@ -1,0 +1,125 @@
+"""`--judge fitted:DIR`: answers prompts by a fitted utility, with the noise that was fitted.
+
+A label is drawn with the fitted probability, by a key of the request's seed, the pair and the number of the sample: not
+of the annotator, of the order shown or of the temperature. So the other order mirrors the answer exactly, and several
+votes are independent.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from functools import cached_property
+
+from afarm import (
+    BuildContext,
+    Capabilities,
+    ChatRequest,
+    Completion,
+    Instruction,
+    Judge,
+    JudgeError,
+    Pair,
+    Price,
+    ShownPair,
+)
+from afarm.judging import CHARACTERS_PER_TOKEN
+from afarm_plugins.fitted_judges.settings import FittedConfig
+from afarm_plugins.fitted_judges.utility import FittedUtility, second_wins
+
+WORDS = ("Output (a)", "Output (b)")
+SINGLE, LIST, JSON = "single", "list", "json"
+LABELS = "labels"
+TOKENS = "tokens"
+REMEMBERED = 65536
+
+
+class FittedJudge(Judge):
+    """See the module. It costs nothing per call, and asks no language model."""
+
+    capabilities = Capabilities(chat=True, completion=True, temperature=True, logit_bias=True, logprobs=True)
+    simulated = True
+
+    def __init__(self, spec: str, config: FittedConfig | None, context: BuildContext):
+        """Open the judge in the directory `spec`, or the shipped one. Raises as `FittedUtility` does."""
+        self.utility = FittedUtility(spec, context, (config or FittedConfig()).encoder)
+        self._probabilities: dict[tuple[str, str, str], float] = {}
+
+    @cached_property
+    def identity(self) -> str:
+        """The directory's name, and a digest of all that its labels depend on."""
+        return f"fitted:{self.utility.name}@{self.utility.digest}"
+
+    def price(self) -> Price:
+        return Price(0.0, 0.0)
+
+    def worst_case_price(self, request: ChatRequest) -> float:
+        return 0.0
+
+    async def complete(self, request: ChatRequest) -> Completion:
+        """Raises `JudgeError` for a request that compares nothing, or in a format that it cannot write."""
+        if not request.comparisons or request.answer_format not in (SINGLE, LIST, JSON, LABELS, TOKENS):
+            asks = f"for {request.answer_format!r}" if request.answer_format else "for something else"
+            raise JudgeError(
+                f"the fitted judge only compares two outputs, and {request.annotator or 'the annotator'} asks {asks}; "
+                "choose an annotator that compares, such as pool or fitted, or a language model with --judge",
+                charged=False,
+            )
+        self._remember([shown for shown in request.comparisons if shown.pair_id])
+        prompt = request.prompt + "".join(message.content for message in request.messages)
+        size = math.ceil(len(prompt) / CHARACTERS_PER_TOKEN)
+        if request.answer_format == TOKENS:
+            positions = tuple(self._as_tokens(shown, request) for shown in request.comparisons)
+            text = "".join(max(position, key=position.__getitem__) for position in positions)
+            return Completion(text, size, len(positions), price=0.0, logprobs=positions)
+        text = _written([self._first_wins(shown, request) for shown in request.comparisons], request)
+        return Completion(text, size, math.ceil(len(text) / CHARACTERS_PER_TOKEN), price=0.0)
+
+    def _first_wins(self, shown: ShownPair, request: ChatRequest) -> bool:
+        """Tell if the output shown first wins. Dummies that fill a batch get a fixed answer."""
+        if not shown.pair_id:
+            return True
+        p = self._probabilities[_key(shown)]
+        return second_wins(p, request.seed, shown.pair_id, shown.sample_index) != (shown.order == "ab")
+
+    def _as_tokens(self, shown: ShownPair, request: ChatRequest) -> dict[str, float]:
+        """Return the log-probabilities of the two labels as they were fitted: nothing is drawn."""
+        second = self._probabilities[_key(shown)] if shown.pair_id else 0.5
+        first = 1 - second if shown.order == "ab" else second
+        likely = zip(request.labels[:2], (first, 1 - first), strict=True)
+        return {label: math.log(p) for label, p in likely if p > 0}
+
+    def _remember(self, comparisons: list[ShownPair]) -> None:
+        """Compute the probabilities that are not known yet, all at once."""
+        if len(self._probabilities) > REMEMBERED:
+            self._probabilities.clear()
+        fresh = {_key(shown): shown.instruction for shown in comparisons if _key(shown) not in self._probabilities}
+        if fresh:
+            pairs = [_canonical(key, instruction) for key, instruction in fresh.items()]
+            self._probabilities.update(zip(fresh, self.utility.p_second(pairs), strict=True))
+
+
+def _key(shown: ShownPair) -> tuple[str, str, str]:
+    low, high = sorted((shown.first, shown.second))
+    return shown.instruction.id, low, high
+
+
+def _canonical(key: tuple[str, str, str], instruction: Instruction) -> Pair:
+    return Pair(instruction, key[1], key[2])
+
+
+def _written(first_wins: Sequence[bool], request: ChatRequest) -> str:
+    """Write the verdicts in the request's format."""
+    if request.answer_format == LABELS:
+        return "\n".join(request.labels[not first] for first in first_wins)
+    if request.answer_format == SINGLE:
+        return WORDS[not first_wins[0]]
+    if request.answer_format == LIST:
+        return "\n".join(f"{i}. {WORDS[not first]}" for i, first in enumerate(first_wins, start=1))
+    better = [(first, "first" if first else "second") for first in first_wins]
+    objects = [
+        {"index": i, "explanation": f"The {place} output serves the instruction better.", "first_is_better": first}
+        for i, (first, place) in enumerate(better, start=1)
+    ]
+    return json.dumps(objects)

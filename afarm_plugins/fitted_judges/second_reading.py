@@ -1,0 +1,62 @@
+"""A second reading of an evaluation by a fitted judge: the evaluator `fitted:DIR`."""
+
+from __future__ import annotations
+
+import statistics
+
+from afarm import BuildContext, DataError, Evaluation, EvaluationInputs, Evaluator, standard_error
+from afarm_plugins.fitted_judges.settings import FittedConfig
+from afarm_plugins.fitted_judges.utility import FittedUtility, logistic
+
+
+class SecondReading(Evaluator):
+    """The win rate that a fitted judge expects of the same pairs, beside the run's own judge.
+
+    A gain that both see is more than the taste of the one that was trained on. Each pair counts with the fitted
+    probability, not with a draw. Errors are s / √n with n − 1 in s, clustered by instruction. `fitted_difference` is
+    the mean difference of utilities, in log-odds; `agreement` the percent of pairs with a better output by the run's
+    judge that this one orders alike. Each pair has a row: `instruction` and `fitted_win_rate`.
+    """
+
+    needs = frozenset({"judgements"})
+
+    def __init__(self, config: FittedConfig | None, spec: str, context: BuildContext):
+        """Open the judge in the directory `spec`, or the shipped one. Raises as `FittedUtility` does."""
+        self.utility = FittedUtility(spec, context, (config or FittedConfig()).encoder)
+
+    @property
+    def identity(self) -> str:
+        """A digest of all that its figures depend on."""
+        return self.utility.digest
+
+    def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
+        """Raise `DataError` if there is nothing to read, or if judgements and outputs do not belong together."""
+        pairs = [row.pair for row in inputs.judgements]
+        if not pairs:
+            raise DataError(f"{inputs.system}: there are no pairs to read")
+        if len(pairs) != len(inputs.outputs):
+            raise DataError(f"{inputs.system}: {len(pairs)} judgements for {len(inputs.outputs)} outputs")
+        for number, (pair, output) in enumerate(zip(pairs, inputs.outputs, strict=True)):
+            if pair.output_2 != output.output or pair.instruction.id != output.instruction.id:
+                raise DataError(f"{inputs.system}: judgement {number} is not about output {number}")
+        canonical = self.utility.differences(pairs)
+        gaps = [gap if pair.is_canonical else -gap for pair, gap in zip(pairs, canonical, strict=True)]
+        wins = [logistic(gap) for gap in gaps]
+        decided = [(row.win, gap) for row, gap in zip(inputs.judgements, gaps, strict=True) if gap]
+        alike = [(win > 0.5) == (gap > 0) for win, gap in decided if win is not None and win != 0.5]
+        asked = [pair.instruction.id for pair in pairs]
+        error = standard_error(wins, asked)
+        return Evaluation(
+            "fitted",
+            inputs.system,
+            {
+                "fitted_win_rate": 100 * statistics.fmean(wins),
+                "fitted_standard_error": None if error is None else 100 * error,
+                "fitted_difference": statistics.fmean(gaps),
+                "fitted_difference_se": standard_error(gaps, asked),
+                "agreement": 100 * statistics.fmean(alike) if alike else None,
+                "n_total": len(wins),
+                "judge": f"{self.utility.name}@{self.identity}",
+            },
+            tuple({"instruction": name, "fitted_win_rate": 100 * win} for name, win in zip(asked, wins, strict=True)),
+        )

@@ -1,0 +1,247 @@
+"""A fitted utility of outputs, as `judge.json` keeps it: a weighted sum in log-odds.
+
+U(output) = Σ weight · feature + weights · embedding + relatedness · cos(instruction, output) + temperature · reward
+            − offset, which makes the mean 0 over the outputs that it was fitted to
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ValidationError, field_validator
+
+from afarm import BuildContext, ConfigError, DataError, Instruction, ModelError, Output, Pair, seeding
+from afarm_plugins.fitted_judges.features import FEATURES, asked_text, feature_values
+
+if TYPE_CHECKING:
+    from afarm_plugins.fitted_judges.encoder import SentenceEncoder
+
+FILE = "judge.json"
+REWARD_MODEL = "reward_model"
+"""The folder with the reward model's artifact, if there is one."""
+FORMAT = 1
+AGAIN = "put it back as it was, or fit again into a new directory: afarm judge fit ANNOTATIONS --out DIR"
+LARGEST = 1_000_000
+"""The largest weight, in log-odds: with larger ones sums of features could overflow, and no label is that sure."""
+SHIPPED = Path(__file__).parent / "people"
+"""The judge that ships, fitted to people's labels: see its card."""
+
+
+class _Part(BaseModel, extra="forbid", strict=True):
+    """A part of `judge.json`. An unknown field may be a misspelt one, so it is refused."""
+
+
+class _Embeddings(_Part):
+    model: str
+    identity: str
+    weights: list[float]
+    relatedness: float
+
+
+class _RewardModel(_Part):
+    temperature: float
+
+
+class _Stored(_Part):
+    """The fields of `judge.json`."""
+
+    format: int
+    features: dict[str, float]
+    offset: float = 0.0
+    embeddings: _Embeddings | None = None
+    reward_model: _RewardModel | None = None
+
+    @field_validator("format")
+    @classmethod
+    def _require_known(cls, written: int) -> int:  # first, since another format has other fields
+        if written != FORMAT:
+            raise ValueError(f"this afarm reads format {FORMAT}, and it is {written}")
+        return written
+
+
+@dataclass(frozen=True)
+class FittedWeights:
+    """The contents of `judge.json`: all that its labels depend on, beside an encoder or a reward model."""
+
+    features: Mapping[str, float]
+    offset: float = 0.0
+    """The mean of all other terms over the outputs that it was fitted to."""
+    encoder: str = ""
+    encoder_identity: str = ""
+    embedding: tuple[float, ...] = ()
+    relatedness: float = 0.0
+    temperature: float | None = None
+    """The factor of the reward model's scores; None if there is none."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the file's contents, the parts that are not used left out."""
+        embeddings = {
+            "model": self.encoder,
+            "identity": self.encoder_identity,
+            "weights": list(self.embedding),
+            "relatedness": self.relatedness,
+        }
+        return {
+            "format": FORMAT,
+            "features": dict(self.features),
+            **({"offset": self.offset} if self.offset else {}),
+            **({"embeddings": embeddings} if self.encoder else {}),
+            **({"reward_model": {"temperature": self.temperature}} if self.temperature is not None else {}),
+        }
+
+    @classmethod
+    def read(cls, directory: Path) -> FittedWeights:
+        """Read `judge.json`. Raises `ConfigError` if there is none, `DataError` if it cannot be used."""
+        path = directory / FILE
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            if path.is_file():
+                raise DataError(f"{path}: cannot be read; {AGAIN}") from error
+            if directory.is_file():
+                raise ConfigError([f"{directory} is a file: name the directory of a fitted judge"]) from error
+            raise ConfigError(
+                [f"{directory} holds no fitted judge: make one with afarm judge fit ANNOTATIONS --out {directory}"]
+            ) from error
+        try:
+            read = _Stored.model_validate_json(text)
+        except ValidationError as error:
+            cause = error.errors()[0]
+            field = ".".join(map(str, cause["loc"]))
+            what = f"field {field!r}: {cause['msg']}" if field else str(cause["msg"])
+            raise DataError(f"{path}: is no judge as afarm judge fit writes it ({what}); {AGAIN}") from error
+        features, embeddings = read.features, read.embeddings
+        if strange := sorted(features.keys() - FEATURES.keys()):
+            raise DataError(f"{path}: this afarm has no feature {strange[0]!r}; {AGAIN}")
+        weights = cls(features, read.offset, temperature=read.reward_model.temperature if read.reward_model else None)
+        if embeddings:
+            weights = replace(
+                weights,
+                encoder=embeddings.model,
+                encoder_identity=embeddings.identity,
+                embedding=tuple(embeddings.weights),
+                relatedness=embeddings.relatedness,
+            )
+        if not (features or embeddings or read.reward_model):
+            raise DataError(f"{path}: has no term, so that no output is better than another; {AGAIN}")
+        numbers = [*features.values(), read.offset, *weights.embedding, weights.relatedness, weights.temperature or 0.0]
+        if not all(abs(number) <= LARGEST for number in numbers):  # nor if it is no number
+            raise DataError(f"{path}: holds a weight that is no number up to {LARGEST:,}; {AGAIN}")
+        return weights
+
+
+class FittedUtility:
+    """The utility in a directory that `afarm judge fit` wrote; the shipped one if none is named."""
+
+    def __init__(self, spec: str, context: BuildContext, encoder: str = ""):
+        """Read the weights; what is large is opened when there is something to score.
+
+        `encoder` names the sentence encoder's place if it is not where it was. Raises `ConfigError` for a directory
+        without a judge, `ModelError` for an encoder that is not there or is another than it was fitted with.
+        """
+        self.directory = Path(spec).expanduser() if spec else SHIPPED
+        self.weights = FittedWeights.read(self.directory)
+        self._context = context
+        self._encoder_place = encoder or self.weights.encoder
+        if self.weights.encoder:
+            self._require_encoder()
+        if self.weights.temperature is not None:
+            if not Path(self._reward_directory).is_dir():
+                raise DataError(f"{self._reward_directory} is missing, whose scores {FILE} weighs; {AGAIN}")
+            context.identify(self._reward_directory)
+
+    @property
+    def name(self) -> str:
+        """The name of its directory, for people."""
+        return self.directory.name
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of all that its labels depend on: weights, features' source, encoder, reward model."""
+        learned = "" if self.weights.temperature is None else self._context.identify(self._reward_directory)
+        return seeding.digest(self.weights.to_json(), self._context.source, learned, length=12)
+
+    @property
+    def _reward_directory(self) -> str:
+        return str(self.directory / REWARD_MODEL)
+
+    def _require_encoder(self) -> None:
+        now = self.encoder.identity
+        if now != self.weights.encoder_identity:
+            raise ModelError(
+                f"the sentence encoder {self._encoder_place!r} is not the one that {self.directory} was fitted with "
+                f"({self.weights.encoder_identity}, not {now}); name that one with --set fitted.encoder=DIRECTORY, "
+                "or fit again with --embeddings"
+            )
+
+    @cached_property
+    def encoder(self) -> SentenceEncoder:
+        from afarm_plugins.fitted_judges.encoder import SentenceEncoder
+
+        return SentenceEncoder(self._encoder_place, "--set fitted.encoder=DIRECTORY")
+
+    def of_outputs(self, outputs: Sequence[Output]) -> list[float]:
+        """Return one utility per output, in order."""
+        totals = [utility_of_features(self.weights, o.instruction, o.output) for o in outputs]
+        for part in (self._of_embeddings, self._of_rewards):
+            totals = [total + more for total, more in zip(totals, part(outputs), strict=True)]
+        return totals
+
+    def _of_embeddings(self, outputs: Sequence[Output]) -> list[float]:
+        if not self.weights.encoder:
+            return [0.0] * len(outputs)
+        from afarm_plugins.fitted_judges.encoder import relatedness
+
+        answered = self.encoder.embed([output.output for output in outputs])
+        asked = self.encoder.embed([asked_text(output.instruction) for output in outputs])
+        return [
+            math.fsum(w * x for w, x in zip(self.weights.embedding, map(float, vector), strict=True))
+            + self.weights.relatedness * relatedness(question, vector)
+            for question, vector in zip(asked, answered, strict=True)
+        ]
+
+    def _of_rewards(self, outputs: Sequence[Output]) -> list[float]:
+        if self.weights.temperature is None:
+            return [0.0] * len(outputs)
+        scores = self._context.reward_model(self._reward_directory).score_outputs(outputs)
+        return [self.weights.temperature * score.value for score in scores]
+
+    def p_second(self, pairs: Sequence[Pair]) -> list[float]:
+        """Return the probability that each pair's second output *in canonical order* is better."""
+        return [logistic(difference) for difference in self.differences(pairs)]
+
+    def differences(self, pairs: Sequence[Pair]) -> list[float]:
+        """Return by how much the utility of each pair's second output *in canonical order* is the larger."""
+        utilities = self.of_outputs([output for pair in pairs for output in _canonical_outputs(pair)])
+        return [second - first for first, second in zip(utilities[::2], utilities[1::2], strict=True)]
+
+
+def utility_of_features(weights: FittedWeights, instruction: Instruction, output: str) -> float:
+    """Return the utility of an output as far as features tell it."""
+    values = feature_values(instruction, output)
+    return math.fsum([*(weight * values[name] for name, weight in weights.features.items()), -weights.offset])
+
+
+def _canonical_outputs(pair: Pair) -> tuple[Output, Output]:
+    reasons = (pair.finish_reason_1, pair.finish_reason_2)
+    reasons = reasons if pair.is_canonical else reasons[::-1]
+    first, second = (
+        Output(pair.instruction, text, details={"finish_reason": reason} if reason else {})
+        for text, reason in zip(pair.canonical, reasons, strict=True)
+    )
+    return first, second
+
+
+def logistic(logit: float) -> float:
+    """Logistic function of one number, without overflow."""
+    return 0.5 * (1 + math.tanh(logit / 2))
+
+
+def second_wins(p: float, seed: int, pair_id: str, sample_index: int = 0) -> bool:
+    """Draw with probability `p` if the second output, in canonical order, wins: once per sample."""
+    return seeding.uniform(seed, "fitted judge", pair_id, sample_index) < p
