@@ -22,7 +22,6 @@ LINES = {
     "backend": 6300,
     "experiment": 9400,
     "report": 2600,
-    "bundles": 700,
     "results": 1200,
     "experiments": 200,
     "testing": 2000,

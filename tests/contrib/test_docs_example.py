@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -91,12 +92,30 @@ def test_the_evaluator_keeps_an_evaluators_promises(shown: Path) -> None:
     assert python("-c", code, where=shown).split() == ["terse"]
 
 
-def test_all_of_them_are_planned_by_the_command(shown: Path) -> None:
+def declare(shown: Path, *names: str) -> None:
+    """Make the folder an installed package with an entry point for each of the modules."""
     metadata = shown / "shown-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Name: shown\nVersion: 1.0\n")
-    points = "".join(f"{name} = {name}\n" for name in ("self_imitation", "impatient", "terse"))
+    points = "".join(f"{name} = {name}\n" for name in names)
     (metadata / "entry_points.txt").write_text(f"[{GROUP}]\n{points}")
+
+
+def test_the_study_and_the_command_are_on_the_command_line(shown: Path) -> None:
+    declare(shown, "votes")
+    python("-c", "from afarm.testing import check_study; from votes import Votes; check_study(Votes())", where=shown)
+    assert "\n  votes " in python("-m", "afarm", "study", "--help", where=shown)
+    run = shown / "afarm-runs" / "runs" / "a-run"
+    run.mkdir(parents=True)
+    figures = {"system": "ppo", "reference": "sft", "evaluator": "win_rate", "metrics": {"win_rate": 61.0}}
+    (run / "run.json").write_text(json.dumps({"name": "a-run", "results": [figures]}))
+    [row] = json.loads(python("-m", "afarm", "wins", "--json", where=shown))
+    assert (row["system"], row["win_rate"]) == ("ppo", 61.0)
+    assert "61.0" in python("-m", "afarm", "wins", where=shown)
+
+
+def test_all_of_them_are_planned_by_the_command(shown: Path) -> None:
+    declare(shown, "self_imitation", "impatient", "terse")
     chosen = ["--method", "self_imitation", "--annotator", "impatient", "--judge", "offline"]
     plan = python(
         "-m", "afarm", "run", *chosen, "--set", "evaluate.evaluators=[win_rate,terse]", "--dry-run", where=shown
