@@ -70,11 +70,11 @@ def take_fingerprint(made: Policy | RewardModel) -> Fingerprint:
     """Take the fingerprint of all modules, tensors and arrays that `made` holds."""
     weights: dict[str, dict[str, str]] = {}
     behaviour: dict[str, Any] = {}
-    for place, held in _held(made, "", set()):
+    for place, held in _walk_attributes(made, "", set()):
         if isinstance(held, nn.Module):
             named = (*held.named_parameters(remove_duplicate=False), *held.named_buffers(remove_duplicate=False))
             weights[place] = {name: _digest(tensor) for name, tensor in named}
-            behaviour[place] = [_text_of(getattr(held, name)) for name in CONFIGS if hasattr(held, name)]
+            behaviour[place] = [_serialise_config(getattr(held, name)) for name in CONFIGS if hasattr(held, name)]
             for name, module in held.named_modules(remove_duplicate=False):
                 behaviour[f"{place} {name}"] = _behaviour(module, "forward")
         elif isinstance(held, Tensor):
@@ -102,7 +102,7 @@ def _behaviour(holder: object, *methods: str) -> dict[str, Any]:
     return found
 
 
-def _held(holder: object, place: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+def _walk_attributes(holder: object, place: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
     """Yield the modules, tensors, arrays and tokenizers in an object's attributes, with their places."""
     if id(holder) in seen:
         return
@@ -114,16 +114,16 @@ def _held(holder: object, place: str, seen: set[int]) -> Iterator[tuple[str, Any
     elif isinstance(holder, Policy | RewardModel):
         yield place, holder
         for name, value in vars(holder).items() if hasattr(holder, "__dict__") else ():
-            yield from _held(value, f"{place}.{name}".removeprefix("."), seen)
+            yield from _walk_attributes(value, f"{place}.{name}".removeprefix("."), seen)
     elif isinstance(holder, list | tuple):
         for number, value in enumerate(holder):
-            yield from _held(value, f"{place}.{number}", seen)
+            yield from _walk_attributes(value, f"{place}.{number}", seen)
     elif isinstance(holder, dict):
         for key, value in holder.items():
-            yield from _held(value, f"{place}.{key}", seen)
+            yield from _walk_attributes(value, f"{place}.{key}", seen)
 
 
-def _text_of(config: Any) -> str:
+def _serialise_config(config: Any) -> str:
     return str(config.to_json_string()) if hasattr(config, "to_json_string") else repr(config)
 
 

@@ -134,7 +134,9 @@ class Workload:
 
         kind = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
         with torch.device("meta"):
-            model: Any = kind.from_config(_of(self.config, num_labels=1) if scores else self.config, dtype=self.dtype)
+            model: Any = kind.from_config(
+                _copy_config(self.config, num_labels=1) if scores else self.config, dtype=self.dtype
+            )
         layers = list(transformer_layers(model))
         shapes = tuple((len(p), p.numel() // len(p)) for layer in layers for p in layer.parameters())
         inside = sum(rows * width for rows, width in shapes)
@@ -155,8 +157,8 @@ class Workload:
             len(layers), inside, whole - inside, logits, self.dtype.itemsize, adapters, shapes, tuple(low_rank)
         )
 
-    def _kept_here(self, network: Network) -> int:
-        """Weights of a network that the card holds between its uses."""
+    def _count_resident_bytes(self, network: Network) -> int:
+        """Return the bytes of a network's weights that stay in GPU memory between its uses."""
         return network.ends if self.offloads else network.share(self.processes)
 
     def _learned_here(self, network: Network) -> int:
@@ -218,7 +220,7 @@ class Workload:
         policy, scorer = self.network(config.lora), self.network(config.lora, scores=True)
         trained = [policy, scorer] if values and not shared else [policy]
         frozen = [self.network(scores=True)] if config.lora and self.processes == 1 else [policy, scorer]
-        still = sum(map(self._kept_here, frozen))
+        still = sum(map(self._count_resident_bytes, frozen))
         if config.lora and self.processes == 1 and values and not shared:
             still -= trained[1].share(1)  # the value model's frozen weights are the reward model's
         length = config.max_prompt_length + config.response_length
@@ -302,7 +304,7 @@ class Workload:
         when it ends, with all gradients. Before a step's second pass a network has no gradients to begin with.
         """
         n, size = self.processes, networks[0].bytes
-        held = size * (sum(map(self._kept_here, networks)) + still)
+        held = size * (sum(map(self._count_resident_bytes, networks)) + still)
         learned = [self._learned_here(network) for network in networks]
         held += sum(learned) if lora else 0
         predicted = shape[0] * (shape[1] - apart) * (size + 4) * self.config.get_text_config().hidden_size
@@ -350,7 +352,7 @@ class Workload:
         """
         key = shape, self.dtype, self.backend.mixed_precision
         if key not in self.counted:
-            one, two = (self._kept(depth, shape) for depth in (1, 2))
+            one, two = (self._count_saved_bytes(depth, shape) for depth in (1, 2))
             self.counted[key] = one, two - one
         one, per_layer = self.counted[key]
         depth = self.config.get_text_config().num_hidden_layers
@@ -359,10 +361,10 @@ class Workload:
         width = self.dtype.itemsize
         return one + depth * shape[0] * shape[1] * self.config.get_text_config().hidden_size * width
 
-    def _kept(self, depth: int, shape: tuple[int, int]) -> int:
+    def _count_saved_bytes(self, depth: int, shape: tuple[int, int]) -> int:
         from transformers import AutoModelForCausalLM
 
-        config = _of(self.config, num_hidden_layers=depth)
+        config = _copy_config(self.config, num_hidden_layers=depth)
         rows, length = shape
         with FakeTensorMode(allow_non_fake_inputs=True):
             model: Any = AutoModelForCausalLM.from_config(config, dtype=self.dtype).train()
@@ -397,8 +399,8 @@ def _pinned(size: int) -> int:
     return 1 << (size - 1).bit_length() if size else 0
 
 
-def _of(config: Any, **changes: Any) -> Any:
-    """Copy a config with other values, those that go by layer cut to as many."""
+def _copy_config(config: Any, **changes: Any) -> Any:
+    """Copy a config with other values; lists with one entry per layer are cut to the new number of layers."""
     own = copy.deepcopy(config)
     text = own.get_text_config()
     for name, value in changes.items():

@@ -173,9 +173,9 @@ class CheckpointPolicy(Policy):
     def sample(self, instructions: Sequence[Instruction], decoding: Decoding, *, seed: int) -> Iterator[Sample]:
         here = self.backend.engine.runs_here
         with on_device(self.model, self.backend) if here else nullcontext():
-            yield from self._sample_by(self.sampler(), instructions, decoding, seed)
+            yield from self._run_sampler(self.sampler(), instructions, decoding, seed)
 
-    def _sample_by(
+    def _run_sampler(
         self, sampler: Sampler, instructions: Sequence[Instruction], decoding: Decoding, seed: int
     ) -> Iterator[Sample]:
         limit = position_limit(self.model)
@@ -238,11 +238,11 @@ class CheckpointPolicy(Policy):
 
     def copy(self) -> CheckpointPolicy:
         """Copy the policy: training the copy leaves this one as it is. The tokenizer is shared."""
-        return self._with(copy.deepcopy(self.model), self.tokenizer, self.template)
+        return self._rebuild(copy.deepcopy(self.model), self.tokenizer, self.template)
 
     def controlled(self, control: str) -> CheckpointPolicy:
         """Put `control` in front of the prompts of the same model, which is not copied; see `PromptTemplate`."""
-        return self._with(self.model, self.tokenizer, self.template.with_control(control))
+        return self._rebuild(self.model, self.tokenizer, self.template.with_control(control))
 
     def copy_with_tokens(self, tokens: Sequence[str]) -> CheckpointPolicy:
         """Copy the policy and add control tokens to its vocabulary, each embedded as the mean of all.
@@ -263,7 +263,7 @@ class CheckpointPolicy(Policy):
         template = PromptTemplate(self.template.source, tokenizer, control=self.template.control)
         return CheckpointPolicy(model, tokenizer, template, self.backend, (*self.control_tokens, *tokens))
 
-    def _with(self, model: Any, tokenizer: PreTrainedTokenizerBase, template: PromptTemplate) -> CheckpointPolicy:
+    def _rebuild(self, model: Any, tokenizer: PreTrainedTokenizerBase, template: PromptTemplate) -> CheckpointPolicy:
         policy = CheckpointPolicy(model, tokenizer, template, self.backend, self.control_tokens)
         policy.merged = self.merged
         return policy

@@ -64,7 +64,7 @@ def write_checkpoint(
     if rank() == 0:
         write_training_state(more, directory)
     (directory / SHARDS).mkdir(exist_ok=True)
-    torch.save(_held_rows(trained, optimizer), directory / SHARDS / f"{rank():05d}.pt")
+    torch.save(_collect_rows(trained, optimizer), directory / SHARDS / f"{rank():05d}.pt")
 
 
 def move_into(directory: Path, unpublished: Path) -> None:
@@ -79,19 +79,19 @@ def restore(
 ) -> tuple[int, Path, dict[str, Any]] | None:
     """Restore `trained` and `optimizer` from the newest checkpoint, if there is one.
 
-    Returns its step, its directory and what else was kept. Raises `TrainingError` as `restore_from` does.
+    Returns its step, its directory and what else was kept. Raises `TrainingError` as `restore_checkpoint` does.
     """
     latest = checkpoints.latest()
-    return None if latest is None else (*latest, restore_from(latest[1], trained, optimizer))
+    return None if latest is None else (*latest, restore_checkpoint(latest[1], trained, optimizer))
 
 
-def restore_from(
+def restore_checkpoint(
     directory: Path, trained: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer
 ) -> dict[str, Any]:
     """Restore `trained` and `optimizer` from a checkpoint that any number of processes wrote.
 
-    Either may be sharded or not. Returns what else was kept. Raises `TrainingError` if it is damaged or of other
-    weights.
+    Both may be sharded or whole. Returns the checkpoint's other values. Raises `TrainingError` if it is damaged or
+    holds other weights.
     """
     with _damage_named(directory / _STATE_FILE):
         state = torch.load(directory / _STATE_FILE, map_location="cpu", weights_only=True)
@@ -136,8 +136,8 @@ def _load_shards(shards: Path, trained: Mapping[str, nn.Parameter], optimizer: t
     _load_optimizer(by_parameter, optimizer)
 
 
-def _held_rows(trained: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> Rows:
-    """Collect the rows that this process holds; the main process also holds what is not sharded."""
+def _collect_rows(trained: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> Rows:
+    """Collect the rows of this process's shard; the main process adds the tensors that are not sharded."""
     return {
         key: (list(tensor.shape), first_row(tensor), torch.atleast_1d(local_part(tensor)))
         for key, tensor in _flat(trained, optimizer)

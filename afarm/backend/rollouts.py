@@ -17,7 +17,7 @@ import torch
 
 from afarm.backend.logprobs import position_limit
 from afarm.backend.reward_model import TorchRewardModel
-from afarm.core.errors import DataError, TrainingError, attributed_to, require_promise, type_name
+from afarm.core.errors import DataError, TrainingError, attribute_failures, require_promise, type_name
 from afarm.core.interfaces import Decoding, Policy, RewardModel
 from afarm.core.records import Instruction, Output, Sample
 from afarm.core.seeding import integer
@@ -132,7 +132,7 @@ def scored_samples(
     For methods that compare them with each other. Scored in batches: across instructions if n is small, and within one
     if n is large. Raises `TrainingError` if a reward is not a number, since it would win or lose for no reason.
     """
-    samples = _samples_of(policy, instructions, decoding, seed)
+    samples = _draw_samples(policy, instructions, decoding, seed)
     owners = (instruction for instruction in instructions for _ in range(decoding.n))
     while batch := list(islice(samples, decoding.per_device_batch_size)):
         owned = list(islice(owners, len(batch)))
@@ -145,13 +145,15 @@ def scored_samples(
             yield sample, reward
 
 
-def _samples_of(policy: Policy, instructions: Sequence[Instruction], decoding: Decoding, seed: int) -> Iterator[Sample]:
-    """Yield the samples of a policy inside another, whose faults are its own."""
+def _draw_samples(
+    policy: Policy, instructions: Sequence[Instruction], decoding: Decoding, seed: int
+) -> Iterator[Sample]:
+    """Yield the samples of a policy inside another; the inner policy's failures name it."""
     name = f"{type(policy).__module__}:{type(policy).__qualname__}"
     promise = f"sample must yield {decoding.n} afarm.Sample per instruction"
     wanted = len(instructions) * decoding.n
     count = 0
-    with attributed_to("policy", name, policy):
+    with attribute_failures("policy", name, policy):
         for sample in policy.sample(instructions, decoding, seed=seed):
             count += 1
             strange = f"{promise}, not {type_name(sample)}"

@@ -18,7 +18,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from afarm.backend.checkpoint_selection import CheckpointSelection
 from afarm.backend.distributed import barrier, rank, shard, world_size
 from afarm.backend.models import quiet_transformers
-from afarm.backend.resume import move_into, restore_from, write_checkpoint
+from afarm.backend.resume import move_into, restore_checkpoint, write_checkpoint
 from afarm.backend.sharding import (
     average_gradients,
     clip_gradients,
@@ -224,20 +224,22 @@ class LengthSortedTrainer:
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         steps = self.lr_scheduler.last_epoch
-        write_checkpoint(Path(output_dir), self._kept(), self.optimizer, steps=steps)
+        write_checkpoint(Path(output_dir), self._checkpoint_parameters(), self.optimizer, steps=steps)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None:
             return
         scheduler = self.lr_scheduler
-        scheduler.last_epoch = restore_from(Path(checkpoint), self._kept(), self.optimizer)["steps"]
+        scheduler.last_epoch = restore_checkpoint(Path(checkpoint), self._checkpoint_parameters(), self.optimizer)[
+            "steps"
+        ]
         rates = zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
         scheduler._last_lr = [peak * factor(scheduler.last_epoch) for peak, factor in rates]
         for group, rate in zip(self.optimizer.param_groups, scheduler.get_last_lr(), strict=True):
             group["lr"] = rate
 
-    def _kept(self) -> dict[str, torch.nn.Parameter]:
-        """Map the parameters of a checkpoint by name: those trained now, and adapters that were or will be."""
+    def _checkpoint_parameters(self) -> dict[str, torch.nn.Parameter]:
+        """Map a checkpoint's parameters by name: those trained now, and adapters trained earlier or later."""
         adapters = ("lora_", "modules_to_save", "trainable_tokens")
         named = self.model.named_parameters()
         return {name: p for name, p in named if p.requires_grad or any(part in name for part in adapters)}

@@ -47,7 +47,7 @@ WIDE = 4
 """Annotators up to which a matrix with errors fits a terminal."""
 
 
-def add_to(app: typer.Typer) -> None:
+def add_commands(app: typer.Typer) -> None:
     group = typer.Typer(help=OWN["annotators"].summary)
     group.command(
         "compare", epilog=write_examples("annotators compare", "labels.jsonl", "gpt4.json --humans people.json")

@@ -29,7 +29,7 @@ SUGGESTED = 20
 """Artifacts that the error about an unknown key lists."""
 
 
-def add_to(app: typer.Typer) -> None:
+def add_commands(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help=OWN["artifacts"].summary)
     group.command("list", epilog=write_examples("artifacts list", "", "--output-dir afarm-runs"))(list_artifacts)
     group.command("gc", epilog=write_examples("artifacts gc", "", "--yes --days 30"))(gc)
@@ -204,7 +204,7 @@ def why(
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Show what an artifact was made from, and what sets it apart from its nearest relative."""
-    from afarm.experiment.own_preferences import pairs_of
+    from afarm.experiment.own_preferences import describe_pairs
     from afarm.storage.reuse import flatten
 
     store = _open(output_dir)
@@ -215,7 +215,7 @@ def why(
     for name, value in flatten(artifact.key_fields).items():
         out().print(f"  {name}: {value}", highlight=False, soft_wrap=True, markup=False)
     if artifact.stage == "preferences":
-        out().print(pairs_of(artifact.meta["summary"]), highlight=False, soft_wrap=True, markup=False)
+        out().print(describe_pairs(artifact.meta["summary"]), highlight=False, soft_wrap=True, markup=False)
     runs = [run for run, names in store.uses().items() if artifact.name in names]
     out().print(f"Used by: {', '.join(runs) or 'no finished run'}", highlight=False, soft_wrap=True, markup=False)
     for line in _relation(store, artifact, label):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from afarm.experiment.cluster_check import NodeReport
 
 
-def add_to(app: typer.Typer) -> None:
+def add_commands(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help=OWN["cluster"].summary)
     group.command(
         "check",

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Listed(NamedTuple):
-    """A command in the help: the module of this room whose `add_to` brings it, and what it does."""
+    """A command in the help: the module of this room whose `add_commands` brings it, and what it does."""
 
     module: str
     summary: str

@@ -38,7 +38,7 @@ class Commands(TyperGroup):
             return self.commands[cmd_name]
         app = typer.Typer(rich_markup_mode=None)
         if cmd_name in OWN:
-            importlib.import_module(f"afarm.cli.{OWN[cmd_name].module}").add_to(app)
+            importlib.import_module(f"afarm.cli.{OWN[cmd_name].module}").add_commands(app)
             for group in app.registered_groups:
                 self._add_to_group(group)
         elif cmd_name in self.of_plugins:
@@ -86,7 +86,7 @@ class Commands(TyperGroup):
         from afarm.core.plugins import discover
 
         registry = discover(check_configs=False).registry
-        return {name: c for c in registry if c.kind == "methods" for name in registry.names_of(c)}
+        return {name: c for c in registry if c.kind == "methods" for name in registry.list_names(c)}
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands in panels, those of the pipeline first and those of plugins last."""

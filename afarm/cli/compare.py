@@ -52,7 +52,7 @@ Seeds = Annotated[
 ]
 
 
-def add_to(app: typer.Typer) -> None:
+def add_commands(app: typer.Typer) -> None:
     examples = write_examples("compare", "--methods ppo,best_of_n --seeds 1,2", "--methods all --dry-run")
     app.command("compare", epilog=examples)(with_options(compare, without={"method"}))
 
@@ -68,7 +68,7 @@ def compare(
     """Run several methods on the same samples, preferences and reward model, and rank them."""
     from afarm.evaluation.boards.from_runs import board_of_systems
     from afarm.experiment.farm import Farm
-    from afarm.experiment.method_comparison import account_of, run_each
+    from afarm.experiment.method_comparison import name_account, run_each
     from afarm.storage.runs import RunRecord
 
     started = time.time()
@@ -89,10 +89,10 @@ def compare(
     records: list[RunRecord] = []
     with ExitStack() as farms:
         laid_out, left_out = _lay_out(options, methods, _seeds(options, seeds), farms, dry_run)
-        account = account_of(workspace.run_name(system) for system, workspace in laid_out)
+        account = name_account(workspace.run_name(system) for system, workspace in laid_out)
         for name, why in left_out.items():
             err().print(f"[yellow]Left out:[/] {markup(name)}: {markup(why)}", highlight=False, soft_wrap=True)
-        with laid_out[0][1].judges.client.accounted_to(account):
+        with laid_out[0][1].judges.client.charge_run(account):
             if dry_run:
                 asked = preview_launch(launcher, laid_out, account)
                 show_plan(laid_out[0][1], methods, options.as_json, planned=_planned(laid_out), launcher=asked)
@@ -164,7 +164,7 @@ def _lay_out(
     from afarm.core.plugins import discover
     from afarm.experiment import preflight
     from afarm.experiment.llm_baselines import is_llm_system
-    from afarm.experiment.method_comparison import is_compared_with, named_methods, require_win_rate
+    from afarm.experiment.method_comparison import is_reference_system, named_methods, require_win_rate
     from afarm.experiment.pipeline import plan_evaluations
 
     every = methods == ALL
@@ -183,7 +183,7 @@ def _lay_out(
                 chosen = replace(options, method=method, seed=seed)
                 looked_at = chosen.dry_run(preflight.run_checks(llm_systems)) if dry_run else None
                 workspace = farms.enter_context(looked_at or chosen.farm(llm_systems).workspace)
-                if is_compared_with(workspace, name):
+                if is_reference_system(workspace, name):
                     if not every:
                         left_out[name] = "it is what the others are compared with"
                     continue
@@ -260,11 +260,11 @@ def _write(
 
 def _write_page(path: Path, board: Leaderboard, records: Sequence[RunRecord], left_out: Mapping[str, str]) -> Path:
     """Write the board with plots, and links to the reports of its runs. Returns `path`."""
-    from afarm.report.comparison_findings import comparison_findings, progress_of
+    from afarm.report.comparison_findings import build_progress, comparison_findings
     from afarm.report.study_files import ShownStudy
     from afarm.report.study_page import write_comparison
 
-    progress = progress_of(records)
+    progress = build_progress(records)
     findings = comparison_findings(board, records, progress)
     notes = [*findings.notes, *(f"Left out: {name}: {why}" for name, why in left_out.items())]
     name = ", ".join(dict.fromkeys(run.method for run in progress.runs))

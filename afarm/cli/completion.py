@@ -35,7 +35,7 @@ def complete_names(kind: str) -> Callable[[str], list[tuple[str, str]]]:
     def names(incomplete: str) -> list[tuple[str, str]]:
         registry = _plugins().registry
         end = ":" if kind == "judges" else ""  # before the judge's model
-        return [(registry.names_of(c)[-1] + end, c.summary) for c in registry if c.kind == kind]
+        return [(registry.list_names(c)[-1] + end, c.summary) for c in registry if c.kind == kind]
 
     return names
 
@@ -56,7 +56,7 @@ def complete_methods(incomplete: str) -> list[str]:
 def complete_components(incomplete: str) -> list[str]:
     """Name every component, with its kind where another kind has one of that name."""
     registry = _plugins().registry
-    names = [registry.names_of(c)[-1] for c in registry]
+    names = [registry.list_names(c)[-1] for c in registry]
     return [
         name if names.count(name) == 1 else f"{KINDS[c.kind]}/{name}" for c, name in zip(registry, names, strict=True)
     ]
@@ -108,10 +108,10 @@ def complete_settings(incomplete: str) -> list[tuple[str, str]]:
     shows its default as well.
     """
     section, dot, _ = incomplete.partition(".")
-    named = dict(_settings_of(section)) if dot else dict(_first_words())
+    named = dict(_list_settings(section)) if dot else dict(_first_words())
     fitting = [word for word in named if word.startswith(incomplete)]
     if not dot and len(fitting) == 1 and fitting[0].endswith("."):
-        named = dict(_settings_of(fitting[0].removesuffix(".")))
+        named = dict(_list_settings(fitting[0].removesuffix(".")))
         fitting = [*named]
     if len(fitting) == 1:
         [word] = fitting
@@ -131,7 +131,7 @@ def _first_words() -> Iterator[tuple[str, tuple[str, str]]]:
     yield from ((f"{name}.", ("", "")) for name in complete_sections("") if name != "run")
 
 
-def _settings_of(section: str) -> Iterator[tuple[str, tuple[str, str]]]:
+def _list_settings(section: str) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield the settings of a section, each with its default and description."""
     from afarm.experiment.setting_list import section_settings
     from afarm.experiment.settings import RunConfig

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     pass
 
 
-def add_to(app: typer.Typer) -> None:
+def add_commands(app: typer.Typer) -> None:
     app.command(
         "cost",
         epilog=write_examples(

@@ -20,7 +20,7 @@ Run = Annotated[
 SAYS = {"label": "the label changed", "policy": "the policy changed", "reference": "the reference changed"}
 
 
-def add_to(app: typer.Typer) -> None:
+def add_commands(app: typer.Typer) -> None:
     app.command(
         "diff",
         no_args_is_help=True,

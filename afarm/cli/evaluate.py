@@ -29,7 +29,7 @@ MANY = 20
 """Systems of one command up to which each has a report at once, of some megabytes; `afarm report RUN` writes others."""
 
 
-def add_to(app: typer.Typer) -> None:
+def add_commands(app: typer.Typer) -> None:
     app.command(
         "evaluate",
         no_args_is_help=True,

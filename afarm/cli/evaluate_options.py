@@ -121,8 +121,8 @@ class EvaluateOptions(FarmOptions):
         ),
     ] = "error"
 
-    def _given(self) -> dict[str, Any]:
-        given = super()._given()
+    def _collect_given(self) -> dict[str, Any]:
+        given = super()._collect_given()
         if self.evaluator:
             given["evaluate"] = {**given.get("evaluate", {}), "evaluators": self.evaluator}
         return given
@@ -135,7 +135,7 @@ class EvaluateOptions(FarmOptions):
     @property
     def names_a_run(self) -> bool:
         """True if it is said what to train, by an option, a recipe or a setting."""
-        return self.recipe is not None or bool(self.settings) or bool(_of(self, RUNS))
+        return self.recipe is not None or bool(self.settings) or bool(_list_given(self, RUNS))
 
     def judging_files(self) -> Self:
         """Return these options as they are meant with files of outputs: --annotator judges them.
@@ -175,7 +175,7 @@ def given(outputs: Sequence[Path] | None, reference: str | None, options: Evalua
         if not path.exists():
             refuse_stray(str(path), NAMED_BY_OPTION.values())
     _refuse_repeats(outputs)
-    if trained := _of(options, RUNS):
+    if trained := _list_given(options, RUNS):
         raise ConfigError([f"{outputs[0]} and {name} contradict each other: files are not trained" for name in trained])
     reference = reference or options.eval_set
     if reference is None:
@@ -339,8 +339,12 @@ def stored_comparisons(
     from afarm.evaluation.spilled_rows import SpillToDisk
     from afarm.experiment.comparison.annotations import AnnotationComparison
 
-    problems = [f"--annotations and {name} contradict each other: they are judged" for name in _of(options, JUDGING)]
-    problems += [f"--annotations and {name} contradict each other: nothing is trained" for name in _of(options, RUNS)]
+    problems = [
+        f"--annotations and {name} contradict each other: they are judged" for name in _list_given(options, JUDGING)
+    ]
+    problems += [
+        f"--annotations and {name} contradict each other: nothing is trained" for name in _list_given(options, RUNS)
+    ]
     if options.eval_set is not None:
         problems.append("--annotations and --eval-set contradict each other: keep the rows of that set in the files")
     if options.on_missing == "loss":
@@ -357,6 +361,6 @@ def stored_comparisons(
         yield compared
 
 
-def _of(options: EvaluateOptions, names: Sequence[str]) -> list[str]:
-    """List the options of these names that are given."""
+def _list_given(options: EvaluateOptions, names: Sequence[str]) -> list[str]:
+    """List which of the options `names` the command was given."""
     return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) not in (None, [])]

@@ -17,7 +17,7 @@ SHOWN_RUNS = 5
 """Runs that are named if none was, the newest first."""
 
 
-def add_to(app: typer.Typer) -> None:
+def add_commands(app: typer.Typer) -> None:
     app.command(
         "export",
         epilog=write_examples(

@@ -273,13 +273,13 @@ class FarmOptions:
     @contextmanager
     def dry_run(self, checks: "Sequence[Check]", trains: bool = True) -> "Iterator[Workspace]":
         """Open the workspace for a look at what it would do, if no method `trains` too. No directory is made."""
-        from afarm.storage.artifacts import store_to_look_at
+        from afarm.storage.artifacts import view_store
 
         if not launch.process_info().is_main_process:
             raise typer.Exit
         tell = partial(err().print, highlight=False, soft_wrap=True, markup=False)
         with (
-            store_to_look_at(self.output_dir, tell) as output_dir,
+            view_store(self.output_dir, tell) as output_dir,
             self.workspace(checks, output_dir, trains=trains) as workspace,
         ):
             yield workspace
@@ -333,7 +333,7 @@ class FarmOptions:
         from afarm.judging.sqlite_database import network_file_system
 
         _prepare_environment()
-        settings, given = self.settings or [], self._given()
+        settings, given = self.settings or [], self._collect_given()
         refuse_contradictions(given, settings)
         bars = ProgressBars(err())
         watch = Watch(bars, bars.tell)
@@ -366,9 +366,9 @@ class FarmOptions:
         """Return all that the options give as a recipe says it, --set included."""
         from afarm.experiment.recipe import merge, parse_override
 
-        return reduce(merge, map(parse_override, self.settings or []), self._given())
+        return reduce(merge, map(parse_override, self.settings or []), self._collect_given())
 
-    def _given(self) -> dict[str, Any]:
+    def _collect_given(self) -> dict[str, Any]:
         """Return the options as settings. Raises `ConfigError` if two contradict each other."""
         from afarm.experiment.settings import RunConfig
 

@@ -59,7 +59,7 @@ Orders = Annotated[
 ]
 
 
-def add_to(app: typer.Typer) -> None:
+def add_commands(app: typer.Typer) -> None:
     app.command(
         "leaderboard", epilog=write_examples("leaderboard", "", "afarm-runs leaderboard.csv --output board.html")
     )(leaderboard)

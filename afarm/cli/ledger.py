@@ -21,7 +21,7 @@ ROUNDING = 1e-6
 """Dollars by which sums of prices may differ."""
 
 
-def add_to(app: typer.Typer) -> None:
+def add_commands(app: typer.Typer) -> None:
     app.command("ledger", epilog=write_examples("ledger", "", "--json"))(ledger)
 
 
@@ -45,22 +45,22 @@ def ledger(
 ) -> None:
     """Show what judges have cost: by run, judge, annotator and day, and what was not paid again."""
     from afarm.judging import accounting
-    from afarm.judging.database import is_there, is_url, shown_place
+    from afarm.judging.database import is_there, is_url, redact_place
     from afarm.judging.ledger import Ledger
-    from afarm.storage.artifacts import Store, store_to_look_at
+    from afarm.storage.artifacts import Store, view_store
 
     place = ledger or Store(output_dir).ledger_path
     if start_anew:
         _start_anew(place)
     if not is_there(place):
-        where = f"at {shown_place(place)}" if ledger else f"in {output_dir}"
+        where = f"at {redact_place(place)}" if ledger else f"in {output_dir}"
         raise StoreError(f"no ledger {where}: nothing has been asked of a judge there (--output-dir, --ledger)")
     if recover:
         if is_url(place):
             raise StoreError("--recover is for damaged files: a server recovers by itself, or from its backup")
         _recover(Path(place))
     only_read = not (ledger or forget is not None or recover or start_anew)
-    seen = store_to_look_at(output_dir) if only_read else nullcontext(output_dir)
+    seen = view_store(output_dir) if only_read else nullcontext(output_dir)
     with seen as directory, Ledger(Store(directory).ledger_path if only_read else place) as opened:
         if forget is not None:
             count = opened.forget_batch(forget)
@@ -77,11 +77,11 @@ def ledger(
 
 
 def _start_anew(place: Path | str) -> None:
-    from afarm.judging.database import is_there, shown_place
+    from afarm.judging.database import is_there, redact_place
     from afarm.judging.ledger import Ledger
 
     if is_there(place):
-        raise StoreError(f"{shown_place(place)} is there: move it away first, or recover it with --recover")
+        raise StoreError(f"{redact_place(place)} is there: move it away first, or recover it with --recover")
     Ledger(place).close()
 
 

@@ -15,7 +15,7 @@ from afarm.core.hooks import KINDS
 from afarm.storage.text import markup
 
 
-def add_to(app: typer.Typer) -> None:
+def add_commands(app: typer.Typer) -> None:
     app.command("plugins", epilog=write_examples("plugins", "", "--json"))(plugins)
     app.command("recipes", epilog=write_examples("recipes", "", "toy"))(recipes)
 
@@ -85,10 +85,10 @@ def _check(name: str) -> None:
     found = [
         c
         for c in registry
-        if plain in registry.names_of(c) or (kind in (c.kind, KINDS[c.kind]) and short in registry.names_of(c))
+        if plain in registry.list_names(c) or (kind in (c.kind, KINDS[c.kind]) and short in registry.list_names(c))
     ]
     if not found:
-        known = [short_name for c in registry for short_name in registry.names_of(c)]
+        known = [short_name for c in registry for short_name in registry.list_names(c)]
         raise PluginError(f"no component is called {plain!r}.{did_you_mean(plain, known)} `afarm plugins` lists them.")
     broken = 0
     for component in found:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 OUTCOMES = {"wins": "won", "wins_base": "lost", "draws": "drawn", "unparsed": "unparsed"}
 
 
-def add_to(app: typer.Typer) -> None:
+def add_commands(app: typer.Typer) -> None:
     examples = write_examples("run", "--method dpo --seed 1", "--judge openai:gpt-4o --budget 5 --dry-run")
     app.command("run", epilog=examples)(run)
 
@@ -93,7 +93,7 @@ def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = Fals
     table.add_column(style="bold")
     table.add_column()
     if main is not None:
-        table.add_row("win rate", f"{head['win_rate']:.1f} %{error_of(head)}")
+        table.add_row("win rate", f"{head['win_rate']:.1f} %{format_error(head)}")
         if blind := undetectable_difference(main["metrics"]):
             table.add_row("", f"not clear from 50 %: {blind}")
         table.add_row("", outcomes(main["metrics"]))
@@ -135,8 +135,8 @@ def show_path(console: Console, label: str, path: Path) -> None:
     console.print(Text.assemble(label, apart, link), soft_wrap=True, highlight=False)
 
 
-def error_of(metrics: Mapping[str, Any]) -> str:
-    """Write the standard error of a win rate; nothing if there is none, as with a single pair."""
+def format_error(metrics: Mapping[str, Any]) -> str:
+    """Format the standard error of a win rate; empty if there is none, as with a single pair."""
     return f" ± {metrics['standard_error']:.1f} (standard error)" if metrics["standard_error"] else ""
 
 

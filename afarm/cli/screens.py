@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from afarm.cli import human_labels
 from afarm.cli.console import err, out, print_json
-from afarm.cli.run import error_of, outcomes, result_row, spent, warn_of_simulation
+from afarm.cli.run import format_error, outcomes, result_row, spent, warn_of_simulation
 from afarm.core.errors import PluginError
 from afarm.evaluation.matching import Coverage
 from afarm.evaluation.metrics import BY_PEOPLE, undetectable_difference, win_rate_interval
@@ -95,7 +95,7 @@ def _rate(record: Record) -> str:
     """A win rate with its error and interval, where it has any."""
     metrics = record["results"][0]["metrics"]
     bounds = win_rate_interval(metrics)
-    rate = f"{metrics['win_rate']:.1f} %{error_of(metrics)}"
+    rate = f"{metrics['win_rate']:.1f} %{format_error(metrics)}"
     return f"{rate}, 95 % interval {bounds[0]:.1f} to {bounds[1]:.1f}," if bounds else rate
 
 

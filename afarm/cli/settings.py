@@ -25,7 +25,7 @@ GAPS = 6
 """Blanks between the columns of a table of settings, for up to three columns before the description."""
 
 
-def add_to(app: typer.Typer) -> None:
+def add_commands(app: typer.Typer) -> None:
     app.command("settings", epilog=write_examples("settings", "ppo", "dpo --recipe paper"))(settings)
 
 

@@ -47,7 +47,7 @@ EXAMPLES = {
 }
 
 
-def add_to(app: typer.Typer) -> None:
+def add_commands(app: typer.Typer) -> None:
     for name, listed in STEPS.items():
         step = with_options(sample, UNUSED[name]) if name == "sample" else _step(name, UNUSED[name])
         app.command(name, help=f"{listed.summary} {BEFORE}", epilog=write_examples(name, *EXAMPLES[name]))(step)
@@ -62,12 +62,12 @@ def add_method(app: typer.Typer, name: str, component: Component) -> None:
     about = f"Train the policy of {name}: {component.summary or 'a method'}. {BEFORE}"
     examples = write_examples(name, "--seed 1", "--recipe paper --dry-run")
     settings = f"\n\n`afarm settings {name}` lists its settings." if component.config else ""
-    step = _step("train", unused_by(component.load().needs), method=name)
+    step = _step("train", list_unused_options(component.load().needs), method=name)
     app.command(name, help=about, epilog=examples + settings)(step)
 
 
-def unused_by(needs: Collection[str]) -> frozenset[str]:
-    """Name the options that the training of a method with these needs has no use for."""
+def list_unused_options(needs: Collection[str]) -> frozenset[str]:
+    """Name the options that do not affect the training of a method with these needs."""
     unused = UNUSED["train"] | {"method"}
     if "reward_model" not in needs:
         unused |= {"reward_model"}
@@ -177,7 +177,7 @@ def _show_step(name: str, options: FarmOptions, policy: str | None = None) -> No
 def _accounted(workspace: Workspace, name: str, policy: str | None) -> AbstractContextManager[None]:
     """Book the requests of a step on its own account and budget; those of training are its run's."""
     if policy or name in ("annotate", "fit-reward"):
-        return workspace.judges.client.accounted_to(workspace.run_name(policy or name))
+        return workspace.judges.client.charge_run(workspace.run_name(policy or name))
     return nullcontext()
 
 

@@ -24,7 +24,7 @@ def refuse_stray(name: str, options: Collection[str]) -> None:
     from afarm.experiment.recipe import recipe_names
 
     registry = discover(check_configs=False).registry
-    kinds = {c.kind for c in registry if name in registry.names_of(c)}
+    kinds = {c.kind for c in registry if name in registry.list_names(c)}
     kinds |= {"recipes"} if name in recipe_names() else set()
     taking = [option for kind, option in NAMED_BY_OPTION.items() if kind in kinds]
     if named := [f"{option} {name}" for option in taking if option in options]:

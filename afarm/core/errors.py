@@ -72,11 +72,11 @@ NOT_A_PLUGIN = (f"{Path(__file__).parents[1]}/", contextlib.__file__)
 
 
 @contextlib.contextmanager
-def attributed_to(kind: str, name: str, owner: object = None) -> Iterator[None]:
+def attribute_failures(kind: str, name: str, owner: object = None) -> Iterator[None]:
     """Raise any failure inside as a `PluginError` that names the component and the line of its code.
 
-    `kind` is a plural of `KINDS`, or a noun of its own; `owner` is the component or its class. The failure itself is
-    the cause; `sys.exit` is one. An error that a user can act on (`AfarmError`) passes, and so does an interrupt.
+    `kind` is a key of `KINDS`, or another noun; `owner` is the component or its class. The original exception is the
+    cause; `sys.exit` counts as a failure. `AfarmError`, which a user can act on, and interrupts pass unchanged.
     """
     try:
         yield
@@ -84,18 +84,18 @@ def attributed_to(kind: str, name: str, owner: object = None) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        which = f"{KINDS.get(kind, kind)} {name!r}{_plugin_of(owner)}"
+        which = f"{KINDS.get(kind, kind)} {name!r}{_name_plugin(owner)}"
         raise PluginError(f"{which} failed: {what} ({_place(error)})") from error
 
 
 def require_promise(kept: bool, kind: str, name: str, broken: str, owner: object = None) -> None:
     """Raise `PluginError` that the component has `broken` a promise of its interface, unless it is `kept`."""
     if not kept:
-        raise PluginError(f"{KINDS.get(kind, kind)} {name!r}{_plugin_of(owner)}: {broken}")
+        raise PluginError(f"{KINDS.get(kind, kind)} {name!r}{_name_plugin(owner)}: {broken}")
 
 
-def _plugin_of(owner: object) -> str:
-    """Name the third party's plugin, or else the distribution, that brings a class or an instance."""
+def _name_plugin(owner: object) -> str:
+    """Name the third-party plugin that defines a class or an instance, or else its distribution."""
     package = (owner if isinstance(owner, type) else type(owner)).__module__.partition(".")[0]
     if package in ("afarm", "afarm_plugins", "builtins"):
         return ""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, overload
 
 from afarm.core.config import BackendConfig, CheckpointChoice
-from afarm.core.errors import ConfigError, attributed_to, did_you_mean, require_promise, type_name
+from afarm.core.errors import ConfigError, attribute_failures, did_you_mean, require_promise, type_name
 from afarm.core.judge import Ask, ChatRequest, Price
 from afarm.core.records import Evaluation, Instruction, JudgedPair, Output, Pair, Preference, Sample, Score
 
@@ -238,14 +238,14 @@ def _one_score_per_row(score: Callable[..., Sequence[Score]]) -> Callable[..., S
     @wraps(score)
     def checked(self: RewardModel, *rows: Any, **named: Any) -> Sequence[Score]:
         name = f"{type(self).__module__}:{type(self).__qualname__}"
-        with attributed_to("reward_models", name, self):
+        with attribute_failures("reward_models", name, self):
             scores = score(self, *rows, **named)
         listed, wanted = isinstance(scores, Sequence), len(named["outputs"] if "outputs" in named else rows[-1])
         strange = {type_name(row) for row in scores if not isinstance(row, Score)} if listed else {type_name(scores)}
         broken = f"not {', '.join(sorted(strange))}" if strange else f"{len(scores)} for {wanted} rows"
         fits = not strange and len(scores) == wanted
         require_promise(fits, "reward_models", name, f"score must return one afarm.Score per row, {broken}", self)
-        with attributed_to("reward_models", name, self):
+        with attribute_failures("reward_models", name, self):
             return [replace(row) for row in scores]  # made anew: each checks that it is finite
 
     vars(checked)["is_checked"] = True

@@ -47,7 +47,7 @@ class Instruction:
     @property
     def id(self) -> str:
         """A digest of instruction, input and earlier turns. The name of the data set does not count."""
-        return _id_of(self)
+        return _compute_id(self)
 
     def to_row(self) -> Row:
         row: Row = {"instruction": self.instruction, "input": self.input, "dataset": self.dataset}
@@ -69,7 +69,7 @@ class Instruction:
 
 
 @lru_cache(maxsize=4096)
-def _id_of(task: Instruction) -> str:  # cached: rows of one instruction come by the hundred
+def _compute_id(task: Instruction) -> str:  # cached: rows of one instruction come by the hundred
     return digest(task.instruction, task.input, [[m.role, m.content, m.name] for m in task.messages])
 
 

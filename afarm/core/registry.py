@@ -121,12 +121,12 @@ class Registry:
         if candidates:
             names = " or ".join(repr(c.full_name) for c in candidates)
             raise PluginError(f"{KINDS[kind]} {name!r} is ambiguous: write {names}")
-        writable = [c.full_name if "/" in name else self.names_of(c)[-1] for c in components.values()]
+        writable = [c.full_name if "/" in name else self.list_names(c)[-1] for c in components.values()]
         near = did_you_mean(name, writable) if suggest else ""
         raise PluginError(f"unknown {KINDS[kind]} {name!r}.{near}{hints}")
 
-    def names_of(self, component: Component) -> list[str]:
-        """List the names that find `component`: its full one, and the bare one if no other has it."""
+    def list_names(self, component: Component) -> list[str]:
+        """List the names that `component` is found under: its full name, and its bare name if that is unique."""
         rivals = [c for c in self._components[component.kind].values() if c.name == component.name]
         return [component.full_name] if len(rivals) > 1 else list(dict.fromkeys([component.full_name, component.name]))
 

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from typing import Any
 
-from afarm.evaluation.biases import exactly_one, family_of, family_of_judge, longer, with_list
+from afarm.evaluation.biases import exactly_one, family_of_judge, find_family, longer, with_list
 from afarm.evaluation.labels import HUMANS, Label, by_pair
 from afarm.evaluation.metrics import Estimate, clustered_mean, pearson, rank_transform
 
@@ -162,7 +162,7 @@ def _own_family(name: str, labels: Sequence[Label], families: Mapping[str, str])
     if judges := {label.judge for label in labels if label.judge}:
         judge_families = {family_of_judge(judge, families) for judge in judges}
         return judge_families.pop() if len(judge_families) == 1 else None
-    return family_of(name, families)
+    return find_family(name, families)
 
 
 # ---------------------------------------------------------------------------------------------- modes and agreement
@@ -248,7 +248,7 @@ def prefers(labels: Iterable[Label], feature: Callable[[Label], int | None]) -> 
 
 def of_family(label: Label, family: str | None, families: Mapping[str, str]) -> int | None:
     """The output by a model of `family`, if the other's family is known and another."""
-    first, second = family_of(label.generator_1, families), family_of(label.generator_2, families)
+    first, second = find_family(label.generator_1, families), find_family(label.generator_2, families)
     return None if first is None or second is None else exactly_one(first == family, second == family)
 
 

@@ -235,7 +235,7 @@ class _Reader(Generic[K]):
         pair, preference = judged.pair, judged.preference
         p2 = preference.p2 if preference.p2 is None or pair.is_canonical else 1 - preference.p2
         who = (judged.annotator, preference.judge, preference.member, preference.sample_index, pair.occurrence)
-        key = hash((frozenset((pair.generator_1, pair.generator_2)), who, self.id_of(pair.instruction)))
+        key = hash((frozenset((pair.generator_1, pair.generator_2)), who, self.find_id(pair.instruction)))
         outputs, label = hash(pair.canonical), hash((p2, preference.outcome))
         first = self._seen.setdefault(key, (outputs, label, source, at))
         if first == (outputs, label, source, at):
@@ -257,18 +257,18 @@ class _Reader(Generic[K]):
             part.judges.add(judged.preference.judge)
         empty = not pair.output_1.strip(), not pair.output_2.strip() and not judged.unanswered
         part.empty = (part.empty[0] + empty[0], part.empty[1] + empty[1])
-        part.answers[self.id_of(pair.instruction)] = self.digest_of(pair.output_1)
+        part.answers[self.find_id(pair.instruction)] = self.digest_output(pair.output_1)
         self._sink.add(part.rows, judged)
 
-    def id_of(self, instruction: Instruction) -> str:
-        """The instruction's id, computed once and held in memory once."""
+    def find_id(self, instruction: Instruction) -> str:
+        """Return the instruction's id, computed once and held in memory once."""
         key = hash(instruction)
         if key not in self._digests:
             self._digests[key] = instruction.id
         return self._digests[key]
 
-    def digest_of(self, text: str) -> str:
-        """The digest of an output, computed once and held in memory once."""
+    def digest_output(self, text: str) -> str:
+        """Return the digest of an output, computed once and held in memory once."""
         key = hash(text)
         if key not in self._digests:
             self._digests[key] = digest(text)
@@ -280,7 +280,7 @@ class _Reader(Generic[K]):
         for at, (_, _, judged) in enumerate(read_annotations(file.source, self._scale)):
             pair = self._with_players(judged, file.source, at).pair
             if (pair.generator_1, pair.generator_2) == players:
-                yield self.id_of(pair.instruction), self.digest_of(pair.output_2)
+                yield self.find_id(pair.instruction), self.digest_output(pair.output_2)
 
 
 # ------------------------------------------------------------------------------------------------------ orientation

@@ -55,8 +55,8 @@ FORMULAS = ("offline", "fitted")
 """Judges that are no language model."""
 
 
-def family_of(name: str, known: Mapping[str, str]) -> str | None:
-    """The family of the model or annotator `name`, from `known` or by its name; else None.
+def find_family(name: str, known: Mapping[str, str]) -> str | None:
+    """Return the family of the model or annotator `name`, from `known` or by its name; else None.
 
     The name must match one family only: `alpaca_eval_gpt4` names a prompt and a model, so it must be in `known`.
     """
@@ -79,4 +79,4 @@ def family_of_judge(judge: str, known: Mapping[str, str]) -> str | None:
     for name in (judge, model):
         if name in known:
             return known[name]
-    return vendor if vendor in FAMILIES else family_of(model, known)
+    return vendor if vendor in FAMILIES else find_family(model, known)

@@ -115,8 +115,8 @@ def standard_error(values: Sequence[float], clusters: Sequence[Hashable] | None 
     return math.sqrt(math.fsum(r**2 for r in residuals.values()) * count / (count - 1)) / n
 
 
-def means_by(names: Iterable[str], values: Iterable[float]) -> dict[str, float]:
-    """The mean of the values that go by each name, in the order in which names first come."""
+def group_means(names: Iterable[str], values: Iterable[float]) -> dict[str, float]:
+    """Average the values of each name; names are in the order of their first value."""
     found: dict[str, list[float]] = defaultdict(list)
     for name, value in zip(names, values, strict=True):
         found[name].append(value)

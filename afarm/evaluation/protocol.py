@@ -104,11 +104,11 @@ def comparable(one: EvaluationProtocol, other: EvaluationProtocol) -> list[str]:
         was, now = getattr(one, name), getattr(other, name)
         if was != now:
             none = "none" if name == "drift" else "unknown"
-            reasons.append(f"{reason} ({_shown(was, none)}, {_shown(now, none)})")
+            reasons.append(f"{reason} ({_format_value(was, none)}, {_format_value(now, none)})")
     return reasons
 
 
-def _shown(value: Any, none: str) -> str:
+def _format_value(value: Any, none: str) -> str:
     if isinstance(value, Mapping):
         return " + ".join(dict.fromkeys(value.values())) or "none"
     if isinstance(value, str) and len(value) > 40:

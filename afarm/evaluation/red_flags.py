@@ -25,7 +25,7 @@ from typing import Any
 import yaml
 
 from afarm.core.records import Instruction, JudgedPair, Row
-from afarm.evaluation.biases import SIGNIFICANT_LENGTH, family_of, family_of_judge, longer, with_list
+from afarm.evaluation.biases import SIGNIFICANT_LENGTH, family_of_judge, find_family, longer, with_list
 from afarm.evaluation.metrics import Estimate, clustered_mean
 from afarm.storage.text import one_line
 
@@ -82,7 +82,7 @@ class Pattern:
         """
         if self.features:
             for start in places(self.words[0] & reading.words, reading.plain):
-                sentence = sentence_at(reading.plain, start)
+                sentence = find_sentence(reading.plain, start)
                 if all(feature.search(sentence) for feature in self.features):
                     return start
             return None
@@ -102,8 +102,8 @@ def places(words: Iterable[str], text: str) -> Iterator[int]:
             start = text.find(word.removesuffix("*"), start + 1)
 
 
-def sentence_at(text: str, place: int) -> str:
-    """The sentence at `place`, at most `SENTENCE` characters either way."""
+def find_sentence(text: str, place: int) -> str:
+    """Return the sentence around the position `place`, at most `SENTENCE` characters to either side."""
     before = _SENTENCE_END.split(text[max(0, place - SENTENCE) : place])[-1]
     return before + _SENTENCE_END.split(text[place : place + SENTENCE], maxsplit=1)[0]
 
@@ -444,11 +444,11 @@ def family_flags(judged: Iterable[tuple[str, str, str, str]], models: Mapping[st
     sentences: dict[str, None] = {}
     for judge, annotator, *generators in judged:
         named = judge and not judge.startswith("replay:")  # stored answers are those of the annotator's model
-        family = family_of_judge(judge, {}) if named else family_of(annotator.replace("alpaca_eval", ""), {})
+        family = family_of_judge(judge, {}) if named else find_family(annotator.replace("alpaca_eval", ""), {})
         if family is None:
             continue
         for generator in generators:
-            if (family_of(generator, {}) or family_of(models.get(generator, ""), {})) == family:
+            if (find_family(generator, {}) or find_family(models.get(generator, ""), {})) == family:
                 sentences[f"{judge or annotator} judges {generator} ({family})"] = None
     return [Flag("own_family", 1, 1, sentence) for sentence in sentences]
 

@@ -9,8 +9,8 @@ from typing import Any
 from afarm.evaluation.metrics import finite_number
 
 
-def cost_of(stages: Iterable[Mapping[str, Any]]) -> tuple[float, float]:
-    """Sum the seconds and the judge dollars of a record's stages; what is unknown counts as nothing."""
+def sum_costs(stages: Iterable[Mapping[str, Any]]) -> tuple[float, float]:
+    """Sum the seconds and the judges' dollars of a record's stages; unknown values count as 0."""
     seconds, dollars = [0.0], [0.0]
     for stage in stages:
         spend = stage.get("spend")

@@ -11,7 +11,7 @@ from typing import Any
 from afarm.core.interfaces import AnnotateContext
 from afarm.core.records import JudgedPair, Output, Pair, Preference
 from afarm.core.seeding import digest
-from afarm.experiment.processes import made_by_main_process
+from afarm.experiment.processes import make_on_main_process
 from afarm.experiment.stage import Inputs, Stage
 from afarm.experiment.stage_code import code_identity
 from afarm.experiment.workspace import Workspace
@@ -135,7 +135,7 @@ class OnlineAnnotator:
         if self._directory is None or not workspace.process_info.is_distributed:
             return self._label(pairs, noiseless)
         about = digest(workspace.session, noiseless, [[pair.id, pair.is_canonical] for pair in pairs])
-        rows = made_by_main_process(
+        rows = make_on_main_process(
             self._directory / f".labels-{about}.json",
             workspace.process_info,
             lambda: [asdict(preference) for preference in self._label(pairs, noiseless)],

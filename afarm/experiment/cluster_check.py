@@ -29,7 +29,7 @@ from afarm.experiment.launching.launcher import Launcher, Needs, Outcome, StageT
 from afarm.experiment.plugin_code import plugin_digest
 from afarm.experiment.preflight import require_access
 from afarm.experiment.stage_code import STAGE_CODE, code_digest
-from afarm.experiment.tasks import farm_spec, workspace_of
+from afarm.experiment.tasks import farm_spec, open_task_workspace
 from afarm.experiment.workspace import Workspace, versions
 from afarm.storage.disk import storage_errors
 
@@ -200,9 +200,9 @@ def look(task: StageTask, tell: Tell) -> Outcome:
     problems: list[str] = []
     code: Mapping[str, str] = {}
     try:
-        with workspace_of(task.farm) as workspace:
+        with open_task_workspace(task.farm) as workspace:
             code = _code(workspace.components)
-            problems += _seen(task, Path(task.farm.output_dir) / f".check-{task.stage}")
+            problems += _check_directory(task, Path(task.farm.output_dir) / f".check-{task.stage}")
             attempts = [lambda: require_access(workspace), lambda: workspace.judges.ledger.heartbeat()]
             if shared := workspace.store.shared:
                 attempts.append(partial(shared.require_mark, _mark(task.stage)))
@@ -222,15 +222,15 @@ def tell_code(task: StageTask, tell: Tell) -> Outcome:
     """Tell the code of the node that this process is on: what a launcher executes before the first stage."""
     place = f"{platform.node()}, process {os.getpid()}"
     try:
-        with workspace_of(task.farm) as workspace:
+        with open_task_workspace(task.farm) as workspace:
             tell(TaskEvent(task.id, "noted", text=json.dumps(_code(workspace.components))))
     except AfarmError as error:
         return Outcome(task.id, place=place, error=str(error), error_type=type(error).__name__)
     return Outcome(task.id, artifact="check/done", place=place)
 
 
-def _seen(task: StageTask, directory: Path) -> Iterator[str]:
-    """Yield what is wrong with the shared directory as it is seen here, and leave a file in it."""
+def _check_directory(task: StageTask, directory: Path) -> Iterator[str]:
+    """Yield the problems of the shared directory on this machine, and write a file into it."""
     root = task.farm.output_dir
     try:
         if not directory.is_dir() or (directory / "here").read_text() != task.stage:

@@ -18,7 +18,7 @@ from afarm.core.errors import (
     ConfigError,
     PluginError,
     StoreError,
-    attributed_to,
+    attribute_failures,
     did_you_mean,
     require_promise,
     type_name,
@@ -37,7 +37,7 @@ from afarm.core.interfaces import (
 from afarm.core.plugins import Plugins
 from afarm.core.records import Evaluation
 from afarm.core.registry import FIRST_PARTY, Component
-from afarm.experiment.plugin_code import files_digest, package_of, plugin_identity
+from afarm.experiment.plugin_code import files_digest, find_package, plugin_identity
 from afarm.experiment.process_info import SINGLE_PROCESS, ProcessInfo
 from afarm.experiment.promises import own_identity, require_needs, require_returned
 from afarm.experiment.recipe import REQUIRED, UNKNOWN, Settings
@@ -85,8 +85,8 @@ class Components:
     def component(self, kind: str, name: str) -> Component:
         return self.plugins.get(kind, name)
 
-    def settings_of(self, kind: str, name: str) -> Config | None:
-        """Return a component's settings, None if it takes none. Raises `ConfigError` if one is missing."""
+    def find_settings(self, kind: str, name: str) -> Config | None:
+        """Return a component's settings, None if it takes none. Raises `ConfigError` if a setting is missing."""
         component = self.component(kind, name)
         try:
             return self.settings.of(component)
@@ -149,7 +149,7 @@ class Components:
         if self._engine is None and cls is not None:
             name, _, spec = self.settings.run.backend.sampler.partition("@")
             component = self._sampler(name)
-            with attributed_to("samplers", name, cls):
+            with attribute_failures("samplers", name, cls):
                 self._engine = cls(self.settings.of(component), spec, self.context(component))
         return self._engine
 
@@ -182,7 +182,7 @@ class Components:
             named = [component for component in self.plugins.registry if component.kind == "samplers"]
             if any(component.name == name for component in named):  # an ambiguous one
                 raise
-            names = [name for component in named for name in self.plugins.registry.names_of(component)]
+            names = [name for component in named for name in self.plugins.registry.list_names(component)]
             meant = did_you_mean(name, [TORCH, *names])
             raise PluginError(f"unknown sampler {name!r}.{meant}{self.plugins.why_unknown(name)}") from error
 
@@ -195,13 +195,13 @@ class Components:
         engine = self.engine()
         if engine is None:
             return TORCH
-        with attributed_to("samplers", name, engine):
+        with attribute_failures("samplers", name, engine):
             return {**self.identity(self._sampler(name)), "version": engine.version}
 
     def _build(self, kind: str, name: str, interface: type) -> Any:
         component = self.component(kind, name)
-        cls, config = component.load(), self.settings_of(kind, name)
-        with attributed_to(kind, name, cls):
+        cls, config = component.load(), self.find_settings(kind, name)
+        with attribute_failures(kind, name, cls):
             if component.spec:
                 made = cls(config, name.partition(":")[2], self.context(component))
             else:
@@ -236,7 +236,7 @@ class Components:
     def evaluate(self, name: str, inputs: EvaluationInputs) -> Evaluation:
         """Run the evaluator `name`. Raises `PluginError` if it fails, or returns no figures."""
         evaluator, component = self.evaluator(name), self.component("evaluators", name)
-        with attributed_to("evaluators", name, evaluator):
+        with attribute_failures("evaluators", name, evaluator):
             returned = evaluator.evaluate(inputs)
         return require_evaluation(returned, name, self.plugins.registry, component, inputs.system, evaluator)
 
@@ -282,10 +282,10 @@ class Components:
 
     def _source_of_class(self, module: str) -> str:
         """Digest the code of the plugin with a class of `module`, or of that module's package."""
-        package = package_of(module)
+        package = find_package(module)
         if package == FIRST_PARTY:
             return door_identity()
-        component = next((c for c in self.plugins.registry if package in map(package_of, c.modules)), None)
+        component = next((c for c in self.plugins.registry if package in map(find_package, c.modules)), None)
         return plugin_identity(component) if component else files_digest("", (module,))
 
     def context(self, component: Component) -> BuildContext:
@@ -342,7 +342,7 @@ class Components:
         owner = self.component(kind, name).load()
         if not self.process_info.is_main_process:
             followed = FollowedCheckpoints(directory)
-            with attributed_to(kind, name, owner), self.backend.autocast(), self.backend.naming_lost(label):
+            with attribute_failures(kind, name, owner), self.backend.autocast(), self.backend.naming_lost(label):
                 yield TrainContext(seed, directory, self.backend, followed, lambda *_: None)
                 self.backend.barrier()
             return
@@ -353,7 +353,13 @@ class Components:
         metrics = MetricsFile(directory / "metrics.jsonl", resume_from=newest[0] if newest else None)
         tracked = self.backend.tracked(label, directory / "trackers", metrics)
         lost = self.backend.naming_lost(label)
-        with attributed_to(kind, name, owner), storage_errors(directory), tracked as log, self.backend.autocast(), lost:
+        with (
+            attribute_failures(kind, name, owner),
+            storage_errors(directory),
+            tracked as log,
+            self.backend.autocast(),
+            lost,
+        ):
             yield TrainContext(seed, directory, self.backend, checkpoints, log, self.progress)
             if self.process_info.is_distributed:
                 self.backend.barrier()
@@ -366,7 +372,7 @@ class Components:
         """Write what the component of that kind and name trained, and which class reads it."""
         model = directory / "model"
         model.mkdir(exist_ok=True)
-        with attributed_to(kind, name, made), storage_errors(model):
+        with attribute_failures(kind, name, made), storage_errors(model):
             made.save(model)
         read_by = f"{type(made).__module__}:{type(made).__qualname__}"
         holds = "reward_model" if isinstance(made, RewardModel) else "policy"
@@ -397,7 +403,7 @@ class Components:
         fits = isinstance(cls, type) and issubclass(cls, interface)
         if not fits:  # some other `load` might unpickle
             raise StoreError(f"{directory} names {record['class']} as its class, which is no {kind}: delete it")
-        with attributed_to(kind, record["class"], cls):
+        with attribute_failures(kind, record["class"], cls):
             loaded = cls.load(directory / "model", self.load_context(directory))
         require_returned(interface, loaded, kind, record["class"], "load", cls)
         if isinstance(loaded, Policy):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from afarm.core.errors import DataError, attributed_to, require_promise
+from afarm.core.errors import DataError, attribute_failures, require_promise
 from afarm.core.interfaces import Dataset
 from afarm.core.records import Instruction, Output
 from afarm.core.seeding import digest
@@ -59,7 +59,7 @@ class DataSplits:
                 self._loaded[split] = evaluation_set(self._components, self._eval_set)
             else:
                 dataset = self.dataset
-                with attributed_to("datasets", self._name, dataset):
+                with attribute_failures("datasets", self._name, dataset):
                     loaded = dataset.load(split)
                 self._loaded[split] = require_outputs(loaded, self._name, split, dataset)
         return self._loaded[split]
@@ -70,7 +70,7 @@ class DataSplits:
             alone = None
             if split not in self._loaded and not (split == "evaluation" and self._eval_set):
                 dataset = self.dataset
-                with attributed_to("datasets", self._name, dataset):
+                with attribute_failures("datasets", self._name, dataset):
                     alone = dataset.instructions(split)
                 alone = alone if alone is None else require_instructions(alone, self._name, split, dataset)
             self._listed[split] = [row.instruction for row in self.load(split)] if alone is None else alone
@@ -150,6 +150,6 @@ def evaluation_set(components: Components, source: str) -> list[Output]:
     if names_a_file(source):
         return [output_of(row, where, required=False) for where, row in placed_rows(source)]
     dataset = components.dataset(source)
-    with attributed_to("datasets", source, dataset):
+    with attribute_failures("datasets", source, dataset):
         loaded = dataset.load("evaluation")
     return require_outputs(loaded, source, "evaluation", dataset)

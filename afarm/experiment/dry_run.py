@@ -20,7 +20,7 @@ from afarm.core.records import Instruction, Pair
 from afarm.evaluation.matching import match_rows
 from afarm.experiment import pipeline
 from afarm.experiment.annotation import SELECTING, adjacent_pairs
-from afarm.experiment.own_preferences import pairs_of
+from afarm.experiment.own_preferences import describe_pairs
 from afarm.experiment.promises import requests_planned
 from afarm.experiment.stage import Inputs, Stage
 from afarm.experiment.workspace import Workspace
@@ -200,7 +200,7 @@ def _visit(
     inputs = {name: _visit(workspace, upstream, visited) for name, upstream in stage.inputs.items()}
     present = {name: artifact for name, artifact in inputs.items() if artifact is not None}
     artifact, why = find_or_explain(workspace, stage, present) if len(present) == len(inputs) else (None, "")
-    judges = _asked(workspace, stage, present) if artifact is None else ()
+    judges = _estimate_judges(workspace, stage, present) if artifact is None else ()
     pairs = _pairs_taken(workspace, artifact) if stage.kind == "preferences" else ""
     visited[stage.label] = PlannedStage(stage.kind, stage.label, artifact is not None, why, judges, pairs), artifact
     return artifact
@@ -208,7 +208,7 @@ def _visit(
 
 def _pairs_taken(workspace: Workspace, stored: Artifact | None) -> str:
     """Count the own preferences that are used and left out. Raises `DataError` as the run would."""
-    return pairs_of(stored.meta["summary"] if stored else workspace.data.own_preferences.summary)
+    return describe_pairs(stored.meta["summary"] if stored else workspace.data.own_preferences.summary)
 
 
 def find_or_explain(workspace: Workspace, stage: Stage, inputs: Inputs) -> tuple[Artifact | None, str]:
@@ -216,7 +216,7 @@ def find_or_explain(workspace: Workspace, stage: Stage, inputs: Inputs) -> tuple
 
     Raises `StoreError` if the artifact is damaged, as the run would.
     """
-    key_fields = stage.key_fields_with(inputs)
+    key_fields = stage.build_key_fields(inputs)
     artifact = workspace.store.find(stage.kind, artifact_key(key_fields))
     if artifact is None:
         return None, why_not_reused(key_fields, workspace.store.relatives(stage.kind, stage.label))
@@ -227,8 +227,8 @@ def find_or_explain(workspace: Workspace, stage: Stage, inputs: Inputs) -> tuple
 # -------------------------------------------------------------------------------------------------- what is asked
 
 
-def _asked(workspace: Workspace, stage: Stage, inputs: Inputs) -> tuple[JudgeEstimate, ...]:
-    """Estimate what a stage that is not there would ask, from what is there of its inputs."""
+def _estimate_judges(workspace: Workspace, stage: Stage, inputs: Inputs) -> tuple[JudgeEstimate, ...]:
+    """Estimate the judge requests of a missing stage from those of its inputs that exist."""
     config = workspace.config
     if stage.kind in ("annotate", "evaluate"):
         settings = config.annotate if stage.kind == "annotate" else config.evaluate
@@ -236,7 +236,9 @@ def _asked(workspace: Workspace, stage: Stage, inputs: Inputs) -> tuple[JudgeEst
         return priced(workspace, stage.kind, pairs, settings.annotator, settings.label_noise)
     if stage.plan_pairs:
         longest = config.evaluate.max_new_tokens
-        pairs = [_stand_in(instruction, longest, number) for number, instruction in enumerate(stage.plan_pairs())]
+        pairs = [
+            _make_placeholder(instruction, longest, number) for number, instruction in enumerate(stage.plan_pairs())
+        ]
         return priced(workspace, SELECTING, pairs, config.annotate.annotator, 0.0)
     if stage.plan_requests:
         requests = list(stage.plan_requests())
@@ -285,7 +287,7 @@ def estimates(client: JudgeClient, planned: Iterable[Sequence[ChatRequest]]) -> 
 
 
 def _estimate(client: JudgeClient, request: ChatRequest, lengths: _AnswerLengths) -> JudgeEstimate:
-    judge = client.judge_of(request.role)
+    judge = client.find_judge(request.role)
     tokens, answer = judge.count_tokens(request), lengths.expected(request)
     price, most = judge.price(), client.worst_case_price(request)
     longest, share = judge.most_output_tokens(request), 1.0
@@ -325,7 +327,7 @@ class _AnswerLengths:
         Without enough of them, the mean of this judge's answers to any annotator, if it thinks first; otherwise what is
         typical of the answer format, after as many thoughts as there may be.
         """
-        most = self._client.judge_of(request.role).most_output_tokens(request)
+        most = self._client.find_judge(request.role).most_output_tokens(request)
         thoughts, typical = most - request.max_tokens, typical_output(request)
         mean = self._mean(request.role, request.annotator)
         if mean is None and thoughts:
@@ -361,11 +363,11 @@ def _stand_ins(workspace: Workspace, kind: str) -> Iterator[Pair]:
     split = "preference" if kind == "annotate" else workspace.data.evaluated_on
     for instruction in workspace.data.instructions(split):
         for number in range(times):
-            yield _stand_in(instruction, settings.max_new_tokens, number)
+            yield _make_placeholder(instruction, settings.max_new_tokens, number)
 
 
-def _stand_in(instruction: Instruction, max_new_tokens: int, number: int) -> Pair:
-    """Make up a pair of outputs of a middling length."""
+def _make_placeholder(instruction: Instruction, max_new_tokens: int, number: int) -> Pair:
+    """Make up a pair of outputs of medium length, to estimate prices from."""
     text = " ".join(["word"] * (max_new_tokens // 2))
     return Pair(instruction, f"{text} one", f"{text} two", number)
 
@@ -407,7 +409,7 @@ def require_fitting_judges(workspace: Workspace, annotators: Sequence[str]) -> N
             except DataError:  # one that knows the instructions of its own world only
                 continue
             for request in requests:
-                judge = asked[request.role] = client.judge_of(request.role)
+                judge = asked[request.role] = client.find_judge(request.role)
                 if not run.allow_degraded and (names := unsupported(request, judge.capabilities)):
                     left_out.setdefault((judge.identity, names), {})[request.annotator] = None
                 if run.budget is not None and client.worst_case_price(request) is None:

@@ -75,7 +75,7 @@ def evaluation_stage(
         our_scores, their_scores = scores(workspace, model, ours), scores(workspace, model, theirs)
         evaluated = EvaluationInputs(system, ours, theirs, read_preferences(path), our_scores, their_scores)
         judged = evaluated.judgements
-        protocol = protocol_of(workspace, settings.annotator, noise, reference_name, theirs, judged)
+        protocol = build_protocol(workspace, settings.annotator, noise, reference_name, theirs, judged)
         write_results(workspace, directory, evaluators, evaluated, protocol, summary["degraded"])
         return {**summary, "temperature": inputs["outputs"].meta["summary"]["temperature"]}
 
@@ -170,7 +170,7 @@ def scores(workspace: Workspace, model: RewardModel | None, outputs: Sequence[Ou
         return model.score_outputs(outputs)
 
 
-def protocol_of(
+def build_protocol(
     workspace: Workspace,
     annotator: str,
     label_noise: float,
@@ -185,7 +185,7 @@ def protocol_of(
         annotator: The annotator's name.
         label_noise: The share of judgements that are flipped.
         reference_name: The reference's name.
-        reference: All of its outputs, also those that the system has no answer to.
+        reference: All of the reference's outputs, including those that the system has no answer to.
         judged: The judgements.
     """
     identity = workspace.components.annotator_identity(annotator)

@@ -26,13 +26,13 @@ from afarm.experiment import pipeline, preflight
 from afarm.experiment.annotation import OnlineAnnotator
 from afarm.experiment.method_comparison import (
     MethodComparison,
-    is_compared_with,
+    is_reference_system,
     listed_seeds,
     named_methods,
     require_win_rate,
     run_each,
 )
-from afarm.experiment.notebook import say_nothing, shown_by
+from afarm.experiment.notebook import choose_display, say_nothing
 from afarm.experiment.opening import open_workspace
 from afarm.experiment.recipe import Override, list_overrides
 from afarm.experiment.result import Result, read_result
@@ -84,7 +84,7 @@ class Farm:
         Raises `ConfigError` with every problem at once, before any model is loaded.
         """
         chosen = as_overrides(settings, annotator=annotator, **choices)
-        wraps, on_stage, self._tell = shown_by(progress)
+        wraps, on_stage, self._tell = choose_display(progress)
         checks = preflight.run_checks() if "method" in choices else preflight.farm_checks()
         place = Path(output_dir).absolute()  # a notebook may change its directory: one store and one ledger stay
         shared = None if store is None else str(store)
@@ -92,7 +92,7 @@ class Farm:
             shared = str(Path(shared).absolute())
         accounts = None if ledger is None else fixed_place(ledger)
 
-        def open_with(method: str | None = None, seed: int | None = None) -> Workspace:
+        def lay_out_run(method: str | None = None, seed: int | None = None) -> Workspace:
             return open_workspace(
                 recipe,
                 [*chosen, {name: value for name, value in (("method", method), ("seed", seed)) if value is not None}],
@@ -105,14 +105,14 @@ class Farm:
                 store=shared,
             )
 
-        self._open_with: Callable[[str | None, int | None], Workspace] | None = open_with
-        self.workspace = open_with()
+        self._lay_out_run: Callable[[str | None, int | None], Workspace] | None = lay_out_run
+        self.workspace = lay_out_run()
 
     @classmethod
     def over(cls, workspace: Workspace) -> Self:
         """Return the farm of a workspace that is open."""
         farm = cls.__new__(cls)
-        farm._open_with, farm._tell, farm.workspace = None, say_nothing, workspace
+        farm._lay_out_run, farm._tell, farm.workspace = None, say_nothing, workspace
         return farm
 
     def __enter__(self) -> Self:
@@ -169,16 +169,16 @@ class Farm:
         they come.
         """
         names, numbers = named_methods(methods), listed_seeds(seeds) or [self.workspace.config.seed]
-        if self._open_with is None:
+        if self._lay_out_run is None:
             raise ConfigError("compare_methods needs a farm made by afarm.Farm(…)")
         require_win_rate(self.workspace)
-        if compared_with := [name for name in names if is_compared_with(self.workspace, name)]:
+        if compared_with := [name for name in names if is_reference_system(self.workspace, name)]:
             raise ConfigError(f"{compared_with[0]!r} is what the others are compared with: leave it out")
         results: dict[tuple[str, int], Result] = {}
         failed: dict[tuple[str, int], str] = {}
         with ExitStack() as opened:
-            open_with = self._open_with
-            laid_out = [(name, opened.enter_context(open_with(name, seed))) for seed in numbers for name in names]
+            lay_out_run = self._lay_out_run
+            laid_out = [(name, opened.enter_context(lay_out_run(name, seed))) for seed in numbers for name in names]
             evaluated = run_each(laid_out, lambda name, workspace: Farm.over(workspace).evaluate(name), self._tell)
             for name, workspace, outcome in evaluated:
                 system = (name, workspace.config.seed)

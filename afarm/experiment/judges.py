@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 
-from afarm.core.errors import StoreError, attributed_to
+from afarm.core.errors import StoreError, attribute_failures
 from afarm.core.judge import Completion, Judge
 from afarm.experiment.components import Components
 from afarm.judging.client import JudgeClient, Spend
-from afarm.judging.database import Place, is_there, shown_place
+from afarm.judging.database import Place, is_there, redact_place
 from afarm.judging.ledger import Ledger
 from afarm.judging.pricing import Prices
-from afarm.judging.promises import identity_of, require_judge
+from afarm.judging.promises import identify_judge, require_judge
 from afarm.judging.rate_limit import Limiter
 from afarm.storage.artifacts import Store
 from afarm.storage.text import dollars
@@ -41,7 +41,7 @@ class Judges:
     @property
     def identities(self) -> dict[str, str]:
         """The identity of the judge of each family role."""
-        return {role: identity_of(judge) for role, judge in sorted(self.by_role.items())}
+        return {role: identify_judge(judge) for role, judge in sorted(self.by_role.items())}
 
     def judge(self, spec: str) -> Judge:
         """Return the judge of a spec, such as "openai:gpt-4.1", with a rate limit for it. Made once."""
@@ -53,7 +53,7 @@ class Judges:
         price = partial(Prices(run.prices, run.price).of, spec)
         context = replace(self._components.context(component), price=price, allowed=limiter.allowed)
         cls, config = component.load(), self._components.settings.of(component)
-        with attributed_to("judges", name, cls):
+        with attribute_failures("judges", name, cls):
             judge = require_judge(cls(argument, config, context), name)
         self._made[spec], self._limiters[judge] = judge, limiter
         return judge
@@ -116,8 +116,8 @@ class Judges:
         return self._artifact
 
     @contextmanager
-    def charged_to(self, artifact: str) -> Iterator[None]:
-        """Book what is bought inside on the account of an artifact, by its name."""
+    def charge_artifact(self, artifact: str) -> Iterator[None]:
+        """Charge the requests inside to the artifact of this name."""
         self._artifact = artifact
         try:
             yield
@@ -158,9 +158,10 @@ def _require_ledger(place: Place, store: Store) -> None:
     paid = [spend for spend in spends if spend.get("dollars") or spend.get("unpriced_calls")]
     if paid:
         calls, spent = (sum(spend.get(name, 0) for spend in paid) for name in ("calls", "dollars"))
-        where = "" if place == store.ledger_path else f"--ledger {shlex.quote(shown_place(place))} "
+        ledger = redact_place(place)
+        where = "" if place == store.ledger_path else f"--ledger {shlex.quote(ledger)} "
         raise StoreError(
-            f"the ledger {shown_place(place)} is missing or empty, and {len(paid)} artifacts in {store.root} were made "
+            f"the ledger {ledger} is missing or empty, and {len(paid)} artifacts in {store.root} were made "
             f"with {calls:,} calls of judges for {dollars(spent)}: put it back, or name theirs with --ledger, or what "
             f"is needed of them is bought again. To begin a new one on purpose: `afarm ledger --start-anew "
             f"{where}--output-dir {shlex.quote(str(store.root))}`"

@@ -105,11 +105,11 @@ def run_each(
 ) -> Iterator[tuple[str, Workspace, T | AfarmError]]:
     """Run systems one after another, each in its workspace, and yield what came of each, or its error.
 
-    They share one budget (`account_of`), and a stage that several use is reported once. `tell` is called with a heading
-    for each of several. A workspace is closed when its system is through. Raises `BudgetError` and `JudgeError`, after
-    which the others would come no further.
+    They share one budget (`name_account`), and a stage that several use is reported once. `tell` is called with a
+    heading for each of several. A workspace is closed when its system is through. Raises `BudgetError` and
+    `JudgeError`, after which the others would come no further.
     """
-    account, told = account_of(workspace.run_name(system) for system, workspace in laid_out), set[str]()
+    account, told = name_account(workspace.run_name(system) for system, workspace in laid_out), set[str]()
     seeds = len({workspace.config.seed for _, workspace in laid_out})
     for number, (system, workspace) in enumerate(laid_out, start=1):
         if len(laid_out) > 1:
@@ -118,7 +118,7 @@ def run_each(
         workspace.on_stage = partial(tell_once, told, workspace.on_stage)
         outcome: T | AfarmError
         try:
-            with workspace.judges.client.accounted_to(account):
+            with workspace.judges.client.charge_run(account):
                 outcome = run(system, workspace)
         except (BudgetError, JudgeError):
             raise
@@ -128,13 +128,13 @@ def run_each(
         yield system, workspace, outcome
 
 
-def account_of(runs: Iterable[str]) -> str:
-    """Name the account of a comparison of `runs`: the same command goes on with its budget."""
+def name_account(runs: Iterable[str]) -> str:
+    """Name the account of a comparison of `runs`: repeating the command continues with the same budget."""
     return f"compare-{digest(sorted(runs), length=8)}"
 
 
-def is_compared_with(workspace: Workspace, system: str) -> bool:
-    """Tell if a system is the one that the others are compared with."""
+def is_reference_system(workspace: Workspace, system: str) -> bool:
+    """Tell if `system` is the reference that the others are compared with."""
     return system == workspace.start_name and workspace.config.evaluate.reference != "data"
 
 

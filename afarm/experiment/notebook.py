@@ -40,7 +40,7 @@ def say_nothing(text: str) -> None:
     """Print no line."""
 
 
-def shown_by(progress: Progress | bool | None) -> tuple[Progress, OnStage, Callable[[str], None]]:
+def choose_display(progress: Progress | bool | None) -> tuple[Progress, OnStage, Callable[[str], None]]:
     """Choose what shows a farm's loops, stages and headings.
 
     True and False are on and off, None is on in notebooks.

@@ -10,7 +10,7 @@ from afarm.core.plugins import Plugins, discover
 from afarm.experiment.components import Components
 from afarm.experiment.data import DataSplits
 from afarm.experiment.judges import Judges
-from afarm.experiment.preflight import Check, problems_of
+from afarm.experiment.preflight import Check, list_problems
 from afarm.experiment.process_info import SINGLE_PROCESS, ProcessInfo
 from afarm.experiment.recipe import Override, Settings, list_overrides, resolve
 from afarm.experiment.workspace import OnStage, Workspace, ignore_stage
@@ -60,7 +60,7 @@ def open_workspace(
         # What is opened to look at it (data, a device) is kept: nothing is read twice.
         components = Components(plugins, resolved, progress, notify, process_info)
         opened.append(workspace_over(components, Path(output_dir), on_stage, ledger, store))
-        return problems_of(opened[0], checks)
+        return list_problems(opened[0], checks)
 
     resolve(recipe, list_overrides(settings), plugins, preflight, trains)
     [workspace] = opened

@@ -20,7 +20,7 @@ from afarm.core.records import JudgedPair
 from afarm.experiment.settings import RunConfig
 from afarm.storage.disk import storage_errors
 from afarm.storage.hub import is_on_hub
-from afarm.storage.preference_files import Unusable, own_preferences, source_digest_of
+from afarm.storage.preference_files import Unusable, digest_source, own_preferences
 
 IN_MEMORY = 1 << 24
 """Bytes of rows that memory holds until the artifact is written; more go to a temporary file."""
@@ -44,8 +44,8 @@ class PreferenceCounts:
         return {**row, "rows_unusable": self.unusable.rows, **({"notes": self.notes} if self.notes else {})}
 
 
-def pairs_of(summary: Mapping[str, Any]) -> str:
-    """Count the pairs of own preferences: those used by their labels, those left out by the reason."""
+def describe_pairs(summary: Mapping[str, Any]) -> str:
+    """Describe the pairs of a preference file: those used by label, those left out by reason."""
     outcomes = {"decided": "decided", "draw": "drawn", "unparsed": "without a label", "refused": "without a label"}
     used = [f"{count:,} {outcomes.get(name, name)}" for name, count in summary.get("outcomes", {}).items()]
     reasons = {"rows_evaluated_on": "with an instruction that is evaluated on", "rows_unusable": "unusable"}
@@ -93,7 +93,7 @@ class OwnPreferences:
     @cached_property
     def digest(self) -> str:
         """A digest of the source's content. Raises `DataError` if there is none."""
-        return source_digest_of(self._config.preferences)
+        return digest_source(self._config.preferences)
 
     @cached_property
     def summary(self) -> Mapping[str, Any]:
@@ -104,8 +104,8 @@ class OwnPreferences:
         """
         return self._read().summary
 
-    def write_to(self, path: Path) -> None:
-        """Write the rows to `path`, and let go of them here. Raises as `summary` does."""
+    def write_preferences(self, path: Path) -> None:
+        """Write the rows to `path` and free them here. Raises as `summary` does."""
         rows = self._read().rows
         rows.seek(0)
         with storage_errors(path), path.open("wb") as handle:
@@ -128,7 +128,7 @@ class OwnPreferences:
                     line = json.dumps(judged.to_row(), ensure_ascii=False) + "\n"
                     rows.write(line.encode("utf-8", "backslashreplace"))
                 opened.pop_all()
-            if not is_on_hub(config.preferences) and source_digest_of(config.preferences) != self.digest:
+            if not is_on_hub(config.preferences) and digest_source(config.preferences) != self.digest:
                 raise DataError(f"{config.preferences}: has changed since it was read; start again")
             self._reading = _READ[key] = _Reading(counts.to_row(config.preferences), rows)
             for note in counts.notes:

@@ -44,8 +44,8 @@ BESIDE = {
 
 
 @cache
-def package_of(module: str) -> str:
-    """Return the outermost package that is one distribution's, or the folder of a first-party plugin.
+def find_package(module: str) -> str:
+    """Return the outermost package of a single distribution, or the folder of a first-party plugin.
 
     That is the top-level package of `module`, or the first below namespace packages.
     """
@@ -74,7 +74,7 @@ def plugin_identity(component: Component) -> str:
 
     Raises `PluginError` as `plugin_digest` does.
     """
-    folders = sorted({*map(package_of, component.modules)}) if component.package == FIRST_PARTY else []
+    folders = sorted({*map(find_package, component.modules)}) if component.package == FIRST_PARTY else []
     numbers = [numbered(folder) for folder in folders if folder.startswith(f"{PLUGINS}.")]
     return ", ".join(numbers) if any(numbers) else plugin_digest(component)
 
@@ -92,8 +92,8 @@ def plugin_files(distribution: str, modules: Sequence[str], sources: Sequence[st
     """Map the files that `files_digest` digests by the path from where Python finds them."""
     files = {} if distribution in ("", FIRST_PARTY) else _distribution_files(distribution, modules)
     for module in modules:
-        if package_of(module) != FIRST_PARTY:
-            files |= _module_files(package_of(module))
+        if find_package(module) != FIRST_PARTY:
+            files |= _module_files(find_package(module))
     for source in sources:
         named = source_files(source, source.parent) if isinstance(source, Path) else _module_files(source)
         if not named:

@@ -32,7 +32,7 @@ def preferences_stage(workspace: Workspace) -> Stage:
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
         require_learnable(workspace, own.summary)
-        own.write_to(directory / "preferences.jsonl")
+        own.write_preferences(directory / "preferences.jsonl")
         return own.summary
 
     return Stage("preferences", "preferences", {}, key_fields, write)
@@ -71,7 +71,7 @@ def require_preferences(workspace: Workspace) -> None:
     source = workspace.config.preferences
     if not source or is_on_hub(source):
         return
-    stored = workspace.store.find("preferences", artifact_key(preferences_stage(workspace).key_fields_with({})))
+    stored = workspace.store.find("preferences", artifact_key(preferences_stage(workspace).build_key_fields({})))
     require_learnable(workspace, stored.meta["summary"] if stored else workspace.data.own_preferences.summary)
     for note in stored.meta["summary"].get("notes", ()) if stored else ():
         workspace.components.notify(note)

@@ -19,7 +19,7 @@ from afarm.experiment.settings import RunConfig
 from afarm.experiment.training_stages import NEEDS, require_enough_to_fit, require_method
 from afarm.experiment.workspace import Workspace
 from afarm.judging.database import is_url
-from afarm.judging.promises import identity_of
+from afarm.judging.promises import identify_judge
 from afarm.judging.sqlite_database import require_usable
 from afarm.storage.disk import require_writable
 from afarm.storage.model_files import require_local
@@ -45,7 +45,7 @@ def run_checks(llm_systems: Sequence[str] = ()) -> list[Check]:
         require_preferences,
         require_known_tasks,
         require_ratings,
-        *_judges(_asked_in_a_run, llm_systems),
+        *_judges(_list_run_annotators, llm_systems),
         require_noise_once,
         require_evaluators,
     ]
@@ -85,8 +85,8 @@ def _training_annotators(config: RunConfig) -> list[str]:
     return [] if config.preferences else [config.annotate.annotator]
 
 
-def _asked_in_a_run(config: RunConfig) -> list[str]:
-    """The annotators of the evaluation, and of the training pairs unless those have labels already."""
+def _list_run_annotators(config: RunConfig) -> list[str]:
+    """List the annotators of the evaluation, and of the training pairs unless these are labelled already."""
     return [config.evaluate.annotator, *_training_annotators(config)]
 
 
@@ -124,8 +124,8 @@ def _judges(annotators: Callable[[RunConfig], Sequence[str]], llm_systems: Seque
     ]
 
 
-def problems_of(workspace: Workspace, checks: Iterable[Check]) -> list[str]:
-    """Return each problem that the checks find, as a sentence."""
+def list_problems(workspace: Workspace, checks: Iterable[Check]) -> list[str]:
+    """List the problems that the checks find, each as a sentence."""
     return list(dict.fromkeys(failures(partial(check, workspace) for check in checks)))
 
 
@@ -246,7 +246,7 @@ def require_known_tasks(workspace: Workspace) -> None:
         found = problems_seen(partial(evaluator.check, instructions), "evaluators", name, evaluator)
         problems += [f"evaluator {name!r}: {problem}" for problem in found]
     for role, judge in workspace.judges.by_role.items():
-        found = problems_seen(partial(judge.check, instructions), "judges", identity_of(judge), judge)
+        found = problems_seen(partial(judge.check, instructions), "judges", identify_judge(judge), judge)
         problems += [f"judge of {'all roles' if role == '*' else role}: {problem}" for problem in found]
     if problems:
         raise ConfigError(problems)
@@ -271,7 +271,7 @@ def no_ratings(annotator: str) -> str:
 def require_access(workspace: Workspace, llm_systems: Sequence[str] = ()) -> None:
     """Raise `ConfigError` for judges that cannot be asked, for want of a key, say."""
     judges = [*workspace.judges.by_role.values(), *map(workspace.judges.judge, llm_systems)]
-    seen = [problems_seen(judge.check_access, "judges", identity_of(judge), judge) for judge in judges]
+    seen = [problems_seen(judge.check_access, "judges", identify_judge(judge), judge) for judge in judges]
     if problems := [problem for found in seen for problem in found]:
         raise ConfigError(dict.fromkeys(problems))
 

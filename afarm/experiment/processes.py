@@ -38,22 +38,22 @@ def follow(
     partial = store.partial(stage, key)
     marker = partial / CHECKPOINTS / SESSION
 
-    def made_or_announced() -> Artifact | bool | None:
+    def fetch_or_announce() -> Artifact | bool | None:
         if found := store.find(stage, key):
             return found
         return run_collective is not None and _read(marker) == session
 
-    while not isinstance(found := wait_for(made_or_announced), Artifact):
+    while not isinstance(found := wait_for(fetch_or_announce), Artifact):
         assert run_collective is not None
         run_collective(partial)
         run_collective = None
     return found
 
 
-def made_by_main_process(path: Path, process_info: ProcessInfo, make: Callable[[], Any]) -> Any:
-    """Return the JSON value that the main process makes and keeps at `path` for the others.
+def make_on_main_process(path: Path, process_info: ProcessInfo, make: Callable[[], Any]) -> Any:
+    """Return the JSON value that the main process makes and writes to `path` for the other processes.
 
-    Name the launch in `path`, so that no earlier one's is read.
+    `path` must name the launch, so that no earlier launch's value is read.
     """
     if process_info.is_main_process:
         write_json(path, make())

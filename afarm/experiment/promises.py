@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from afarm.core.errors import attributed_to, require_promise, type_name
+from afarm.core.errors import attribute_failures, require_promise, type_name
 from afarm.core.interfaces import AnnotateContext, Annotator, Decoding, Evaluator, Method, Policy, RewardModel
 from afarm.core.judge import ChatRequest
 from afarm.core.records import Instruction, Message, Output, Pair, Sample
@@ -25,7 +25,7 @@ def require_returned(wanted: type, returned: object, kind: str, name: str, funct
 
 def require_needs(component: Method | Evaluator, kind: str, name: str) -> None:
     """Check that `needs` is a set of names."""
-    with attributed_to(kind, name, component):
+    with attribute_failures(kind, name, component):
         needs = component.needs
     fits = isinstance(needs, frozenset | set) and all(isinstance(need, str) for need in needs)
     require_promise(fits, kind, name, f"needs must be a frozenset of names, not {needs!r}", component)
@@ -33,7 +33,7 @@ def require_needs(component: Method | Evaluator, kind: str, name: str) -> None:
 
 def own_identity(component: Annotator | RewardModel, kind: str, name: str) -> str:
     """Return what a component adds to the keys of its artifacts, if it is a text."""
-    with attributed_to(kind, name, component):
+    with attribute_failures(kind, name, component):
         identity = component.identity
     require_promise(isinstance(identity, str), kind, name, f"identity must be a text, not {identity!r:.80}", component)
     return identity
@@ -41,7 +41,7 @@ def own_identity(component: Annotator | RewardModel, kind: str, name: str) -> st
 
 def problems_seen(check: Callable[[], object], kind: str, name: str, owner: object) -> list[str]:
     """Return the problems that a component's `check` lists, if they are sentences."""
-    with attributed_to(kind, name, owner):
+    with attribute_failures(kind, name, owner):
         problems = check()
     fits = isinstance(problems, list | tuple) and all(isinstance(problem, str) for problem in problems)
     function = getattr(check, "__name__", "check")
@@ -54,7 +54,7 @@ def requests_planned(
     annotator: Annotator, name: str, pairs: Sequence[Pair], context: AnnotateContext
 ) -> list[ChatRequest]:
     """Return the requests that an annotator plans, if they are requests."""
-    with attributed_to("annotators", name, annotator):
+    with attribute_failures("annotators", name, annotator):
         requests = list(annotator.plan(pairs, context))
     for request in requests:
         broken = f"plan must return a list of afarm.ChatRequest, not {type_name(request)}"
@@ -98,7 +98,7 @@ def sampled(
     wanted = len(instructions) * decoding.n
     promise = f"sample must yield {decoding.n} afarm.Sample per instruction"
     count = 0
-    with attributed_to("methods", name, policy):
+    with attribute_failures("methods", name, policy):
         for sample in policy.sample(instructions, decoding, seed=seed):
             require_record(sample, Sample, "methods", name, promise, policy)
             finite = sample.score is None or math.isfinite(sample.score)

@@ -26,7 +26,7 @@ from afarm.core.errors import ConfigError, DataError, PluginError, did_you_mean
 from afarm.core.plugins import Plugins
 from afarm.core.registry import Component
 from afarm.core.seeding import digest
-from afarm.experiment.setting_errors import SYNONYMS, explain_validation_error, fields_at
+from afarm.experiment.setting_errors import SYNONYMS, explain_validation_error, list_fields
 from afarm.experiment.settings import RunConfig
 from afarm.storage.row_shapes import what_it_holds
 from afarm.storage.rows import names_a_file, names_a_file_of_rows, read_rows, stem
@@ -256,12 +256,12 @@ def resolve(
         if name in names or not plugins.broken or shipped.get(name) != section:
             problems += _check_section(name, section, names, plugins, runs, configs)
     if run is None:
-        raise ConfigError(_said_once(problems))
+        raise ConfigError(_drop_repeated(problems))
     settings = Settings(recipe, run, _by_full_name(sections, names), configs)
     problems += _check_names(run, plugins)
     problems += [p for p in check(settings) if p not in problems]
     if problems:
-        raise ConfigError(_said_once(problems))
+        raise ConfigError(_drop_repeated(problems))
     return settings
 
 
@@ -301,8 +301,8 @@ def _idle_labels(values: Mapping[str, Any], given: Mapping[str, Any]) -> list[st
     return [f"preferences and annotate.{name} contradict each other: the file has the labels" for name in labels]
 
 
-def _said_once(problems: Iterable[str]) -> list[str]:
-    """Drop further lines of a problem (which plugins failed, say) that an earlier one has."""
+def _drop_repeated(problems: Iterable[str]) -> list[str]:
+    """Drop the lines of a problem that an earlier problem has too, such as which plugins failed."""
     shown: list[str] = []
     said: set[str] = set()
     for first, *further in (problem.split("\n") for problem in problems):
@@ -341,7 +341,7 @@ def _without(values: Mapping[str, Any], path: Sequence[int | str]) -> dict[str, 
 def _components_by_name(plugins: Plugins) -> dict[str, list[Component]]:
     names: dict[str, list[Component]] = {}
     for component in plugins.registry:
-        for name in plugins.registry.names_of(component):
+        for name in plugins.registry.list_names(component):
             names.setdefault(name, []).append(component)
     return names
 
@@ -438,7 +438,7 @@ def in_a_section(name: str, names: Mapping[str, list[Component]]) -> str:
     The setting may be called as other software calls it.
     """
     for setting in (name, *SYNONYMS.get(name.lower(), ())):
-        run = [section for section in RunConfig.model_fields if setting in fields_at(RunConfig, [section])]
+        run = [section for section in RunConfig.model_fields if setting in list_fields(RunConfig, [section])]
         owners: dict[type[Config], str] = {}  # of the names that share a config, such as the annotators', one will do
         for owner, config in ((n, c.config) for n, found in names.items() for c in found):
             if config is not None and setting in config.model_fields:

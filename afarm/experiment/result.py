@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from afarm.core.records import Evaluation, JudgedPair, Row
-from afarm.evaluation.metrics import WIN_RATE, finite_number, main_metric, means_by, win_rate_interval, with_error
+from afarm.evaluation.metrics import WIN_RATE, finite_number, group_means, main_metric, win_rate_interval, with_error
 from afarm.storage.artifacts import Artifact
 from afarm.storage.rows import preferences_on_disk, read_rows
 from afarm.storage.table import Tabular, html_table
@@ -55,7 +55,7 @@ class Result(Tabular):
             main = main_metric(evaluator, found.metrics)
             values = [(row.get("instruction"), finite_number(row.get(main.name))) for row in found.rows] if main else []
             usable = [(name, value) for name, value in values if isinstance(name, str) and value is not None]
-        return means_by(*zip(*usable, strict=True)) if usable else {}
+        return group_means(*zip(*usable, strict=True)) if usable else {}
 
     def degraded(self, reference: str) -> dict[str, int]:
         """Count the judgements against `reference` that were made without a parameter, by its name."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from afarm.core.errors import attributed_to
+from afarm.core.errors import attribute_failures
 from afarm.core.interfaces import Decoding, Policy
 from afarm.core.records import Instruction, Output
 from afarm.experiment.promises import require_returned, sampled
@@ -44,7 +44,7 @@ def outputs_stage(workspace: Workspace, system: str, policy: Stage, temperature:
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
         answering: Policy = workspace.load_unchanged(inputs["policy"])
-        with attributed_to("methods", system, answering):
+        with attribute_failures("methods", system, answering):
             own = answering.decoding(decoding)
         require_returned(Decoding, own, "methods", system, "decoding", answering)
         summary = write_outputs(workspace, directory, answering, instructions, own, system, "outputs")

@@ -72,8 +72,8 @@ def nearest_setting(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {' or '.join(map(repr, meant))}?" if meant else did_you_mean(name, known)
 
 
-def fields_at(model: type[BaseModel], path: Iterable[int | str]) -> list[str]:
-    """The names of the fields of the config at `path` inside `model`; none if there is no config."""
+def list_fields(model: type[BaseModel], path: Iterable[int | str]) -> list[str]:
+    """List the fields of the config at `path` inside `model`; empty if there is no config."""
     for name in path:
         field = model.model_fields.get(str(name))
         inner = field.annotation if field else None
@@ -95,7 +95,7 @@ def explain_validation_error(
         path, kind = finding["loc"], finding["type"]
         field = ".".join(map(str, path))
         if kind == "extra_forbidden":
-            problem = f"{unknown}.{nearest_setting(str(path[-1]), fields_at(model, path[:-1]))}"
+            problem = f"{unknown}.{nearest_setting(str(path[-1]), list_fields(model, path[:-1]))}"
         elif kind == "missing":
             problem = missing.format(field=f"{prefix}{field}")
         elif kind == "value_error":  # a check of our own says it all

@@ -76,7 +76,7 @@ def sections(plugins: Plugins) -> dict[str, list[Component]]:
     found: dict[str, list[Component]] = {}
     for component in plugins.registry:
         if component.config is not None:
-            name = min(plugins.registry.names_of(component), key=len)
+            name = min(plugins.registry.list_names(component), key=len)
             found.setdefault(name, []).append(component)
     return found
 
@@ -109,7 +109,7 @@ def _all_settings(name: str, plugins: Plugins) -> dict[str, list[ListedSetting]]
     if name in RunConfig.model_fields:
         rows = [row for row in listed_settings(RunConfig) if row.name == name or row.name.startswith(f"{name}.")]
         return {RUN: rows}
-    components = [c for c in plugins.registry if name in plugins.registry.names_of(c) and c.config is not None]
+    components = [c for c in plugins.registry if name in plugins.registry.list_names(c) and c.config is not None]
     if not components:
         named = sections(plugins)
         near = in_a_section(name, named) or did_you_mean(name, [RUN, *RunConfig.model_fields, *named])

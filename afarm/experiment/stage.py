@@ -47,10 +47,10 @@ class Stage:
         for upstream in self.inputs.values():
             yield from upstream.sources() if upstream.inputs else (upstream,)
 
-    def key_fields_with(self, inputs: Inputs) -> dict[str, Any]:
-        """Return everything that its result depends on: data by its content, models by their key as well.
+    def build_key_fields(self, inputs: Inputs) -> dict[str, Any]:
+        """Return everything the stage's result depends on: data by content, models by content and key.
 
-        What a model does is not in its files alone: a best-of-n policy whose source is edited writes the same files.
+        A model's files do not determine its behaviour: editing a best-of-n policy's source leaves its files the same.
         """
         contents = {
             name: f"{artifact.content} of {artifact.key}" if artifact.stage in MODELS else artifact.content

@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from afarm.core import errors
-from afarm.core.errors import AfarmError, ConfigError, PluginError, StoreError, attributed_to, did_you_mean
+from afarm.core.errors import AfarmError, ConfigError, PluginError, StoreError, attribute_failures, did_you_mean
 from afarm.core.interfaces import Progress, no_progress
 from afarm.core.plugins import Plugins, discover
 from afarm.core.seeding import digest
@@ -73,7 +73,7 @@ def open_launcher(spec: str, workspace: Workspace) -> Launcher | None:
     components = workspace.components
     component = _registered(components.plugins, name)
     cls, config = component.load(), components.settings.of(component)
-    with attributed_to("launchers", name, cls):
+    with attribute_failures("launchers", name, cls):
         launcher = cls(config, argument, components.context(component))
     if not isinstance(launcher, Launcher):
         raise PluginError(f"launcher {name!r}: {component.target} makes no afarm.Launcher")
@@ -119,7 +119,7 @@ class TaskGraph:
         """Sum up what a launcher is asked for, by kind of stage, in the order in which they come."""
         level, groups = self._levels(), dict[tuple[str, Needs], list[StageTask]]()
         for task in self.tasks:
-            groups.setdefault((task.kind, launcher.asked_for(task.needs)), []).append(task)
+            groups.setdefault((task.kind, launcher.requested_resources(task.needs)), []).append(task)
         return [
             Demand(
                 kind,
@@ -161,7 +161,7 @@ def task_graph(systems: Systems, account: str, processes: int = 1) -> TaskGraph:
     wanted: list[list[str]] = []
     for system, workspace in systems:
         farm = farm_spec(workspace, system, account)
-        stages = stages_of(workspace, system)
+        stages = list_stages(workspace, system)
         identities = {label: identity(stage) for label, stage in stages.items()}
         read = {identities[source.label] for stage in stages.values() for source in stage.sources()}
         for label, stage in stages.items():
@@ -176,14 +176,14 @@ def task_graph(systems: Systems, account: str, processes: int = 1) -> TaskGraph:
                 name = name if name not in taken else f"{name}, {system} {own[:4]}"
                 inputs = tuple(dict.fromkeys(identity(upstream) for upstream in stage.inputs.values()))
                 needs = _needs(workspace, stage, processes)
-                tasks[own] = StageTask(name, label, stage.kind, inputs, needs, farm, source_of(stage))
+                tasks[own] = StageTask(name, label, stage.kind, inputs, needs, farm, digest_source_parts(stage))
         wanted.append([tasks[own].id for own in identities.values() if own in tasks])
-    placed = [_placed(task, own, first_read[own], tasks) for own, task in tasks.items()]
+    placed = [_link_task(task, own, first_read[own], tasks) for own, task in tasks.items()]
     return TaskGraph([replace(task, behind=_behind(task, placed[:n])) for n, task in enumerate(placed)], wanted)
 
 
-def _placed(task: StageTask, own: str, first_read: set[str], tasks: Mapping[str, StageTask]) -> StageTask:
-    """Name the tasks that it comes after: its inputs and, as in one process, all that is only read."""
+def _link_task(task: StageTask, own: str, first_read: set[str], tasks: Mapping[str, StageTask]) -> StageTask:
+    """Return the task with the tasks it waits for: its inputs and, as in one process, those it only reads."""
     before = [*task.after, *sorted(first_read - {own})] if own not in first_read else task.after
     return replace(task, after=tuple(dict.fromkeys(tasks[other].id for other in before if other in tasks)))
 
@@ -201,8 +201,8 @@ def _behind(task: StageTask, earlier: Sequence[StageTask]) -> tuple[str, ...]:
     return tuple(other.id for other in same if other.kind in groups.get(task.kind, ()))
 
 
-def stages_of(workspace: Workspace, system: str) -> dict[str, Stage]:
-    """Return the stages of a system's comparisons by their labels, each after those that it needs.
+def list_stages(workspace: Workspace, system: str) -> dict[str, Stage]:
+    """Return the stages of a system's comparisons by label, each after the stages it needs.
 
     The second comparison is the one to be expected: what a policy then answers at may differ, which few do.
     """
@@ -226,8 +226,8 @@ def identity(stage: Stage) -> str:
     return digest("stage", stage.kind, dict(stage.key_fields), inputs)
 
 
-def source_of(stage: Stage) -> dict[str, str]:
-    """Digest each thing that a stage's result depends on besides its inputs, by its name in the key."""
+def digest_source_parts(stage: Stage) -> dict[str, str]:
+    """Digest everything but the inputs that a stage's result depends on, by name in the key."""
     return {name: digest(value, length=8) for name, value in flatten(stage.key_fields).items()}
 
 
@@ -275,7 +275,7 @@ def launch(launcher: Launcher, graph: TaskGraph, systems: Systems, tell: Tell) -
     """
     if problems := launcher.problems(graph.tasks):
         raise ConfigError(problems)
-    with attributed_to("launchers", type(launcher).__name__, launcher):
+    with attribute_failures("launchers", type(launcher).__name__, launcher):
         outcomes = dict(launcher.run(graph.tasks, execute, tell))
     store = systems[0][1].store
     for task in graph.tasks:
@@ -290,7 +290,7 @@ def launch(launcher: Launcher, graph: TaskGraph, systems: Systems, tell: Tell) -
             outcome = replace(outcome, error=text, error_type="StoreError")
         outcomes[task.id] = outcome
         if outcome.error_type in ("BudgetError", "JudgeError"):
-            raise failure_of(outcome)
+            raise restore_error(outcome)
     return Launched(graph, outcomes, {w: names for (_, w), names in zip(systems, graph.wanted, strict=True)})
 
 
@@ -310,13 +310,13 @@ class Launched:
         """
         for name in self.wanted[workspace]:
             if self.outcomes[name].error_type:
-                raise failure_of(self.outcomes[name])
-        workspace.on_stage = self._shown_by(workspace)
+                raise restore_error(self.outcomes[name])
+        workspace.on_stage = self._filter_stage_events(workspace)
 
-    def _shown_by(self, workspace: Workspace) -> Callable[[str, StageRun | None], None]:
-        """Return the workspace's `on_stage` without what was told when it was made.
+    def _filter_stage_events(self, workspace: Workspace) -> Callable[[str, StageRun | None], None]:
+        """Return the workspace's `on_stage` without the events reported when the stages were made.
 
-        The history of the first workspace that finds a stage says that it was made, not reused, as in one process.
+        The first workspace that uses a stage records it as made, not reused, as in one process.
         """
         made = {outcome.artifact: outcome for outcome in self.outcomes.values() if outcome.is_done}
         on_stage = workspace.on_stage
@@ -334,8 +334,8 @@ class Launched:
         return tell
 
 
-def failure_of(outcome: Outcome) -> AfarmError:
-    """Return the error of a failed task, as it was raised where the task was made."""
+def restore_error(outcome: Outcome) -> AfarmError:
+    """Rebuild the error of a failed task as its worker raised it."""
     known = getattr(errors, outcome.error_type, AfarmError)
     error: AfarmError = (known if isinstance(known, type) and issubclass(known, AfarmError) else AfarmError)(
         f"{outcome.error} (in {outcome.task}{f', on {outcome.place}' if outcome.place else ''})"
@@ -372,12 +372,12 @@ def _make(task: StageTask, tell: Tell) -> tuple[StageRun, dict[str, float]]:
     if others := [f"{name} {here.get(name)} for {v}" for name, v in task.farm.versions.items() if here.get(name) != v]:
         notify(f"{platform.node()} has {', '.join(others)}: its results may differ")
     process_info = _process_info(task)
-    with workspace_of(task.farm, _told(task, tell), notify, process_info) as workspace:
+    with open_task_workspace(task.farm, _report_progress(task, tell), notify, process_info) as workspace:
         workspace.meet()
         stage = _same_stage(task, workspace)
         if task.needs.asks and process_info.is_main_process:
             require_access(workspace)
-        with workspace.judges.client.accounted_to(task.farm.account):
+        with workspace.judges.client.charge_run(task.farm.account):
             workspace.ensure(stage)
         bought = workspace.judges.spend
         return workspace.history[task.stage], bought.totals() if bought else {}
@@ -392,7 +392,7 @@ def _process_info(task: StageTask) -> ProcessInfo:
     return found
 
 
-def workspace_of(
+def open_task_workspace(
     farm: FarmSpec,
     progress: Progress = no_progress,
     notify: Callable[[str], None] = lambda text: None,
@@ -400,10 +400,10 @@ def workspace_of(
 ) -> Workspace:
     """Open the workspace of a farm in this process.
 
-    Raises `StoreError` if this machine does not see its directories, `ConfigError` if settings mean something else.
+    Raises `StoreError` if this machine cannot see its directories, `ConfigError` if settings differ here.
     """
     _enter(farm)
-    components = Components(_plugins(), _settings_of(farm), progress, notify, process_info)
+    components = Components(_plugins(), _restore_settings(farm), progress, notify, process_info)
     return workspace_over(components, Path(farm.output_dir), ledger=farm.ledger or None, store=farm.store or None)
 
 
@@ -424,7 +424,7 @@ def _enter(farm: FarmSpec) -> None:
         os.chdir(farm.directory)
 
 
-def _settings_of(farm: FarmSpec) -> Settings:
+def _restore_settings(farm: FarmSpec) -> Settings:
     try:
         return Settings(farm.recipe, RunConfig.model_validate(farm.run), farm.sections)
     except ValidationError as error:
@@ -433,10 +433,10 @@ def _settings_of(farm: FarmSpec) -> Settings:
 
 def _same_stage(task: StageTask, workspace: Workspace) -> Stage:
     """Return the task's stage as it is here. Raises `ConfigError` if its result would be another."""
-    stage = stages_of(workspace, task.farm.system).get(task.stage)
+    stage = list_stages(workspace, task.farm.system).get(task.stage)
     if stage is None:
         raise ConfigError(_another(["stages"]))
-    here, wanted = source_of(stage), task.source
+    here, wanted = digest_source_parts(stage), task.source
     if differing := sorted(name for name in here.keys() | wanted.keys() if here.get(name) != wanted.get(name)):
         raise ConfigError(_another(differing))
     return stage
@@ -451,8 +451,8 @@ def _another(names: Sequence[str]) -> str:
     )
 
 
-def _told(task: StageTask, tell: Tell) -> Progress:
-    """Return a progress that tells from time to time how far a loop is."""
+def _report_progress(task: StageTask, tell: Tell) -> Progress:
+    """Return a progress that reports periodically how far a loop is."""
 
     def progress(items: Any, description: str, total: int | None = None) -> Iterator[Any]:
         total = len(items) if total is None and hasattr(items, "__len__") else total

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from afarm.core.config import CheckpointChoice, Config, OnPolicyConfig
-from afarm.core.errors import ConfigError, attributed_to, did_you_mean
+from afarm.core.errors import ConfigError, attribute_failures, did_you_mean
 from afarm.core.interfaces import Method, MethodInputs, Policy, RewardModel
 from afarm.core.records import Instruction, JudgedPair
 from afarm.experiment.components import Components
@@ -116,10 +116,10 @@ def training_stage(
     def plan_pairs() -> Sequence[Instruction]:
         splits = [split for need in method.needs for split in NEEDS[need]]
         instructions = {split: workspace.data.instructions(split) for split in splits}
-        with attributed_to("methods", name, method):
+        with attribute_failures("methods", name, method):
             planned = list(method.plan_pairs(instructions))
         return planned + instructions.get("validation", []) * candidates(
-            workspace.components.settings_of("methods", name)
+            workspace.components.find_settings("methods", name)
         )
 
     plan = plan_pairs if annotator else None
@@ -172,7 +172,7 @@ def require_method(components: Components, name: str) -> Method:
 def _weights_not_taken(components: Components, name: str, method: Method) -> list[str]:
     """Say if a method samples with weights that it trains whole, and the engine takes adapters only."""
     engine = components.engine_class()
-    settings: Any = components.settings_of("methods", name)
+    settings: Any = components.find_settings("methods", name)
     trains_all = settings is not None and "lora" in type(settings).model_fields and settings.lora is None
     if engine is None or engine.takes_whole_weights or not trains_all or not may_sample(method):
         return []

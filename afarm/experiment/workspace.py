@@ -140,7 +140,7 @@ class Workspace:
         for source in stage.sources():
             self.ensure(source)
         inputs = {name: self.ensure(upstream) for name, upstream in stage.inputs.items()}
-        key_fields = stage.key_fields_with(inputs)
+        key_fields = stage.build_key_fields(inputs)
         key = artifact_key(key_fields)
         started = time.perf_counter()
         why = ""
@@ -169,7 +169,7 @@ class Workspace:
         def write(directory: Path) -> Mapping[str, Any]:
             if stage.run_collective and self.process_info.is_distributed:
                 announce(directory, self.session)
-            with self.judges.charged_to(name), chdir("."):  # a plugin may go elsewhere, and paths are from here
+            with self.judges.charge_artifact(name), chdir("."):  # a plugin may go elsewhere, and paths are from here
                 return stage.write(directory.absolute(), inputs)
 
         spend = partial(self.judges.spent_on, name)

@@ -8,7 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from afarm.core.errors import attributed_to
+    from afarm.core.errors import attribute_failures
     from afarm.core.plugins import Plugins, discover
     from afarm.core.registry import Component
     from afarm.evaluation.statistics.equal_means import equal_means
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from afarm.experiment.studies.progress import GridProgress
     from afarm.experiment.studies.record import PICTURES, STUDY, StudyRecord, read_study_record, write_study_record
     from afarm.experiment.studies.study import Answers
-    from afarm.experiment.tasks import OWN_STAGES, Launched, Systems, identity, stages_of, task_graph
+    from afarm.experiment.tasks import OWN_STAGES, Launched, Systems, identity, list_stages, task_graph
     from afarm.experiment.training_stages import require_method
     from afarm.experiment.workspace import Workspace, tell_once
     from afarm.judging.client import JudgeClient
 
 _ON_FIRST_USE = {
-    **dict.fromkeys(("attributed_to",), "afarm.core.errors"),
+    **dict.fromkeys(("attribute_failures",), "afarm.core.errors"),
     **dict.fromkeys(
         (
             "Plugins",
@@ -111,7 +111,7 @@ _ON_FIRST_USE = {
             "OWN_STAGES",
             "Systems",
             "identity",
-            "stages_of",
+            "list_stages",
             "task_graph",
         ),
         "afarm.experiment.tasks",
@@ -148,7 +148,7 @@ __all__ = [
     "StudyRecord",
     "Systems",
     "Workspace",
-    "attributed_to",
+    "attribute_failures",
     "discover",
     "equal_means",
     "estimates",
@@ -159,6 +159,7 @@ __all__ = [
     "identity",
     "judges_behind",
     "judging_checks",
+    "list_stages",
     "merge",
     "named_methods",
     "open_workspace",
@@ -171,7 +172,6 @@ __all__ = [
     "require_win_rate",
     "resolve",
     "run_checks",
-    "stages_of",
     "stored_answers",
     "task_graph",
     "tell_once",

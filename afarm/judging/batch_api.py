@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from afarm.core.errors import attributed_to, require_promise, type_name
+from afarm.core.errors import attribute_failures, require_promise, type_name
 from afarm.core.judge import Completion
 from afarm.judging.dispatch import Dispatcher, JudgeQueue, PendingRequest, may_be_charged
 from afarm.judging.promises import require_completion
@@ -75,7 +75,7 @@ async def _submit(dispatcher: Dispatcher, queue: JudgeQueue, requests: Sequence[
     """Submit a batch and record its id. Not to be cancelled in between: what is submitted is paid for."""
     ledger, run = dispatcher.shared.ledger, dispatcher.shared.run
     try:
-        with attributed_to("judges", queue.identity, queue.judge):
+        with attribute_failures("judges", queue.identity, queue.judge):
             batch_id = await patiently(partial(queue.judge.submit, [pending.request for pending in requests]))
         promise = f"submit must return the id of the batch, not {short_repr(batch_id)}"
         require_promise(isinstance(batch_id, str), "judges", queue.identity, promise, queue.judge)
@@ -98,7 +98,7 @@ async def _collect(dispatcher: Dispatcher, queue: JudgeQueue, batch_id: str) -> 
     try:
         while ledger.is_batch_pending(batch_id):  # until here, or in another process, it is collected
             answers: Sequence[Completion | None] | None
-            with attributed_to("judges", queue.identity, queue.judge):
+            with attribute_failures("judges", queue.identity, queue.judge):
                 answers = await patiently(partial(queue.judge.collect, batch_id))
             if answers is not None:
                 promise = f"collect must return the answers of the batch, or None, not {type_name(answers)}"

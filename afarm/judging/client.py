@@ -16,13 +16,13 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from typing import Any, TypeVar
 
-from afarm.core.errors import AfarmError, JudgeError, attributed_to, did_you_mean
+from afarm.core.errors import AfarmError, JudgeError, attribute_failures, did_you_mean
 from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge, Judgement, JudgementKey
 from afarm.judging.batch_api import answer_in_batches
 from afarm.judging.degraded import unsupported, without
 from afarm.judging.dispatch import Dispatcher, JudgeQueue, PendingRequest, SharedState, misfit
 from afarm.judging.ledger import Ledger, request_key
-from afarm.judging.promises import identity_of
+from afarm.judging.promises import identify_judge
 from afarm.judging.rate_limit import Limiter
 
 T = TypeVar("T")
@@ -179,7 +179,7 @@ class JudgeClient:
 
     def _pending(self, request: ChatRequest) -> PendingRequest:
         """The request as its judge can take it. Raises `JudgeError` if it cannot."""
-        queue = self._queue_of(request.role)
+        queue = self._find_queue(request.role)
         degraded = self.degraded(request)
         key = request_key(request, queue.identity, degraded)
         return PendingRequest(key, without(request, degraded) if degraded else request, degraded, queue)
@@ -206,23 +206,23 @@ class JudgeClient:
 
     def judge(self, role: str) -> str:
         """See `afarm.core.judge.Ask.judge`."""
-        return self._queue_of(role).identity
+        return self._find_queue(role).identity
 
     def capabilities(self, role: str) -> Capabilities:
         """See `afarm.core.judge.Ask.capabilities`."""
-        return self.judge_of(role).capabilities
+        return self.find_judge(role).capabilities
 
     def degraded(self, request: ChatRequest) -> tuple[str, ...]:
         """See `afarm.core.judge.Ask.degraded`."""
-        judge = self.judge_of(request.role)
+        judge = self.find_judge(request.role)
         names = unsupported(request, judge.capabilities)
         if names and not self.allow_degraded:
             raise JudgeError(misfit(judge.identity, names, [request.annotator]))
         return names
 
     @contextmanager
-    def accounted_to(self, run: str) -> Iterator[None]:
-        """Account the requests inside it to `run`, and to its budget."""
+    def charge_run(self, run: str) -> Iterator[None]:
+        """Charge the requests inside to `run` and its budget."""
         before, self.run = self.run, run
         self._shared.run = run
         try:
@@ -232,7 +232,7 @@ class JudgeClient:
 
     def worst_case_price(self, request: ChatRequest) -> float | None:
         """The most that `request` can cost in dollars; None if its judge's prices are unknown."""
-        return self._queue_of(request.role).worst_case_price(request)
+        return self._find_queue(request.role).worst_case_price(request)
 
     def add_judge(self, role: str, judge: Judge, limiter: Limiter | None = None) -> None:
         """Let `judge` answer for one more role."""
@@ -240,8 +240,8 @@ class JudgeClient:
         if limiter is not None:
             self._limiters[judge] = limiter
 
-    def judge_of(self, role: str) -> Judge:
-        """The judge that answers for `role`. Raises `JudgeError` if there is none."""
+    def find_judge(self, role: str) -> Judge:
+        """Return the judge that answers for `role`. Raises `JudgeError` if there is none."""
         try:
             return self.judges.get(role) or self.judges["*"]
         except KeyError:
@@ -250,11 +250,11 @@ class JudgeClient:
                 f"Name one with --judge {role}=…"
             ) from None
 
-    def _queue_of(self, role: str) -> JudgeQueue:
-        judge = self.judge_of(role)
+    def _find_queue(self, role: str) -> JudgeQueue:
+        judge = self.find_judge(role)
         if judge not in self._queues:
             limiter = self._limiters.get(judge) or Limiter(self.max_concurrency)
-            direct = JudgeQueue(judge, limiter, identity_of(judge))
+            direct = JudgeQueue(judge, limiter, identify_judge(judge))
             batch = self.batch_api and judge.capabilities.batch
             self._queues[judge] = replace(direct, direct=direct) if batch else direct
         return self._queues[judge]
@@ -297,7 +297,7 @@ class JudgeClient:
         self._wait(_other_tasks_done())
         for judge in dict.fromkeys(self.judges.values()):
             try:
-                with attributed_to("judges", judge.identity, judge):
+                with attribute_failures("judges", judge.identity, judge):
                     self._wait(judge.close())
             except AfarmError as error:  # what it has answered is stored, and the others are to be closed
                 warnings.warn(str(error), stacklevel=2)

@@ -134,8 +134,8 @@ def _database_class(place: Place) -> type[Database]:
     return loaded
 
 
-def shown_place(place: Place) -> str:
-    """Return a ledger's place as it is shown to people and given to commands, without a password."""
+def redact_place(place: Place) -> str:
+    """Return a ledger's place without its password, for messages and commands."""
     return without_passwords(str(place))
 
 

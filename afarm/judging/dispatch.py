@@ -16,7 +16,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-from afarm.core.errors import AfarmError, BudgetError, JudgeError, PluginError, attributed_to
+from afarm.core.errors import AfarmError, BudgetError, JudgeError, PluginError, attribute_failures
 from afarm.core.judge import ChatRequest, Completion, Judge
 from afarm.judging.ledger import Ledger
 from afarm.judging.ledger_schema import encodable
@@ -60,7 +60,7 @@ class JudgeQueue:
 
     def worst_case_price(self, request: ChatRequest) -> float | None:
         """The most that `request` can cost in dollars through this queue; None if prices are unknown."""
-        with attributed_to("judges", self.identity, self.judge):
+        with attribute_failures("judges", self.identity, self.judge):
             price, charged = self.judge.worst_case_price(request), self.judge.price()
         require_price(price, self.identity, "worst_case_price", self.judge)
         if price is None or self.direct is None:
@@ -136,7 +136,7 @@ class Dispatcher:
         """Send nothing more. Requests in flight are waited for, up to `PATIENCE_SECONDS`, and stored."""
         self._failure = self._failure or asyncio.CancelledError()
         self._deadline = time.monotonic() + PATIENCE_SECONDS
-        self._wake_in(PATIENCE_SECONDS)
+        self._schedule_wake(PATIENCE_SECONDS)
         self.wake.set()
 
     # ------------------------------------------------------------------------------------------------------ the loop
@@ -186,7 +186,7 @@ class Dispatcher:
             times.append(HELD_SECONDS)
         if self.in_flight:
             times.append(HEARTBEAT_SECONDS)
-        timer = self._wake_in(min(times)) if times else None
+        timer = self._schedule_wake(min(times)) if times else None
         await self.wake.wait()
         self.wake.clear()
         if timer is not None:
@@ -195,7 +195,7 @@ class Dispatcher:
             self._next_heartbeat = time.monotonic() + HEARTBEAT_SECONDS
             self.shared.ledger.heartbeat()
 
-    def _wake_in(self, seconds: float) -> asyncio.TimerHandle:
+    def _schedule_wake(self, seconds: float) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(seconds, self.wake.set)
 
     # ------------------------------------------------------------------------------------------------------- answers
@@ -301,7 +301,7 @@ class Dispatcher:
     async def _complete(self, pending: PendingRequest) -> Completion:
         ANSWER_LOST.set(partial(self._answer_lost, pending))
         judge, identity = pending.queue.judge, pending.queue.identity
-        with attributed_to("judges", identity, judge):
+        with attribute_failures("judges", identity, judge):
             try:
                 completion = await judge.complete(pending.request)
             except (KeyboardInterrupt, asyncio.CancelledError) as error:
@@ -413,7 +413,7 @@ def out_of_patience(refusal: SlowDown, pending: PendingRequest) -> JudgeError | 
     """The error to end with after `refusal`; None as long as its request is to be sent again."""
     if (refusal.seconds or 0.0) > PATIENCE:
         return refusal
-    if pending.queue.limiter.refused_for > PATIENCE:
+    if pending.queue.limiter.refused_seconds > PATIENCE:
         minutes = f"refused every request for {PATIENCE / 60:.0f} minutes"
         return JudgeError(f"{pending.queue.identity} has {minutes}; the last time: {refusal}", charged=False)
     return None

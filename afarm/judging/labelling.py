@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from afarm.core.errors import attributed_to, require_promise
+from afarm.core.errors import attribute_failures, require_promise
 from afarm.core.interfaces import AnnotateContext, Annotator
 from afarm.core.records import JudgedPair, Pair, Preference
 from afarm.core.seeding import uniform
@@ -66,7 +66,7 @@ def annotate_in_chunks(
     for chunk in _batched(pairs, chunk_size):
         settled = [rule_or_noise(pair, context.seed, label_noise) for pair in chunk]
         open_pairs = [pair for pair, preference in zip(chunk, settled, strict=True) if preference is None]
-        with attributed_to("annotators", name, annotator):
+        with attribute_failures("annotators", name, annotator):
             answers = list(annotator.annotate(open_pairs, context) or ()) if open_pairs else []
         _require_one_each(answers, open_pairs, name, annotator)
         remaining = iter(answers)

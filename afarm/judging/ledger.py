@@ -28,9 +28,9 @@ from afarm.judging.ledger_schema import (
     CHARGE,
     CHARGE_BATCHED,
     COMPLETION,
-    columns_of,
-    completion_of,
-    row_of,
+    decode_completion,
+    encode_answer,
+    encode_completion,
     sent_text,
 )
 
@@ -163,7 +163,7 @@ class Ledger:
         stored: dict[str, Completion] = {}
         for chunk, marks in query_chunks(keys):
             for row in self.read(f"SELECT {COMPLETION} FROM completions WHERE key IN ({marks})", chunk):
-                stored[row[8]] = completion_of(row)
+                stored[row[8]] = decode_completion(row)
         return stored
 
     @in_transaction
@@ -234,7 +234,7 @@ class Ledger:
         charged = [(key, self._owner) for key in charged_without_answer]
         keys = dict.fromkeys([*(c.key for _, _, c in answers), *free, *charged_without_answer])
         now = self.database.now()
-        rows = [row_of(request, judge, completion, run, now) for request, judge, completion in answers]
+        rows = [encode_answer(request, judge, completion, run, now) for request, judge, completion in answers]
         self._store(db, rows, stage)
         db.executemany(CHARGE, charged)
         db.executemany("DELETE FROM in_flight WHERE key = ? AND owner = ?", [(key, self._owner) for key in keys])
@@ -336,7 +336,7 @@ class Ledger:
             )
         now = self.database.now()
         rows = [
-            columns_of(row[:6], replace(answer, degraded=tuple(json.loads(row[6]))), now)
+            encode_completion(row[:6], replace(answer, degraded=tuple(json.loads(row[6]))), now)
             for row, answer in zip(requests, answers, strict=False)
             if answer is not None
         ]

@@ -77,21 +77,21 @@ CHARGE_BATCHED = (
 """A charge without an answer becomes a reservation without an owner, which is never closed."""
 
 
-def completion_of(row: Sequence[Any]) -> Completion:
+def decode_completion(row: Sequence[Any]) -> Completion:
     """Read a completion from the columns `COMPLETION`."""
     *plain, logprobs, degraded = row
     positions = None if logprobs is None else tuple(json.loads(logprobs))
     return Completion(*plain, logprobs=positions, degraded=tuple(json.loads(degraded or "[]")))  # type: ignore[misc]
 
 
-def row_of(request: ChatRequest, judge: str, completion: Completion, run: str, now: float) -> tuple[Any, ...]:
-    """Write an answer bought by `run` as a row of completions."""
+def encode_answer(request: ChatRequest, judge: str, completion: Completion, run: str, now: float) -> tuple[Any, ...]:
+    """Encode an answer bought by `run` as a row of the table of completions."""
     first_columns = (completion.key, judge, request.role, request.annotator, run, sent_text(request))
-    return columns_of(first_columns, completion, now)
+    return encode_completion(first_columns, completion, now)
 
 
-def columns_of(asked: Sequence[Any], c: Completion, now: float) -> tuple[Any, ...]:
-    """Write a completion as a row; `asked`: its key, judge, role, annotator, run and request."""
+def encode_completion(asked: Sequence[Any], c: Completion, now: float) -> tuple[Any, ...]:
+    """Encode a completion as a row; `asked` holds its key, judge, role, annotator, run and request."""
     return (
         *(*asked, encodable(c.text), c.input_tokens, c.output_tokens),
         *(c.cached_input_tokens, c.price, c.finish_reason, c.model, c.seconds, now),

@@ -88,8 +88,8 @@ ParsedVerdict = float | Literal["draw"] | None
 """The probability that the output shown first is better, "draw", or None if an answer does not say."""
 
 
-def judgements_from(completion: Completion, verdicts: Iterable[ParsedVerdict]) -> list[Judgement]:
-    """Turn the verdicts parsed from `completion` into judgements that name it.
+def build_judgements(completion: Completion, verdicts: Iterable[ParsedVerdict]) -> list[Judgement]:
+    """Build judgements from the verdicts parsed from `completion`; each refers to it.
 
     None becomes "refused" if the judge declined to answer, otherwise "unparsed".
     """
@@ -111,8 +111,8 @@ def show_pair(pair: Pair, order: str, pair_id: str = "") -> ShownPair:
     return ShownPair(pair_id or pair.id, pair.instruction, first, second, order)
 
 
-def drawn_order(seed: int, pair_id: str) -> str:
-    """The order, "ab" or "ba", drawn for the seed and the pair: swapping the outputs mirrors the label."""
+def draw_order(seed: int, pair_id: str) -> str:
+    """Draw the order of a pair, "ab" or "ba", by seed: swapping the outputs mirrors the label."""
     return "ab" if uniform(seed, "order", pair_id) < 0.5 else "ba"
 
 
@@ -280,22 +280,22 @@ Slot = tuple[str, str, int]
 
 def per_label(presentations: Sequence[Presentation], config: JudgingConfig) -> dict[Slot, Presentation]:
     """All presentations that make the labels, from the first of each pair: every vote in every order."""
-    return {_slot(shown): shown for first in presentations for shown in _all_of(first, config)}
+    return {_slot(shown): shown for first in presentations for shown in _label_presentations(first, config)}
 
 
 def _slot(shown: Presentation) -> Slot:
     return shown.pair.pair_id, shown.pair.order, shown.vote
 
 
-def _all_of(first: Presentation, config: JudgingConfig) -> list[Presentation]:
-    """The presentations that make one label, those of a vote together."""
+def _label_presentations(first: Presentation, config: JudgingConfig) -> list[Presentation]:
+    """List the presentations that make one label, those of a vote next to each other."""
     orders = [first, first.swapped()] if config.both_orders else [first]
     return [replace(shown, vote=vote) for vote in range(config.votes) for shown in orders]
 
 
 def _label(pair: Pair, first: Presentation, answers: Mapping[Slot, Judgement], config: JudgingConfig) -> Preference:
     """Combine the judgements of all presentations of a pair into its label."""
-    presentations = _all_of(first, config)
+    presentations = _label_presentations(first, config)
     judgements = [answers[_slot(shown)] for shown in presentations]
     verdicts = [
         _verdict(judgement, _order(pair, shown)) for judgement, shown in zip(judgements, presentations, strict=True)

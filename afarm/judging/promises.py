@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from afarm.core.errors import ConfigError, attributed_to, require_promise, type_name
+from afarm.core.errors import ConfigError, attribute_failures, require_promise, type_name
 from afarm.core.judge import Capabilities, Completion, Judge
 from afarm.storage.record_fields import require_record
 from afarm.storage.text import without_keys
@@ -22,12 +22,12 @@ def require_judge(judge: object, name: str) -> Judge:
     return judge
 
 
-def identity_of(judge: Judge) -> str:
-    """Return the name that the ledger files a judge's answers under, if it is one.
+def identify_judge(judge: Judge) -> str:
+    """Return the name under which the ledger files a judge's answers.
 
-    Raises `ConfigError` for one with a key in it, such as one in the path of a URL: ledger and reports show it.
+    Raises `ConfigError` if it holds an API key, in the path of a URL say: the ledger and reports show this name.
     """
-    with attributed_to("judges", type(judge).__qualname__, judge):
+    with attribute_failures("judges", type(judge).__qualname__, judge):
         identity = judge.identity
     fits = isinstance(identity, str) and bool(identity)
     broken = f"identity must be a text that is not empty, not {identity!r}"

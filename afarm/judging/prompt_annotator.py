@@ -19,8 +19,8 @@ from afarm.judging.pairwise import (
     PairwiseAnnotator,
     ParsedVerdict,
     Presentation,
-    drawn_order,
-    judgements_from,
+    build_judgements,
+    draw_order,
     show_pair,
 )
 
@@ -107,7 +107,7 @@ class PromptAnnotator(PairwiseAnnotator):
         prompt = self._bind(context)
         ids = [pair.id for pair in pairs]
         return [
-            Presentation(prompt, show_pair(pair, drawn_order(context.seed, pair_id), pair_id))
+            Presentation(prompt, show_pair(pair, draw_order(context.seed, pair_id), pair_id))
             for pair, pair_id in zip(pairs, ids, strict=True)
         ]
 
@@ -163,4 +163,4 @@ class RenderedPrompt(JudgePrompt):
                 raise PluginError(
                     f'{self.name}.read must return probabilities from 0 to 1, "draw" or None, not {verdict!r}'
                 )
-        return judgements_from(completion, verdicts)
+        return build_judgements(completion, verdicts)

@@ -323,9 +323,9 @@ class Limiter:
     @property
     def exhausted(self) -> str:
         """The wait that the headers ask for, in words, if it is too long for a run; else empty."""
-        return self._held_by_headers() if self._allowed_at - self._clock() > PATIENCE else ""
+        return self._describe_hold() if self._allowed_at - self._clock() > PATIENCE else ""
 
-    def _held_by_headers(self) -> str:
+    def _describe_hold(self) -> str:
         seconds = self._allowed_at - self._clock()
         said = f" ({self._allowed_words})" if self._allowed_words else ""
         return f"allows no more requests {until(seconds)}{said}"
@@ -333,8 +333,8 @@ class Limiter:
     # ---------------------------------------------------------------------------------------------------- for people
 
     @property
-    def refused_for(self) -> float:
-        """Seconds since the first refusal after the last answer; 0 if the last word was an answer."""
+    def refused_seconds(self) -> float:
+        """Seconds since the first refusal after the last answer; 0 if an answer came last."""
         return 0.0 if self._refused_since is None else self._clock() - self._refused_since
 
     @property
@@ -342,7 +342,7 @@ class Limiter:
         """The wait or the limit in words, for the screen; empty if nothing limits the judge."""
         now = self._clock()
         if self._none_allowed and self._allowed_at > max(now, self._held_until):
-            return f"{self._held_by_headers()}: waiting"
+            return f"{self._describe_hold()}: waiting"
         if (waits := self._held_until - now) > 0:
             return f"asks to slow down: waiting {math.ceil(waits)} s" + (f", {until(waits)}" if waits > 60 else "")
         if self._allowed_spacing > 0 and self._allowed_until > now:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from afarm.report.annotators_page import COLUMNS, PREFERENCES
-    from afarm.report.charts import MAIN_CURVES, TRAIN, Chart, curve_charts, kept_step, plotly_script, proxy_chart
+    from afarm.report.charts import MAIN_CURVES, TRAIN, Chart, curve_charts, plotly_script, proxy_chart, selected_step
     from afarm.report.diagram import HEIGHT, WIDTH, diagrams
     from afarm.report.over_n import over_n_command, stored_over_n
     from afarm.report.page_shell import render_page
-    from afarm.report.reward_model_charts import describe_held_out, held_out_charts
-    from afarm.report.run import curves_of, degraded, not_finite, training
+    from afarm.report.reward_model_charts import chart_held_out, describe_held_out
+    from afarm.report.run import degraded, group_curves, not_finite, training
     from afarm.report.run_page import (
         PAGE,
         build,
@@ -44,7 +44,7 @@ _ON_FIRST_USE = {
             "MAIN_CURVES",
             "TRAIN",
             "curve_charts",
-            "kept_step",
+            "selected_step",
             "plotly_script",
             "proxy_chart",
         ),
@@ -69,13 +69,13 @@ _ON_FIRST_USE = {
     **dict.fromkeys(
         (
             "describe_held_out",
-            "held_out_charts",
+            "chart_held_out",
         ),
         "afarm.report.reward_model_charts",
     ),
     **dict.fromkeys(
         (
-            "curves_of",
+            "group_curves",
             "degraded",
             "not_finite",
             "training",
@@ -122,9 +122,9 @@ __all__ = [
     "ShownStudy",
     "build",
     "can_draw",
+    "chart_held_out",
     "code",
     "curve_charts",
-    "curves_of",
     "degraded",
     "describe_annotators",
     "describe_headline",
@@ -132,8 +132,7 @@ __all__ = [
     "describe_other_results",
     "describe_win_rates",
     "diagrams",
-    "held_out_charts",
-    "kept_step",
+    "group_curves",
     "markdown",
     "not_finite",
     "one_line",
@@ -142,6 +141,7 @@ __all__ = [
     "proxy_chart",
     "refresh",
     "render_page",
+    "selected_step",
     "short_text",
     "stored_over_n",
     "training",

@@ -69,7 +69,7 @@ def pack(script: str) -> str:
 
 
 def curve_chart(
-    stage: str, name: str, points: Points, errors: Points | None = None, kept_step: float | None = None
+    stage: str, name: str, points: Points, errors: Points | None = None, selected_step: float | None = None
 ) -> Chart:
     """A curve over steps, with 95% intervals if its errors are known, and the kept checkpoint's step."""
     title, unit = _TITLES.get(name, (name, name.rsplit("/", 1)[-1]))
@@ -86,22 +86,22 @@ def curve_chart(
         "x": [step for step, _ in kept],
         "y": [value for _, value in kept],
         "half": halves if any(half is not None for half in halves) else None,
-        "kept": kept_step if stage == TRAIN else None,
+        "kept": selected_step if stage == TRAIN else None,
     }
 
 
 def curve_charts(
-    metrics: Mapping[str, Mapping[str, Points]], kept_step: float | None = None
+    metrics: Mapping[str, Mapping[str, Points]], selected_step: float | None = None
 ) -> tuple[list[Chart], list[Chart]]:
     """Split the curves into (charts to show first, all others).
 
     First come reward, KL, length and reward over KL, or the margins and accuracy of DPO; else what the method logs
-    instead, else the losses of the other stages. `kept_step` is that of the checkpoint that training kept.
+    instead, else the losses of the other stages. `selected_step` is that of the checkpoint that training kept.
 
     A metric that was logged at one step only is a number for the table, not a curve.
     """
     charts = [
-        curve_chart(stage, name, points, names.get(ERRORS.get(name, "")), kept_step)
+        curve_chart(stage, name, points, names.get(ERRORS.get(name, "")), selected_step)
         for stage, names in metrics.items()
         for name, points in names.items()
         if sum(value is not None for _, value in points) > 1
@@ -110,11 +110,11 @@ def curve_charts(
     losses = [chart for chart in charts if chart["name"] in ("loss", "accuracy")]
     first = [train[name] for name in MAIN_CURVES if name in train] or list(train.values())[:3] or losses
     others = [chart for chart in charts if chart not in first]
-    path = reward_over_kl(metrics.get(TRAIN, {}), kept_step)
+    path = reward_over_kl(metrics.get(TRAIN, {}), selected_step)
     return (first if path is None else [*first, path]), others
 
 
-def reward_over_kl(curves: Mapping[str, Points], kept_step: float | None = None) -> Chart | None:
+def reward_over_kl(curves: Mapping[str, Points], selected_step: float | None = None) -> Chart | None:
     """The way of training over the KL: the reward that each step has reached; None if it logged no two."""
     rewards = dict(curves.get("objective/scores", ()))
     steps = [(step, kl, rewards[step]) for step, kl in curves.get("objective/kl", ()) if step in rewards]
@@ -133,7 +133,7 @@ def reward_over_kl(curves: Mapping[str, Points], kept_step: float | None = None)
         "x": [kl for _, kl, _ in shown],
         "y": [reward for *_, reward in shown],
         "steps": [step for step, *_ in shown],
-        "kept": kept_step,
+        "kept": selected_step,
     }
 
 
@@ -194,8 +194,8 @@ def best_of_n_chart(sample_rewards: Sequence[Sequence[float]]) -> Chart | None:
     }
 
 
-def kept_step(record: RunRecord) -> float | None:
-    """The step of the checkpoint that training kept; None if it kept the last."""
+def selected_step(record: RunRecord) -> float | None:
+    """Return the step of the checkpoint that training selected; None if it is the last."""
     return finite_number(record.section("checkpoint").get("best/step"))
 
 

@@ -8,7 +8,7 @@ from statistics import fmean
 from afarm.core.errors import PluginError
 from afarm.evaluation.boards.board import Entry, Leaderboard
 from afarm.evaluation.boards.rendering import rank_text
-from afarm.evaluation.run_cost import cost_of
+from afarm.evaluation.run_cost import sum_costs
 from afarm.experiment.studies.estimates import mean_percent, undominated
 from afarm.experiment.studies.progress import GridProgress
 from afarm.experiment.studies.study import Bounded, Cell, Findings, FinishedRun, Series, StudyPlot, StudyRun, StudyTable
@@ -23,8 +23,8 @@ COLUMNS = {
 """Figures of runs that the table has beside the win rate, with their headings and formats."""
 
 
-def progress_of(records: Sequence[RunRecord]) -> GridProgress:
-    """Return the runs of a comparison as those of a grid."""
+def build_progress(records: Sequence[RunRecord]) -> GridProgress:
+    """Build a grid's progress from the runs of a comparison."""
     progress = GridProgress([StudyRun(_system(record), int(record.get("seed") or 0)) for record in records])
     for run, record in zip(progress.runs, records, strict=True):
         progress.add(run, record)
@@ -41,7 +41,7 @@ def comparison_findings(board: Leaderboard, records: Sequence[RunRecord], progre
     costs: dict[str, list[tuple[float, float]]] = {}
     for done, record in zip(progress.finished, records, strict=True):
         runs.setdefault(done.run.method, []).append(done)
-        costs.setdefault(done.run.method, []).append(cost_of(record.stages))
+        costs.setdefault(done.run.method, []).append(sum_costs(record.stages))
     rates = {entry.system: _rate(entry, runs[entry.system]) for entry in board.entries if entry.system in runs}
     plots = [
         _rate_plot(rates, runs),

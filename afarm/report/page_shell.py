@@ -55,15 +55,15 @@ def _environment(filters: tuple[tuple[str, Callable[..., Any]], ...]) -> Environ
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_shown,
+        finalize=_show_controls,
         loader=FunctionLoader(_file),
     )
     environment.filters.update(filters)
     return environment
 
 
-def _shown(value: Any) -> Any:
-    """Show control characters of a text as text; what is markup already is the page's own."""
+def _show_controls(value: Any) -> Any:
+    """Show a text's control characters as text; markup, which the page itself made, is unchanged."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 

@@ -27,8 +27,8 @@ def describe_held_out(record: RunRecord) -> dict[str, Any] | None:
     }
 
 
-def held_out_charts(record: RunRecord) -> list[Chart]:
-    """The reliability diagram and the histogram of margins, if the run has them."""
+def chart_held_out(record: RunRecord) -> list[Chart]:
+    """Chart the reliability diagram and the histogram of margins, if the run has them."""
     measured = record.section("reward_model")
     reliability = _bins(measured, "reliability", "confidence", "observed", "pairs")
     margins = _bins(measured, "margins", "from", "to", "pairs")

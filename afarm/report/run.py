@@ -39,7 +39,7 @@ def read_reported_run(directory: Path) -> ReportedRun:
     rows: Iterable[Row] = RowsOnDisk(outputs, lambda row, where: row) if outputs.is_file() else ()
     record = read_run(directory)
     rewards = read_sample_rewards(samples_file(directory, record))
-    return ReportedRun(record, curves_of(_rows(directory / "metrics.jsonl")), rows, rewards)
+    return ReportedRun(record, group_curves(_rows(directory / "metrics.jsonl")), rows, rewards)
 
 
 def samples_file(directory: Path, record: RunRecord) -> Path:
@@ -119,8 +119,8 @@ def _rows(path: Path) -> list[Row]:
     return list(read_rows(path)) if path.is_file() else []
 
 
-def curves_of(rows: list[Row]) -> dict[str, dict[str, Points]]:
-    """Order logged rows as curves: `[stage][name]` are (step, value), None if a value is not finite."""
+def group_curves(rows: list[Row]) -> dict[str, dict[str, Points]]:
+    """Group logged rows into curves: `[stage][name]` lists (step, value), None if not finite."""
     curves: dict[str, dict[str, dict[float, float | None]]] = {}
     for row in rows:
         step = finite_number(row.get("step"))

@@ -19,16 +19,16 @@ from afarm.report import side_by_side
 from afarm.report.charts import (
     best_of_n_chart,
     curve_charts,
-    kept_step,
     plotly_script,
     proxy_chart,
+    selected_step,
     win_rate_chart,
 )
 from afarm.report.diagram import HEIGHT, WIDTH, diagrams
 from afarm.report.format import FILTERS
 from afarm.report.over_n import over_n_command
 from afarm.report.page_shell import render_page
-from afarm.report.reward_model_charts import describe_held_out, held_out_charts
+from afarm.report.reward_model_charts import chart_held_out, describe_held_out
 from afarm.report.run import ReportedRun, degraded, not_finite, read_reported_run, training
 from afarm.storage.disk import source_digest, write_whole
 from afarm.storage.reuse import flatten
@@ -202,14 +202,14 @@ def describe_spend(record: RunRecord) -> Mapping[str, Any]:
 
 def describe_charts(run: ReportedRun) -> dict[str, Any]:
     """Chart data by position: `win_rate` (one or None), and the lists `main`, `others` and `held_out`."""
-    main, others = curve_charts(run.metrics, kept_step(run.record))
+    main, others = curve_charts(run.metrics, selected_step(run.record))
     win_rates = list(describe_win_rates(run.record))
     further = [best_of_n_chart(run.sample_rewards), proxy_chart(run.record)]
     return {
         "win_rate": win_rate_chart(win_rates) if len(win_rates) > 1 else None,  # of one the headline has all
         "main": [*main, *filter(None, further)],
         "others": others,
-        "held_out": held_out_charts(run.record),
+        "held_out": chart_held_out(run.record),
     }
 
 

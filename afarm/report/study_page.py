@@ -16,7 +16,7 @@ from afarm.experiment.studies.study import Bounded, Cell, Findings, StudyPlot, S
 from afarm.report.charts import Chart, plotly_script
 from afarm.report.page_shell import render_page
 from afarm.report.study_files import BY_FORMULAS, REMEDY, ShownStudy, runs_table, stopped_sentence, write_files
-from afarm.report.study_plots import PointName, as_svg, labels_of
+from afarm.report.study_plots import PointName, as_svg, place_labels
 from afarm.report.study_tables import UNKNOWN, cell_text, end_texts
 from afarm.storage.disk import write_whole
 
@@ -73,7 +73,7 @@ def render_study(study: ShownStudy, plotly: str | None, kind: str = "study") -> 
         "notes": findings.notes,
         "runs": with_links(describe_table(runs, MOST_RUNS), "../../runs" if kind == "study" else "../runs"),
         "more_runs": max(0, len(runs.rows) - MOST_RUNS),
-        "charts": [chart_of(plot) for plot in findings.plots],
+        "charts": [build_chart(plot) for plot in findings.plots],
     }
     drawn = plotly if findings.plots else None
     return render_page("study_page", ["charts", "tables", "study_page"], drawn, can_draw=bool(plotly), **own)
@@ -111,11 +111,11 @@ def describe_table(table: StudyTable, most: int | None = None) -> dict[str, Any]
 def is_numeric(cells: Sequence[Cell]) -> bool:
     """Tell if all texts of a column are numbers, as the values of a setting are, and there is one."""
     known = [cell for cell in cells if cell is not None]
-    return bool(known) and all(number_of(cell) is not None for cell in known)
+    return bool(known) and all(finite_part(cell) is not None for cell in known)
 
 
-def number_of(cell: Cell) -> float | None:
-    """Return the number that a cell is, or its middle; None for another text or what is not finite."""
+def finite_part(cell: Cell) -> float | None:
+    """Return the number in a cell, or an interval's middle; None for text and non-finite values."""
     try:
         number = float(cell.value if isinstance(cell, Bounded) else cell)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -127,7 +127,7 @@ def describe_cell(cell: Cell, form: str, is_number: bool) -> dict[str, Any]:
     """Describe a cell: its text, its interval apart, and the number it sorts by ("" if unknown)."""
     ends = end_texts(cell, form) if isinstance(cell, Bounded) else None
     middle = Bounded(cell.value) if isinstance(cell, Bounded) else cell
-    value = number_of(cell)
+    value = finite_part(cell)
     return {
         "text": cell_text(middle, form) or UNKNOWN,
         "interval": f"{ends[0]} to {ends[1]}" if ends else "",
@@ -171,9 +171,9 @@ def unlike(heading: str, others: Collection[str]) -> str:
     return heading if heading not in others else unlike(f"{heading} ′", others)
 
 
-def chart_of(plot: StudyPlot) -> Chart:
-    """Return the data of a plot, without numbers that JSON does not know."""
-    sides = {(label.number, label.point): _side(label) for label in labels_of(plot)}
+def build_chart(plot: StudyPlot) -> Chart:
+    """Return the data of a plot, without numbers that JSON cannot represent."""
+    sides = {(label.number, label.point): _side(label) for label in place_labels(plot)}
     return {
         "x_title": plot.x_title,
         "y_title": plot.y_title,
@@ -185,7 +185,7 @@ def chart_of(plot: StudyPlot) -> Chart:
                 "joined": series.joined and not series.fit,
                 "labels": list(series.labels),
                 "sides": [sides.get((number, point), "") for point in range(len(series.labels))],
-                "fit": {"x": [number_of(x) for x, _ in series.fit], "y": [number_of(y) for _, y in series.fit]},
+                "fit": {"x": [finite_part(x) for x, _ in series.fit], "y": [finite_part(y) for _, y in series.fit]},
                 "x": _ends([x if isinstance(x, Bounded) else Bounded(x) for x in series.x]),  # type: ignore[arg-type]
                 "y": _ends(series.y),
             }
@@ -197,9 +197,9 @@ def chart_of(plot: StudyPlot) -> Chart:
 def _ends(values: Sequence[Bounded]) -> dict[str, list[str | float | None]]:
     """Return middles, low and high ends, each as JSON takes them."""
     return {
-        "at": [value.value if isinstance(value.value, str) else number_of(value) for value in values],
-        "low": [number_of(value.low) for value in values],
-        "high": [number_of(value.high) for value in values],
+        "at": [value.value if isinstance(value.value, str) else finite_part(value) for value in values],
+        "low": [finite_part(value.low) for value in values],
+        "high": [finite_part(value.high) for value in values],
     }
 
 

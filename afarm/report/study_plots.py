@@ -60,14 +60,14 @@ def as_svg(plot: StudyPlot) -> str:
             y = TOP + 8 + 18 * number
             parts.append(f'<circle cx="{WIDTH - RIGHT + 18}" cy="{y}" r="4" fill="{colour}"/>')
             parts.append(_text(series.name, WIDTH - RIGHT + 28, y + 4))
-    parts += [_text(label.name, label.x, label.y, label.anchor) for label in labels_of(plot)]
+    parts += [_text(label.name, label.x, label.y, label.anchor) for label in place_labels(plot)]
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
     style = f'font-family="Helvetica, Arial, sans-serif" font-size="12" fill="{INK}" role="img"'
     if plot.diagonal:
         low, high = max(across.low, up.low), min(across.high, up.high)
         ends = f'x1="{across.pixel(low):.1f}" y1="{up.pixel(low):.1f}" x2="{across.pixel(high):.1f}"'
         parts.insert(1, f'<line {ends} y2="{up.pixel(high):.1f}" stroke="{MUTED}" stroke-dasharray="4 4"/>')
-    return "\n".join([f"{head} {style}>", f"<title>{_said(plot.title)}</title>", *parts, "</svg>", ""])
+    return "\n".join([f"{head} {style}>", f"<title>{_escape_text(plot.title)}</title>", *parts, "</svg>", ""])
 
 
 def _axes(plot: StudyPlot) -> tuple[Axis, Axis]:
@@ -90,8 +90,8 @@ def _ends(value: float | str | Bounded) -> list[float]:
     return [float(value)]
 
 
-def _at(value: float | str | Bounded, places: Mapping[str, float]) -> float:
-    """Return where a value stands on its axis, an interval by its middle."""
+def _axis_position(value: float | str | Bounded, places: Mapping[str, float]) -> float:
+    """Return a value's position on its axis; an interval's is its middle."""
     if isinstance(value, Bounded):
         return value.value
     return places[str(value)] if places else float(value)
@@ -145,7 +145,7 @@ def _frame(plot: StudyPlot, across: Axis, up: Axis) -> Iterator[str]:
 
 def _series(series: Series, colour: str, plot: StudyPlot, across: Axis, up: Axis) -> Iterator[str]:
     places = _places(plot)
-    x = [across.pixel(_at(value, places)) for value in series.x]
+    x = [across.pixel(_axis_position(value, places)) for value in series.x]
     y = [up.pixel(figure.value) for figure in series.y]
     curve = [(across.pixel(one), up.pixel(other)) for one, other in series.fit]
     if line := curve or (list(zip(x, y, strict=True)) if series.joined and len(x) > 1 else []):
@@ -160,7 +160,7 @@ def _series(series: Series, colour: str, plot: StudyPlot, across: Axis, up: Axis
             ends = f'x1="{across.pixel(value.low):.1f}" x2="{across.pixel(value.high):.1f}"'
             yield f'<line y1="{top:.1f}" y2="{top:.1f}" {ends} stroke="{colour}" stroke-width="1.5"/>'
         place = value if isinstance(value, str) else _in_words(value) if isinstance(value, Bounded) else f"{value:.4g}"
-        said = _said(f"{name}: {plot.x_title} {place}, {plot.y_title} {_in_words(figure)}")
+        said = _escape_text(f"{name}: {plot.x_title} {place}, {plot.y_title} {_in_words(figure)}")
         yield f'<circle cx="{left:.1f}" cy="{top:.1f}" r="4" fill="{colour}"><title>{said}</title></circle>'
 
 
@@ -196,15 +196,15 @@ BESIDE_A_POINT = (
 """Where a name may stand, in pixels from its point, the preferred first."""
 
 
-def labels_of(plot: StudyPlot) -> list[PointName]:
-    """Name each point once, beside the highest of those that share name and place, clear of others."""
+def place_labels(plot: StudyPlot) -> list[PointName]:
+    """Label each point once, beside the highest of those with the same name and x, without overlap."""
     across, up = _axes(plot)
     places = _places(plot)
     points: list[tuple[float, float]] = []
     highest: dict[tuple[str, float], tuple[float, int, int]] = {}
     for number, series in enumerate(plot.series):
         for point, (value, figure) in enumerate(zip(series.x, series.y, strict=False)):
-            left, top = across.pixel(_at(value, places)), up.pixel(figure.value)
+            left, top = across.pixel(_axis_position(value, places)), up.pixel(figure.value)
             points.append((left, top))
             if point < len(series.labels):
                 at = (series.labels[point], left)
@@ -260,10 +260,10 @@ def _in_words(figure: Bounded) -> str:
 
 
 def _text(text: str, x: float, y: float, anchor: str = "start", weight: str = "normal") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}">{_said(text)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}">{_escape_text(text)}</text>'
 
 
-def _said(text: str) -> str:
+def _escape_text(text: str) -> str:
     return escape(visible(text))
 
 
@@ -295,7 +295,7 @@ def draw_plot(plot: StudyPlot, path: Path) -> None:
     if plot.diagonal:
         axes.axline((across.low, across.low), slope=1, color=MUTED, linewidth=1, linestyle="--", zorder=0)
         axes.set_aspect("equal", adjustable="datalim")
-    for label in labels_of(plot):
+    for label in place_labels(plot):
         _annotate(axes, label, plot)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
@@ -306,7 +306,7 @@ def draw_plot(plot: StudyPlot, path: Path) -> None:
 
 
 def _draw_series(axes: Any, series: Series, colour: str, places: dict[str, float]) -> None:
-    x = [_at(value, places) for value in series.x]
+    x = [_axis_position(value, places) for value in series.x]
     y = [figure.value for figure in series.y]
     low = [figure.value - (figure.value if figure.low is None else figure.low) for figure in series.y]
     high = [(figure.value if figure.high is None else figure.high) - figure.value for figure in series.y]
@@ -326,7 +326,7 @@ def _draw_series(axes: Any, series: Series, colour: str, places: dict[str, float
 
 def _annotate(axes: Any, label: PointName, plot: StudyPlot) -> None:
     series = plot.series[label.number]
-    at = _at(series.x[label.point], _places(plot)), series.y[label.point].value
+    at = _axis_position(series.x[label.point], _places(plot)), series.y[label.point].value
     across, up = _axes(plot)
     aside = 0.75 * (label.x - across.pixel(at[0])), 0.75 * (up.pixel(at[1]) - label.y)
     side = {"start": "left", "middle": "center", "end": "right"}[label.anchor]

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from afarm.evaluation.drift_log import DRIFT_LOG, read_drift_log
     from afarm.evaluation.metrics import WIN_RATE, MainMetric, finite_number, main_metric, warnings
     from afarm.evaluation.red_flags import Match, flag_sentences, suspicious
-    from afarm.evaluation.run_cost import cost_of
+    from afarm.evaluation.run_cost import sum_costs
     from afarm.evaluation.run_diff import diff_runs
     from afarm.experiment.live_record import LIVE, process_identity, read_live, stopped_why
     from afarm.judging.accounting import GROUPS, accounts, open_items, unanswered
-    from afarm.judging.database import Place, Transaction, fixed_place, is_there, shown_place
+    from afarm.judging.database import Place, Transaction, fixed_place, is_there, redact_place
     from afarm.judging.ledger import LIVE_SECONDS, LOOK_SECONDS, Ledger, query_chunks
     from afarm.judging.ledger_schema import column_names
     from afarm.judging.pricing import listed_prices
@@ -65,7 +65,7 @@ _ON_FIRST_USE = {
         ),
         "afarm.evaluation.red_flags",
     ),
-    **dict.fromkeys(("cost_of",), "afarm.evaluation.run_cost"),
+    **dict.fromkeys(("sum_costs",), "afarm.evaluation.run_cost"),
     **dict.fromkeys(("diff_runs",), "afarm.evaluation.run_diff"),
     **dict.fromkeys(
         (
@@ -91,7 +91,7 @@ _ON_FIRST_USE = {
             "Transaction",
             "fixed_place",
             "is_there",
-            "shown_place",
+            "redact_place",
         ),
         "afarm.judging.database",
     ),
@@ -165,7 +165,6 @@ __all__ = [
     "Transaction",
     "accounts",
     "column_names",
-    "cost_of",
     "diff_runs",
     "find_run",
     "finite_number",
@@ -190,8 +189,9 @@ __all__ = [
     "read_metadata",
     "read_preferences",
     "recorded_files",
-    "shown_place",
+    "redact_place",
     "stopped_why",
+    "sum_costs",
     "suspicious",
     "to_frame",
     "unanswered",

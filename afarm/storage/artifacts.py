@@ -26,7 +26,7 @@ from typing import IO, Any
 from afarm.core.errors import DataError, StoreError
 from afarm.core.seeding import digest
 from afarm.storage.checkpoints import CHECKPOINTS
-from afarm.storage.contents import META, content_of, first_few, inspect_files, other_than, record_files, strangers
+from afarm.storage.contents import META, digest_content, first_few, inspect_files, other_than, record_files, strangers
 from afarm.storage.disk import (
     give_rights,
     last_change,
@@ -263,7 +263,7 @@ class Store:
                 "label": label,
                 "key": key,
                 "key_fields": dict(key_fields),
-                "content": content_of(files),
+                "content": digest_content(files),
                 "files": files,
                 "created": created,
                 "seconds": round(time.perf_counter() - started, 6),  # not 0.0, which would be no time at all
@@ -452,12 +452,12 @@ class Store:
 
 
 @contextmanager
-def store_to_look_at(root: Path, tell: Callable[[str], None] = lambda text: None) -> Iterator[Path]:
-    """Give a directory to read the store at `root` from, without a change to it.
+def view_store(root: Path, tell: Callable[[str], None] = lambda text: None) -> Iterator[Path]:
+    """Yield a directory from which the store at `root` can be read without changing it.
 
-    `tell` is called if nothing can be written there. It is `root` itself if that may be written. Otherwise, and if it
-    is missing, it is a passing one, with links to the artifacts and runs and a copy of the ledger: SQLite writes beside
-    a file that it reads.
+    It is `root` itself if that is writable. Otherwise, and if `root` is missing, it is a temporary directory with links
+    to the artifacts and runs and a copy of the ledger, because SQLite writes beside a file that it reads. `tell` is
+    called if `root` is not writable.
     """
     ledger = Store(root).ledger_path
     try:

@@ -56,11 +56,16 @@ class BoundedTemplates(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"*", "**", "%", "+"})
 
     def __init__(self, loader: BaseLoader | None = None, **options: Any):
-        super().__init__(loader=loader, finalize=self._shown, **{"undefined": StrictUndefined, **options})
+        super().__init__(loader=loader, finalize=self._finalize, **{"undefined": StrictUndefined, **options})
         self.left = BUDGET
         self._step = STEP
         self.filters = {name: self.filters[name] for name in FILTERS}
-        self.filters |= {"join": self._join, "replace": self._replace, "_rounds": self._rounds, "_shown": self._shown}
+        self.filters |= {
+            "join": self._join,
+            "replace": self._replace,
+            "_rounds": self._rounds,
+            "_finalize": self._finalize,
+        }
         self.globals["range"] = _range
         del self.globals["lipsum"]
 
@@ -71,7 +76,7 @@ class BoundedTemplates(ImmutableSandboxedEnvironment):
         for loop in tree.find_all(nodes.For):
             loop.iter = self._through("_rounds", cast("nodes.Expr", loop.iter))
         for joined in list(tree.find_all(nodes.Concat)):
-            joined.nodes = [self._through("_shown", nodes.Concat(joined.nodes, lineno=joined.lineno))]
+            joined.nodes = [self._through("_finalize", nodes.Concat(joined.nodes, lineno=joined.lineno))]
         return tree
 
     def _through(self, name: str, value: nodes.Expr) -> nodes.Expr:
@@ -84,7 +89,7 @@ class BoundedTemplates(ImmutableSandboxedEnvironment):
         if self.left < 0:
             raise TemplateRuntimeError("its loops and calls make too much for a prompt")
 
-    def _shown(self, value: Any) -> Any:
+    def _finalize(self, value: Any) -> Any:
         self._pay(len(value) if isinstance(value, str) else 1)
         return value
 

@@ -72,7 +72,7 @@ def record_files(directory: Path) -> dict[str, dict[str, Any]]:
     return {name: _record(path) for name, path in recorded_files(directory).items()}
 
 
-def content_of(recorded: Recorded) -> str:
+def digest_content(recorded: Recorded) -> str:
     """Digest the names and digests of recorded files, without logs: an artifact's content."""
     total = hashlib.blake2b(digest_size=12)
     for parts in sorted(name.split("/") for name in recorded):
@@ -84,7 +84,7 @@ def content_of(recorded: Recorded) -> str:
 
 def content_digest(directory: Path) -> str:
     """Digest the names and bytes of all files of an artifact, without logs."""
-    return content_of(record_files(directory))
+    return digest_content(record_files(directory))
 
 
 @dataclass(slots=True)

@@ -165,7 +165,7 @@ def prompt_turns(value: Any, row: Row, where: str) -> Turns:
     if is_plain(value):
         turns: Turns = (Message("user", require_text(value, where).strip()),) if value.strip() else ()
     else:
-        turns = turns_of(value, where)
+        turns = parse_turns(value, where)
         turns = turns[:-1] if turns and turns[-1] == Message("assistant", "") else turns
     system = row.get("system")
     if turns and isinstance(system, str) and system.strip() and turns[0].role != "system":
@@ -178,7 +178,7 @@ def is_plain(value: Any) -> bool:
     return isinstance(value, str) and not is_transcript(value)
 
 
-def turns_of(value: Any, where: str) -> Turns:
+def parse_turns(value: Any, where: str) -> Turns:
     """Return the turns of a transcript or of a list of messages. Raises `DataError`."""
     if isinstance(value, str):
         return split_transcript(value)

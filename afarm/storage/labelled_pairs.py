@@ -33,11 +33,11 @@ from afarm.storage.conversations import (
     as_instruction,
     is_plain,
     is_transcript,
+    parse_turns,
     prompt_turns,
     require_text,
     require_turns,
     split_transcript,
-    turns_of,
     unpacked,
 )
 from afarm.storage.label_scales import COLUMN, LabelReader
@@ -343,7 +343,7 @@ def _chat(row: Row, field: str, prompt: Turns, column: str, where: str) -> Turns
     """Return the whole chat of one side, the answer last. Raises `DataError`."""
     value, place = unpacked(row[field]), f"{where}: field {field!r}"
     if not isinstance(value, str) or _is_whole(value, prompt):
-        chat = turns_of(value, place)
+        chat = parse_turns(value, place)
         spoken = [turn for turn in chat if turn.role != "system"]
         if prompt and spoken and spoken[0].role == "assistant":
             chat = (*prompt, *chat)
@@ -404,7 +404,7 @@ def _voted_chat(row: Row, side: str, where: str) -> Turns:
     """Return the chat with one of the models."""
     name = f"conversation_{side}"
     if name in row:
-        return _require_answer(turns_of(unpacked(row[name]), f"{where}: field {name!r}"), f"{where}: field {name!r}")
+        return _require_answer(parse_turns(unpacked(row[name]), f"{where}: field {name!r}"), f"{where}: field {name!r}")
     name = f"response_{side}"
     place = f"{where}: field {name!r}"
     asked, answered = _texts(row["prompt"], f"{where}: field 'prompt'"), _texts(row[name], place)

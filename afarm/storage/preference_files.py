@@ -42,7 +42,7 @@ def own_preferences(
         notes += [f"{source}: {note}" for note in (*_one_sided(sides), *repeats.notes())]
 
 
-def source_digest_of(source: str) -> str:
+def digest_source(source: str) -> str:
     """Digest a file's content, or the rows of a data set of the Hub. Raises `DataError` if there is none."""
     if is_on_hub(source):
         rows = hashlib.sha256()

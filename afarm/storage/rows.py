@@ -162,7 +162,7 @@ def _values(handle: IO[str], path: Path) -> Iterator[Any]:
             value = json.loads(first[1] + second[1] + "".join(line for _, line in lines))
             raise DataError(
                 f"{path}: must hold a list of objects, not {type(value).__name__}; or JSON lines, an object in each"
-                f"{_lists_in(value)}"
+                f"{_name_lists(value)}"
             )
         lines = chain((first, second), lines)
     for number, line in lines:
@@ -176,8 +176,8 @@ def _values(handle: IO[str], path: Path) -> Iterator[Any]:
             raise _LineError(f"{error.msg} at column {error.colno}{advice}") from error
 
 
-def _lists_in(value: Any) -> str:
-    """Name the lists in an object that may be the rows."""
+def _name_lists(value: Any) -> str:
+    """Name the lists in a JSON object that may hold the rows."""
     names = [name for name, rows in value.items() if isinstance(rows, list)] if isinstance(value, dict) else []
     return f". Write the list of {' or '.join(map(repr, names[:SHOWN_DUPLICATES]))} alone" if names else ""
 

@@ -44,10 +44,10 @@ class Records(list[T], Tabular):
 
     def to_dict(self) -> list[Row]:
         """Return the rows of the records, as they are on disk."""
-        return [_row_of(record) for record in self]
+        return [_make_row(record) for record in self]
 
     def table_rows(self) -> Iterable[Row]:
-        return map(_row_of, self)
+        return map(_make_row, self)
 
     def __repr__(self) -> str:
         if len(self) <= 1:
@@ -55,7 +55,7 @@ class Records(list[T], Tabular):
         return f"<{len(self):,} of {type(self[0]).__name__}: .to_pandas(), .to_dict(), or [0], the first>"
 
     def _repr_html_(self) -> str:
-        rows = [_row_of(record) for record in islice(self, SHOWN_ROWS)]
+        rows = [_make_row(record) for record in islice(self, SHOWN_ROWS)]
         columns = [name for row in rows for name, value in row.items() if value not in (None, "", [], {})]
         shown = list(dict.fromkeys(columns))[:SHOWN_COLUMNS]
         kind = type(self[0]).__name__ if self else "records"
@@ -77,6 +77,6 @@ def _cell(value: object) -> str:
     return "" if value is None else escape(one_line(str(value), CELL))
 
 
-def _row_of(record: Any) -> Row:
+def _make_row(record: Any) -> Row:
     row: Row = record.to_row() if hasattr(record, "to_row") else asdict(record)
     return row

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from afarm.core.errors import attributed_to
+from afarm.core.errors import attribute_failures
 from afarm.core.records import Instruction
 from afarm.core.registry import Component
 from afarm.testing.annotators import check_annotator
@@ -51,7 +51,7 @@ def check_component(
         is_random: True for an annotator whose labels differ from seed to seed though it asks no judge.
     """
     conformance: ConformanceError | None = None
-    with attributed_to(component.kind, component.full_name, component.load()):
+    with attribute_failures(component.kind, component.full_name, component.load()):
         try:
             _check(component, directory, spec, variants, instructions, outputs, is_random)
         except ConformanceError as error:

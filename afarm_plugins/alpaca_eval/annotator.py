@@ -31,7 +31,7 @@ from afarm import (
     ShownPair,
     seeding,
 )
-from afarm.judging import JudgePrompt, PairwiseAnnotator, Presentation, drawn_order, judgements_from, show_pair
+from afarm.judging import JudgePrompt, PairwiseAnnotator, Presentation, build_judgements, draw_order, show_pair
 from afarm_plugins.alpaca_eval import AlpacaEvalConfig
 from afarm_plugins.alpaca_eval.directory import DUMMY, DirectoryMember, load
 from afarm_plugins.alpaca_eval.template import whole_instruction
@@ -52,7 +52,7 @@ class BoundEvaluator(JudgePrompt):
 
     def read(self, completion: Completion, count: int) -> list[Judgement]:
         """See `JudgePrompt.read`. Answers about the dummies that fill a batch are not read."""
-        return judgements_from(completion, self.member.parser.read(completion, self.member.spec.batch_size)[:count])
+        return build_judgements(completion, self.member.parser.read(completion, self.member.spec.batch_size)[:count])
 
 
 class AlpacaEvalAnnotator(PairwiseAnnotator):
@@ -88,7 +88,7 @@ class AlpacaEvalAnnotator(PairwiseAnnotator):
         if not p:
             return {}
         drawn = {
-            pair.id: drawn_by_alpaca_eval(
+            pair.id: draw_like_alpaca_eval(
                 [None, 1, 2],
                 "noisy_preference",
                 whole_instruction(pair.instruction),
@@ -109,7 +109,7 @@ class AlpacaEvalAnnotator(PairwiseAnnotator):
             if member.name not in bound:
                 bound[member.name] = self._bind(member, context.ask)
             shown = show_pair(pair, self._order(member, pair, pair_id, context.seed), pair_id)
-            presentations.append(Presentation(bound[member.name], shown, batch=member.batch_of(pair)))
+            presentations.append(Presentation(bound[member.name], shown, batch=member.batch_key(pair)))
         return presentations
 
     def _member(self, pair: Pair, pair_id: str, seed: int) -> DirectoryMember:
@@ -117,12 +117,12 @@ class AlpacaEvalAnnotator(PairwiseAnnotator):
         if self.config.draws == "pair":
             return self.members[seeding.choice(names, seed, "member", pair_id)]
         text = whole_instruction(pair.instruction)
-        return self.members[drawn_by_alpaca_eval(names, "annotator", text, self.config.seed)]
+        return self.members[draw_like_alpaca_eval(names, "annotator", text, self.config.seed)]
 
     def _order(self, member: DirectoryMember, pair: Pair, pair_id: str, seed: int) -> str:
         """The order, "ab" or "ba", in which the judge sees the pair's outputs."""
         if self.config.draws == "pair" and member.spec.is_randomize_output_order:
-            return drawn_order(seed, pair_id)
+            return draw_order(seed, pair_id)
         return "ab" if self._switched(member, pair) != pair.is_canonical else "ba"
 
     def _switched(self, member: DirectoryMember, pair: Pair) -> bool:
@@ -136,7 +136,7 @@ class AlpacaEvalAnnotator(PairwiseAnnotator):
             "output_2": pair.output_2,
         }
         text = "".join(columns[name] for name in member.seed_columns)
-        return drawn_by_alpaca_eval([False, True], "is_switched_outputs", text, self.config.seed)
+        return draw_like_alpaca_eval([False, True], "is_switched_outputs", text, self.config.seed)
 
     def _bind(self, member: DirectoryMember, ask: Ask) -> BoundEvaluator:
         """Bind a member to its judge. Raises `JudgeError` for the offline one, or if it lacks a parameter."""
@@ -144,7 +144,7 @@ class AlpacaEvalAnnotator(PairwiseAnnotator):
         if judge.startswith("offline:"):
             raise JudgeError(
                 f"alpaca_eval:{self.spec}: {member.name} needs a language model to judge, and {judge} only simulates "
-                f"one: it was made for --judge {member.made_for}; name that or another with --judge"
+                f"one: it was made for --judge {member.requested_judge}; name that or another with --judge"
             )
         degraded = ask.degraded(member.request([DUMMY], capabilities, seed=0, sample_index=0))
         fingerprint = seeding.digest(member.content, judge, capabilities.completion, degraded)
@@ -153,7 +153,7 @@ class AlpacaEvalAnnotator(PairwiseAnnotator):
         )
 
 
-def drawn_by_alpaca_eval(
+def draw_like_alpaca_eval(
     options: Sequence[T], purpose: str, text: str, seed: int, weights: Sequence[float] | None = None
 ) -> T:
     """Draw one of `options` as alpaca_eval 0.6.6 does for this text."""

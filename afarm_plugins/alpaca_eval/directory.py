@@ -157,7 +157,7 @@ class DirectoryMember:
         return "light" if any(part in self.arguments.model_name for part in LIGHT) else "strong"
 
     @property
-    def made_for(self) -> str:
+    def requested_judge(self) -> str:
         """The judge that the directory asks for, as `--judge` takes it."""
         model, provider = self.arguments.model_name, PROVIDERS.get(self.spec.fn_completions)
         client = self.spec.completions_kwargs.get("client_kwargs")
@@ -170,14 +170,14 @@ class DirectoryMember:
         texts = [template.text for template in (self.template, self.template_with_input) if template]
         return seeding.digest(self.name, self.spec.model_dump(mode="json"), *texts)
 
-    def batch_of(self, pair: Pair) -> Hashable:
-        """Pairs share a prompt only if they are shown by the same template."""
+    def batch_key(self, pair: Pair) -> Hashable:
+        """Return the key of a pair's batch: pairs share a prompt only if they have the same template."""
         return bool(pair.instruction.input) if self.template_with_input else None
 
     def request(
         self, comparisons: Sequence[ShownPair], takes: Capabilities, *, seed: int, sample_index: int
     ) -> ChatRequest:
-        """Build the request about up to `batch_size` pairs that share a template (see `batch_of`).
+        """Build the request about up to `batch_size` pairs that share a template (see `batch_key`).
 
         Plain text is sent as one user message to a judge that only chats.
         """
@@ -251,7 +251,7 @@ def find(spec: str) -> Path:
     if not path.exists():
         path = installed.get(spec, path)
     if path.is_dir():
-        path = _file_in(path)
+        path = _find_file(path)
     if path.is_file():
         return path.resolve()
     lacking = f"alpaca_eval: {spec!r} is no evaluator directory (there is no {path})"
@@ -260,8 +260,8 @@ def find(spec: str) -> Path:
     raise ConfigError([f"{lacking} and no evaluator of the installed alpaca_eval.{did_you_mean(spec, installed)}"])
 
 
-def _file_in(directory: Path) -> Path:
-    """The file of annotators in `directory`. Raises `ConfigError` if several YAML files could be it."""
+def _find_file(directory: Path) -> Path:
+    """Return the annotators' file in `directory`. Raises `ConfigError` if several YAML files qualify."""
     files = [directory / name for name in FILES if (directory / name).is_file()]
     others = sorted(path for path in directory.iterdir() if path.suffix in (".yaml", ".yml") and path.is_file())
     if not files and len(others) > 1:

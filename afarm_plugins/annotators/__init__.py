@@ -66,6 +66,6 @@ def register_annotators(register: Register) -> None:
 
 @hookimpl
 def register_commands(app: typer.Typer) -> None:
-    from afarm_plugins.annotators.command import add_to
+    from afarm_plugins.annotators.command import add_commands
 
-    add_to(app)
+    add_commands(app)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from afarm import Ask, ChatRequest, Completion, JudgeError, Judgement, ShownPair, seeding
-from afarm.judging import JudgePrompt, ParsedVerdict, judgements_from
+from afarm.judging import JudgePrompt, ParsedVerdict, build_judgements
 from afarm_plugins.annotators.parsing import READING, parse
 from afarm_plugins.annotators.prompt_library import PoolMember, dummy, template_problem
 
@@ -45,7 +45,7 @@ class BoundPrompt(JudgePrompt):
             verdicts += [None] * (count - 1)
         else:
             verdicts = parse(completion.text, spec.answer_format, spec.batch_size)[:count]
-        return judgements_from(completion, verdicts)
+        return build_judgements(completion, verdicts)
 
 
 def bind(member: PoolMember, ask: Ask) -> BoundPrompt:

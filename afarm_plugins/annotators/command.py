@@ -12,8 +12,8 @@ from afarm.cli.options import Json, print_json
 from afarm_plugins.annotators.shipped import shipped_yaml
 
 
-def add_to(app: typer.Typer) -> None:
-    """Make `afarm annotators` the listing, beside the commands that others have under that name."""
+def add_commands(app: typer.Typer) -> None:
+    """Make `afarm annotators` print the listing, beside other plugins' commands of that group."""
     group = typer.Typer()
     group.callback(invoke_without_command=True)(annotators)
     app.add_typer(group, name="annotators")

@@ -30,7 +30,7 @@ from afarm.judging import CHARACTERS_PER_TOKEN, Presentation, collect_judgements
 from afarm_plugins.annotators.bound_prompt import bind
 from afarm_plugins.annotators.parsing import parse_criteria
 from afarm_plugins.annotators.prompt_library import Library, PoolMember, environment
-from afarm_plugins.annotators.ratings import ALONE, label_of, outputs_of
+from afarm_plugins.annotators.ratings import ALONE, compare_ratings, list_outputs
 from afarm_plugins.annotators.settings import CriteriaConfig
 
 Criteria = Mapping[str, Sequence[str]]
@@ -86,7 +86,9 @@ class CriteriaAnnotator(Annotator):
             i = pair.instruction.id
             return marks.get((i, output), drafted[i])
 
-        return [label_of(pair, judged(pair, pair.output_1), judged(pair, pair.output_2), prompt) for pair in pairs]
+        return [
+            compare_ratings(pair, judged(pair, pair.output_1), judged(pair, pair.output_2), prompt) for pair in pairs
+        ]
 
     def plan(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[ChatRequest]:
         """The requests that `annotate` would send now.
@@ -106,14 +108,14 @@ class CriteriaAnnotator(Annotator):
         instructions = {pair.instruction.id: pair.instruction for pair in pairs}
         shown, fields = {}, {}
         for i, instruction in instructions.items():
-            answers = self._drawn(i, context.seed)
+            answers = self._draw_answers(i, context.seed)
             shown[i] = ShownPair(seeding.digest("criteria", i, answers), instruction, "", "", ALONE)
             fields[shown[i].pair_id] = {"answers": answers}
         prompt = replace(bind(self.drafting, context.ask), fields=fields)
         return {i: Presentation(prompt, pair) for i, pair in shown.items()}
 
-    def _drawn(self, instruction_id: str, seed: int) -> list[str]:
-        """The auxiliary answers that are shown, in the order in which they are."""
+    def _draw_answers(self, instruction_id: str, seed: int) -> list[str]:
+        """Draw the auxiliary answers for an instruction, in the order shown."""
         drawn = sorted(
             self._auxiliary.get(instruction_id, ()),
             key=lambda a: (seeding.uniform(seed, "auxiliary", instruction_id, a), a),
@@ -138,7 +140,7 @@ class CriteriaAnnotator(Annotator):
     ) -> dict[tuple[str, str], Presentation]:
         """Every output by itself whose instruction has criteria; by the instruction's id and the output."""
         shown, fields = {}, {}
-        for instruction, output in outputs_of(pairs):
+        for instruction, output in list_outputs(pairs):
             draft = drafts[instruction.id]
             if instruction.id in criteria:
                 mark_id = seeding.digest("marked", draft.pair.pair_id, output)

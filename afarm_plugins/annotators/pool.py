@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from afarm import AnnotateContext, Ask, BuildContext, ConfigError, Pair, Preference, seeding
-from afarm.judging import PairwiseAnnotator, Presentation, drawn_order, show_pair
+from afarm.judging import PairwiseAnnotator, Presentation, draw_order, show_pair
 from afarm_plugins.annotators.bound_prompt import BoundPrompt, bind
 from afarm_plugins.annotators.prompt_library import load_member
 from afarm_plugins.annotators.settings import PoolConfig
@@ -71,7 +71,7 @@ class PoolAnnotator(PairwiseAnnotator):
                 member = seeding.choice(self.members, context.seed, "member", pair_id)
             if member.name not in bound:
                 bound[member.name] = bind(member, context.ask)
-            shown = show_pair(pair, drawn_order(context.seed, pair_id), pair_id)
+            shown = show_pair(pair, draw_order(context.seed, pair_id), pair_id)
             # With an input and without, the prompts differ.
             presentations.append(Presentation(bound[member.name], shown, batch=bool(pair.instruction.input)))
         return presentations

@@ -37,7 +37,7 @@ class RatingsAnnotator(Annotator):
         prompt = bind(self.member, context.ask)
         answers = collect_judgements(_presentations(pairs, prompt), self.config.max_reasks + 1, context)
         return [
-            label_of(
+            compare_ratings(
                 pair,
                 answers[_id(pair.instruction, pair.output_1)],
                 answers[_id(pair.instruction, pair.output_2)],
@@ -60,20 +60,20 @@ def _id(instruction: Instruction, output: str) -> str:
 
 def _presentations(pairs: Sequence[Pair], prompt: BoundPrompt) -> dict[str, Presentation]:
     """Every output by itself, by its id."""
-    outputs = {_id(instruction, output): (instruction, output) for instruction, output in outputs_of(pairs)}
+    outputs = {_id(instruction, output): (instruction, output) for instruction, output in list_outputs(pairs)}
     return {
         output_id: Presentation(prompt, ShownPair(output_id, instruction, output, "", ALONE))
         for output_id, (instruction, output) in outputs.items()
     }
 
 
-def outputs_of(pairs: Sequence[Pair]) -> list[tuple[Instruction, str]]:
-    """Each output of `pairs` once, with its instruction."""
+def list_outputs(pairs: Sequence[Pair]) -> list[tuple[Instruction, str]]:
+    """List each output of `pairs` once, with its instruction."""
     outputs = {(pair.instruction.id, o): pair.instruction for pair in pairs for o in (pair.output_1, pair.output_2)}
     return [(instruction, output) for (_, output), instruction in outputs.items()]
 
 
-def label_of(pair: Pair, first: Judgement, second: Judgement, prompt: JudgePrompt) -> Preference:
+def compare_ratings(pair: Pair, first: Judgement, second: Judgement, prompt: JudgePrompt) -> Preference:
     """Derive a pair's label from the judgements of its two outputs; `scores` are their marks, 1 to 7."""
     outcome, p2, marks = "decided", None, None
     if first.p_first_shown is None or second.p_first_shown is None:

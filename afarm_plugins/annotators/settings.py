@@ -30,7 +30,7 @@ class PoolConfig(JudgingConfig):
 
     @field_validator("members")
     @classmethod
-    def _known(cls, members: list[str]) -> list[str]:
+    def _check_members(cls, members: list[str]) -> list[str]:
         if not members:
             raise ValueError("name at least one annotator")
         for name in members:

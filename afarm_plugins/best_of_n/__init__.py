@@ -24,6 +24,6 @@ def register_methods(register: Register) -> None:
 
 @hookimpl
 def register_commands(app: typer.Typer) -> None:
-    from afarm_plugins.best_of_n.command import add_to
+    from afarm_plugins.best_of_n.command import add_commands
 
-    add_to(app)
+    add_commands(app)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 NUMBERS = [1, 4, 16, 64]
 
 
-def add_to(app: typer.Typer) -> None:
+def add_commands(app: typer.Typer) -> None:
     examples = write_examples("best-of-n", "--n 1 --n 4", "--n 16 --seed 1")
     app.command("best-of-n", epilog=examples)(best_of_n)
 

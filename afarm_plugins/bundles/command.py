@@ -34,7 +34,7 @@ SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 """Parts of the names of environment variables whose values never go into a bundle."""
 
 
-def add_to(app: typer.Typer) -> None:
+def add_commands(app: typer.Typer) -> None:
     app.command("bundle", epilog=write_examples("bundle", "toy-ppo-pool-seed42-a12a78", "sweep-1f02ab --out mine.zip"))(
         bundle
     )

@@ -11,7 +11,7 @@ from afarm.results import Ledger, Transaction, column_names, query_chunks
 ANSWERS, JUDGEMENTS = column_names("completions"), column_names("judgements")
 
 
-def slice_of(ledger: Ledger, keys: Iterable[str]) -> tuple[bytes, bytes]:
+def slice_ledger(ledger: Ledger, keys: Iterable[str]) -> tuple[bytes, bytes]:
     """Return the answers with these keys, and the judgements read from them."""
     ordered = sorted(set(keys))
     answers = _rows(ledger, "completions", ANSWERS, "key", ordered)

@@ -13,7 +13,7 @@ from typing import Any
 from afarm import DataError, JudgingStudy, RunRecord, read_rows, read_run
 from afarm.experiments import STUDY, discover, read_study_record
 from afarm.results import META, METRICS, OUTPUTS, RECORD, Ledger, holds_key
-from afarm_plugins.bundles.ledger_slice import slice_of
+from afarm_plugins.bundles.ledger_slice import slice_ledger
 from afarm_plugins.bundles.stored_answers import judge_again
 
 KINDS = ("outputs", "answers", "annotate", "preferences", "evaluate")
@@ -120,7 +120,7 @@ def answer_keys(path: Path) -> Iterator[str]:
 def _add_ledger(contents: Contents, ledger: Ledger | None, keys: Collection[str]) -> None:
     if ledger is None and keys:
         raise DataError("the labels were read from a ledger that is not there: name it with --ledger")
-    answers, judgements = slice_of(ledger, keys) if ledger else (b"", b"")
+    answers, judgements = slice_ledger(ledger, keys) if ledger else (b"", b"")
     contents.files |= {ANSWERS: answers, JUDGEMENTS: judgements, REQUIREMENTS: _requirements()}
 
 

@@ -26,7 +26,7 @@ from afarm import (
     run_directories,
     write_rows,
 )
-from afarm.experiments import STUDY, GridProgress, Workspace, attributed_to, discover, read_study_record
+from afarm.experiments import STUDY, GridProgress, Workspace, attribute_failures, discover, read_study_record
 from afarm.judging import annotate_in_chunks
 from afarm.report import ShownStudy, build, write_study
 from afarm.results import Ledger, read_preferences
@@ -145,11 +145,11 @@ def _replay_study(bundle: Path, directory: Path, into: Path, ledger: Ledger) -> 
         if name := record.records.get(run.label):
             progress.add(run, read_run(bundle / "runs" / name), ledger.completions)
     try:
-        with attributed_to("studies", record.name):
+        with attribute_failures("studies", record.name):
             component = discover(check_configs=False).get("studies", record.name)
             made = component.load()
             settings = {
-                name: value if name in made.never_opened else _placed(value, bundle)
+                name: value if name in made.never_opened else _relocate_paths(value, bundle)
                 for name, value in record.settings.items()
             }
             study = made(component.settings(settings)) if component.config else made()
@@ -170,10 +170,10 @@ def _replay_study(bundle: Path, directory: Path, into: Path, ledger: Ledger) -> 
             yield _compared(directory / path.name, path, bundle)
 
 
-def _placed(value: Any, bundle: Path) -> Any:
-    """Put the bundle's files in their place in a setting. Raises `DataError` for one elsewhere."""
+def _relocate_paths(value: Any, bundle: Path) -> Any:
+    """Replace paths of a setting by the bundle's copies. Raises `DataError` for a path outside it."""
     if isinstance(value, list):
-        return [_placed(one, bundle) for one in value]
+        return [_relocate_paths(one, bundle) for one in value]
     if not isinstance(value, str):
         return value
     head, equals, tail = value.partition("=")

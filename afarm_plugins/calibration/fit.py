@@ -123,8 +123,8 @@ class Labelled:
         return np.array([SPREAD[kind] for kind in self.kinds])
 
     @cached_property
-    def family_of(self) -> Array:
-        """One where a member is of a family, [members, families]."""
+    def family_indicators(self) -> Array:
+        """Indicators [members, families]: 1 where the member belongs to the family."""
         return np.array([[float(role == family) for family in self.families] for role in self.roles])
 
 
@@ -139,15 +139,15 @@ def split_half(wins: Array, weights: Array) -> float:
 # ------------------------------------------------------------------------------------------------------- the model
 
 
-def noise_of(eta: float) -> float:
-    """Return the share of flips of a parameter: 0.25 at 0, never 0 nor 0.5."""
+def flip_rate(eta: float) -> float:
+    """Return the flip rate for a parameter: 0.25 at 0, strictly between 0 and 0.5."""
     return 0.25 * (1 + float(np.tanh(eta / 2)))
 
 
-def weights_of(theta: Array, data: Labelled) -> Array:
+def member_weights(theta: Array, data: Labelled) -> Array:
     """Return the members' weights, whose sum is 1."""
     families = len(data.families)
-    logs = data.family_of @ theta[:families] + theta[families : families + len(data.roles)]
+    logs = data.family_indicators @ theta[:families] + theta[families : families + len(data.roles)]
     weights: Array = data.often * np.exp(logs - logs.max())
     return weights / weights.sum()
 
@@ -159,10 +159,10 @@ def label_probabilities(theta: Array, data: Labelled) -> Array:
 
 def _forward(theta: Array, data: Labelled) -> tuple[Array, Array, Array, Array, Array]:
     """Return P, the weights, σ(a + t), σ(t − a) and the weighted verdict, for P and its gradient."""
-    noise = noise_of(theta[-3])
+    noise = flip_rate(theta[-3])
     sure, tilt = np.log((1 - noise) / noise), theta[-2] * data.ratio + theta[-1] * data.shown
     kept, turned = _sigmoid(sure + tilt), _sigmoid(tilt - sure)
-    weights = weights_of(theta, data)
+    weights = member_weights(theta, data)
     mixed = data.verdicts @ weights
     return np.clip(mixed * kept + (1 - mixed) * turned, FLOOR, 1 - FLOOR), weights, kept, turned, mixed
 
@@ -174,12 +174,12 @@ def loss_and_gradient(theta: Array, data: Labelled, counts: Array) -> tuple[floa
     by_p = -counts * (data.second - p) / (p * (1 - p))
     by_log_weight = weights * (data.verdicts.T @ (by_p * (kept - turned)) - by_p @ ((kept - turned) * mixed))
     at_kept, at_turned = mixed * kept * (1 - kept), (1 - mixed) * turned * (1 - turned)
-    noise = noise_of(theta[-3])
+    noise = flip_rate(theta[-3])
     by_eta = -2 * noise * (0.5 - noise) / (noise * (1 - noise))  # of a, through the noise
     by_tilt = by_p * (at_kept + at_turned)
     gradient = np.concatenate(
         [
-            data.family_of.T @ by_log_weight,
+            data.family_indicators.T @ by_log_weight,
             by_log_weight,
             [float(by_p @ (at_kept - at_turned)) * by_eta, by_tilt @ data.ratio, by_tilt @ data.shown],
         ]
@@ -216,7 +216,12 @@ class PoolFit:
     @property
     def calibration(self) -> tuple[Array, float, float, float]:
         """The weights [members], the noise, the tilt by length and that by position."""
-        return weights_of(self.theta, self.data), noise_of(self.theta[-3]), float(self.theta[-2]), float(self.theta[-1])
+        return (
+            member_weights(self.theta, self.data),
+            flip_rate(self.theta[-3]),
+            float(self.theta[-2]),
+            float(self.theta[-1]),
+        )
 
     def for_file(self, members: Sequence[str], digits: int = 4) -> dict[str, Any]:
         """Return the section `calibration` of the pool's file."""
@@ -233,7 +238,7 @@ def fit_pool(data: Labelled) -> PoolFit:
     everything[-2] = bool(data.ratio.any())
     counts = np.ones(len(data.second))
     theta = maximise(data, counts, everything)
-    told = _told(theta, data, everything)
+    told = _information(theta, data, everything)
     free = everything & (told >= TOLD)
     return PoolFit(maximise(data, counts, free), free, told, data)
 
@@ -258,8 +263,8 @@ def maximise(data: Labelled, counts: Array, free: NDArray[np.bool_]) -> Array:
     return found
 
 
-def _told(theta: Array, data: Labelled, free: NDArray[np.bool_]) -> Array:
-    """Return what the labels tell of each parameter, from the curvature of the posterior (Laplace)."""
+def _information(theta: Array, data: Labelled, free: NDArray[np.bool_]) -> Array:
+    """Return the labels' information on each parameter, from the posterior's curvature (Laplace)."""
     size, step, counts = len(theta), 1e-4, np.ones(len(data.second))
     hessian = np.zeros((size, size))
     for place in range(size):

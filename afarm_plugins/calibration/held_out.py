@@ -26,8 +26,8 @@ def loss_per_label(p: Array, second: Array) -> Array:
     return -(second * np.log(kept) + (1 - second) * np.log(1 - kept))
 
 
-def drawn_agreement(p: Array, second: Array) -> Array:
-    """Return the chance that a label drawn with `p` is the person's, [labels]."""
+def expected_agreement(p: Array, second: Array) -> Array:
+    """Return the probability [labels] that a label drawn with `p` equals the person's."""
     return p * second + (1 - p) * (1 - second)
 
 

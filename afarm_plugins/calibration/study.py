@@ -42,15 +42,15 @@ from afarm_plugins.calibration.fit import (
     PoolFit,
     PoolVerdicts,
     fit_pool,
-    noise_of,
+    flip_rate,
+    member_weights,
     predict_held_out,
     resampled_fits,
-    weights_of,
 )
 from afarm_plugins.calibration.held_out import (
     agreement_of_people,
     ceiling,
-    drawn_agreement,
+    expected_agreement,
     likelier_agreement,
     loss_per_label,
     mean_gap,
@@ -138,11 +138,11 @@ class Calibrate(JudgingStudy):
     def analyse(self, finished: Sequence[FinishedRun]) -> Findings:
         if self._verdicts is None:
             return Findings()
-        return found_in(self.people, self._verdicts, self.config)
+        return calibrate_pool(self.people, self._verdicts, self.config)
 
 
-def found_in(people: PeoplesLabels, pool: PoolVerdicts, config: CalibrateConfig) -> Findings:
-    """Fit the pool to people's labels; table the fit, its held-out figures, and rankings under it."""
+def calibrate_pool(people: PeoplesLabels, pool: PoolVerdicts, config: CalibrateConfig) -> Findings:
+    """Fit the pool to people's labels; tabulate the fit, its held-out figures, and rankings under it."""
     data = Labelled.of(people.labels, pool)
     fit = fit_pool(data)
     refits = resampled_fits(fit, config.resamples, seeding.integer("calibrate", "resamples"))
@@ -151,7 +151,7 @@ def found_in(people: PeoplesLabels, pool: PoolVerdicts, config: CalibrateConfig)
     tables = [
         _parameters(fit, refits),
         _weights(fit, refits, pool),
-        _held_out_table(people, data, saw_none),
+        _tabulate_held_out(people, data, saw_none),
         *([_rankings(systems)] if systems else []),
     ]
     plots = [_reliability_plot(data, saw_none), *([_rankings_plot(systems)] if systems else [])]
@@ -200,15 +200,15 @@ def _interval(values: Sequence[float] | Array, value: float, scale: float = 1.0)
 def _parameters(fit: PoolFit, refits: Sequence[Array]) -> StudyTable:
     data, rows = fit.data, []
     families = data.families
-    prior_weights, weights = data.often / data.often.sum(), weights_of(fit.theta, data)
-    redrawn = np.array([weights_of(theta, data) for theta in refits])
+    prior_weights, weights = data.often / data.often.sum(), member_weights(fit.theta, data)
+    redrawn = np.array([member_weights(theta, data) for theta in refits])
     for place, family in enumerate(families if len(families) > 1 else ()):
-        mine = data.family_of[:, place] > 0
+        mine = data.family_indicators[:, place] > 0
         found = _interval(redrawn[:, mine].sum(axis=1), float(weights[mine].sum()), 100)
         rows.append(_row(f"weight of {family}, %", 100 * float(prior_weights[mine].sum()), found, fit, place))
     tilt = NORMAL_95 * SPREAD[LENGTH]
-    noises = [100 * noise_of(float(theta[-3])) for theta in refits]
-    ends = [100 * noise_of(side * NORMAL_95 * SPREAD[NOISE]) for side in (-1, 1)]
+    noises = [100 * flip_rate(float(theta[-3])) for theta in refits]
+    ends = [100 * flip_rate(side * NORMAL_95 * SPREAD[NOISE]) for side in (-1, 1)]
     rows.append(
         _row("noise, %", Bounded(100 * PAPERS_NOISE, *ends), _interval(noises, 100 * fit.calibration[1]), fit, -3)
     )
@@ -230,8 +230,8 @@ def _row(name: str, prior: Bounded | float, found: Bounded, fit: PoolFit, place:
 
 def _weights(fit: PoolFit, refits: Sequence[Array], pool: PoolVerdicts) -> StudyTable:
     data, families = fit.data, len(fit.data.families)
-    prior, weights = data.often / data.often.sum(), weights_of(fit.theta, data)
-    redrawn = np.array([weights_of(theta, data) for theta in refits])
+    prior, weights = data.often / data.often.sum(), member_weights(fit.theta, data)
+    redrawn = np.array([member_weights(theta, data) for theta in refits])
     rows = [
         [
             name,
@@ -257,7 +257,7 @@ def _candidates(data: Labelled, saw_none: Array) -> Mapping[str, Array]:
     }
 
 
-def _held_out_table(people: PeoplesLabels, data: Labelled, saw_none: Array) -> StudyTable:
+def _tabulate_held_out(people: PeoplesLabels, data: Labelled, saw_none: Array) -> StudyTable:
     rows: list[list[Any]] = []
     candidates = _candidates(data, saw_none)
     ours = loss_per_label(saw_none, data.second)
@@ -269,7 +269,7 @@ def _held_out_table(people: PeoplesLabels, data: Labelled, saw_none: Array) -> S
                 over_instructions(loss, data.cluster),
                 None if p is saw_none else over_instructions(loss - ours, data.cluster),
                 mean_gap(sure_bins(p, data.second, data.cluster)),
-                over_instructions(drawn_agreement(p, data.second), data.cluster, 100),
+                over_instructions(expected_agreement(p, data.second), data.cluster, 100),
                 over_instructions(likelier_agreement(p, data.second), data.cluster, 100),
             ]
         )
@@ -331,7 +331,7 @@ def _rankings_plot(systems: SystemRates) -> StudyPlot:
 def _notes_on_labels(people: PeoplesLabels, pool: PoolVerdicts, fit: PoolFit) -> list[str]:
     notes = [
         f"{len(people.labels)} labels of {len(people.pairs)} pairs on {people.instructions} instructions choose an "
-        f"output. {_left_out(people)}".rstrip(),
+        f"output. {_describe_excluded(people)}".rstrip(),
         "Told is the share of its prior's variance that the labels take from a parameter; below 25% it is kept at its "
         "prior. Length is in log-odds for the output that is twice as long, position for the one shown first.",
         "Held out: log loss in nats and how much more it is than the fit's; error is the expected calibration error; "
@@ -354,7 +354,7 @@ def _notes_on_labels(people: PeoplesLabels, pool: PoolVerdicts, fit: PoolFit) ->
     return notes
 
 
-def _left_out(people: PeoplesLabels) -> str:
+def _describe_excluded(people: PeoplesLabels) -> str:
     reasons = ", ".join(f"{count} {reason}" for reason, count in people.left_out.items())
     return f"Left out: {reasons}." if reasons else ""
 

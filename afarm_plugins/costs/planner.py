@@ -70,8 +70,8 @@ class Plan:
         }
 
 
-def plan_for(prices: PlanPrices, difference: float) -> Plan:
-    """Plan so that a difference, in points, is found in simulation and by people."""
+def plan_difference(prices: PlanPrices, difference: float) -> Plan:
+    """Plan an evaluation that detects a difference, in points, in simulation and by people."""
     seeds = sample_size(difference, math.sqrt(2) * prices.run_spread)
     shared = prices.spread**2 / (prices.spread**2 + prices.run_spread**2 / seeds)
     finalists = finalists_needed(prices.candidates, round(prices.faith * math.sqrt(shared), 2))
@@ -83,7 +83,7 @@ def plan_for(prices: PlanPrices, difference: float) -> Plan:
 def plan_within(prices: PlanPrices, spend: float) -> Plan | None:
     """Plan for the smallest difference, to a tenth of a point, that the dollars pay; None for none."""
     tenths = range(1, round(10 * LARGEST) + 1)
-    return next((plan for tenth in tenths if (plan := plan_for(prices, tenth / 10)).total <= spend), None)
+    return next((plan for tenth in tenths if (plan := plan_difference(prices, tenth / 10)).total <= spend), None)
 
 
 def finalists_needed(candidates: int, correlation: float) -> int:

@@ -28,7 +28,7 @@ from afarm import (
     run_directories,
     undominated,
 )
-from afarm_plugins.costs.planner import PlanPrices, plan_for, plan_within
+from afarm_plugins.costs.planner import PlanPrices, plan_difference, plan_within
 from afarm_plugins.costs.settings import CostsConfig
 
 SHARED = "shared"
@@ -87,7 +87,7 @@ class Costs(Study):
         self.unread = list(facts.get("unread", []))
 
     def analyse(self, finished: Sequence[FinishedRun]) -> Findings:
-        findings = costs_of(self.records, self.config)
+        findings = tabulate_costs(self.records, self.config)
         return replace(findings, notes=[*findings.notes, *(f"Left out: {why}" for why in self.unread)])
 
 
@@ -107,7 +107,7 @@ def _records(place: Path, unread: list[str]) -> Iterator[RunRecord]:
 
 
 def _kept(record: RunRecord) -> dict[str, Any]:
-    """Return what costs are read off of a record, as JSON."""
+    """Reduce a record to the values that costs are computed from, as JSON."""
     return {
         **{name: record.get(name) for name in ("recipe", "method", "config")},
         "machine": {"device": record.section("machine").get("device", "")},
@@ -121,8 +121,8 @@ def _win_rates(record: RunRecord) -> list[Any]:
     return [result.metrics["win_rate"] for result in record.results if "win_rate" in result.metrics][:1]
 
 
-def costs_of(records: Sequence[RunRecord], config: CostsConfig) -> Findings:
-    """Table what runs have cost, each stage once, and plan if there is a budget."""
+def tabulate_costs(records: Sequence[RunRecord], config: CostsConfig) -> Findings:
+    """Tabulate the costs of runs, each stage once, and plan if there is a budget."""
     stages = _stages(records)
     methods = _methods(records, stages, config)
     tables = [_stage_table(stages.values(), config), _method_table(methods)] if records else []
@@ -350,7 +350,7 @@ def _plan(methods: Sequence[MethodCost], config: CostsConfig) -> tuple[StudyTabl
         spread=config.spread,
         faith=config.faith,
     )
-    wanted, possible = plan_for(prices, config.difference), plan_within(prices, config.spend)
+    wanted, possible = plan_difference(prices, config.difference), plan_within(prices, config.spend)
     pays = wanted.total <= config.spend
     plans = {"as asked": wanted.cells()}
     if possible and possible.difference != config.difference:

@@ -61,7 +61,7 @@ class Files(Dataset):
         needed = split == "sft" or (split == "evaluation" and any("output" in row for row, _ in rows))
         outputs = []
         for (row, where), (_, own) in zip(rows, placed, strict=True):
-            if split not in self.own and split_at(self._at(row, where), self.config.shares) != split:
+            if split not in self.own and find_split(self._draw_position(row, where), self.config.shares) != split:
                 continue
             if needed and "output" not in row:
                 raise DataError(f"{where}: field 'output' is missing; its fields are {', '.join(map(repr, own))}")
@@ -69,7 +69,11 @@ class Files(Dataset):
             if output.output.strip() or not (needed and self.config.drop_empty):
                 outputs.append(output)
         if not outputs:
-            advice = "" if split in self.own else self._advice(split, [self._at(row, where) for row, where in rows])
+            advice = (
+                ""
+                if split in self.own
+                else self._advice(split, [self._draw_position(row, where) for row, where in rows])
+            )
             raise DataError(f"{path}: split {split!r} is empty{advice}")
         return outputs
 
@@ -80,19 +84,19 @@ class Files(Dataset):
         """
         shares = {name: self.config.shares.get(name, 0.0) for name in SPLITS}
         advice = f" (it got none of {len(positions)} rows): add rows, or name a file for it (--set files.{split}=FILE)"
-        if any(split_at(at, shares) == split for at in positions):  # they were left out
+        if any(find_split(at, shares) == split for at in positions):  # they were left out
             return ": each of its rows has an empty 'output': fill them in, or add rows"
         donor = max(shares.keys() - {split}, key=lambda name: (shares[name], name))
-        filled = {name for name in SPLITS if shares[name] and any(split_at(at, shares) == name for at in positions)}
+        filled = {name for name in SPLITS if shares[name] and any(find_split(at, shares) == name for at in positions)}
         for tenths in range(1, 10):
             larger = {**shares, split: round(shares[split] + tenths / 10, 6)}
             larger[donor] = round(larger[donor] - max(0.0, sum(larger.values()) - 1), 6)
-            if larger[donor] > 0 and {split, *filled} <= {split_at(at, larger) for at in positions}:
+            if larger[donor] > 0 and {split, *filled} <= {find_split(at, larger) for at in positions}:
                 # All five: the shares that are set replace the default ones together
                 return advice + ", or cut anew: " + " ".join(f"--set files.shares.{n}={larger[n]:g}" for n in SPLITS)
         return advice
 
-    def _at(self, row: Row, where: str) -> float:
+    def _draw_position(self, row: Row, where: str) -> float:
         return seeding.uniform("split", Instruction.from_row(row, where).id)
 
 
@@ -104,8 +108,8 @@ def share_problems(name: str, shares: Mapping[str, float]) -> list[str]:
     return problems
 
 
-def split_at(at: float, shares: Mapping[str, float]) -> str:
-    """Return the split that a row at this place between 0 and 1 belongs to; empty for none."""
+def find_split(at: float, shares: Mapping[str, float]) -> str:
+    """Return the split of a row with this position between 0 and 1; empty for none."""
     for split in SPLITS:
         share = shares.get(split, 0.0)
         if at < share:

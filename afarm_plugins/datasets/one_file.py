@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from afarm import ConfigError, DataError, Dataset, Output, is_on_hub, seeding, why_no_file
-from afarm_plugins.datasets.files import SPLITS, share_problems, split_at
+from afarm_plugins.datasets.files import SPLITS, find_split, share_problems
 
 WITH_OUTPUTS = ("sft", "evaluation")
 """The splits whose rows have an output: others need it not."""
@@ -60,7 +60,7 @@ class OneFile(Dataset):
         """The rows of each split by the instruction's id, read once."""
         splits: dict[str, dict[str, Output]] = {}
         for key, row in self.keyed_rows():
-            split = split_at(seeding.uniform("split", key), self.config.shares)
+            split = find_split(seeding.uniform("split", key), self.config.shares)
             answer = row.output if split in WITH_OUTPUTS else ""
             if split and (answer.strip() or split != "sft"):
                 task = row.instruction

@@ -8,6 +8,6 @@ from afarm import hookimpl
 @hookimpl
 def register_commands(app: Any) -> None:
     """Add `afarm drift`."""
-    from afarm_plugins.drift.command import add_to
+    from afarm_plugins.drift.command import add_commands
 
-    add_to(app)
+    add_commands(app)

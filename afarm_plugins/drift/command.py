@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from afarm_plugins.drift.log import Probe
 
 
-def add_to(app: typer.Typer) -> None:
+def add_commands(app: typer.Typer) -> None:
     app.command(
         "drift",
         no_args_is_help=True,
@@ -64,13 +64,13 @@ def drift(
     if dry_run:
         with options.dry_run(judging_checks()) as workspace:
             account, planned = plan_probe(workspace, labels, options.annotator, pairs, name)
-            with workspace.judges.client.accounted_to(account):
+            with workspace.judges.client.charge_run(account):
                 show_plan(workspace, "", options.as_json, all_stages=False, planned=[planned], step="drift")
         return
     with options.judging_workspace() as workspace:
         if options.budget is not None:
             account, planned = plan_probe(workspace, labels, options.annotator, pairs, name)
-            with workspace.judges.client.accounted_to(account):
+            with workspace.judges.client.charge_run(account):
                 warn_of_budget(workspace, lambda: [planned])
         found = probe(workspace, labels, options.annotator, pairs, name)
         spent = workspace.judges.client.spend

@@ -77,8 +77,8 @@ def require_same_judge(stored: Sequence[JudgedPair], judges: Mapping[str, str], 
         )
 
 
-def seed_of(epoch: str, draw: int) -> int:
-    """Derive the seed of a probe's draws: another `epoch` asks anew, the same one goes on."""
+def derive_seed(epoch: str, draw: int) -> int:
+    """Derive the seed of a probe's draws: a new `epoch` asks again, the same one resumes."""
     return seeding.integer("drift", epoch, draw)
 
 
@@ -86,7 +86,7 @@ def ask_again(workspace: Workspace, annotator: str, pairs: Sequence[Pair], epoch
     """Collect `DRAWS` new labels per pair, in order, through the metered client and without label noise."""
     asked_again = workspace.components.annotator(annotator)
     client, progress = workspace.judges.client, workspace.progress
-    contexts = [AnnotateContext(seed_of(epoch, draw), client, progress) for draw in range(DRAWS)]
+    contexts = [AnnotateContext(derive_seed(epoch, draw), client, progress) for draw in range(DRAWS)]
     return [list(annotate_in_chunks(pairs, asked_again, annotator, context)) for context in contexts]
 
 
@@ -103,7 +103,7 @@ def plan_probe(
     stored_pairs = [row.pair for row in stored]
     planned = workspace.components.annotator(annotator)
     client = reading_client(workspace, workspace.judges.by_role)
-    contexts = [AnnotateContext(seed_of(epoch, draw), client) for draw in range(DRAWS)]
+    contexts = [AnnotateContext(derive_seed(epoch, draw), client) for draw in range(DRAWS)]
     requests = (requests_planned(planned, annotator, stored_pairs, context) for context in contexts)
     stage = PlannedStage("probe", f"probe {annotator}, {epoch}", False, "", estimates(client, requests))
     return probe_account(annotator, epoch), stage
@@ -114,8 +114,8 @@ def probe_account(annotator: str, epoch: str) -> str:
     return f"drift-{annotator.replace('/', '_')}-{epoch}"
 
 
-def wins_of(rows: Iterable[JudgedPair]) -> list[float | None]:
-    """The win of output_2 in each row: p2, one half for a draw, None without an answer."""
+def list_wins(rows: Iterable[JudgedPair]) -> list[float | None]:
+    """List output_2's win in each row: p2, one half for a draw, None without an answer."""
     return [row.win for row in rows]
 
 
@@ -162,9 +162,9 @@ def probe(workspace: Workspace, path: Path, annotator: str | None, pairs: int, e
 
     annotator, stored = stored_labels(path, annotator, pairs)
     require_same_judge(stored, workspace.judges.identities, path)
-    with workspace.judges.client.accounted_to(probe_account(annotator, epoch)):
+    with workspace.judges.client.charge_run(probe_account(annotator, epoch)):
         again = ask_again(workspace, annotator, [row.pair for row in stored], epoch)
-    triples, p_disagreement, p_win_rate = exchange_test(wins_of(stored), [wins_of(rows) for rows in again])
+    triples, p_disagreement, p_win_rate = exchange_test(list_wins(stored), [list_wins(rows) for rows in again])
     if len(triples) < FEWEST_PAIRS:
         raise DataError(
             f"{path}: {len(triples)} of {len(stored)} pairs have readable labels, too few to tell a shift: ask about "

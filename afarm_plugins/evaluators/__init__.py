@@ -21,9 +21,9 @@ class LengthControlledConfig(Config):
 
     def result_fields(self) -> dict[str, Any]:
         """The contents of the files count, not where they lie."""
-        from afarm_plugins.evaluators.data_files import digest_of
+        from afarm_plugins.evaluators.data_files import digest_file
 
-        files = {name: digest_of(getattr(self, name)) for name in ("weights", "difficulty", "gamed")}
+        files = {name: digest_file(getattr(self, name)) for name in ("weights", "difficulty", "gamed")}
         return {**super().result_fields(), **files}
 
 

@@ -31,8 +31,8 @@ def number(row: Mapping[str, Any], names: Sequence[str], where: str) -> float:
     return found
 
 
-def digest_of(path: str) -> str:
-    """Digest the file's bytes; empty if no file is named, or if there is none by that name."""
+def digest_file(path: str) -> str:
+    """Digest the file's bytes; empty if `path` is empty or no such file exists."""
     name = Path(path).expanduser()
     if not path or not name.is_file():
         return ""

@@ -62,8 +62,8 @@ def error_and_warnings(
     return error, said
 
 
-def misfit_of(predicted: Floats, share: Floats, tasks: Sequence[str]) -> tuple[str, bool]:
-    """State how far coefficients are from the judgements, and if they may be applied to these.
+def describe_misfit(predicted: Floats, share: Floats, tasks: Sequence[str]) -> tuple[str, bool]:
+    """Describe how far coefficients are from the judgements, and return if they apply to these.
 
     Args:
         predicted: [N], the chance of a win at the lengths there were.

@@ -1,8 +1,8 @@
 """The length-controlled win rate of AlpacaEval 2: the win rate if outputs were equally long.
 
 The model is in `length_glm`. Of a system that the file of weights knows, the coefficients are taken from there and the
-win rate predicted, unless they cannot be these judgements' (`length_checks.misfit_of`); of any other they are fitted to
-its judgements. Either way
+win rate predicted, unless they cannot be these judgements' (`length_checks.describe_misfit`); of any other they are
+fitted to its judgements. Either way
 
     length_controlled_winrate = 100 * mean over instructions of sigmoid(a + c * difficulty)
 
@@ -24,8 +24,8 @@ from scipy.special import expit
 
 from afarm import DataError, Evaluation, EvaluationInputs, Evaluator, Instruction, placed_rows, standard_error
 from afarm_plugins.evaluators import LengthControlledConfig
-from afarm_plugins.evaluators.data_files import cell, digest_of, number
-from afarm_plugins.evaluators.length_checks import error_and_warnings, misfit_of, vanished
+from afarm_plugins.evaluators.data_files import cell, digest_file, number
+from afarm_plugins.evaluators.length_checks import describe_misfit, error_and_warnings, vanished
 from afarm_plugins.evaluators.length_glm import FOLDS, Floats, Rows, fit, length_feature, sampling_error
 from afarm_plugins.evaluators.win_rate import matched
 
@@ -92,7 +92,7 @@ class LengthControlled(Evaluator):
     def __init__(self, config: LengthControlledConfig | None = None):
         """Read the files, so that a wrong one is an error before anything is judged. Raises `DataError`."""
         self.config = config = config or LengthControlledConfig()
-        files = {name: (getattr(config, name), digest_of(getattr(config, name))) for name in FILES}
+        files = {name: (getattr(config, name), digest_file(getattr(config, name))) for name in FILES}
         self.weights = weights(*files["weights"]) if config.weights else {}
         self.difficulty = difficulties(*files["difficulty"]) if config.difficulty else None
         self.gamed = gamed(*files["gamed"], config.gamed_weight) if config.gamed else None
@@ -193,7 +193,7 @@ class LengthControlled(Evaluator):
             raise DataError(f"{self.config.weights} {NEEDS_DIFFICULTY}")
         coefficients = known if compared.difficulty is not None else known[:-1]
         features = _features(len(compared.tasks), length_feature(compared.gap), compared.difficulty)
-        misfit, applicable = misfit_of(expit(features @ coefficients), compared.share, compared.tasks)
+        misfit, applicable = describe_misfit(expit(features @ coefficients), compared.share, compared.tasks)
         if not misfit:
             return Fitted(coefficients)
         said = f"the coefficients of {system!r} in {self.config.weights} {misfit}"

@@ -101,7 +101,7 @@ def best_responses(
         path = paths[start]
         if path.exists():
             continue
-        winners = winners_of(policy, rewards, prompts[start : start + PROMPTS_PER_FILE], decoding, seed)
+        winners = pick_winners(policy, rewards, prompts[start : start + PROMPTS_PER_FILE], decoding, seed)
         unfinished = path.with_suffix(".tmp")
         write_rows(unfinished, (winner.to_row() for winner in winners))
         os.replace(unfinished, path)
@@ -127,12 +127,12 @@ class Winner:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-def winners_of(
+def pick_winners(
     policy: Policy, rewards: SampleScorer, instructions: Sequence[Instruction], decoding: Decoding, seed: int
 ) -> Iterator[Winner]:
     """Yield the best of `decoding.n` samples for each instruction, as they are ready.
 
-    Of equal ones, the first drawn.
+    Ties go to the sample drawn first.
     """
     scored = scored_samples(policy, rewards, instructions, decoding, seed=seed)
     for _ in instructions:

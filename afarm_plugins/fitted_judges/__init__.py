@@ -71,6 +71,6 @@ def register_evaluators(register: Register) -> None:
 
 @hookimpl
 def register_commands(app: typer.Typer) -> None:
-    from afarm_plugins.fitted_judges.command import add_to
+    from afarm_plugins.fitted_judges.command import add_commands
 
-    add_to(app)
+    add_commands(app)

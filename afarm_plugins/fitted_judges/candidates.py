@@ -12,7 +12,7 @@ import numpy as np
 
 from afarm import Instruction
 from afarm_plugins.fitted_judges.encoder import SentenceEncoder
-from afarm_plugins.fitted_judges.features import FEATURES, asked_text, feature_values
+from afarm_plugins.fitted_judges.features import FEATURES, feature_values, request_text
 from afarm_plugins.fitted_judges.labelled_pairs import LabelledPair
 from afarm_plugins.fitted_judges.logistic import Array, Labels, fit_ridged, fit_temperature, out_of_fold
 from afarm_plugins.fitted_judges.utility import FittedWeights
@@ -146,7 +146,7 @@ def feature_array(pairs: Iterable[tuple[Instruction, tuple[str, str]]]) -> Array
 
 
 def _embedded(pairs: Sequence[LabelledPair], encoder: SentenceEncoder) -> Array:
-    texts = [text for row in pairs for text in (asked_text(row.pair.instruction), *row.pair.canonical)]
+    texts = [text for row in pairs for text in (request_text(row.pair.instruction), *row.pair.canonical)]
     vectors = np.array(encoder.embed(texts), dtype=np.float64).reshape(len(pairs), 3, -1)
     asked, answers = vectors[:, :1], vectors[:, 1:]
     related = (asked * answers).sum(axis=2, keepdims=True)

@@ -80,7 +80,7 @@ def _sections(report: FitReport, provenance: Provenance) -> Iterator[str]:
 
 def _origin(report: FitReport, provenance: Provenance) -> str:
     counts = report.counts
-    left_out = counts.left_out_text
+    left_out = counts.describe_left_out
     lines = {
         "data": ", ".join(provenance.data),
         "licence of the labels": provenance.licence or "not stated (--licence)",

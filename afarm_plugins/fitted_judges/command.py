@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from afarm_plugins.fitted_judges.learned_reward import LearnedReward
 
 
-def add_to(app: typer.Typer) -> None:
+def add_commands(app: typer.Typer) -> None:
     """Add the group `judge` with its command."""
     group = typer.Typer(help="Make a judge of your own: fit one to labels that exist.", no_args_is_help=True)
     examples = write_examples(
@@ -76,8 +76,8 @@ def fit_to_labels(
         raise ConfigError([f"--folds {folds}: {few}: 5 are usual"])
     for example in counts.unusable.examples:
         _tell(f"left out: {example}")
-    if counts.left_out_text:
-        _tell(f"left out in all: {counts.left_out_text}")
+    if counts.describe_left_out:
+        _tell(f"left out in all: {counts.describe_left_out}")
     # What follows loads scikit-learn, and torch if it is asked for.
     from afarm_plugins.fitted_judges.card import write_judge
     from afarm_plugins.fitted_judges.encoder import SentenceEncoder

@@ -23,7 +23,7 @@ REFUSALS = re.compile(
 )
 
 
-def asked_text(instruction: Instruction) -> str:
+def request_text(instruction: Instruction) -> str:
     """Return the instruction with its input, without earlier turns."""
     return f"{instruction.instruction}\n{instruction.input}".strip()
 
@@ -45,10 +45,10 @@ class Surface:
 
     @cached_property
     def asked(self) -> str:
-        return asked_text(self.instruction)
+        return request_text(self.instruction)
 
     @cached_property
-    def asked_words(self) -> set[str]:
+    def request_words(self) -> set[str]:
         return {word for word in re.findall(r"\w+", self.asked.lower()) if len(word) >= SHORTEST_WORD}
 
     @cached_property
@@ -85,12 +85,12 @@ def _empty(s: Surface) -> float:
 
 
 def _overlap(s: Surface) -> float:
-    return len(s.asked_words & set(s.words)) / len(s.asked_words) if s.asked_words else 0.0
+    return len(s.request_words & set(s.words)) / len(s.request_words) if s.request_words else 0.0
 
 
 def _echo(s: Surface) -> float:
     long = [word for word in s.words if len(word) >= SHORTEST_WORD]
-    return sum(word in s.asked_words for word in long) / len(long) if long else 0.0
+    return sum(word in s.request_words for word in long) / len(long) if long else 0.0
 
 
 def _question(s: Surface) -> float:

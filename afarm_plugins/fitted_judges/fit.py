@@ -11,7 +11,7 @@ import numpy as np
 
 from afarm_plugins.fitted_judges.candidates import JudgeCandidate, LabelledRows, LearnedCandidate, linear_candidates
 from afarm_plugins.fitted_judges.encoder import SentenceEncoder
-from afarm_plugins.fitted_judges.labelled_pairs import FEWEST_PAIRS, LabelCounts, LabelledPair, folds_of
+from afarm_plugins.fitted_judges.labelled_pairs import FEWEST_PAIRS, LabelCounts, LabelledPair, deal_folds
 from afarm_plugins.fitted_judges.learned_reward import LearnedReward
 from afarm_plugins.fitted_judges.logistic import Array, log_losses, sigmoid
 from afarm_plugins.fitted_judges.measures import Measured, PeopleAgreement, by_system, measure, people_agreement
@@ -96,7 +96,7 @@ def fit_judge(
         learned: The reward model, for the candidate of that name.
         tell: Told what is being fitted.
     """
-    dealt = folds_of((row.pair.instruction.id for row in pairs), folds, seed)
+    dealt = deal_folds((row.pair.instruction.id for row in pairs), folds, seed)
     rows = LabelledRows(
         pairs, np.array([row.p2 for row in pairs]), np.array([dealt[row.pair.instruction.id] for row in pairs])
     )

@@ -71,8 +71,8 @@ class LabelCounts:
         return True
 
     @property
-    def left_out_text(self) -> str:
-        """The reasons as a text, without draws: they count in a pair that has other labels."""
+    def describe_left_out(self) -> str:
+        """The reasons as text, without draws, which count in pairs that have other labels."""
         return ", ".join(f"{count:,} {reason}" for reason, count in self.left_out.items() if reason != "draws")
 
     @property
@@ -140,7 +140,7 @@ def require_enough(chosen: Sequence[LabelledPair], counts: LabelCounts, where: s
         )
 
 
-def folds_of(instructions: Iterable[str], count: int, seed: int) -> dict[str, int]:
+def deal_folds(instructions: Iterable[str], count: int, seed: int) -> dict[str, int]:
     """Deal instructions, by their ids, into `count` folds of equal size, drawn under `seed`."""
     drawn = sorted(set(instructions), key=lambda id: seeding.uniform(seed, "fold", id))
     return {id: place % count for place, id in enumerate(drawn)}

@@ -19,7 +19,7 @@ import numpy as np
 from afarm import Config, DataError, Instruction, JudgedPair, Policy, RewardModel, Score, TrainContext
 from afarm_plugins.fitted_judges.candidates import FEATURES_ALONE, LinearCandidate, feature_array
 from afarm_plugins.fitted_judges.features import FEATURES
-from afarm_plugins.fitted_judges.labelled_pairs import FEWEST_INSTRUCTIONS, folds_of
+from afarm_plugins.fitted_judges.labelled_pairs import FEWEST_INSTRUCTIONS, deal_folds
 from afarm_plugins.fitted_judges.logistic import Array, log_losses, require_scikit_learn, sigmoid
 from afarm_plugins.fitted_judges.measures import calibration_error, reliability
 from afarm_plugins.fitted_judges.utility import FILE, FittedWeights, utility_of_features
@@ -62,7 +62,7 @@ class FeaturesRewardModel(RewardModel):
                 "penalty is chosen on instructions held out. Give more with --set rows.preference=N or --preferences"
             )
         p2 = np.array([judged.p2 for judged in pairs], dtype=np.float64)
-        dealt = folds_of((judged.pair.instruction.id for judged in pairs), FOLDS, context.seed)
+        dealt = deal_folds((judged.pair.instruction.id for judged in pairs), FOLDS, context.seed)
         folds = np.array([dealt[judged.pair.instruction.id] for judged in pairs])
         values = feature_array((j.pair.instruction, (j.pair.output_1, j.pair.output_2)) for j in pairs)
         candidate = LinearCandidate(FEATURES_ALONE, list(FEATURES), values)

@@ -72,12 +72,12 @@ class Ridged:
 
 def fit_ridged(differences: Array, p2: Array, folds: Labels) -> Ridged:
     """Choose the ridge by log loss over `folds` [pairs], the larger of equals, and fit to all pairs."""
-    losses = {ridge: _held_out_loss(differences, p2, folds, ridge) for ridge in RIDGES}
+    losses = {ridge: _cross_validation_loss(differences, p2, folds, ridge) for ridge in RIDGES}
     best = min(sorted(losses, reverse=True), key=lambda ridge: round(losses[ridge], 9))
     return Ridged(fit_weights(differences, p2, best), best)
 
 
-def _held_out_loss(differences: Array, p2: Array, folds: Labels, ridge: float) -> float:
+def _cross_validation_loss(differences: Array, p2: Array, folds: Labels, ridge: float) -> float:
     total = 0.0
     for fold in np.unique(folds):
         inside = folds != fold

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError, field_validator
 
 from afarm import BuildContext, ConfigError, DataError, Instruction, ModelError, Output, Pair, seeding
-from afarm_plugins.fitted_judges.features import FEATURES, asked_text, feature_values
+from afarm_plugins.fitted_judges.features import FEATURES, feature_values, request_text
 
 if TYPE_CHECKING:
     from afarm_plugins.fitted_judges.encoder import SentenceEncoder
@@ -198,7 +198,7 @@ class FittedUtility:
         from afarm_plugins.fitted_judges.encoder import relatedness
 
         answered = self.encoder.embed([output.output for output in outputs])
-        asked = self.encoder.embed([asked_text(output.instruction) for output in outputs])
+        asked = self.encoder.embed([request_text(output.instruction) for output in outputs])
         return [
             math.fsum(w * x for w, x in zip(self.weights.embedding, map(float, vector), strict=True))
             + self.weights.relatedness * relatedness(question, vector)

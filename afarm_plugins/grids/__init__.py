@@ -8,6 +8,6 @@ from afarm import hookimpl
 @hookimpl
 def register_commands(app: Any) -> None:
     """Add `afarm study`."""
-    from afarm_plugins.grids.command import add_to
+    from afarm_plugins.grids.command import add_commands
 
-    add_to(app)
+    add_commands(app)

@@ -50,7 +50,7 @@ EXAMPLES = {
 """Two calls of each first-party study, as the words after its name."""
 
 
-def add_to(app: typer.Typer) -> None:
+def add_commands(app: typer.Typer) -> None:
     app.add_typer(typer.Typer(help=ABOUT, no_args_is_help=True, cls=StudyCommands), name="study")
 
 
@@ -71,7 +71,7 @@ class StudyCommands(TyperGroup):
         registry = discover(check_configs=False).registry
         for component in registry:
             if component.kind == "studies":
-                name = registry.names_of(component)[-1]
+                name = registry.list_names(component)[-1]
                 examples = write_examples(f"study {name}", *EXAMPLES.get(name, ("--dry-run",)))
                 try:
                     about = _sentence(component.summary)

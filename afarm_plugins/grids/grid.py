@@ -25,8 +25,8 @@ from afarm.experiments import (
     Systems,
     Workspace,
     identity,
+    list_stages,
     plan_run,
-    stages_of,
     stored_answers,
     task_graph,
 )
@@ -79,7 +79,7 @@ def study_account(directory: Path) -> str:
 
 def run_grid(
     runs: Sequence[StudyRun],
-    open_with: OpenWith,
+    lay_out_run: OpenWith,
     evaluate: Evaluate,
     account: str,
     prepare: Prepare | None = None,
@@ -97,7 +97,7 @@ def run_grid(
             opened: list[tuple[StudyRun, Workspace]] = []
             for run in batch:
                 try:
-                    opened.append((run, closing.enter_context(open_with(run))))
+                    opened.append((run, closing.enter_context(lay_out_run(run))))
                 except AfarmError as error:
                     progress.failed[run.label] = str(error)
                     yield progress
@@ -114,7 +114,7 @@ def run_grid(
                     done = len(progress.finished) + len(progress.failed)
                     tell(f"run {done + 1} of {len(runs)}: {run.label}")
                 try:
-                    with workspace.judges.client.accounted_to(account):
+                    with workspace.judges.client.charge_run(account):
                         if made is not None:
                             made.hand_over(workspace)
                         progress.add(run, evaluate(run, workspace), _answers(workspace))
@@ -155,16 +155,16 @@ class GridPlan:
         return f"{runs}, estimated from {self.looked_at} of them." if self.looked_at < self.of else f"{runs}."
 
 
-def sample_of(runs: Sequence[StudyRun]) -> list[StudyRun]:
-    """Draw runs that stand for all: a few seeds, each at the same few places of the grid.
+def sample_runs(runs: Sequence[StudyRun]) -> list[StudyRun]:
+    """Draw a representative sample of runs: a few seeds, each at the same few places of the grid.
 
-    So they show which stages runs of one seed share, and which all.
+    The sample shows which stages the runs of one seed share, and which all runs share.
     """
     if len(runs) <= LOOKED_AT:
         return list(runs)
-    seeds = _drawn(list(dict.fromkeys(run.seed for run in runs)), max(2, LOOKED_AT // len(_by_place(runs))))
+    seeds = _draw_spread(list(dict.fromkeys(run.seed for run in runs)), max(2, LOOKED_AT // len(_by_place(runs))))
     of_seeds = [run for run in runs if run.seed in seeds]
-    places = _drawn(list(_by_place(of_seeds)), LOOKED_AT // len(seeds))
+    places = _draw_spread(list(_by_place(of_seeds)), LOOKED_AT // len(seeds))
     return [run for run in of_seeds if (run.method, run.settings) in places]
 
 
@@ -173,48 +173,48 @@ def _by_place(runs: Sequence[StudyRun]) -> dict[tuple[str, tuple[str, ...]], Stu
     return {(run.method, run.settings): run for run in runs}
 
 
-def _drawn(some: Sequence[D], most: int) -> list[D]:
+def _draw_spread(some: Sequence[D], most: int) -> list[D]:
     return [
         some[place] for place in sorted(range(len(some)), key=lambda place: seeding.uniform("looked at", place))[:most]
     ]
 
 
-def require_possible(runs: Sequence[StudyRun], open_with: OpenWith) -> None:
+def require_possible(runs: Sequence[StudyRun], lay_out_run: OpenWith) -> None:
     """Lay out runs that stand for all, whatever their seed. Raises `ConfigError` for one that cannot be."""
-    for run in _drawn(list(_by_place(runs).values()), LOOKED_AT):
-        with open_with(run) as workspace:
-            stages_of(workspace, run.method)
+    for run in _draw_spread(list(_by_place(runs).values()), LOOKED_AT):
+        with lay_out_run(run) as workspace:
+            list_stages(workspace, run.method)
 
 
-def planned_stages(run: StudyRun, open_with: OpenWith) -> Iterator[tuple[str, PlannedStage]]:
+def planned_stages(run: StudyRun, lay_out_run: OpenWith) -> Iterator[tuple[str, PlannedStage]]:
     """Plan the stages of a run, each with the name that it has in every run that shares it."""
-    with open_with(run) as workspace:
-        own = {label: identity(stage) for label, stage in stages_of(workspace, run.method).items()}
+    with lay_out_run(run) as workspace:
+        own = {label: identity(stage) for label, stage in list_stages(workspace, run.method).items()}
         for stage in plan_run(workspace, run.method):
             yield own.get(stage.label, stage.label), stage
 
 
-def plan_grid(runs: Sequence[StudyRun], open_with: OpenWith) -> GridPlan:
+def plan_grid(runs: Sequence[StudyRun], lay_out_run: OpenWith) -> GridPlan:
     """Plan what is missing of a grid, stages that runs share once.
 
     Of a large grid some runs, drawn, stand for all. Raises `ConfigError` for a run that cannot be.
     """
     groups: dict[tuple[str, bool], list[tuple[PlannedStage, float]]] = {}
-    for stage, weight in weighted_stages(runs, open_with).values():
+    for stage, weight in weighted_stages(runs, lay_out_run).values():
         groups.setdefault((stage.kind, stage.reused), []).append((stage, weight))
-    return GridPlan([_added_up(some) for some in groups.values()], len(sample_of(runs)), len(runs))
+    return GridPlan([_added_up(some) for some in groups.values()], len(sample_runs(runs)), len(runs))
 
 
-def weighted_stages(runs: Sequence[StudyRun], open_with: OpenWith) -> dict[str, tuple[PlannedStage, float]]:
+def weighted_stages(runs: Sequence[StudyRun], lay_out_run: OpenWith) -> dict[str, tuple[PlannedStage, float]]:
     """Return stages by name, each with how many of the grid's it stands for.
 
     They are those of runs that were drawn to stand for all. Raises `ConfigError` for a run that cannot be.
     """
-    sample = sample_of(runs)
+    sample = sample_runs(runs)
     found: dict[str, PlannedStage] = {}
     seen: dict[str, Counter[int]] = {}
     for run in sample:
-        for name, stage in planned_stages(run, open_with):
+        for name, stage in planned_stages(run, lay_out_run):
             found.setdefault(name, stage)
             seen.setdefault(name, Counter())[run.seed] += 1
     groups: dict[tuple[str, bool], list[str]] = {}

@@ -28,7 +28,7 @@ from afarm.cli.options import (
     show_plan,
     warn_of_budget,
 )
-from afarm.experiments import Component, attributed_to
+from afarm.experiments import Component, attribute_failures
 from afarm.report import one_line
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ def conduct(
     from afarm_plugins.grids.grid import MANY, require_possible, study_account, study_directory
 
     started = time.time()
-    formats = formats_in(plots)
-    asked = asked_study(component, name, own, options, seeds)
+    formats = parse_formats(plots)
+    asked = configure_study(component, name, own, options, seeds)
     runs = asked.grid()
     directory = study_directory(options.output_dir, name, runs, options.as_recipe(), asked.recipe, dict(own))
     account = study_account(directory)
@@ -78,7 +78,7 @@ def conduct(
     elif dry_run or (len(runs) > MANY and not yes):
         _show_plan(asked, runs, account, launcher)
     else:
-        require_possible(runs, asked.look_at)
+        require_possible(runs, asked.inspect_run)
     if dry_run:
         return None
     if len(runs) > MANY and not yes:
@@ -91,10 +91,10 @@ def conduct(
     return progress, page
 
 
-def asked_study(
+def configure_study(
     component: Component, name: str, own: Mapping[str, Any], options: FarmOptions, seeds: str | None
 ) -> AskedStudy:
-    """Return a study as it is asked for. Raises `ConfigError` for settings that are wrong."""
+    """Return a study configured by the command's options. Raises `ConfigError` for wrong settings."""
     return AskedStudy(name, options, *_resolved(component, name, own, options, seeds))
 
 
@@ -113,7 +113,7 @@ class AskedStudy:
         """State the runs. Raises `ConfigError`, and `PluginError` for a fault of the study's."""
         from afarm_plugins.grids.grid import checked_grid
 
-        with attributed_to("studies", self.name, self.study):
+        with attribute_failures("studies", self.name, self.study):
             runs = checked_grid(self.study, self.request)
         labels = [text for run in runs for text in run.settings if text.startswith(("annotate.", OWN_LABELS))]
         if labels and self.options.preferences:
@@ -127,7 +127,7 @@ class AskedStudy:
 
     def findings(self, progress: GridProgress) -> Findings:
         """Read the findings off the runs that are there. Raises `PluginError` for a fault of the study's."""
-        with attributed_to("studies", self.name, self.study):
+        with attribute_failures("studies", self.name, self.study):
             return self.study.analyse(progress.finished)
 
     def of(self, run: StudyRun) -> FarmOptions:
@@ -142,8 +142,8 @@ class AskedStudy:
     def _some_have_own_labels(self) -> bool:
         return any(map(_has_own_labels, self.grid()))
 
-    def look_at(self, run: StudyRun) -> Any:
-        """Open a run's workspace for a look; a context manager."""
+    def inspect_run(self, run: StudyRun) -> Any:
+        """Open a run's workspace as for a dry run; a context manager."""
         from afarm.experiments import run_checks
 
         return self.of(run).dry_run(run_checks())
@@ -171,7 +171,7 @@ def _resolved(
         assert component.config is not None
         problems = explain_validation_error(error, component.config, f"{name}.", unknown="", missing="")
         raise ConfigError(problems) from error
-    with attributed_to("studies", name, component.load()):
+    with attribute_failures("studies", name, component.load()):
         study = component.load()(config) if component.config else component.load()()
     defaults = {field: RunConfig.model_fields[field].default for field in ("method", "seed")}
     numbers = parse_seeds(seeds) if seeds is not None else [int(given.get("seed", defaults["seed"]))]
@@ -193,21 +193,21 @@ def _have_judged(asked: AskedStudy, account: str, dry_run: bool) -> tuple[dict[s
 
     def planned(workspace: Workspace) -> list[PlannedStage]:
         client = reading_client(workspace, workspace.judges.by_role)
-        with attributed_to("studies", asked.name, study):
+        with attribute_failures("studies", asked.name, study):
             requests = study.plan(AnnotateContext(workspace.seed(step), client, workspace.progress))
         return [PlannedStage("judge", "labels", False, judges=estimates(client, [requests]))]
 
     with (
         options.dry_run(judging_checks(), trains=False) if dry_run else options.judging_workspace() as workspace,
-        workspace.judges.client.accounted_to(account),
+        workspace.judges.client.charge_run(account),
     ):
         if dry_run:
             show_plan(workspace, "", options.as_json, planned=planned(workspace), step=step)
             return {}, []
         warn_of_budget(workspace, lambda: planned(workspace))
-        with attributed_to("studies", asked.name, study):
+        with attribute_failures("studies", asked.name, study):
             study.judge(AnnotateContext(workspace.seed(step), workspace.judges.client, workspace.progress))
-        return _settings_of(workspace), formula_judges(workspace)
+        return _dump_settings(workspace), formula_judges(workspace)
 
 
 def _have_read(asked: AskedStudy) -> dict[str, Any]:
@@ -217,13 +217,13 @@ def _have_read(asked: AskedStudy) -> dict[str, Any]:
     assert isinstance(asked.study, DataStudy)
     with (
         asked.options.dry_run((), trains=False) as workspace,
-        attributed_to("studies", asked.name, asked.study),
+        attribute_failures("studies", asked.name, asked.study),
     ):
         asked.study.read(workspace.data.load)
-        return _settings_of(workspace)
+        return _dump_settings(workspace)
 
 
-def _settings_of(workspace: Workspace) -> dict[str, Any]:
+def _dump_settings(workspace: Workspace) -> dict[str, Any]:
     return {**workspace.config.model_dump(mode="json"), **workspace.settings.sections}
 
 
@@ -232,13 +232,13 @@ def _show_plan(asked: AskedStudy, runs: Sequence[StudyRun], account: str, launch
     from afarm_plugins.grids.grid import AT_ONCE, plan_grid
 
     with ExitStack() as looks:
-        workspace = looks.enter_context(asked.look_at(runs[0]))
+        workspace = looks.enter_context(asked.inspect_run(runs[0]))
         systems = [(runs[0].method, workspace)]
         if build_launcher(launcher, systems):  # sees what is wrong with it, before what takes longer
-            systems += [(run.method, looks.enter_context(asked.look_at(run))) for run in runs[1:AT_ONCE]]
-        plan = plan_grid(runs, asked.look_at)
+            systems += [(run.method, looks.enter_context(asked.inspect_run(run))) for run in runs[1:AT_ONCE]]
+        plan = plan_grid(runs, asked.inspect_run)
         demanded = preview_launch(launcher, systems, account, len(runs))
-        looks.enter_context(workspace.judges.client.accounted_to(account))
+        looks.enter_context(workspace.judges.client.charge_run(account))
         step, as_json = f"study {asked.name}", asked.options.as_json
         show_plan(workspace, runs[0].method, as_json, planned=plan.stages, step=step, launcher=demanded)
     console = err() if asked.options.as_json else out()
@@ -249,14 +249,14 @@ def _prepared(asked: AskedStudy, runs: Sequence[StudyRun], account: str, launche
     """Say if the budget is too small. Returns what has a launcher make stages; None for this process."""
     from afarm_plugins.grids.grid import plan_grid
 
-    with asked.of(runs[0]).farm() as farm, farm.workspace.judges.client.accounted_to(account):
+    with asked.of(runs[0]).farm() as farm, farm.workspace.judges.client.charge_run(account):
         there = build_launcher(launcher, [(runs[0].method, farm.workspace)])
-        warn_of_budget(farm.workspace, lambda: plan_grid(runs, asked.look_at).stages)
+        warn_of_budget(farm.workspace, lambda: plan_grid(runs, asked.inspect_run).stages)
         return partial(launch_stages, launcher) if there else None
 
 
-def formats_in(text: str | None) -> list[str]:
-    """Read the formats of plots. Raises `ConfigError` for others, `PluginError` without Matplotlib."""
+def parse_formats(text: str | None) -> list[str]:
+    """Parse the formats of plots. Raises `ConfigError` for unknown ones, `PluginError` without Matplotlib."""
     from afarm.experiments import PICTURES
     from afarm.report import can_draw
 
@@ -285,7 +285,7 @@ def _run(
     from afarm_plugins.grids.grid import run_grid
 
     command, told = command_line(), set[str]()
-    with attributed_to("studies", asked.name, asked.study):
+    with attribute_failures("studies", asked.name, asked.study):
         asked.study.know(facts := asked.study.look_up())
     record = StudyRecord(asked.name, command, asked.settings, asked.request, judging=judging, facts=facts)
 
@@ -304,7 +304,7 @@ def _run(
                 raise
             return progress, Findings(), page
 
-    def open_with(run: StudyRun) -> Workspace:
+    def lay_out_run(run: StudyRun) -> Workspace:
         from afarm.experiments import tell_once
 
         workspace = asked.of(run).farm().workspace
@@ -316,7 +316,7 @@ def _run(
 
     progress, waited, took = GridProgress(runs, simulated=set(simulated)), time.monotonic(), 0.0
     try:
-        for progress in run_grid(runs, open_with, _evaluate, account, prepare, tell):
+        for progress in run_grid(runs, lay_out_run, _evaluate, account, prepare, tell):
             if progress.missing and time.monotonic() - waited >= BETWEEN * took:
                 began = time.monotonic()
                 written(progress)

@@ -14,7 +14,7 @@ from afarm import AfarmError, ConfigError
 from afarm.cli.options import LOCAL, DryRun, FarmOptions, LauncherName, confirm, err, markup, out, print_json
 from afarm.report import markdown
 from afarm_plugins.grids.options import Formats, Seeds, Yes
-from afarm_plugins.grids.study import AskedStudy, asked_study, conduct, formats_in
+from afarm_plugins.grids.study import AskedStudy, conduct, configure_study, parse_formats
 
 if TYPE_CHECKING:
     from afarm import StudyRun
@@ -62,9 +62,9 @@ def study_all(
     """Run every study, or show how many runs, stages and minutes that would be."""
     from afarm_plugins.grids.grid import MANY
 
-    formats_in(plots)  # refused once, not by each study
+    parse_formats(plots)  # refused once, not by each study
     chosen = _chosen(only)
-    asked = dict(_asked(chosen, full, options, seeds))
+    asked = dict(_lay_out_grids(chosen, full, options, seeds))
     runs = len({_key(run) for one in asked.values() if not isinstance(one, str) for run in one[1]})
     if dry_run or (runs > MANY and not yes):
         _show_plan(asked, runs, options, dry_run)
@@ -104,7 +104,7 @@ def _chosen(only: str | None) -> dict[str, Component]:
     from afarm.experiments import discover
 
     registry = discover(check_configs=False).registry
-    known = {registry.names_of(c)[-1]: c for c in registry if c.kind == "studies"}
+    known = {registry.list_names(c)[-1]: c for c in registry if c.kind == "studies"}
     names = [name.strip() for name in only.split(",")] if only is not None else list(known)
     if wrong := [name for name in names if name not in known]:
         raise ConfigError([f"--only: no study {wrong[0]!r}: {', '.join(known)}"])
@@ -139,13 +139,13 @@ def write_index(directory: Path, found: list[StudyOutcome]) -> Path:
 # ------------------------------------------------------------------------------------------------------------ dry run
 
 
-def _asked(
+def _lay_out_grids(
     chosen: Mapping[str, Component], full: bool, options: FarmOptions, seeds: str | None
 ) -> Iterator[tuple[str, tuple[AskedStudy, list[StudyRun]] | str]]:
-    """Yield each study with its grid, or why it has none."""
+    """Yield each study with its grid, or with the reason that it has none."""
     for name, component in chosen.items():
         try:
-            asked = asked_study(component, name, _own(component, full), options, seeds)
+            asked = configure_study(component, name, _own(component, full), options, seeds)
             yield name, (asked, asked.grid())
         except AfarmError as error:
             yield name, str(error)
@@ -196,6 +196,6 @@ def _planned(
         new = [run for run in runs if _key(run) not in planned]
         planned.update(map(_key, new))
         try:
-            yield name, MissingStages(len(runs), missing_stages(new, study.look_at, stages))
+            yield name, MissingStages(len(runs), missing_stages(new, study.inspect_run, stages))
         except AfarmError as error:
             yield name, str(error)

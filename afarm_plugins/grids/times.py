@@ -95,12 +95,12 @@ def _time(stage: PlannedStage, known: Times) -> float | None:
     return known.get(stage.label, known.get(f":{stage.kind}"))
 
 
-def missing_stages(runs: Sequence[StudyRun], open_with: OpenWith, seen: set[str]) -> list[tuple[PlannedStage, float]]:
+def missing_stages(runs: Sequence[StudyRun], lay_out_run: OpenWith, seen: set[str]) -> list[tuple[PlannedStage, float]]:
     """Return stages that are neither there nor `seen`, each with how many it stands for.
 
     Their names are added to `seen`. Of many runs some, drawn, stand for all.
     """
-    stages = weighted_stages(runs, open_with)
+    stages = weighted_stages(runs, lay_out_run)
     new = {name: pair for name, pair in stages.items() if not pair[0].reused and name not in seen}
     seen.update(new)
     return list(new.values())

@@ -15,7 +15,7 @@ from typing import Any
 import httpx2
 
 from afarm import Capabilities, ChatRequest, Completion, JudgeError
-from afarm_plugins.judges.payloads import batch_id_of, batch_of, closed, sendable
+from afarm_plugins.judges.payloads import closed, make_batch_id, parse_batch_id, sendable
 from afarm_plugins.judges.vendor import VendorJudge, require_package
 
 require_package("anthropic")
@@ -115,11 +115,11 @@ class AnthropicJudge(VendorJudge):
         with self.explaining():
             # Not sent again after a broken connection: the first may have arrived, and would be paid for as well.
             batch = await self._client.with_options(max_retries=0).messages.batches.create(requests=named)
-        return batch_id_of(batch.id, len(requests))
+        return make_batch_id(batch.id, len(requests))
 
     async def collect(self, batch_id: str) -> Sequence[Completion | None] | None:
         """See `Judge.collect`."""
-        name, count = batch_of(batch_id)
+        name, count = parse_batch_id(batch_id)
         with self.explaining(missing=f"the batch {name} is not known to {self.vendor} (any more)"):
             batch = await self._client.messages.batches.retrieve(name)
             if batch.processing_status != "ended":

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from afarm import BuildContext, Capabilities, ChatRequest, Completion, JudgeError
-from afarm_plugins.judges.payloads import batch_id_of, batch_of, closed, margin, sendable, texts
+from afarm_plugins.judges.payloads import closed, make_batch_id, margin, parse_batch_id, sendable, texts
 from afarm_plugins.judges.settings import VendorConfig
 from afarm_plugins.judges.vendor import VendorJudge, require_package
 from afarm_plugins.judges.vendor_errors import redacted
@@ -76,7 +76,7 @@ class OpenAIJudge(VendorJudge):
     def payload(self, request: ChatRequest) -> tuple[str, dict[str, Any]]:
         body: dict[str, Any] = {"model": self.model}
         if request.messages:
-            path, body["messages"] = CHAT, messages_of(request)
+            path, body["messages"] = CHAT, build_messages(request)
             body[self.limit_name] = self.most_output_tokens(request)
             self._constrain(request, body)
         else:
@@ -128,7 +128,7 @@ class OpenAIJudge(VendorJudge):
             cached_input_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
             finish_reason=finish,
             model=body.get("model") or self.model,
-            logprobs=logprobs_of(choice.get("logprobs")),
+            logprobs=parse_logprobs(choice.get("logprobs")),
         )
 
     # -------------------------------------------------------------------------------------- the batch endpoint
@@ -155,11 +155,11 @@ class OpenAIJudge(VendorJudge):
             batch = await self._client.with_options(max_retries=0).batches.create(
                 input_file_id=file.id, endpoint=endpoint, completion_window="24h"
             )
-        return batch_id_of(batch.id, len(requests))
+        return make_batch_id(batch.id, len(requests))
 
     async def collect(self, batch_id: str) -> Sequence[Completion | None] | None:
         """See `Judge.collect`. What a batch answered before it expired or was cancelled is taken too."""
-        name, count = batch_of(batch_id)
+        name, count = parse_batch_id(batch_id)
         with self.explaining(missing=f"the batch {name} is not known to {self.vendor} (any more)"):
             batch = await self._client.batches.retrieve(name)
             if batch.status == "failed":
@@ -241,7 +241,7 @@ class CompatibleJudge(OpenAIJudge):
 FINISH = {"tool_calls": "stop", "function_call": "stop"}
 
 
-def messages_of(request: ChatRequest) -> list[dict[str, str]]:
+def build_messages(request: ChatRequest) -> list[dict[str, str]]:
     return [
         {"role": m.role, "content": sendable(m.content), **({"name": m.name} if m.name else {})}
         for m in request.messages
@@ -262,8 +262,8 @@ def written(content: Any) -> str:
     return "" if content is None else str(content)
 
 
-def logprobs_of(given: Any) -> tuple[Mapping[str, float], ...] | None:
-    """By position, from the form of the chat endpoint or the older one of text completion."""
+def parse_logprobs(given: Any) -> tuple[Mapping[str, float], ...] | None:
+    """Parse log-probabilities by position, in the form of the chat or the older completion endpoint."""
     if not isinstance(given, Mapping):
         return None
     if isinstance(given.get("content"), list):

@@ -55,12 +55,12 @@ def unwrapped(text: str) -> str:
 WRAPPED = "answer"
 
 
-def batch_id_of(batch: str, count: int) -> str:
+def make_batch_id(batch: str, count: int) -> str:
     return f"{batch}/{count}"
 
 
-def batch_of(batch_id: str) -> tuple[str, int]:
-    """The vendor's name of the batch, and how many requests it has."""
+def parse_batch_id(batch_id: str) -> tuple[str, int]:
+    """Return the vendor's name of the batch, and its number of requests."""
     batch, _, count = batch_id.rpartition("/")
     return batch, int(count)
 

@@ -60,7 +60,7 @@ class Judged:
     row: JudgedPair
     raw: Completion | None
 
-    def is_of(self, annotator: str) -> bool:
+    def is_by_annotator(self, annotator: str) -> bool:
         return annotator in (self.row.annotator, self.row.preference.member)
 
     def first(self, comparison: ShownPair) -> float | None:
@@ -130,7 +130,7 @@ class ReplayJudge(Judge):
 
     async def complete(self, request: ChatRequest) -> Completion:
         """Raises `JudgeError` where the file does not hold what is asked, or the answer cannot be written."""
-        request_digest = _asked([[m.role, m.content] for m in request.messages], request.prompt)
+        request_digest = _digest_prompt([[m.role, m.content] for m in request.messages], request.prompt)
         if answers := self.stored.answered.get(request_digest):
             own = [answer for answer in answers if answer.annotator == request.annotator] or answers
             return _nth(
@@ -152,7 +152,9 @@ class ReplayJudge(Judge):
         """The row about this pair: the annotator's own before others, and of several the one of this draw."""
         rows = self.stored.judged.get(comparison.pair_id)
         return (
-            _nth([row for row in rows if row.is_of(request.annotator)] or rows, request.sample_index) if rows else None
+            _nth([row for row in rows if row.is_by_annotator(request.annotator)] or rows, request.sample_index)
+            if rows
+            else None
         )
 
     def _lacking(self, request: ChatRequest, comparisons: Sequence[ShownPair]) -> Completion:
@@ -184,7 +186,7 @@ class ReplayJudge(Judge):
         Raises `JudgeError` if it says the contrary of the stored preference, as it does under a wrong seed.
         """
         raw = judged.raw
-        if raw is None or not judged.is_of(request.annotator):
+        if raw is None or not judged.is_by_annotator(request.annotator):
             return None
         pair, order = judged.row.pair, judged.row.preference.order
         if not order:
@@ -192,7 +194,7 @@ class ReplayJudge(Judge):
             order = "21" if random.Random(key).choices([False, True])[0] else "12"
         if (order == "12") != (comparison.first == pair.output_1):
             return None
-        p_stored, p_raw = judged.first(comparison), _said(raw, request)
+        p_stored, p_raw = judged.first(comparison), _parse_raw(raw, request)
         if p_stored is not None and p_raw is not None and (p_stored - 0.5) * (p_raw - 0.5) < 0:
             raise JudgeError(
                 f"{judged.where}: the raw completion prefers one output and the preference the "
@@ -230,7 +232,7 @@ def _answered(row: Row, where: str) -> tuple[str, Answered]:
     if not isinstance(row["text"], str):
         raise DataError(f"{where}: field 'text' must be text, not {type(row['text']).__name__}")
     try:
-        request_digest = _asked(
+        request_digest = _digest_prompt(
             [[m["role"], m["content"]] for m in request.get("messages", ())], request.get("prompt", "")
         )
         positions = None if logprobs is None else tuple(dict(position) for position in logprobs)
@@ -300,7 +302,7 @@ def _parsed(text: str, where: str) -> Any:
         raise DataError(f"{where} is not valid JSON: {error}") from error
 
 
-def _asked(messages: Sequence[Sequence[str]], prompt: str) -> str:
+def _digest_prompt(messages: Sequence[Sequence[str]], prompt: str) -> str:
     return seeding.digest(messages, prompt)
 
 
@@ -312,8 +314,8 @@ def _nth(rows: Sequence[T], draw: int) -> T:
 # ------------------------------------------------------------------------------- verdicts, as annotators' parsers read
 
 
-def _said(raw: Completion, request: ChatRequest) -> float | None:
-    """Parse which label a raw completion says: 1 the first, 0 the second; None if that is not plain."""
+def _parse_raw(raw: Completion, request: ChatRequest) -> float | None:
+    """Parse the label of a raw completion: 1 for the first output, 0 for the second, None if unclear."""
     if len(request.labels) < 2:
         return None
     first, second = request.labels[:2]

@@ -46,11 +46,11 @@ from afarm_plugins.judges.vendor_errors import (
     CAPABILITY_OF,
     NoAnswer,
     asks_to_slow_down,
-    causes_of,
     details,
     is_filtered,
     is_too_long,
     lacks_credit,
+    list_causes,
     nonsense,
     redacted,
     unsent,
@@ -349,10 +349,10 @@ class VendorJudge(Judge):
             if asks_to_slow_down(error.status_code, error.response.headers) and not lacks_credit(error):
                 return SlowDown(message, wait_asked(error.response.headers))
             return JudgeError(message, charged=False)
-        cause = next((cause for cause in reversed(causes_of(error)) if str(cause)), error)
+        cause = next((cause for cause in reversed(list_causes(error)) if str(cause)), error)
         if isinstance(cause, NoAnswer):
             failure = f"answered {self._tries} with nothing that can be read ({self.shown(cause)})"
-        elif any(isinstance(cause, httpx2.ReadTimeout) for cause in causes_of(error)):
+        elif any(isinstance(cause, httpx2.ReadTimeout) for cause in list_causes(error)):
             failure = f"did not answer within {self.config.timeout:g} s, {self._tries}"
         elif isinstance(error, self.sdk.APIConnectionError):
             failure = (

@@ -83,8 +83,8 @@ def nonsense(body: Any, text: str) -> str:
     return f"no answer in {text[:80]!r}" if body is not None else f"no JSON: {text[:80]!r}"
 
 
-def causes_of(error: BaseException) -> list[BaseException]:
-    """`error` and what caused it: SDKs and transports wrap each other's errors in ones that say less."""
+def list_causes(error: BaseException) -> list[BaseException]:
+    """List `error` and its causes: SDKs and transports wrap each other's errors in less specific ones."""
     chain = [error]
     while chain[-1].__cause__ is not None:
         chain.append(chain[-1].__cause__)
@@ -96,7 +96,7 @@ def unsent(error: BaseException) -> bool:
 
     The SDKs' aiohttp transports call any lost connection one that was not made: what is below their errors tells.
     """
-    below = (cause for cause in causes_of(error) if not isinstance(cause, httpx2.TransportError))
+    below = (cause for cause in list_causes(error) if not isinstance(cause, httpx2.TransportError))
     return any(kind.__name__ in NOT_CONNECTED for cause in below for kind in type(cause).__mro__)
 
 

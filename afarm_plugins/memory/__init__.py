@@ -8,6 +8,6 @@ from afarm import hookimpl
 @hookimpl
 def register_commands(app: Any) -> None:
     """Add `afarm memory`."""
-    from afarm_plugins.memory.command import add_to
+    from afarm_plugins.memory.command import add_commands
 
-    add_to(app)
+    add_commands(app)

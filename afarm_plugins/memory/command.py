@@ -20,7 +20,7 @@ from afarm.cli.options import (
 )
 
 
-def add_to(app: typer.Typer) -> None:
+def add_commands(app: typer.Typer) -> None:
     app.command(
         "memory",
         epilog=write_examples(

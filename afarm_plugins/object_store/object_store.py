@@ -46,7 +46,7 @@ class ObjectStore(SharedStore):
 
         Raises `ConfigError` if obstore cannot publish at such a URL.
         """
-        self.url, self.directory = url, _directory_of(url)
+        self.url, self.directory = url, _parse_directory(url)
         self.name = str(self.directory) if url.lower().startswith("file:") else without_keys(url)
         try:
             import obstore
@@ -275,7 +275,7 @@ class ObjectStore(SharedStore):
         return "See to it that the bucket is there, and that this machine has credentials that may read and write it"
 
 
-def _directory_of(url: str) -> Path | None:
+def _parse_directory(url: str) -> Path | None:
     """Return the directory that `--store` names; None for another URL.
 
     Raises `ConfigError` for a misspelt URL.

@@ -20,6 +20,6 @@ def register_databases(register: Register) -> None:
 @hookimpl
 def register_commands(app: Any) -> None:
     """Add `afarm ledger-copy`."""
-    from afarm_plugins.postgres.command import add_to
+    from afarm_plugins.postgres.command import add_commands
 
-    add_to(app)
+    add_commands(app)

@@ -10,7 +10,7 @@ import typer
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, LedgerPlace, OutputDir, err, write_examples
 
 
-def add_to(app: typer.Typer) -> None:
+def add_commands(app: typer.Typer) -> None:
     app.command(
         "ledger-copy",
         epilog=write_examples("ledger-copy", "postgresql://me@lab/afarm", "copy.sqlite --output-dir afarm-runs"),
@@ -25,16 +25,16 @@ def ledger_copy(
 ) -> None:
     """Copy all answers, judgements and spending of a ledger into a new one, on a server or in a file."""
     from afarm import StoreError
-    from afarm.results import Ledger, Store, is_there, shown_place
+    from afarm.results import Ledger, Store, is_there, redact_place
     from afarm_plugins.postgres.ledger_copy import copy_ledger
 
     place = ledger or Store(output_dir).ledger_path
     if not is_there(place):
-        where = f"at {shown_place(place)}" if ledger else f"in {output_dir}"
+        where = f"at {redact_place(place)}" if ledger else f"in {output_dir}"
         raise StoreError(f"no ledger {where}: nothing has been asked of a judge there (--output-dir, --ledger)")
     with Ledger(place) as opened:
         count = copy_ledger(opened, to)
-        there = shlex.quote(shown_place(to))
+        there = shlex.quote(redact_place(to))
         text = (
             f"{count:,} answers, with their judgements and all spending, are copied to {there}.\n"
             f"{opened.database.name} is left as it is: from now on give --ledger {there}, or answers go to both."

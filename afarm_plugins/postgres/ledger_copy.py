@@ -8,7 +8,7 @@ from typing import Any
 
 from afarm import StoreError
 from afarm.judging import LEDGER_COLUMNS, Database
-from afarm.results import LIVE_SECONDS, LOOK_SECONDS, Ledger, Place, Transaction, fixed_place, shown_place
+from afarm.results import LIVE_SECONDS, LOOK_SECONDS, Ledger, Place, Transaction, fixed_place, redact_place
 
 ROWS = 1000
 """Answers that are in memory at once."""
@@ -22,7 +22,7 @@ def copy_ledger(source: Ledger, place: Place) -> int:
     process has requests in flight here.
     """
     if fixed_place(place) == fixed_place(source.place):
-        raise StoreError(f"{shown_place(place)} is the ledger itself: name another place to copy it to")
+        raise StoreError(f"{redact_place(place)} is the ledger itself: name another place to copy it to")
     _refuse_if_in_use(source)
     with Ledger(place) as target:
         _refuse_if_not_empty(target)

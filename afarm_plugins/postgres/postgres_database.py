@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from afarm import ConfigError, StoreError
 from afarm.judging import LEDGER_SCHEMA, LEDGER_VERSION, Database, explain_version, split_statements
-from afarm.results import Transaction, shown_place
+from afarm.results import Transaction, redact_place
 
 if TYPE_CHECKING:
     import psycopg
@@ -227,7 +227,7 @@ class _Server:
         self.parameters = {**CONNECTION, **{name: str(value) for name, value in given.items()}}
         self.database = self.parameters.get("dbname", "")
         self.user = self.parameters.get("user", "")
-        self.name = shown_place(url)
+        self.name = redact_place(url)
 
     def connect(self, patience: float) -> psycopg.Connection[Any]:
         """Connect, for up to `patience` seconds while the server does not answer or is starting."""

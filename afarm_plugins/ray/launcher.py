@@ -86,8 +86,8 @@ class RayLauncher(Launcher):
                     ) from error
         return schedule.outcomes
 
-    def asked_for(self, needs: Needs) -> Needs:
-        """Return the CPUs and GPUs of each process; GPUs are asked for only of a cluster that has any."""
+    def requested_resources(self, needs: Needs) -> Needs:
+        """Return the CPUs and GPUs of each process; GPUs are requested only from a cluster that has some."""
         return replace(needs, cpus=self.config.cpus if needs.cpus else 0, gpus=needs.gpus * self.config.gpus)
 
     def problems(self, tasks: Sequence[StageTask]) -> list[str]:
@@ -105,7 +105,7 @@ class RayLauncher(Launcher):
         has_gpus = any(node.get("GPU") for node in nodes)
         problems = []
         for task in tasks:
-            needs = self.asked_for(task.needs)
+            needs = self.requested_resources(task.needs)
             each = {"CPU": needs.cpus, "GPU": needs.gpus if has_gpus else 0}
             room = sum(_room(node, each, needs.processes) for node in nodes)
             if room < needs.processes:
@@ -121,7 +121,7 @@ class RayLauncher(Launcher):
         while not schedule.is_done:
             for task in schedule.ready():
                 schedule.begin(task)
-                needs = self.asked_for(task.needs)
+                needs = self.requested_resources(task.needs)
                 cpus, gpus = needs.cpus, needs.gpus if has_gpus else 0
                 if task.needs.processes > 1:
                     each = {"CPU": cpus, "GPU": gpus}

@@ -40,8 +40,8 @@ from afarm_plugins.reward_model.pair_trainer import (
     HeldOut,
     RewardPairCollator,
     SoftLabelTrainer,
-    member_rewards_of,
     probabilities,
+    score_members,
 )
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class BradleyTerryRewardModel(TorchRewardModel):
         """Score both outputs of each pair: the members' rewards [N, K] of the first and of the second."""
         if not judged:
             return torch.empty(0, 1), torch.empty(0, 1)
-        return member_rewards_of(self, judged)
+        return score_members(self, judged)
 
     def rewards(self, raw: torch.Tensor) -> list[float]:
         """Standardise and aggregate raw rewards [N, K]: one per row."""

@@ -57,9 +57,7 @@ class RewardPairCollator:
         return {"input_ids": ids, "attention_mask": mask, "p_chosen": labels, "weights": weights}
 
 
-def member_rewards_of(
-    reward_model: TorchRewardModel, judged: Sequence[JudgedPair]
-) -> tuple[torch.Tensor, torch.Tensor]:
+def score_members(reward_model: TorchRewardModel, judged: Sequence[JudgedPair]) -> tuple[torch.Tensor, torch.Tensor]:
     """Score both outputs of each pair: the members' rewards [N, K] of the first ones, and of the second."""
     instructions = [j.pair.instruction for j in judged]
     texts = [j.pair.output_1 for j in judged], [j.pair.output_2 for j in judged]
@@ -154,7 +152,7 @@ class HeldOut(TrainerCallback):
 
     def measure(self) -> dict[str, float]:
         """Measure `eval_loss` (nats) and `eval_accuracy` of the raw rewards as they are."""
-        first, second = member_rewards_of(self.reward_model, self.held_out)
+        first, second = score_members(self.reward_model, self.held_out)
         labels = [j.p2 for j in self.held_out if j.p2 is not None]
         loss: float = calibration(labels, probabilities(first, second))["loss"]
         accuracy = pairwise_accuracy(self.held_out, first.mean(-1).tolist(), second.mean(-1).tolist())

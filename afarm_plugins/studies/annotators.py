@@ -35,7 +35,7 @@ from afarm import (
 )
 from afarm_plugins.studies import AnnotatorsConfig
 from afarm_plugins.studies.labels import Labels, labels_in_run
-from afarm_plugins.studies.people import PEOPLE, read_labels_of, require_both
+from afarm_plugins.studies.people import PEOPLE, read_all_labels, require_both
 
 ANNOTATOR, DRAW = "annotator", "draw"
 """The places of a run: the annotator, and which of its labels of a pair."""
@@ -81,7 +81,7 @@ class Annotators(Study):
 
     def analyse(self, finished: Sequence[FinishedRun]) -> Findings:
         if self.config.humans:
-            labels = read_labels_of(self.config.humans, self.config.judged)
+            labels = read_all_labels(self.config.humans, self.config.judged)
             return annotator_findings(compare_annotators(labels), PEOPLE, self.families)
         labels = {}
         for done in finished:

@@ -58,7 +58,7 @@ class EvalSets(Study):
         self.config = config
         self.reads_files = bool(config.annotations)
         self._own = dict(_own_set(text) for text in config.own)
-        self._set_of = sets_by(config.by)
+        self._set_of = read_sets(config.by)
         self._read: dict[str, list[Win]] = {}
         if len(self._own) < len(config.own):
             raise ConfigError(["own: two sets have one name"])
@@ -117,7 +117,7 @@ def _own_set(text: str) -> tuple[str, str]:
     return name, file
 
 
-def sets_by(by: str) -> str | Mapping[tuple[str, str], str]:
+def read_sets(by: str) -> str | Mapping[tuple[str, str], str]:
     """Return `DATASET`, `FIRST_WORD`, or the sets that a file names, by instruction and input.
 
     Raises `ConfigError` for no file, and `DataError` for a row without instruction or set.
@@ -218,7 +218,7 @@ def board_findings(board: Board) -> Findings:
     if len(board.systems) < FEWEST_SYSTEMS:
         notes.append(f"A correlation needs {FEWEST_SYSTEMS} systems; there are {len(board.systems)}.")
     else:
-        tables += [_agreement(board), _left_out(board)]
+        tables += [_agreement(board), _tabulate_left_out(board)]
         notes += NOTES
     series = []
     for name, rates in zip(names, on_sets, strict=True):
@@ -256,8 +256,8 @@ def _agreement(board: Board) -> StudyTable:
 SHOWN = ("Spearman", "R²")
 
 
-def _left_out(board: Board) -> StudyTable:
-    """Table the ranking by a set alone, and that without it, against that of all instructions."""
+def _tabulate_left_out(board: Board) -> StudyTable:
+    """Compare the rankings by each set alone, and without it, with the ranking by all instructions."""
     columns = {"set": "", "alone": ".2f", "left out": ".2f", "moves most": "", "by": "+.1f"}
     rows: list[list[str | float | Bounded | None]] = []
     for name in board.names:

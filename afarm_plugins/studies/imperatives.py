@@ -112,13 +112,13 @@ def parse_by_rules(sentence: str) -> tuple[str, str] | None:
     if not words:
         return None
     if verb := as_verb(words[0]):
-        return verb, object_of(words[1:])
+        return verb, find_object(words[1:])
     if words[0].lower() not in WORDS["clause"]:
         return None
     for part in sentence.split(",")[1:]:  # "Given a list, sort it"
         main = WORD.findall(without_lead(part.strip()))
         if main and (verb := as_verb(main[0])):
-            return verb, object_of(main[1:])
+            return verb, find_object(main[1:])
     return None
 
 
@@ -129,8 +129,8 @@ def as_verb(word: str) -> str:
     return next((one for one in spellings if one in WORDS["verbs"]), "")
 
 
-def object_of(words: list[str]) -> str:
-    """Return the head of the object that these words behind a verb begin with; empty without one."""
+def find_object(words: list[str]) -> str:
+    """Return the head noun of the object that these words after a verb begin with; empty without one."""
     following = list(pairwise([*map(str.lower, words), ""]))
     while following:
         word, after = following[0]

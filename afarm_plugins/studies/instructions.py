@@ -69,8 +69,8 @@ class InstructionSet:
         return [reading.verb or reading.kind for reading in self.readings]
 
     @cached_property
-    def asked_of(self) -> Sequence[Hashable]:
-        """The same with the verb's object."""
+    def verb_objects(self) -> Sequence[Hashable]:
+        """The request of each instruction, with its verb's object."""
         return [(reading.verb or reading.kind, reading.object) for reading in self.readings]
 
     def share(self, field: str, value: str) -> Bounded | None:
@@ -204,7 +204,7 @@ def _lengths(sets: Sequence[InstructionSet]) -> StudyTable:
 def _distances(several: Sequence[tuple[InstructionSet, InstructionSet]]) -> StudyTable:
     rows = []
     for one, other in several:
-        cells = [cell for by in ("asked", "asked_of") for cell in distance(getattr(one, by), getattr(other, by))]
+        cells = [cell for by in ("asked", "verb_objects") for cell in distance(getattr(one, by), getattr(other, by))]
         shares = [Counter(part.asked) for part in (one, other)]
         gaps = {
             verb: 100 * (shares[0][verb] / len(one.rows) - shares[1][verb] / len(other.rows))

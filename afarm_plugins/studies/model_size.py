@@ -51,7 +51,7 @@ class ModelSize(Study):
         ]
 
     def look_up(self) -> Mapping[str, Any]:
-        return {name: parameters_of(spec) for name, spec in self.models.items()}
+        return {name: read_parameter_count(spec) for name, spec in self.models.items()}
 
     def know(self, facts: Mapping[str, Any]) -> None:
         self.sizes = {name: size for name, size in facts.items() if isinstance(size, int) and 0 < size < 2**63}
@@ -67,7 +67,7 @@ def short_names(specs: Sequence[str]) -> dict[str, str]:
     return {last if lasts.count(last) == 1 else spec: spec for last, spec in zip(lasts, specs, strict=True)}
 
 
-def parameters_of(spec: str) -> int | None:
+def read_parameter_count(spec: str) -> int | None:
     """Return the number of a base model's parameters; None if its config cannot be read."""
     from afarm.backend import count_parameters
 

@@ -209,7 +209,7 @@ class Curve:
 
     def fitted(self, figure: str) -> list[tuple[float, float]]:
         """Return the curve of a figure over √KL that is fitted to all runs; empty if there is none."""
-        return drawn_curve([point for points in self.by_seed(figure).values() for point in points], self.method)
+        return trace_curve([point for points in self.by_seed(figure).values() for point in points], self.method)
 
     def fitted_peak(self) -> Bounded | None:
         """Fit the curve and return its peak in √KL, with the bootstrap's interval over seeds.
@@ -264,8 +264,8 @@ def bend(distance: float, method: str) -> float:
     return distance * math.log(distance) if distance > 0 else 0.0
 
 
-def drawn_curve(points: Sequence[tuple[float, float]], method: str) -> list[tuple[float, float]]:
-    """Return the fitted curve from the least to the furthest place; empty if there is none."""
+def trace_curve(points: Sequence[tuple[float, float]], method: str) -> list[tuple[float, float]]:
+    """Trace the fitted curve from the smallest x to the largest; empty if there is no fit."""
     if (found := fit_curve(points, method)) is None:
         return []
     a, b, c = found

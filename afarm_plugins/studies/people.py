@@ -109,17 +109,17 @@ def read_people(humans: str, judged: Sequence[str]) -> PairsOfPeople:
     return PairsOfPeople(games, list(people), list(named), unanswered)
 
 
-def read_labels_of(humans: str, judged: Sequence[str]) -> dict[str, list[Label]]:
+def read_all_labels(humans: str, judged: Sequence[str]) -> dict[str, list[Label]]:
     """Read the labels of people, under `HUMANS`, and of each judge (FILE or NAME=FILE).
 
-    The file of people has a column per person, as `read_people` wants it, or a row per label. In the second case
-    judges' files have rows of that kind too, and are called by their annotator unless they are named.
+    The people's file has a column per person, as in `read_people`, or a row per label. In the second case the judges'
+    files have a row per label too, and a judge without a NAME is called by its annotator.
 
-    Raises `DataError`, and `ConfigError` for a judge that has the name of another rater.
+    Raises `DataError`, and `ConfigError` if two raters have the same name.
     """
     _, first = next(iter(placed_rows(humans)), ("", {}))
     if people_columns(first):
-        return _labels_of(read_people(humans, judged))
+        return _collect_labels(read_people(humans, judged))
     labels = {HUMANS: read_labels([humans], [humans])[HUMANS]}
     named_files("judged", [text for text in judged if named_file(text)[1] != text], taken=(PEOPLE, HUMANS))
     for text in judged:
@@ -129,8 +129,8 @@ def read_labels_of(humans: str, judged: Sequence[str]) -> dict[str, list[Label]]
     return labels
 
 
-def _labels_of(games: PairsOfPeople) -> dict[str, list[Label]]:
-    """Return the labels of all people as those of one annotator, and those of each judge."""
+def _collect_labels(games: PairsOfPeople) -> dict[str, list[Label]]:
+    """Collect people's labels, pooled as one annotator's, and each judge's."""
     labels: dict[str, list[Label]] = {name: [] for name in (HUMANS, *games.judges)}
     for key, game in games.by_key.items():
         pair = repr(key)

@@ -61,7 +61,7 @@ class PoolSize(Study):
             places = [{SIZE: 0, POOL: 0, DRAW: draw} for draw in draws]
             runs += [StudyRun(self.config.method, seed, place, people.judging(place[DRAW])) for place in places]
             for size in self.sizes:
-                for number, pool in enumerate(drawn_pools(self.members, size, self.config.pools, seed), start=1):
+                for number, pool in enumerate(draw_pools(self.members, size, self.config.pools, seed), start=1):
                     place, own = {SIZE: size, POOL: number}, f"pool.members=[{', '.join(pool)}]"
                     for draw in draws:
                         judging = *Labels("pool", 0.0).judging(draw), own
@@ -82,8 +82,8 @@ class PoolSize(Study):
         return pool_findings(compare_annotators({n: found for n, found in labels.items() if found}), learned)
 
 
-def drawn_pools(members: Sequence[str], size: int, pools: int, seed: int) -> list[list[str]]:
-    """Draw pools of a size, each another one: fewer than asked for if there are not so many."""
+def draw_pools(members: Sequence[str], size: int, pools: int, seed: int) -> list[list[str]]:
+    """Draw `pools` different pools of one size, or all of them if there are fewer."""
     circle = sorted(members, key=lambda member: seeding.uniform("pool size", seed, member))
     starts = dict.fromkeys(len(circle) * number // pools for number in range(pools))
     drawn = dict.fromkeys(frozenset((circle * 2)[start : start + size]) for start in starts)

@@ -62,8 +62,10 @@ def write_answer(task: Task, author: Author, random: Random) -> str:
     """Write an answer such as "oak. it is big. it looks old."; all chance is `random`'s."""
     sentences = [_core(task, random.random() < author.core_error, random)]
     used: list[str] = []
-    while len(used) < MOST_DETAILS and random.random() < _at(author.another_detail, len(used)):
-        adjective = _adjective(task, used, random.random() < _at(author.new_true_detail, len(used)), random)
+    while len(used) < MOST_DETAILS and random.random() < _position_chance(author.another_detail, len(used)):
+        adjective = _adjective(
+            task, used, random.random() < _position_chance(author.new_true_detail, len(used)), random
+        )
         if adjective is None:
             break
         used.append(adjective)
@@ -74,7 +76,7 @@ def write_answer(task: Task, author: Author, random: Random) -> str:
     return ". ".join(sentences) + ("." if random.random() < author.final_stop else "")
 
 
-def _at(chances: Sequence[float], position: int) -> float:
+def _position_chance(chances: Sequence[float], position: int) -> float:
     return chances[min(position, len(chances) - 1)]
 
 

@@ -88,7 +88,7 @@ MaxLengthRatio = Annotated[
 ]
 
 
-def add_to(app: typer.Typer) -> None:
+def add_commands(app: typer.Typer) -> None:
     examples = write_examples(
         "tune", "--methods dpo,ppo --trials 16", "--methods dpo --space dpo.beta=0.05:0.5 --dry-run"
     )
@@ -127,7 +127,7 @@ def tune(
         return
     told: set[str] = set()
 
-    def open_with(method: str, seed: int, values: Mapping[str, Any]) -> Workspace:
+    def lay_out_run(method: str, seed: int, values: Mapping[str, Any]) -> Workspace:
         further = [f"{method}.{name}={json.dumps(value)}" for name, value in values.items()]
         chosen = replace(options, method=method, seed=seed, settings=[*(options.settings or []), *further])
         workspace = chosen.farm().workspace
@@ -135,16 +135,16 @@ def tune(
         return workspace
 
     for name in list(spaces)[1:]:  # sees what is wrong before the first trial
-        open_with(name, of_seeds[0], {}).close()
+        lay_out_run(name, of_seeds[0], {}).close()
     first = next(iter(spaces))
-    with open_with(first, of_seeds[0], {}) as workspace:
+    with lay_out_run(first, of_seeds[0], {}) as workspace:
         _require_comparable(workspace, by)
         directory = tuning_directory(workspace, of_seeds[0], limits, by)
         prepare = partial(launch_stages, launcher) if build_launcher(launcher, [(first, workspace)]) else None
         recipe = workspace.settings.recipe
         identities = method_identities(workspace, spaces)
-        search = Search(open_with, spaces, identities, of_seeds, finalists, limits, directory, recipe, by, prepare)
-        with workspace.judges.client.accounted_to(search.account):
+        search = Search(lay_out_run, spaces, identities, of_seeds, finalists, limits, directory, recipe, by, prepare)
+        with workspace.judges.client.charge_run(search.account):
             warn_of_budget(workspace, lambda: plan_search(workspace, first, spaces, trials, finalists, len(of_seeds)))
     started = time.time()
     tuning = search.run(
@@ -303,7 +303,7 @@ def _show_plan(
         account = tuning_account(tuning_directory(workspace, seeds[0], limits, by))
         asked = preview_launch(launcher, [(first, workspace)], account)
         show_plan(workspace, first, options.as_json, launcher=asked)
-        with workspace.judges.client.accounted_to(account):
+        with workspace.judges.client.charge_run(account):
             warn_of_budget(workspace, lambda: plan_search(workspace, first, spaces, trials, finalists, len(seeds)))
     if options.as_json:
         return
@@ -356,8 +356,8 @@ def _win_rate(trial: Trial) -> str:
     return f"{trial.win_rate:.1f} %{error}"
 
 
-def _by(evaluator: str) -> str:
-    """Name the evaluator after "win rate", unless it is the usual one."""
+def _name_evaluator(evaluator: str) -> str:
+    """Name the evaluator, to follow "win rate"; empty for the default one."""
     return "" if evaluator == "win_rate" else f" by {evaluator}"
 
 
@@ -377,7 +377,7 @@ def _show(tuning: Tuning, to_stderr: bool) -> None:
         cells = [_win_rate(best), _values(best) if best.number else "the recipe's"] if best else ["none", ""]
         rows.append([method, str(len(trials)), _win_rate(tuning.recipes_own(method)), *cells])
     columns = {"method": False, "trials": True, "the recipe's": True, "best": True, "its settings": False}
-    title = f"Win rate{_by(tuning.by)} on the validation split, ± standard error"
+    title = f"Win rate{_name_evaluator(tuning.by)} on the validation split, ± standard error"
     print_table(err() if to_stderr else out(), title, columns, rows)
 
 
@@ -439,7 +439,7 @@ def _table(trials: Sequence[Trial], best: Trial | None, by: str) -> list[str]:
     """Return the lines of a Markdown table of trials."""
     names = list(trials[0].values)
     figures = list(dict.fromkeys(name for trial in trials for name in trial.figures))
-    header = ["trial", *names, f"win rate{_by(by)}, %", *figures, "seconds"]
+    header = ["trial", *names, f"win rate{_name_evaluator(by)}, %", *figures, "seconds"]
     headings = " | ".join(heading.replace("|", r"\|") for heading in header)
     lines = [f"| {headings} |", f"|{'---|' * len(header)}"]
     for trial in trials:

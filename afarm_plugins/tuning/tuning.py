@@ -205,12 +205,12 @@ class Measurement(NamedTuple):
 class Search:
     """A search over the spaces of methods.
 
-    `open_with` opens a trial's workspace. Trials have the first of `seeds`, and so many `finalists` have all of them.
+    `lay_out_run` opens a trial's workspace. Trials have the first of `seeds`, and so many `finalists` have all of them.
     `by` names the evaluator whose win rate chooses, and `limits` are what a choice must keep. `identities` change with
     the methods' code: edited, they are tried anew.
     """
 
-    open_with: OpenWith
+    lay_out_run: OpenWith
     spaces: Mapping[str, SearchSpace]
     identities: Mapping[str, Mapping[str, Any]]
     seeds: Sequence[int]
@@ -311,7 +311,7 @@ class Search:
             systems = []
             for method, values, seed in wanted:
                 with suppress(AfarmError):  # its trial will tell
-                    systems.append((method, closing.enter_context(self.open_with(method, seed, values))))
+                    systems.append((method, closing.enter_context(self.lay_out_run(method, seed, values))))
             if systems:
                 self.prepare(systems, self.account)
 
@@ -333,7 +333,7 @@ class Search:
         started, trial = time.time(), Trial(method, number, values, seeds=len(seeds))
         with ExitStack() as closing:
             try:
-                opened = [closing.enter_context(self.open_with(method, seed, values)) for seed in seeds]
+                opened = [closing.enter_context(self.lay_out_run(method, seed, values)) for seed in seeds]
                 of_method = opened[0].settings.of(opened[0].components.component("methods", method))
                 own = {name: getattr(of_method, name) for name in self.spaces[method]}
                 trial = replace(trial, values=values or own)
@@ -353,7 +353,7 @@ class Search:
 
     def _measure(self, workspace: Workspace, method: str) -> Measurement:
         """Train, compare, and return the win rate that it is chosen by, and what else was measured."""
-        with workspace.judges.client.accounted_to(self.account):
+        with workspace.judges.client.charge_run(self.account):
             result = Farm.over(workspace).evaluate(method)
         training = workspace.history.get(f"train {method}")
         trained = training.artifact.meta["summary"] if training else {}

@@ -11,8 +11,8 @@ from pathlib import Path
 from afarm import AfarmError, DataError, Estimate, Row, compare_annotators, read_labels, with_prices
 from afarm.report import COLUMNS, PREFERENCES
 from afarm.results import OUTPUTS, Place, open_ledger, read_drift_log
-from afarm_plugins.view.commands import command_of, place_words
-from afarm_plugins.view.run_table import command_for
+from afarm_plugins.view.commands import place_words, quote_command
+from afarm_plugins.view.run_table import write_run_command
 from afarm_plugins.view.sources import SeenRun
 from afarm_plugins.view.values import text
 
@@ -51,11 +51,11 @@ def label_files(run: SeenRun) -> dict[str, Path]:
 
 
 def _command(run: SeenRun, path: Path) -> str:
-    return command_for(run, "annotators", "compare", str(path), "--by-member")
+    return write_run_command(run, "annotators", "compare", str(path), "--by-member")
 
 
-def describe_annotators_of(run: SeenRun, use: str, ledger: Place) -> Row:
-    """Describe who labelled for a use: every member's estimates, each with value, error and count.
+def describe_run_annotators(run: SeenRun, use: str, ledger: Place) -> Row:
+    """Describe the annotators of a use: each member's estimates with value, error and count.
 
     Raises `DataError` if there are no labels, or too many for a page.
     """
@@ -106,7 +106,7 @@ def describe_drift(output_dirs: Sequence[Path], ledger: Place | None = None) -> 
     """Describe the probes of each output directory, the newest first; why they cannot be read, if so."""
     found: list[Row] = []
     for place in output_dirs:
-        command = command_of("drift", "RUN", *place_words(place, ledger))
+        command = quote_command("drift", "RUN", *place_words(place, ledger))
         try:
             found.append(
                 {"output_dir": str(place), "probes": read_drift_log(place)[::-1], "problem": "", "command": command}

@@ -28,14 +28,14 @@ from afarm import AfarmError, DataError
 from afarm.report import PAGE as REPORT
 from afarm.report import visible
 from afarm.results import Place, Store
-from afarm_plugins.view.annotators import describe_annotators_of, describe_drift, describe_labels
-from afarm_plugins.view.commands import command_of, place_words
+from afarm_plugins.view.annotators import describe_drift, describe_labels, describe_run_annotators
+from afarm_plugins.view.commands import place_words, quote_command
 from afarm_plugins.view.comparing import MOST_RUNS, compare_runs
 from afarm_plugins.view.costs import describe_costs
 from afarm_plugins.view.outputs_query import Query
 from afarm_plugins.view.page import PAGES, POLICY, render_shell, static_file
 from afarm_plugins.view.pairs import Pairs
-from afarm_plugins.view.run_details import commands_of, describe_details
+from afarm_plugins.view.run_details import describe_details, list_part_commands
 from afarm_plugins.view.run_table import describe_row
 from afarm_plugins.view.sources import SeenRun, Sources
 from afarm_plugins.view.stopping import stop
@@ -69,8 +69,8 @@ class View:
         self.pairs = Pairs()
         self.token = secrets.token_urlsafe(24) if may_stop else ""
 
-    def ledger_of(self, output_dir: Path) -> Place:
-        """The ledger of an output directory: the one that was named for all, else its own."""
+    def find_ledger(self, output_dir: Path) -> Place:
+        """Return the ledger of an output directory: the one named for all directories, else its own."""
         return self.sources.ledger if self.sources.ledger is not None else Store(output_dir).ledger_path
 
     def run(self, run_id: str) -> SeenRun:
@@ -86,7 +86,7 @@ class View:
         runs = self.sources.runs().values()
         own = own_settings(runs)
         rows = [{**describe_row(run), "settings": own[run.id]} for run in runs]
-        command = command_of("leaderboard", *map(str, self.sources.output_dirs))
+        command = quote_command("leaderboard", *map(str, self.sources.output_dirs))
         return {"runs": rows, "output_dirs": self.sources.places(), "command": command}
 
     def details(self, run_id: str) -> Any:
@@ -99,12 +99,12 @@ class View:
         other = self.run(read.flips) if read.flips else None
         start, count = (int(value) if (value := query.get(n, "")).isdecimal() else 0 for n in ("from", "count"))
         run = self.run(run_id)
-        return {**self.pairs.listed(run, read, start, count or 100, other), "commands": commands_of(run)}
+        return {**self.pairs.listed(run, read, start, count or 100, other), "commands": list_part_commands(run)}
 
     def pair(self, run_id: str, number: int) -> Any:
         """All about one pair of a run."""
         run = self.run(run_id)
-        return self.pairs.pair(run, number, self.ledger_of(run.output_dir))
+        return self.pairs.pair(run, number, self.find_ledger(run.output_dir))
 
     def comparison(self, run_ids: Sequence[str]) -> Any:
         """Several runs beside each other."""
@@ -118,12 +118,12 @@ class View:
         runs = list(self.sources.runs().values())
         shared: dict[str, list[Path]] = {}
         for place in self.sources.output_dirs:
-            shared.setdefault(str(self.ledger_of(place)), []).append(place)
+            shared.setdefault(str(self.find_ledger(place)), []).append(place)
         return {
             "ledgers": [
                 {
-                    **ledger_accounts(self.ledger_of(places[0]), [run for run in runs if run.output_dir in places]),
-                    "command": command_of("ledger", *place_words(places[0], self.sources.ledger)),
+                    **ledger_accounts(self.find_ledger(places[0]), [run for run in runs if run.output_dir in places]),
+                    "command": quote_command("ledger", *place_words(places[0], self.sources.ledger)),
                 }
                 for places in shared.values()
             ]
@@ -136,7 +136,7 @@ class View:
             {
                 "output_dir": str(place),
                 "rows": artifact_rows(place, runs),
-                "command": command_of("artifacts", "list", *place_words(place)),
+                "command": quote_command("artifacts", "list", *place_words(place)),
             }
             for place in self.sources.output_dirs
         ]
@@ -151,10 +151,10 @@ class View:
         runs = [run for run in self.sources.runs().values() if run.status == "finished"]
         return {"files": describe_labels(runs), "drift": describe_drift(self.sources.output_dirs, self.sources.ledger)}
 
-    def annotators_of(self, run_id: str, use: str) -> Any:
-        """Profiles of the members that labelled in a run, for a use: training or evaluation."""
+    def list_annotators(self, run_id: str, use: str) -> Any:
+        """List profiles of the members that labelled in a run, for a use: training or evaluation."""
         run = self.run(run_id)
-        return describe_annotators_of(run, use, self.ledger_of(run.output_dir))
+        return describe_run_annotators(run, use, self.find_ledger(run.output_dir))
 
     def document(self, address: str) -> Path | None:
         """The file at an address: of a board or study, or the report of a run that these link to."""
@@ -233,7 +233,7 @@ def view_app(view: View, hosts: Collection[str] = ()) -> ASGIApp:
         Route("/data/annotators.json", data(lambda request: view.annotators())),
         Route(
             "/data/annotators/{run}/{use}.json",
-            data(lambda request: view.annotators_of(request.path_params["run"], request.path_params["use"])),
+            data(lambda request: view.list_annotators(request.path_params["run"], request.path_params["use"])),
         ),
         Route("/data/boards.json", data(lambda request: view.documents())),
         Route("/document/{address:path}", document),
@@ -269,7 +269,7 @@ class Guard:
             await self._app(scope, receive, sent)
 
     def _refusal(self, path: str, given: Mapping[str, str]) -> str:
-        host = host_of(given.get("host", ""))
+        host = parse_host(given.get("host", ""))
         if host not in self._hosts and not _is_address(host):
             return "This view answers under its own address alone. Under another name: afarm view --allow-host NAME"
         foreign = given.get("sec-fetch-site", "none") not in ("none", "same-origin")
@@ -278,8 +278,8 @@ class Guard:
         return ""
 
 
-def host_of(header: str) -> str:
-    """The host of a Host header, without its port."""
+def parse_host(header: str) -> str:
+    """Return the host of a Host header, without its port."""
     if header.startswith("["):
         return header[1:].partition("]")[0]
     return header.partition(":")[0].lower()
@@ -310,18 +310,20 @@ def _stop(view: View, request: Request) -> Response:
 
 def encode(value: Any) -> bytes:
     """Write data as JSON: control characters of texts shown as text, what is not finite as null."""
-    return json.dumps(_shown(value), ensure_ascii=False, separators=(",", ":"), default=str).encode("utf-8", "replace")
+    return json.dumps(_show_controls(value), ensure_ascii=False, separators=(",", ":"), default=str).encode(
+        "utf-8", "replace"
+    )
 
 
-def _shown(value: Any) -> Any:
+def _show_controls(value: Any) -> Any:
     if isinstance(value, str):
         return visible(value)
     if isinstance(value, float):
         return value if value - value == 0 else None
     if isinstance(value, Mapping):
-        return {visible(str(name)): _shown(one) for name, one in value.items()}
+        return {visible(str(name)): _show_controls(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_shown(one) for one in value]
+        return [_show_controls(one) for one in value]
     return value
 
 

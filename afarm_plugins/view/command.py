@@ -12,7 +12,7 @@ from afarm import PluginError
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, LedgerPlace, err, markup, write_examples
 
 
-def add_to(app: typer.Typer) -> None:
+def add_commands(app: typer.Typer) -> None:
     app.command("view", epilog=write_examples("view", "", "afarm-runs --export pages"))(view)
 
 

@@ -8,10 +8,10 @@ from typing import Any
 from afarm import AfarmError, Row
 from afarm.report import MAIN_CURVES, TRAIN
 from afarm.results import diff_runs, flatten
-from afarm_plugins.view.commands import command_of
+from afarm_plugins.view.commands import quote_command
 from afarm_plugins.view.outputs_index import OutputsIndex
 from afarm_plugins.view.pairs import Pairs
-from afarm_plugins.view.run_details import commands_of, run_charts
+from afarm_plugins.view.run_details import list_part_commands, run_charts
 from afarm_plugins.view.run_table import describe_row
 from afarm_plugins.view.sources import SeenRun
 from afarm_plugins.view.values import as_shown, mapping, text
@@ -39,14 +39,14 @@ def compare_runs(runs: Sequence[SeenRun], pairs: Pairs) -> Row:
         "outputs": side_by_side(runs, pairs),
         "command": "\n".join(_diff(runs[0], run) for run in runs[1:]),
         "commands": {
-            "curves": "\n".join(commands_of(run)["report"] for run in runs),
+            "curves": "\n".join(list_part_commands(run)["report"] for run in runs),
             "outputs": "\n".join(_diff(runs[0], run, "--flips", str(MOST_SHARED)) for run in runs[1:]),
         },
     }
 
 
 def _diff(first: SeenRun, second: SeenRun, *more: str) -> str:
-    return command_of("diff", str(first.directory), str(second.directory), *more)
+    return quote_command("diff", str(first.directory), str(second.directory), *more)
 
 
 def differing_settings(runs: Sequence[SeenRun]) -> list[Row]:

@@ -11,11 +11,11 @@ from typing import Any
 from urllib.parse import quote
 
 from afarm import Row, RunRecord
-from afarm.results import Place, cost_of, finite_number, listed_prices
-from afarm_plugins.view.commands import command_of, place_words
+from afarm.results import Place, finite_number, listed_prices, sum_costs
+from afarm_plugins.view.commands import place_words, quote_command
 from afarm_plugins.view.run_table import describe_row
 from afarm_plugins.view.sources import SeenRun
-from afarm_plugins.view.stores import STUDY_PAGE, documents, made_by
+from afarm_plugins.view.stores import STUDY_PAGE, documents, read_command
 from afarm_plugins.view.values import mapping, rows, text
 from afarm_plugins.view.variants import own_settings
 
@@ -46,7 +46,7 @@ def describe_costs(runs: Iterable[SeenRun], output_dirs: Sequence[Path], ledger:
         "prices": [
             {"judge": judge, "input": price.input, "output": price.output} for judge, price in listed_prices().items()
         ],
-        "command": command_of("study", "costs", *several, *place_words(output_dirs[0], ledger)),
+        "command": quote_command("study", "costs", *several, *place_words(output_dirs[0], ledger)),
     }
 
 
@@ -54,7 +54,7 @@ def describe_cost(run: SeenRun, record: RunRecord) -> Row:
     """Describe quality and cost of a run that shares nothing: what was reused counts as when it was made."""
     row = describe_row(run)
     names = ("id", "name", "recipe", "method", "annotator", "judge", "seed", "win_rate", "standard_error", "gold")
-    seconds, dollars = cost_of(record.stages)
+    seconds, dollars = sum_costs(record.stages)
     return {
         **{name: row[name] for name in names},
         "seconds": seconds,
@@ -99,6 +99,6 @@ def stored_curves(output_dirs: Iterable[Path]) -> Iterable[Row]:
             yield {
                 "name": path.parent.name,
                 "page": quote(page) if page in found else "",
-                "command": made_by(found[text_page]) if text_page in found else "",
+                "command": read_command(found[text_page]) if text_page in found else "",
                 "points": [{name: finite_number(value) for name, value in point.items()} for point in points],
             }

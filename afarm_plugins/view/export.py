@@ -16,7 +16,7 @@ from afarm_plugins.view.app import View, encode
 from afarm_plugins.view.outputs_index import OutputsIndex
 from afarm_plugins.view.outputs_query import choices
 from afarm_plugins.view.page import PAGES, STATIC, render_shell, static_file
-from afarm_plugins.view.run_details import commands_of
+from afarm_plugins.view.run_details import list_part_commands
 from afarm_plugins.view.sources import SeenRun
 from afarm_plugins.view.stores import document_rows, documents
 
@@ -89,7 +89,7 @@ def _run_files(view: View, run: SeenRun, reports: Mapping[Path, str]) -> Iterato
 
 def _labels(view: View, file: Row) -> Row:
     try:
-        found: Row = view.annotators_of(file["run"], file["use"])
+        found: Row = view.list_annotators(file["run"], file["use"])
         return found
     except AfarmError as error:
         return {"problem": str(error), "command": file["command"]}
@@ -119,7 +119,7 @@ def exported_columns(index: OutputsIndex, run: SeenRun, view: View) -> Row:
         }
         for row in brief
     ]
-    return {"rows": rows, "choices": choices(index), "chunk": CHUNK, "commands": commands_of(run)}
+    return {"rows": rows, "choices": choices(index), "chunk": CHUNK, "commands": list_part_commands(run)}
 
 
 def _page(kind: str, title: str, root: str = "", run: str = "") -> bytes:

@@ -170,7 +170,7 @@ class OutputsIndex:
         if not self._flagging.acquire(blocking=False):
             return
         for number, row in enumerate(self.rows(range(len(self)))):
-            self.flagged[number] = bool(suspicious_in(row))
+            self.flagged[number] = bool(find_suspicious(row))
             self.flags_seen = number + 1
             time.sleep(0)  # to whoever waits for an answer
         self.flags_seen = len(self)
@@ -200,13 +200,13 @@ class OutputsIndex:
             return None
         with self._searching:  # whoever types on waits for what was typed before, and begins with that
             found = self._found.pop(terms, None)
-            self._found[terms] = self._rows_with(terms) if found is None else found
+            self._found[terms] = self._find_rows(terms) if found is None else found
             while len(self._found) > KEPT_SEARCHES:
                 del self._found[next(iter(self._found))]
             return self._found[terms]
 
-    def _rows_with(self, terms: frozenset[str]) -> array[int]:
-        """Find the rows that hold all terms, among those that hold as much of them as was searched for before."""
+    def _find_rows(self, terms: frozenset[str]) -> array[int]:
+        """Find the rows that hold all terms, starting from an earlier search for a part of the terms."""
         parts = [known for known in self._found if all(any(part in term for term in terms) for part in known)]
         if parts:
             begun = min(parts, key=lambda known: len(self._found[known]))
@@ -279,8 +279,8 @@ def first_rows(path: Path, count: int) -> list[Row]:
         return []
 
 
-def scores_of(record: Row) -> list[Row]:
-    """Return gold and reward per pair from the rows that a run's evaluators wrote; or nothing."""
+def read_pair_scores(record: Row) -> list[Row]:
+    """Return gold and reward per pair from the rows that a run's evaluators wrote; empty without them."""
     merged: list[dict[str, Any]] = []
     main = next(iter(mappings(record.get("results"))), {})
     for result in mappings(record.get("results")):
@@ -301,8 +301,8 @@ def _who(row: Row) -> str:
     return text(row.get("member") or row.get("annotator")) or "(unnamed)"
 
 
-def suspicious_in(row: Row) -> list[tuple[str, Match]]:
-    """Find talk to the judge in the outputs of a row: the side, and the match."""
+def find_suspicious(row: Row) -> list[tuple[str, Match]]:
+    """Find text addressed to the judge in a row's outputs: the side, and the match."""
     try:
         task = Instruction(text(row.get("instruction")), text(row.get("input")))
         sides = ("output_1", "output_2")

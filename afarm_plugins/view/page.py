@@ -66,7 +66,7 @@ def render_shell(page: str, title: str, *, root: str = "", run: str = "", token:
         static: If the page is a file, whose data are files beside it.
     """
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_shown
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_show_controls
     )
     return environment.from_string(_read("afarm_plugins.view", "page.html.jinja")).render(
         page=page,
@@ -81,7 +81,7 @@ def render_shell(page: str, title: str, *, root: str = "", run: str = "", token:
     )
 
 
-def _shown(value: object) -> object:
+def _show_controls(value: object) -> object:
     return visible(value) if type(value) is str else value
 
 

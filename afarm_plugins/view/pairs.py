@@ -10,13 +10,13 @@ from afarm_plugins.view.outputs_index import (
     MOST_TEXT,
     Indices,
     OutputsIndex,
+    find_suspicious,
     first_rows,
-    scores_of,
+    read_pair_scores,
     stored_verdict,
-    suspicious_in,
 )
 from afarm_plugins.view.outputs_query import MOST_ROWS, Found, Query, choices, find_rows
-from afarm_plugins.view.run_table import command_for
+from afarm_plugins.view.run_table import write_run_command
 from afarm_plugins.view.sources import SeenRun
 from afarm_plugins.view.values import text
 from afarm_plugins.view.votes import votes_on
@@ -38,7 +38,7 @@ class Pairs:
 
     def index(self, run: SeenRun) -> OutputsIndex:
         """The index of a run's outputs, which may still be at work."""
-        return self._indices.get(run.directory / OUTPUTS, lambda: scores_of(dict(run.record or {})))
+        return self._indices.get(run.directory / OUTPUTS, lambda: read_pair_scores(dict(run.record or {})))
 
     def listed(self, run: SeenRun, query: Query, start: int, count: int, other: SeenRun | None = None) -> Row:
         """The rows `start` to `start + count` that a query finds.
@@ -136,7 +136,7 @@ class Pairs:
             "reward_reference": reward_reference,
             "votes": votes,
             "votes_problem": problem,
-            "command": command_for(run, "ledger", "--export", "answers.jsonl"),
+            "command": write_run_command(run, "ledger", "--export", "answers.jsonl"),
         }
 
 
@@ -154,5 +154,5 @@ def _whole(value: object) -> Row:
 def _flags(row: Row) -> list[Row]:
     return [
         {"side": side, "flag": match.flag, "pattern": match.pattern, "quote": match.quote}
-        for side, match in suspicious_in(row)
+        for side, match in find_suspicious(row)
     ]

@@ -14,8 +14,8 @@ from afarm.report import (
     PAGE,
     WIDTH,
     Chart,
+    chart_held_out,
     curve_charts,
-    curves_of,
     degraded,
     describe_annotators,
     describe_headline,
@@ -23,16 +23,16 @@ from afarm.report import (
     describe_other_results,
     describe_win_rates,
     diagrams,
-    held_out_charts,
-    kept_step,
+    group_curves,
     not_finite,
     over_n_command,
     proxy_chart,
+    selected_step,
     stored_over_n,
     training,
 )
 from afarm.results import METRICS, OUTPUTS, finite_number, flag_sentences, flatten
-from afarm_plugins.view.run_table import command_for, describe_row
+from afarm_plugins.view.run_table import describe_row, write_run_command
 from afarm_plugins.view.sources import SeenRun
 from afarm_plugins.view.values import as_shown, json_row, mapping, rows, text
 
@@ -55,7 +55,7 @@ def describe_details(run: SeenRun) -> Row:
         **describe_row(run),
         "command": text(about.get("command")),
         "part_of": part_of(text(about.get("command"))),
-        "commands": commands_of(run),
+        "commands": list_part_commands(run),
         "headline": describe_headline(record, win_rates),
         "win_rates": win_rates,
         "other_results": list(describe_other_results(record)),
@@ -67,7 +67,7 @@ def describe_details(run: SeenRun) -> Row:
         "charts": {
             "main": [*main, *filter(None, further)],
             "others": others,
-            "held_out": held_out_charts(record),
+            "held_out": chart_held_out(record),
         },
         "held_out": held_out.get("figures", []),
         "over_n": over_n_command(record) if run.status == "finished" else "",
@@ -84,14 +84,14 @@ def describe_details(run: SeenRun) -> Row:
     }
 
 
-def commands_of(run: SeenRun) -> dict[str, str]:
-    """The command behind each part of the page."""
+def list_part_commands(run: SeenRun) -> dict[str, str]:
+    """Return the command behind each part of the page."""
     return {
         "result": text(run.about.get("command")),
-        "stages": command_for(run, "artifacts", "list"),
-        "report": command_for(run, "report", run.name),
-        "ledger": command_for(run, "ledger"),
-        "outputs": command_for(run, "export", run.name, f"{run.name}-export"),
+        "stages": write_run_command(run, "artifacts", "list"),
+        "report": write_run_command(run, "report", run.name),
+        "ledger": write_run_command(run, "ledger"),
+        "outputs": write_run_command(run, "export", run.name, f"{run.name}-export"),
     }
 
 
@@ -183,7 +183,7 @@ def describe_diagrams(stages: list[Row]) -> list[Row]:
 
 def run_charts(run: SeenRun) -> tuple[list[Chart], list[Chart]]:
     """The curves of a run, those to show first apart; of one that is being made, as far as they go."""
-    return curve_charts(curves_of(list(metric_rows(run))), None if run.record is None else kept_step(run.record))
+    return curve_charts(group_curves(list(metric_rows(run))), None if run.record is None else selected_step(run.record))
 
 
 def metric_rows(run: SeenRun) -> Iterator[Row]:

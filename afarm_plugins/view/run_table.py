@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from afarm.results import RECORD, cost_of, finite_number, is_simulated, stopped_why
-from afarm_plugins.view.commands import command_of, place_words
+from afarm.results import RECORD, finite_number, is_simulated, stopped_why, sum_costs
+from afarm_plugins.view.commands import place_words, quote_command
 from afarm_plugins.view.sources import SeenRun
 from afarm_plugins.view.values import mapping, rows, text
 
@@ -31,12 +31,12 @@ def describe_row(run: SeenRun) -> Row:
         "name": run.name,
         "output_dir": str(run.output_dir),
         "status": run.status,
-        "problem": problem_of(run),
+        "problem": describe_problem(run),
         "method": text(about.get("method") or files.get("outputs")),
         "reference": text(main.get("reference") or files.get("reference")),
         "recipe": text(about.get("recipe")),
         "annotator": text(about.get("annotator")),
-        "judge": judges_of(about),
+        "judge": list_judges(about),
         "simulated": is_simulated(about),
         "seed": finite_number(about.get("seed")),
         "win_rate": finite_number(headline.get("win_rate")),
@@ -48,14 +48,14 @@ def describe_row(run: SeenRun) -> Row:
         "dollars": finite_number(mapping(about.get("spend")).get("dollars")),
         "calls": finite_number(mapping(about.get("spend")).get("calls")),
         "budget": finite_number(config.get("budget")),
-        "seconds": seconds_of(run),
+        "seconds": sum_seconds(run),
         "created": finite_number(about.get("created")),
-        "stage": place_of(run),
+        "stage": describe_current_stage(run),
     }
 
 
-def problem_of(run: SeenRun) -> str:
-    """Say what is wrong with a run, and what to do; empty if nothing is."""
+def describe_problem(run: SeenRun) -> str:
+    """Describe a run's problem and its remedy; empty without a problem."""
     live = run.live or {}
     if run.status == "unreadable":
         return (
@@ -70,8 +70,8 @@ def problem_of(run: SeenRun) -> str:
     return run.problem
 
 
-def place_of(run: SeenRun) -> str:
-    """The stage that a run is at, as "train ppo, 6 of 9"; empty for a finished one."""
+def describe_current_stage(run: SeenRun) -> str:
+    """Describe a run's current stage, as "train ppo, 6 of 9"; empty for a finished run."""
     if run.status == "finished" or not run.live:
         return ""
     stages = mapping(run.live.get("stages"))
@@ -80,10 +80,10 @@ def place_of(run: SeenRun) -> str:
     return f"{working}, {min(done + 1, len(stages))} of {len(stages)}" if working else f"{done} of {len(stages)}"
 
 
-def seconds_of(run: SeenRun) -> float | None:
-    """The seconds of a run's stages, of reused ones when they were made, and so far of the one at work.
+def sum_seconds(run: SeenRun) -> float | None:
+    """Sum the seconds of a run's stages: reused ones count as when made, the current one until now.
 
-    None if no stage says when it was made or began.
+    None if no stage records its time.
     """
     if run.status == "finished" and run.record is not None:
         stages: list[Mapping[str, Any]] = run.record.stages
@@ -94,16 +94,16 @@ def seconds_of(run: SeenRun) -> float | None:
     at_work = sum(max(0.0, now - began) for began in begun if began is not None)
     if not any(begun) and all(finite_number(stage.get("seconds")) is None for stage in stages):
         return None
-    return round(cost_of(stages)[0] + at_work, 1)
+    return round(sum_costs(stages)[0] + at_work, 1)
 
 
-def judges_of(about: Mapping[str, Any]) -> str:
-    """The identities of a run's judges, each once."""
+def list_judges(about: Mapping[str, Any]) -> str:
+    """List the identities of a run's judges, each once, as text."""
     names = [text(judge.get("identity")) for judge in rows(about.get("judges"))]
     return ", ".join(dict.fromkeys(filter(None, names)))
 
 
-def command_for(run: SeenRun, *words: str) -> str:
-    """A command of afarm's about a run, to be given as it is."""
+def write_run_command(run: SeenRun, *words: str) -> str:
+    """Write a command of afarm's about a run, ready to be pasted into a shell."""
     ledger = run.ledger if words[0] in READ_LEDGER else None
-    return command_of(*words, *place_words(run.output_dir, ledger))
+    return quote_command(*words, *place_words(run.output_dir, ledger))

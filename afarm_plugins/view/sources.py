@@ -102,7 +102,7 @@ class Sources:
         taken: set[str] = set()
         for output_dir in self.output_dirs:
             for directory in _directories(output_dir / "runs"):
-                found[directory] = self._look(directory, output_dir, _id_of(directory, taken))
+                found[directory] = self._look(directory, output_dir, _make_id(directory, taken))
                 taken.add(found[directory].id)
         self._seen = {directory: self._seen[directory] for directory in found}
         self._by_id = {run.id: run for run in sorted(found.values(), key=_age)}
@@ -134,8 +134,8 @@ def is_closed(directory: Path) -> bool:
         return True
 
 
-def _id_of(directory: Path, taken: Collection[str]) -> str:
-    """The name of a run as its id, if it is safe in addresses and not `taken`."""
+def _make_id(directory: Path, taken: Collection[str]) -> str:
+    """Make a run's id: its name, if that is safe in URLs and not `taken`."""
     safe = _SAFE.fullmatch(directory.name) and directory.name not in taken
     return directory.name if safe else f"run-{seeding.digest('view', str(directory), length=6)}"
 

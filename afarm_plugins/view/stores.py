@@ -19,7 +19,7 @@ from afarm.results import (
     open_items,
     open_ledger,
     read_metadata,
-    shown_place,
+    redact_place,
     unanswered,
 )
 from afarm_plugins.view.sources import CLOSED, SeenRun, is_closed
@@ -49,14 +49,14 @@ def ledger_accounts(place: Place, runs: Iterable[SeenRun] = ()) -> Row:
     try:
         with open_ledger(place) as ledger:
             if ledger is None:
-                return {"place": shown_place(place), "problem": "", "by": {}, "missing": True}
+                return {"place": redact_place(place), "problem": "", "by": {}, "missing": True}
             by = {group: [asdict(account) for account in accounts(ledger, group)] for group in GROUPS}
             by["account"] = by.pop("run")  # a run's, or that of a study with all its runs
             by["run"] = bought_by_runs(ledger, runs)
             about = {"by": by, **open_items(ledger), "unanswered": unanswered(ledger)}
-            return {"place": shown_place(place), "problem": "", "missing": False, **about}
+            return {"place": redact_place(place), "problem": "", "missing": False, **about}
     except AfarmError as error:
-        return {"place": shown_place(place), "problem": str(error), "by": {}, "missing": False}
+        return {"place": redact_place(place), "problem": str(error), "by": {}, "missing": False}
 
 
 def bought_by_runs(ledger: Ledger, runs: Iterable[SeenRun]) -> list[Row]:
@@ -66,7 +66,7 @@ def bought_by_runs(ledger: Ledger, runs: Iterable[SeenRun]) -> list[Row]:
     """
     owners: dict[str, SeenRun] = {}
     for run in runs:
-        owners |= dict.fromkeys(_artifacts_of(run), run)
+        owners |= dict.fromkeys(_list_artifacts(run), run)
     names = ("answers", "input_tokens", "output_tokens", "dollars", "unpriced")
     found: dict[str, Row] = {}
     for stage, *spent in ledger.read(
@@ -80,8 +80,8 @@ def bought_by_runs(ledger: Ledger, runs: Iterable[SeenRun]) -> list[Row]:
     return sorted(found.values(), key=lambda row: (-row["dollars"], -row["answers"], row["name"]))
 
 
-def _artifacts_of(run: SeenRun) -> Iterator[str]:
-    """The names of a run's artifacts, of one that is being made so far."""
+def _list_artifacts(run: SeenRun) -> Iterator[str]:
+    """List a run's artifacts by name, of an unfinished run those so far."""
     if run.record is not None:
         yield from (f"{stage.get('kind')}/{stage.get('key')}" for stage in run.record.stages)
     else:
@@ -171,17 +171,17 @@ def documents(output_dirs: Iterable[Path]) -> dict[str, Path]:
     return found
 
 
-def made_by(path: Path) -> str:
-    """Read the command that made a board, study or curve off its JSON or page; empty if it does not say."""
+def read_command(path: Path) -> str:
+    """Read the command that made a board, study or curve from its JSON or page; empty if not recorded."""
     try:
         status = path.stat()
-        return _made_by(path, (status.st_mtime_ns, status.st_size))
+        return _read_command(path, (status.st_mtime_ns, status.st_size))
     except (OSError, ValueError, RecursionError):  # being written, or no file of afarm's
         return ""
 
 
 @lru_cache(maxsize=512)
-def _made_by(path: Path, signature: tuple[int, int]) -> str:
+def _read_command(path: Path, signature: tuple[int, int]) -> str:
     content = path.read_text(encoding="utf-8")
     if path.suffix == ".json":
         return text(mapping(json.loads(content)).get("command"))
@@ -204,6 +204,6 @@ def document_rows(output_dirs: Iterable[Path]) -> dict[str, list[Row]]:
         row = groups[folder].setdefault(f"{address.split('/')[0]}/{name}", new)
         row["changed"] = max(row["changed"], changed)
         if path.name in (STUDY_PAGE, _RECORD_OF_STUDY) or (folder == "boards" and path.suffix == ".json"):
-            row["command"] = made_by(path) or row["command"]
+            row["command"] = read_command(path) or row["command"]
         row["files"].append({"name": path.name, "address": address})
     return {folder: sorted(found.values(), key=lambda row: -row["changed"]) for folder, found in groups.items()}

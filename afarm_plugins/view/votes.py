@@ -90,7 +90,7 @@ def _describe(ledger: Ledger, vote: Mapping[str, Any], answer: Mapping[str, Any]
         return described
     prompt = _prompt(answer["request"])
     task = pair.instruction
-    place = place_in(prompt, task.instruction, task.input, pair.output_1, pair.output_2)
+    place = find_comparison(prompt, task.instruction, task.input, pair.output_1, pair.output_2)
     [(shared,)] = ledger.read("SELECT COUNT(*) FROM judgements WHERE completion = ?", [answer["key"]])
     names = ("judge", "annotator", "run", "price", "seconds", "model", "finish_reason", "input_tokens", "output_tokens")
     return {
@@ -99,7 +99,7 @@ def _describe(ledger: Ledger, vote: Mapping[str, Any], answer: Mapping[str, Any]
         "created": answer["created"],
         "text": answer["text"][:MOST_TEXT],
         "prompt": prompt[:MOST_TEXT],
-        "reason": reason_in(answer["text"], place),
+        "reason": find_reason(answer["text"], place),
         "shared_by": shared or None,
         "place": place if shared > 1 else None,
     }
@@ -123,10 +123,10 @@ def _prompt(request: str) -> str:
         return request
 
 
-def place_in(prompt: str, instruction: str, *others: str) -> int | None:
-    """Find which comparison in a prompt has `instruction` and then the other texts; None if unknown.
+def find_comparison(prompt: str, instruction: str, *others: str) -> int | None:
+    """Find the number of the comparison in a prompt with these texts in order; None if it is not found.
 
-    Comparisons may share an instruction, and one's instruction may be a part of another's.
+    Comparisons may share an instruction, and one's instruction may be contained in another's.
     """
     length = sum(map(len, (instruction, *others))) + MOST_BETWEEN
     at = prompt.rfind(instruction) if instruction.strip() else -1
@@ -136,8 +136,8 @@ def place_in(prompt: str, instruction: str, *others: str) -> int | None:
     return int(found[-1][1]) if found else None
 
 
-def reason_in(answer: str, place: int | None) -> str:
-    """Find the judge's reason in an answer of JSON, for the comparison with this number; or nothing."""
+def find_reason(answer: str, place: int | None) -> str:
+    """Find the judge's reason for the comparison `place` in a JSON answer; empty without one."""
     begin = min((at for at in (answer.find("["), answer.find("{")) if at >= 0), default=-1)
     if begin < 0:
         return ""

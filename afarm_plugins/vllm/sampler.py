@@ -129,8 +129,8 @@ class Proof:
         error = float(draws.std()) / math.sqrt(len(draws))
         return float(draws.mean()) / error if error else 0.0
 
-    def can_be_told_from(self, other: Proof) -> bool:
-        """Tell if the other weights were read on the same texts, and gave other log-probabilities."""
+    def is_distinguishable(self, other: Proof) -> bool:
+        """Tell if both proofs are on the same texts and their log-probabilities differ."""
         return self.prompts == other.prompts and not torch.equal(self.logprobs, other.logprobs)
 
 
@@ -146,7 +146,7 @@ def proved_sampler(engine: VllmEngine, policy: CheckpointPolicy) -> VllmSampler:
             "a vLLM server takes low-rank adapters only. For Quark, whose token embeddings are trained too, --set "
             "quark.variant=top; or sample by torch (--set backend.sampler=torch)"
         )
-    earlier = [known for known in engine.proofs if proof.can_be_told_from(known)]
+    earlier = [known for known in engine.proofs if proof.is_distinguishable(known)]
     prepared = partial(VllmSampler, engine, policy, proof, earlier)
     by_this = partial(proved_by_handing_over, engine, policy, updates, prepared)
     sampler = proved_to_each(by_this, prepared) if is_sharded(policy.model) else by_this()
@@ -295,7 +295,7 @@ class VllmSampler:
         rows = [(i, sample) for i in range(len(prompts)) for sample in range(decoding.n // copies)]
         self._require_room(prompts, decoding)
         held: Generation | None = None
-        for generation in self._drawn([(prompts[i], (seed, keys[i], sample)) for i, sample in rows], decoding):
+        for generation in self._draw_rows([(prompts[i], (seed, keys[i], sample)) for i, sample in rows], decoding):
             for _ in range(copies):
                 if held is not None:
                     yield held
@@ -315,10 +315,10 @@ class VllmSampler:
             f"{self.longest}: start it with --max-model-len {needed}"
         )
 
-    def _drawn(
+    def _draw_rows(
         self, rows: Sequence[tuple[Sequence[int], tuple[int, str, int]]], decoding: Decoding
     ) -> Iterator[Generation]:
-        """Draw the rows (prompt, draw), several at once, and yield them in order."""
+        """Sample the rows (prompt, draw), several at once, and yield them in order."""
         workers = self.engine.config.max_concurrency
         pool = ThreadPoolExecutor(workers, thread_name_prefix="vllm")
         begun: deque[Future[Generation]] = deque()

@@ -17,7 +17,7 @@ DOORS = (
 CONTRIB = [module for path in sorted((ROOT / "plugins-contrib").glob("*/src")) for module in modules(str(path))]
 
 ONE_NAME_FOR_A_REASON: dict[str, str] = {
-    "add_to": "each module of a command adds it to the command line",
+    "add_commands": "each module of a command adds it to the command line",
     "sample": "the command, and the stage that it runs, have the name of the step",
 }
 """Names that several modules define."""

@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from afarm.backend import Backend
 from afarm.backend.checkpoint_selection import BEST_WEIGHTS_FILE
-from afarm.backend.resume import SHARDS, restore_from, write_checkpoint
+from afarm.backend.resume import SHARDS, restore_checkpoint, write_checkpoint
 from afarm.backend.reward_model import load_adapters
 from afarm.core.config import BackendConfig
 from afarm.core.errors import DataError, ModelError, StoreError, TrainingError
@@ -80,11 +80,11 @@ def test_no_file_among_shards_is_unpickled(
     (shards / file).write_bytes(pickle.dumps(Trap(sprung), protocol=2))
     other, own = trained(mesh, 5.0)
     if beside and not file.endswith(".pt"):
-        restore_from(tmp_path / "kept", other, own)
+        restore_checkpoint(tmp_path / "kept", other, own)
         torch.testing.assert_close(whole(other, own), whole(weights, optimizer), rtol=0, atol=0)
     else:
         with pytest.raises(TrainingError, match="remove"):
-            restore_from(tmp_path / "kept", other, own)
+            restore_checkpoint(tmp_path / "kept", other, own)
     assert not sprung.exists()
 
 
@@ -93,7 +93,7 @@ def test_shards_that_are_whole_again_are_the_same_bytes_and_go_on_whole(mesh: De
     write_checkpoint(tmp_path / "kept", weights, optimizer, steps=7)
     for place in (mesh, None):
         other, own = trained(place, 5.0)
-        assert restore_from(tmp_path / "kept", other, own) == {"steps": 7}
+        assert restore_checkpoint(tmp_path / "kept", other, own) == {"steps": 7}
         torch.testing.assert_close(whole(other, own), whole(weights, optimizer), rtol=0, atol=0)
 
 
@@ -107,16 +107,16 @@ def test_shards_of_which_rows_are_missing_are_damaged(mesh: DeviceMesh, tmp_path
         for left in ((shape, begin, rows[:3]), (shape, begin + 1, rows), (shape, begin, rows[:, :1]), (shape, rows)):
             torch.save({**held, key: left}, path)
             with pytest.raises(TrainingError, match=r"shards is truncated or damaged .*remove that directory"):
-                restore_from(tmp_path / "kept", *trained(mesh, 5.0))
+                restore_checkpoint(tmp_path / "kept", *trained(mesh, 5.0))
     torch.save({**held, "optimizer.other:exp_avg": held["optimizer.layer:exp_avg"]}, path)
     with pytest.raises(TrainingError, match="truncated or damaged"):
-        restore_from(tmp_path / "kept", *trained(mesh, 5.0))
+        restore_checkpoint(tmp_path / "kept", *trained(mesh, 5.0))
     torch.save({**held, "weights.layer": ([3, 3], 0, held["weights.layer"][2][:3])}, path)
     with pytest.raises(TrainingError, match="of another model or of other settings"):
-        restore_from(tmp_path / "kept", *trained(mesh, 5.0))
+        restore_checkpoint(tmp_path / "kept", *trained(mesh, 5.0))
     path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(TrainingError, match="truncated or damaged"):
-        restore_from(tmp_path / "kept", *trained(mesh, 5.0))
+        restore_checkpoint(tmp_path / "kept", *trained(mesh, 5.0))
 
 
 READ = ("trainer.pt", "rng_state.pth", BEST_WEIGHTS_FILE)

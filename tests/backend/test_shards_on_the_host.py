@@ -23,7 +23,7 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
 from afarm.backend import Backend, all_reduce_gradients, gathered_weights, parameter_groups, shard_model
 from afarm.backend.lost_processes import require_connected_hosts
-from afarm.backend.resume import SHARDS, restore_from, write_checkpoint
+from afarm.backend.resume import SHARDS, restore_checkpoint, write_checkpoint
 from afarm.backend.sharding import all_finite, clip_gradients, move_ends, shard_like, transformer_layers
 from afarm.core.config import BackendConfig
 from afarm.core.errors import ConfigError
@@ -153,7 +153,7 @@ def test_a_checkpoint_of_whole_weights_is_restored_to_both(mesh: DeviceMesh, car
     optimizer, other = optimizer_of(trained), optimizer_of(found)
     optimizer.step()
     write_checkpoint(tmp_path / "kept", trained, optimizer, steps=1)
-    assert restore_from(tmp_path / "kept", found, other)["steps"] == 1
+    assert restore_checkpoint(tmp_path / "kept", found, other)["steps"] == 1
     assert_alike(found, other, trained, optimizer)
     assert {name: other.state[p]["exp_avg"].device for name, p in found.items()} == PLACES
 
@@ -165,7 +165,7 @@ def test_a_checkpoint_of_shards_is_restored(mesh: DeviceMesh, tmp_path: Path) ->
     optimizer.step()
     write_checkpoint(tmp_path / "kept", trained, optimizer, steps=1)
     assert list((tmp_path / "kept" / SHARDS).glob("*.pt"))
-    assert restore_from(tmp_path / "kept", found, other)["steps"] == 1
+    assert restore_checkpoint(tmp_path / "kept", found, other)["steps"] == 1
     assert_alike(found, other, trained, optimizer)
     assert {other.state[p]["exp_avg"].device.type for p in found.values()} == {"cpu"}
 

@@ -122,7 +122,7 @@ def test_commands_that_make_no_farm_refuse_the_options_of_one(command: str, own:
 def test_an_option_gives_its_setting_and_one_that_is_not_given_gives_none(
     given: dict[str, Any], settings: dict[str, Any]
 ) -> None:
-    assert FarmOptions(**given)._given() == settings
+    assert FarmOptions(**given)._collect_given() == settings
 
 
 @pytest.mark.parametrize(

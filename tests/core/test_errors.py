@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from afarm.core.errors import PluginError, TrainingError, attributed_to
+from afarm.core.errors import PluginError, TrainingError, attribute_failures
 from afarm.core.interfaces import AnnotateContext, Annotator
 from afarm.core.records import Instruction, Pair, Preference
 from afarm.judging.labelling import annotate_in_chunks
@@ -69,6 +69,6 @@ def test_the_plugin_and_its_distribution_are_named(
 
 @pytest.mark.parametrize("error", [TrainingError("NaN at step 3"), KeyboardInterrupt()])
 def test_what_a_user_can_act_on_and_an_interrupt_pass(error: BaseException) -> None:
-    with pytest.raises(type(error)) as caught, attributed_to("methods", "x"):
+    with pytest.raises(type(error)) as caught, attribute_failures("methods", "x"):
         raise error
     assert caught.value is error

@@ -10,7 +10,7 @@ import pytest
 from places import SHARED_DATA
 
 from afarm.evaluation.agreement import AnnotatorReport, Profile, compare_annotators, mode, win_rates
-from afarm.evaluation.biases import family_of, family_of_judge, has_list
+from afarm.evaluation.biases import family_of_judge, find_family, has_list
 from afarm.evaluation.labels import HUMANS, Label, by_pair
 from afarm.evaluation.metrics import Estimate, clustered_mean, pearson, rank_transform
 
@@ -155,10 +155,10 @@ def test_own_family_counts_where_exactly_one_output_is_of_it() -> None:
 
 
 def test_a_name_that_tells_two_families_tells_none() -> None:
-    assert family_of("alpaca_eval_gpt4", {}) is None
-    assert family_of("alpaca_eval_gpt4", {"alpaca_eval_gpt4": "openai"}) == "openai"
-    assert family_of("chatgpt_3", {}) == "openai"
-    assert family_of("longest", {}) is None
+    assert find_family("alpaca_eval_gpt4", {}) is None
+    assert find_family("alpaca_eval_gpt4", {"alpaca_eval_gpt4": "openai"}) == "openai"
+    assert find_family("chatgpt_3", {}) == "openai"
+    assert find_family("longest", {}) is None
 
 
 def test_price_and_time_are_from_an_annotators_own_rows() -> None:

@@ -168,7 +168,7 @@ def test_a_policy_of_a_run_answers_as_the_run_decodes(farm: Make) -> None:
 def openable(directory: Path, **choices: Any) -> Farm:
     """A farm over the light recipe that can open itself again, as one made by `Farm(…)`."""
     farm = Farm.over(light_workspace(directory, **choices))
-    farm._open_with = lambda method, seed: light_workspace(directory, **{"method": method, "seed": seed, **choices})
+    farm._lay_out_run = lambda method, seed: light_workspace(directory, **{"method": method, "seed": seed, **choices})
     return farm
 
 
@@ -325,18 +325,18 @@ def test_values_by_instruction_are_of_the_first_reference_and_of_usable_labels()
 def test_notebooks_show_progress_unless_told_not_to(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert notebook.shown_by(None)[0] is no_progress, "this is no notebook"
+    assert notebook.choose_display(None)[0] is no_progress, "this is no notebook"
     shell = SimpleNamespace(kernel=object())
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
-    wraps, on_stage, tell = notebook.shown_by(None)
+    wraps, on_stage, tell = notebook.choose_display(None)
     assert tell is print
     assert list(wraps(range(3), "counting")) == [0, 1, 2]
     on_stage("sft", None)
     assert capsys.readouterr().out == "… sft\n"
-    assert notebook.shown_by(False)[0] is no_progress
-    assert notebook.shown_by(True)[0] is notebook.bars
+    assert notebook.choose_display(False)[0] is no_progress
+    assert notebook.choose_display(True)[0] is notebook.bars
     shell.kernel = None
-    assert notebook.shown_by(None)[0] is no_progress, "IPython in a terminal is no notebook"
+    assert notebook.choose_display(None)[0] is no_progress, "IPython in a terminal is no notebook"
 
 
 def test_a_farm_with_progress_prints_a_line_for_each_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

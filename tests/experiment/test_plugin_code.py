@@ -15,7 +15,7 @@ from afarm.core.errors import PluginError
 from afarm.core.hooks import GROUP
 from afarm.core.plugins import discover
 from afarm.core.registry import Component
-from afarm.experiment.plugin_code import package_of, plugin_digest, plugin_files
+from afarm.experiment.plugin_code import find_package, plugin_digest, plugin_files
 
 PLUGIN = """
 from afarm import hookimpl
@@ -218,9 +218,9 @@ def test_of_a_namespace_package_it_is_the_own_portion(
     install(site, RECORD=record("_afarm_turned.pth"), top_level_txt=declared)
     for folder in (stranger, project, site):
         monkeypatch.syspath_prepend(str(folder))
-    package_of.cache_clear()
-    assert package_of("fleet.words.losses") == "fleet.words"
-    assert package_of("fleet.other") == "fleet.other"
+    find_package.cache_clear()
+    assert find_package("fleet.words.losses") == "fleet.words"
+    assert find_package("fleet.other") == "fleet.other"
     own = {"fleet/words/__init__.py", "fleet/shared/__init__.py"}
     assert set(plugin_files("afarm-turned", ["fleet.words"])) == own
 

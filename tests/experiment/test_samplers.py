@@ -12,7 +12,7 @@ from light_farm import Make
 
 from afarm.core.errors import AfarmError, ConfigError
 from afarm.experiment.farm import Farm
-from afarm.experiment.tasks import stages_of
+from afarm.experiment.tasks import list_stages
 from afarm.experiment.training_stages import may_sample
 
 NOBODY = "vllm@http://127.0.0.1:9"
@@ -20,7 +20,7 @@ NOBODY = "vllm@http://127.0.0.1:9"
 
 def samplers(farm: Farm) -> Mapping[str, Any]:
     """The engine in the key of each stage that has one, by its kind."""
-    stages = stages_of(farm.workspace, "nudge").values()
+    stages = list_stages(farm.workspace, "nudge").values()
     return {stage.kind: stage.key_fields["sampler"] for stage in stages if stage.key_fields.get("sampler")}
 
 

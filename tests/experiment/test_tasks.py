@@ -13,7 +13,7 @@ from light_farm import Make
 from afarm.core.errors import BudgetError
 from afarm.experiment import tasks
 from afarm.experiment.launching.launcher import Outcome, StageTask, TaskEvent
-from afarm.experiment.tasks import Systems, execute, failure_of, task_graph
+from afarm.experiment.tasks import Systems, execute, restore_error, task_graph
 
 
 def systems(farm: Make, *names: str, **choices: object) -> Systems:
@@ -141,6 +141,6 @@ def test_a_machine_that_does_not_see_the_output_directory_is_named(first: StageT
 
 
 def test_an_outcome_gives_its_error_back() -> None:
-    error = failure_of(Outcome("annotate", place="m2", error="it is spent", error_type="BudgetError"))
+    error = restore_error(Outcome("annotate", place="m2", error="it is spent", error_type="BudgetError"))
     assert isinstance(error, BudgetError)
     assert str(error) == "it is spent (in annotate, on m2)"

@@ -294,7 +294,7 @@ def test_a_judge_that_refuses_for_very_long_ends_the_run(
 ) -> None:
     judge = Refusing(0, wait=wait, price=0.1, worst=0.2)
     limiter = Limiter(16)
-    monkeypatch.setattr(Limiter, "refused_for", property(lambda self: 901.0 if self.refusals > 3 else 10.0))
+    monkeypatch.setattr(Limiter, "refused_seconds", property(lambda self: 901.0 if self.refusals > 3 else 10.0))
     ask = JudgeClient({"*": judge}, ledger, run="run", budget=1.0, limiters={judge: limiter})
     with pytest.raises(JudgeError, match=says):
         ask(questions(20))

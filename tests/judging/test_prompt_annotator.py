@@ -235,10 +235,10 @@ def test_the_judge_must_take_what_the_prompt_needs(tmp_path: Path) -> None:
 
 def test_a_judgement_names_its_answer() -> None:
     from afarm.core.judge import Completion
-    from afarm.judging import judgements_from
+    from afarm.judging import build_judgements
 
     answer = Completion("", key="k")
-    assert judgements_from(answer, [0.0, "draw", None]) == [
+    assert build_judgements(answer, [0.0, "draw", None]) == [
         Judgement(0.0, "decided", "k"),
         Judgement(None, "draw", "k"),
         Judgement(None, "unparsed", "k"),

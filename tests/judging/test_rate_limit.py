@@ -189,9 +189,9 @@ def test_without_a_wait_each_refusal_in_a_row_holds_for_longer() -> None:
     assert waits[0] == PAUSE
     assert waits == pytest.approx(sorted(waits))
     assert waits[-1] == pytest.approx(LONGEST_PAUSE)
-    assert one.refused_for > 60
+    assert one.refused_seconds > 60
     one.answered(one.sent())
-    assert one.refused_for == 0.0
+    assert one.refused_seconds == 0.0
 
 
 def test_the_first_request_goes_alone_until_it_is_answered_or_takes_long() -> None:

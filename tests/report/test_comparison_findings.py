@@ -10,7 +10,7 @@ import pytest
 from afarm.evaluation.boards.from_runs import board_of_systems
 from afarm.experiment.studies.estimates import undominated
 from afarm.experiment.studies.study import Bounded
-from afarm.report.comparison_findings import comparison_findings, progress_of
+from afarm.report.comparison_findings import build_progress, comparison_findings
 from afarm.storage.runs import RunRecord
 
 
@@ -38,7 +38,7 @@ def test_the_frontier_is_what_none_beats_at_its_cost() -> None:
 def test_systems_are_tabled_by_their_means_and_plotted_over_kl_and_cost() -> None:
     records = [record("ppo", 1, 60.0, 2.0, 100.0), record("ppo", 2, 64.0, 4.0, 140.0)]
     records += [record("dpo", 1, 55.0, 1.0, 10.0), record("dpo", 2, 55.0, 3.0, 30.0)]
-    progress = progress_of(records)
+    progress = build_progress(records)
     found = comparison_findings(board_of_systems(records), records, progress)
     [table] = found.tables
     assert list(table.columns) == [
@@ -60,6 +60,6 @@ def test_systems_are_tabled_by_their_means_and_plotted_over_kl_and_cost() -> Non
 
 def test_what_judges_cost_is_the_price_if_they_have_one() -> None:
     records = [record("ppo", 1, 60.0, 2.0, 100.0, 3.0), record("dpo", 1, 55.0, 1.0, 10.0, 4.0)]
-    found = comparison_findings(board_of_systems(records), records, progress_of(records))
+    found = comparison_findings(board_of_systems(records), records, build_progress(records))
     [best, beaten] = found.plots[-1].series
     assert (best.labels, best.x, beaten.labels) == (["ppo"], [3.0], ["dpo"])

@@ -20,7 +20,7 @@ from afarm.report.charts import MOST_POINTS, best_of_n_chart, curve_charts, prox
 from afarm.report.diagram import HEIGHT, WIDTH, diagrams, find_inputs, place, title, without_shortcuts
 from afarm.report.format import compact, decimal, in_dollars, moment, seconds
 from afarm.report.over_n import over_n_command
-from afarm.report.reward_model_charts import held_out_charts
+from afarm.report.reward_model_charts import chart_held_out
 from afarm.report.run import read_reported_run
 from afarm.report.run_page import MOST_CHARACTERS, SHOWN_OUTPUTS, describe_annotators, describe_interval
 from afarm.storage.rows import write_rows
@@ -318,7 +318,7 @@ def test_the_reward_model_is_shown_on_its_held_out_pairs(make_run: MakeRun) -> N
     run = make_run()
     text = Page(build(run)).text
     assert "pairs 50, cross-entropy 0.6312, Brier score 0.2201, expected calibration error 0.0417." in text
-    reliability, margins = held_out_charts(read_run(run))
+    reliability, margins = chart_held_out(read_run(run))
     assert (reliability["x"], reliability["y"], reliability["pairs"]) == ([0.52, 0.72], [0.55, 0.6333], [20, 30])
     assert (margins["x"], margins["y"], margins["width"]) == ([-0.25, 0.25, 0.75], [19, 24, 7], 0.5)
     assert "held-out" not in Page(build(make_run(reward_model={}))).ids

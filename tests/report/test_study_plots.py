@@ -11,7 +11,7 @@ import pytest
 
 from afarm import Bounded, Series, StudyPlot
 from afarm.report import study_plots as plots
-from afarm.report.study_plots import _axes, _box, _covered, _distance, as_svg, draw_plot, labels_of
+from afarm.report.study_plots import _axes, _box, _covered, _distance, as_svg, draw_plot, place_labels
 
 PLOT = StudyPlot(
     "p",
@@ -112,7 +112,7 @@ def test_the_diagonal_has_alike_axes() -> None:
 def test_names_of_near_points_do_not_lie_over_each_other() -> None:
     near = Series("", [1.0, 1.01, 1.02], [Bounded(50), Bounded(50.2), Bounded(50.4)], ["expert_iteration"] * 3, False)
     far = Series("", [0.1, 10], [Bounded(20), Bounded(90)])
-    labels = labels_of(replace(PLOT, series=[near, far]))
+    labels = place_labels(replace(PLOT, series=[near, far]))
     boxes = [_box(label) for label in labels]
     assert len(boxes) == 3
     for place, box in enumerate(boxes):
@@ -127,7 +127,7 @@ def test_a_name_is_nearest_to_its_own_point() -> None:
     plot = replace(PLOT, series=[Series("", x, y, names, False), Series("", [38.0], [Bounded(27.5)])], log_x=False)
     across, up = _axes(plot)
     at = {name: (across.pixel(x[n]), up.pixel(y[n].value)) for n, name in enumerate(names)}
-    for label in labels_of(plot):
+    for label in place_labels(plot):
         assert min(at, key=lambda name: _distance(_box(label), at[name])) == label.name
 
 

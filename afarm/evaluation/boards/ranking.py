@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pydantic import ValidationError
 
-from afarm.core.errors import AfarmError, DataError, attributed_to
+from afarm.core.errors import AfarmError, DataError, attribute_failures
 from afarm.core.interfaces import EvaluationInputs, Evaluator
 from afarm.core.plugins import discover
 from afarm.core.records import Evaluation, Instruction, JudgedPair, Row
@@ -215,7 +215,7 @@ def _with_metrics_of_each(board: Leaderboard, name: str, with_texts: Mapping[tup
         path = with_texts.get((board.protocol.id, entry.system))
         judged: Sequence[JudgedPair] = list(judgements(entry)) if path is None else preferences_on_disk(path)
         if judged:
-            with attributed_to("evaluators", name, evaluator):
+            with attribute_failures("evaluators", name, evaluator):
                 returned = evaluator.evaluate(stored_inputs(entry.system, judged))
             made.append(require_evaluation(returned, name, plugins.registry, component, entry.system, evaluator))
             entry = _with_main_metric(entry, name, made[-1].metrics)
@@ -255,7 +255,7 @@ def with_metrics(board: Leaderboard, name: str, rows: Sequence[JudgedPair]) -> L
     if not evaluator.many:
         raise DataError(f"evaluator {name!r} looks at one system: it ranks no systems that met each other")
     met = [row for row in rows if row.pair.generator_1 != row.pair.generator_2]
-    with attributed_to("evaluators", name, evaluator):
+    with attribute_failures("evaluators", name, evaluator):
         by_system = _metrics(name, evaluator.evaluate(EvaluationInputs("", (), judgements=met)).rows)
     entries = [
         replace(entry, metrics={**entry.metrics, name: by_system[entry.system]}) if entry.system in by_system else entry

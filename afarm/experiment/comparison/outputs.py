@@ -15,7 +15,7 @@ from afarm.core.records import Instruction, Output, Pair
 from afarm.core.seeding import digest
 from afarm.evaluation.matching import STRICT, MatchedRows, MatchPolicy, looks_swapped, match_rows
 from afarm.experiment.annotation import annotate_to_file, annotation_identity
-from afarm.experiment.evaluation_stages import protocol_of, write_results
+from afarm.experiment.evaluation_stages import build_protocol, write_results
 from afarm.experiment.promises import problems_seen
 from afarm.experiment.stage import Inputs, Stage, StageRun
 from afarm.experiment.workspace import Workspace
@@ -112,7 +112,7 @@ class SystemComparison(ABC):
 
     def run(self) -> StageRun:
         """Make it or reuse what is stored, on the account of its name."""
-        with self.workspace.judges.client.accounted_to(self.name):
+        with self.workspace.judges.client.charge_run(self.name):
             self.workspace.ensure(self.stage())
         # It is no stage of a run, and another comparison may have the same label.
         return self.workspace.history.pop(self.label)
@@ -232,7 +232,7 @@ class OutputComparison(SystemComparison):
             summary = annotate_to_file(self.workspace, path, pairs, self.annotator, noise, "evaluate", lost)
             compared = (*self.matched.reference, *self.matched.missing_as_loss)
             given = EvaluationInputs(self.system, self.answers, compared, preferences_on_disk(path))
-            protocol = protocol_of(
+            protocol = build_protocol(
                 self.workspace, self.annotator, noise, self.reference_name, self.reference, given.judgements
             )
             write_results(self.workspace, directory, self.evaluators, given, protocol, summary["degraded"])

@@ -90,7 +90,7 @@ class SequentialComparison:
         if not self.order:
             raise DataError("the systems have no instruction in common: nothing can be decided between them")
         account = self.compared[0].account("decide", self.key_fields)
-        with self.workspace.judges.client.accounted_to(account):
+        with self.workspace.judges.client.charge_run(account):
             artifact = self.workspace.ensure(Stage("decide", self.label, {}, self.key_fields, self._write))
         made: StageRun = self.workspace.history.pop(self.label)
         decision: dict[str, Any] = json.loads((artifact.path / DECISION).read_text(encoding="utf-8"))

@@ -165,8 +165,8 @@ class Launcher(ABC):
         """Say in a few words what it runs tasks on."""
         return type(self).__name__
 
-    def asked_for(self, needs: Needs) -> Needs:
-        """Return what is asked of the cluster for a task of such `needs`: as it is, the same."""
+    def requested_resources(self, needs: Needs) -> Needs:
+        """Return the resources to request from the cluster for a task with these `needs`; by default the same."""
         return needs
 
     def nodes(self) -> Sequence[str]:

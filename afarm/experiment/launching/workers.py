@@ -37,8 +37,8 @@ class LocalLauncher(Launcher):
     def describe(self) -> str:
         return f"{self.at_once} worker process{'es' if self.at_once > 1 else ''} of this machine"
 
-    def asked_for(self, needs: Needs) -> Needs:
-        """Return what is reserved for a task: no processor and no card of its own."""
+    def requested_resources(self, needs: Needs) -> Needs:
+        """Return the resources reserved for a task: no CPU and no GPU of its own."""
         return replace(needs, cpus=0, gpus=0)
 
     def nodes(self) -> Sequence[str]:
@@ -53,7 +53,7 @@ class LocalLauncher(Launcher):
                     if idle := _idle(workers, self.at_once, execute):
                         schedule.begin(task)
                         idle.begin(task)
-                for worker in _heard_of(workers):
+                for worker in _wait_for_messages(workers):
                     self._hear(worker, workers, schedule, tell)
         finally:
             for worker in workers:
@@ -131,8 +131,8 @@ def _idle(workers: list[Worker], size: int, execute: Execute) -> Worker | None:
     return workers[-1]
 
 
-def _heard_of(workers: Sequence[Worker]) -> Iterable[Worker]:
-    """Wait until workers that are at work have sent something, or ended. Returns at once if none is."""
+def _wait_for_messages(workers: Sequence[Worker]) -> Iterable[Worker]:
+    """Wait for messages or ends of busy workers, and return these workers; at once if none is busy."""
     busy: dict[object, Worker] = {worker.connection: worker for worker in workers if worker.task}
     return [busy[connection] for connection in wait([w.connection for w in busy.values()])] if busy else []
 

@@ -72,7 +72,7 @@ def test_a_request_carries_all_that_the_directory_says(tmp_path: Path) -> None:
         Message("system", "You compare answers. Say nothing else."),
         Message("user", "Task: Add 2 and 2.\n\nFirst answer: 4\n\nSecond answer: 5"),
     )
-    assert member.made_for == "openai-compatible:gpt-4-1106-preview@https://example.org/v1"
+    assert member.requested_judge == "openai-compatible:gpt-4-1106-preview@https://example.org/v1"
 
 
 def test_token_probabilities_are_asked_for_where_they_are_read(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_token_probabilities_are_asked_for_where_they_are_read(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("completions", "asked", "made_for", "role", "temperature"),
+    ("completions", "asked", "requested_judge", "role", "temperature"),
     [
         ("openai_completions", {"model_name": "gpt-4"}, "openai:gpt-4", "strong", 0.7),
         ("openai_completions", {"model_name": "gpt-3.5-turbo-0301"}, "openai:gpt-3.5-turbo-0301", "light", 0.7),
@@ -94,11 +94,11 @@ def test_token_probabilities_are_asked_for_where_they_are_read(tmp_path: Path) -
     ],
 )
 def test_the_judge_that_a_directory_was_made_for(
-    completions: str, asked: dict[str, Any], made_for: str, role: str, temperature: float, tmp_path: Path
+    completions: str, asked: dict[str, Any], requested_judge: str, role: str, temperature: float, tmp_path: Path
 ) -> None:
     own = {**entry(), **LETTERS, "fn_completions": completions, "completions_kwargs": asked}
     [member] = load(write(tmp_path, {"mine": own}))
-    assert (member.made_for, member.role, ask(member).temperature) == (made_for, role, temperature)
+    assert (member.requested_judge, member.role, ask(member).temperature) == (requested_judge, role, temperature)
 
 
 def test_plain_text_is_completed_or_sent_as_one_message(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_alpacafarms_directory_of_thirteen_annotators_loads_with_a_template_for_
             assert shown.count("Given: ") == (size if material else 0), "each form of instruction has its own template"
             assert "Task: Add them.\n" in shown, "the input stands in its own place, or nowhere"
             assert ("Given: 3 and 4\n" in shown) == bool(material)
-        assert member.batch_of(Pair(Instruction("x"), "a", "b")) != member.batch_of(
+        assert member.batch_key(Pair(Instruction("x"), "a", "b")) != member.batch_key(
             Pair(Instruction("x", "y"), "a", "b")
         )
 

@@ -15,7 +15,7 @@ from afarm.core.judge import Capabilities, ChatRequest, Completion
 from afarm.core.records import Instruction, Pair, Preference
 from afarm.testing import FakeJudgeClient, annotate_context, check_annotator, make_pairs
 from afarm_plugins.alpaca_eval import AlpacaEvalConfig
-from afarm_plugins.alpaca_eval.annotator import AlpacaEvalAnnotator, drawn_by_alpaca_eval
+from afarm_plugins.alpaca_eval.annotator import AlpacaEvalAnnotator, draw_like_alpaca_eval
 
 FLIPS = [True, False, False, False, False, True, False, True]
 MEMBERS = ["c", "c", "c", "c", "c", "b", "c", "c"]
@@ -46,8 +46,8 @@ def labels(made: AlpacaEvalAnnotator, pairs: list[Pair], ask: FakeJudgeClient, s
 
 
 def test_draws_are_those_of_pythons_generator_seeded_with_the_text() -> None:
-    flips = [drawn_by_alpaca_eval([False, True], "is_switched_outputs", f"Task {i}", 0) for i in range(8)]
-    members = [drawn_by_alpaca_eval(["a", "b", "c"], "annotator", f"Task {i}", 0) for i in range(8)]
+    flips = [draw_like_alpaca_eval([False, True], "is_switched_outputs", f"Task {i}", 0) for i in range(8)]
+    members = [draw_like_alpaca_eval(["a", "b", "c"], "annotator", f"Task {i}", 0) for i in range(8)]
     assert flips == FLIPS
     assert members == MEMBERS
 
@@ -87,7 +87,7 @@ def test_the_order_can_hang_on_other_columns(tmp_path: Path) -> None:
         orders[name] = [p.order for p in labels(annotator(path), pairs, FakeJudgeClient(prefers(lambda output: True)))]
     assert len(set(orders["task"])) == 1, "all pairs of an instruction share its draw"
     expected = [
-        drawn_by_alpaca_eval([False, True], "is_switched_outputs", f"One taskgood {i}bad {i}", 0) for i in range(12)
+        draw_like_alpaca_eval([False, True], "is_switched_outputs", f"One taskgood {i}bad {i}", 0) for i in range(12)
     ]
     assert orders["outputs"] == ["21" if flip else "12" for flip in expected]
     assert len(set(orders["outputs"])) == 2
@@ -175,7 +175,7 @@ def test_labels_flipped_by_alpaca_evals_coin_cost_nothing(tmp_path: Path) -> Non
     assert 160 < len(noisy) < 240
     assert 0.4 < sum(p.p2 or 0 for p in noisy) / len(noisy) < 0.6
     expected = [
-        drawn_by_alpaca_eval([0, 1, 2], "noisy_preference", p.instruction.instruction, 0, [0.5, 0.25, 0.25])
+        draw_like_alpaca_eval([0, 1, 2], "noisy_preference", p.instruction.instruction, 0, [0.5, 0.25, 0.25])
         for p in pairs
     ]
     assert [p.p2 for p in noisy] == [value - 1 for value in expected if value]

@@ -20,7 +20,7 @@ from afarm.judging.labelling import annotate_in_chunks
 from afarm.judging.ledger import Ledger
 from afarm.storage.rows import read_outputs, read_preferences
 from afarm_plugins.alpaca_eval import AlpacaEvalConfig
-from afarm_plugins.alpaca_eval.annotator import AlpacaEvalAnnotator, drawn_by_alpaca_eval
+from afarm_plugins.alpaca_eval.annotator import AlpacaEvalAnnotator, draw_like_alpaca_eval
 from afarm_plugins.alpaca_eval.parsers import Parser
 from afarm_plugins.evaluators.win_rate import WinRate
 from afarm_plugins.judges.replay import ReplayJudge, read_stored
@@ -73,7 +73,7 @@ def test_every_stored_completion_reads_as_the_stored_preference(model: str) -> N
         assert judged.raw is not None
         [read] = M_OR_M.read(judged.raw, 1)
         assert isinstance(read, float)
-        flip = drawn_by_alpaca_eval([False, True], "is_switched_outputs", judged.row.pair.instruction.instruction, 0)
+        flip = draw_like_alpaca_eval([False, True], "is_switched_outputs", judged.row.pair.instruction.instruction, 0)
         switched += flip
         assert (read if flip else 1 - read) == pytest.approx(judged.row.p2, abs=1e-9)
     assert 350 < switched < 450
@@ -125,6 +125,6 @@ def test_another_seed_would_read_the_completions_the_wrong_way_round(tmp_path: P
             continue
         [read] = M_OR_M.read(judged.raw, 1)
         assert isinstance(read, float)
-        flip = drawn_by_alpaca_eval([False, True], "is_switched_outputs", judged.row.pair.instruction.instruction, 1)
+        flip = draw_like_alpaca_eval([False, True], "is_switched_outputs", judged.row.pair.instruction.instruction, 1)
         wrong += abs((read if flip else 1 - read) - (judged.row.p2 or 0)) > 1e-6
     assert 300 < wrong < 500

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from afarm.cli import main
 from afarm.core.plugins import discover
-from afarm_plugins.annotators.command import add_to, families, listing
+from afarm_plugins.annotators.command import add_commands, families, listing
 from afarm_plugins.annotators.prompt_library import load_member
 from afarm_plugins.annotators.settings import PROMPTS
 
@@ -18,7 +18,7 @@ OTHERS = ["pool", "dialogue_pool", "summary_pool", "ratings", "criteria", "rewar
 def said(*arguments):
     app = typer.Typer()
     app.command("other")(lambda: None)
-    add_to(app)
+    add_commands(app)
     done = CliRunner().invoke(app, ["annotators", *arguments])
     assert done.exit_code == 0, done.output
     return done.output

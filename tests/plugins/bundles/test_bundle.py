@@ -210,7 +210,7 @@ def test_models_that_a_bundle_names_are_not_opened(
     afarm: Afarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their sizes are those of its record, whatever that says."""
-    monkeypatch.setattr(model_size, "parameters_of", lambda spec: pytest.fail(f"{spec} was opened"))
+    monkeypatch.setattr(model_size, "read_parameter_count", lambda spec: pytest.fail(f"{spec} was opened"))
     afarm("run", "--recipe", "light.yaml", "--method", "nudge", "--seed", "1")
     [record] = (tmp_path / "afarm-runs" / "runs").iterdir()
     run = {"method": "nudge", "seed": 1, "place": {"model": "base", "method": "nudge"}, "settings": []}

@@ -30,7 +30,7 @@ from afarm_plugins.calibration.held_out import (
 )
 from afarm_plugins.calibration.people import PeoplesLabels, is_for_second, read_peoples_labels
 from afarm_plugins.calibration.settings import CalibrateConfig
-from afarm_plugins.calibration.study import found_in
+from afarm_plugins.calibration.study import calibrate_pool
 
 ROLES = ["strong"] * 3 + ["light"] * 3
 NAMES = [f"{role}_{number}" for number, role in enumerate(ROLES)]
@@ -207,11 +207,11 @@ def test_several_people_per_row_and_the_order_they_saw(tmp_path: Path) -> None:
 
 def test_people_who_disagree_are_told_apart_from_noise_of_the_pool() -> None:
     labels, pool = world(150, noise=0.5, people=3, seed=4)
-    found = found_in(PeoplesLabels(labels, Counter(draws=3)), pool, CalibrateConfig(resamples=20))
+    found = calibrate_pool(PeoplesLabels(labels, Counter(draws=3)), pool, CalibrateConfig(resamples=20))
     text = " ".join(found.notes)
     assert "cannot be told from chance" in text
     assert "Left out: 3 draws." in text
     calm, pool = world(150, noise=0.02, strong=1.0, people=3, seed=4)
-    text = " ".join(found_in(PeoplesLabels(calm), pool, CalibrateConfig(resamples=20)).notes)
+    text = " ".join(calibrate_pool(PeoplesLabels(calm), pool, CalibrateConfig(resamples=20)).notes)
     assert "cannot be told from chance" not in text
     assert "No annotator can agree with one person on more than" in text

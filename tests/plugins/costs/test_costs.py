@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from afarm import DataError, RunRecord, StudyRequest
-from afarm_plugins.costs.planner import PlanPrices, chance_of_the_best, finalists_needed, plan_for, plan_within
+from afarm_plugins.costs.planner import PlanPrices, chance_of_the_best, finalists_needed, plan_difference, plan_within
 from afarm_plugins.costs.settings import CostsConfig
-from afarm_plugins.costs.study import Costs, costs_of
+from afarm_plugins.costs.study import Costs, tabulate_costs
 
 PRICES = PlanPrices(run=2.0, label=0.25, run_spread=2.0, label_spread=70.7, candidates=8, spread=5.0, faith=1.0)
 
@@ -52,7 +52,7 @@ RECORDS = [
 
 
 def test_what_runs_share_is_counted_once_and_a_run_alone_pays_all_of_it() -> None:
-    stages, methods = costs_of(RECORDS, CostsConfig(hour=3.6, gpus=2)).tables
+    stages, methods = tabulate_costs(RECORDS, CostsConfig(hour=3.6, gpus=2)).tables
     by_stage = {(row[0], row[1]): row for row in stages.rows}
     assert by_stage["shared", "sft"][2:5] == [2, 100.0, pytest.approx(2 * 100 / 3600)], "two seeds"
     assert by_stage["shared", "annotate"][6:] == [2000.0, 2.0]
@@ -70,15 +70,15 @@ def test_a_device_that_no_record_tells_is_not_taken_for_a_gpu() -> None:
     reused = [record("ppo", 1, 60.0, 885, True, "none: all was reused")]
     for one in reused[0].stages:
         one["reused"] = True  # type: ignore[index]
-    stages, methods = costs_of(reused, CostsConfig()).tables
+    stages, methods = tabulate_costs(reused, CostsConfig()).tables
     assert {row[4] for row in stages.rows} == {None}
     assert methods.rows[0][5] is None
-    [cpu] = costs_of([record("ppo", 1, 60.0, 885, False, "cpu")], CostsConfig()).tables[1].rows
+    [cpu] = tabulate_costs([record("ppo", 1, 60.0, 885, False, "cpu")], CostsConfig()).tables[1].rows
     assert cpu[5] == 0.0
 
 
 def test_a_plan_by_hand() -> None:
-    plan = plan_for(PRICES, 10.0)
+    plan = plan_difference(PRICES, 10.0)
     # (1.960 + 0.842)² · 7.07² = 392.3, and a little more for Student's quantiles.
     assert plan.labels_each == pytest.approx(394, abs=1)
     assert plan.seeds == 3, "(4.303 + 1.061) · √2 · 2 / √3 = 8.8 points; with two seeds 28"
@@ -100,9 +100,9 @@ def test_finalists_hold_the_best_with_the_probability_stated() -> None:
 def test_what_a_budget_pays_is_the_smallest_difference_that_fits() -> None:
     plan = plan_within(PRICES, 300.0)
     assert plan is not None
-    assert plan.total <= 300.0 < plan_for(PRICES, round(plan.difference - 0.1, 1)).total
+    assert plan.total <= 300.0 < plan_difference(PRICES, round(plan.difference - 0.1, 1)).total
     assert plan_within(PRICES, 1.0) is None
-    findings = costs_of(RECORDS, CostsConfig(spend=300.0, difference=3.0))
+    findings = tabulate_costs(RECORDS, CostsConfig(spend=300.0, difference=3.0))
     table = findings.tables[-1]
     assert list(table.columns) == ["plan", "as asked", "what it pays"]
     cells = {row[0]: row[1:] for row in table.rows}

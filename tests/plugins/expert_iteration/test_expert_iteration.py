@@ -20,7 +20,7 @@ from afarm.core.interfaces import Decoding, MethodInputs, RewardModel, TrainCont
 from afarm.core.records import Instruction, Score
 from afarm.testing.models import tiny_reward_model
 from afarm_plugins.expert_iteration import ExpertIteration, ExpertIterationConfig, expert_iteration
-from afarm_plugins.expert_iteration.expert_iteration import read_winners, round_summary, winners_of
+from afarm_plugins.expert_iteration.expert_iteration import pick_winners, read_winners, round_summary
 
 SMALL: dict[str, Any] = {
     "n": 3,
@@ -73,7 +73,7 @@ def test_the_best_of_n_is_kept_with_what_is_known_of_all_n() -> None:
     policy = make_policy()
     reward_model, instructions = tiny_reward_model(policy), make_instructions(5)
     decoding = Decoding(max_new_tokens=6, n=4, per_device_batch_size=7)
-    winners = list(winners_of(policy, sample_scorer(reward_model, policy), instructions, decoding, seed=3))
+    winners = list(pick_winners(policy, sample_scorer(reward_model, policy), instructions, decoding, seed=3))
     samples = list(policy.sample(instructions, decoding, seed=3))
     scores = reward_model.score_samples(samples)
     assert len(winners) == 5
@@ -87,7 +87,7 @@ def test_the_best_of_n_is_kept_with_what_is_known_of_all_n() -> None:
 
 def test_equal_rewards_keep_the_sample_drawn_first() -> None:
     policy, decoding = make_policy(), Decoding(max_new_tokens=6, n=4)
-    winners = winners_of(policy, sample_scorer(Constant(), policy), make_instructions(3), decoding, seed=0)
+    winners = pick_winners(policy, sample_scorer(Constant(), policy), make_instructions(3), decoding, seed=0)
     firsts = list(policy.sample(make_instructions(3), decoding, seed=0))[::4]
     assert [w.token_ids for w in winners] == [s.token_ids for s in firsts]
 
@@ -96,7 +96,7 @@ def test_samples_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first winner is there before the second instruction is sampled, and none but it is held."""
     policy, asked = make_policy(), ByLength()
     decoding = Decoding(max_new_tokens=2, n=64, per_device_batch_size=8)
-    winners = winners_of(policy, sample_scorer(asked, policy), make_instructions(6), decoding, 0)
+    winners = pick_winners(policy, sample_scorer(asked, policy), make_instructions(6), decoding, 0)
     next(winners)
     assert asked.asked == 64
 

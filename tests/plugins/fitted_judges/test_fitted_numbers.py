@@ -9,7 +9,7 @@ import pytest
 
 from afarm import Instruction, Pair
 from afarm_plugins.fitted_judges.features import FEATURES, feature_values
-from afarm_plugins.fitted_judges.labelled_pairs import LabelledPair, folds_of
+from afarm_plugins.fitted_judges.labelled_pairs import LabelledPair, deal_folds
 from afarm_plugins.fitted_judges.logistic import fit_ridged, fit_temperature, fit_weights, out_of_fold, sigmoid
 from afarm_plugins.fitted_judges.measures import bootstrap_intervals, credits, longer_leaning, measure, people_agreement
 
@@ -95,10 +95,10 @@ def test_the_sigmoid_does_not_overflow() -> None:
 
 def test_folds_are_equal_in_size_and_do_not_depend_on_the_order() -> None:
     ids = [f"id {n}" for n in range(50)]
-    folds = folds_of(ids, 5, seed=0)
+    folds = deal_folds(ids, 5, seed=0)
     assert sorted(folds.values()) == sorted(list(range(5)) * 10)
-    assert folds_of([*reversed(ids), *ids], 5, seed=0) == folds
-    assert folds_of(ids, 5, seed=1) != folds
+    assert deal_folds([*reversed(ids), *ids], 5, seed=0) == folds
+    assert deal_folds(ids, 5, seed=1) != folds
 
 
 def test_credit_is_one_for_the_better_output_and_half_for_no_choice() -> None:

@@ -16,7 +16,7 @@ from scripted_judges import ScriptedJudge, question, questions
 from afarm.core.errors import AfarmError, ConfigError, StoreError
 from afarm.core.judge import ChatRequest, Completion
 from afarm.judging.client import JudgeClient
-from afarm.judging.database import is_there, open_database, shown_place
+from afarm.judging.database import is_there, open_database, redact_place
 from afarm.judging.ledger import Ledger, request_key
 from afarm_plugins.postgres import postgres_database
 
@@ -183,7 +183,7 @@ def test_without_psycopg_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     ],
 )
 def test_a_password_is_never_shown(url: str, seen: str) -> None:
-    assert shown_place(url) == seen
+    assert redact_place(url) == seen
 
 
 def test_a_url_of_another_kind_or_that_cannot_be_read_is_refused_without_its_password() -> None:
@@ -199,7 +199,7 @@ def test_times_are_the_servers(postgres: PostgresServer, monkeypatch: pytest.Mon
         ledger.resolve([answered("q")], "run")
         [(age,)] = ledger.read("SELECT extract(epoch FROM clock_timestamp()) - created FROM completions")
         assert abs(age) < 60
-        assert USER in shown_place(ledger.place)
+        assert USER in redact_place(ledger.place)
 
 
 def test_a_ledger_that_cannot_be_reached_any_more_is_an_error_that_names_it(

@@ -10,7 +10,7 @@ import pytest
 from afarm import Bounded, ConfigError, FinishedRun, StudyRequest
 from afarm.testing import check_study
 from afarm_plugins.studies import ModelSizeConfig
-from afarm_plugins.studies.model_size import ModelSize, parameters_of, short_names, size_findings
+from afarm_plugins.studies.model_size import ModelSize, read_parameter_count, short_names, size_findings
 
 REQUEST = StudyRequest("ppo", (1, 2, 3))
 TOY = "pkg:afarm_plugins.toy/base2"
@@ -27,8 +27,8 @@ def test_models_are_called_by_their_last_part_unless_two_share_it() -> None:
 def test_parameters_are_those_of_the_config() -> None:
     # Three layers of width 96, inner width 256, with two norms each; one norm, and 167 words that head and input share.
     layer = 4 * 96 * 96 + 3 * 96 * 256 + 2 * 96
-    assert parameters_of(TOY) == 3 * layer + 96 + 167 * 96 == 348_480
-    assert parameters_of("./no-such-model") is None
+    assert read_parameter_count(TOY) == 3 * layer + 96 + 167 * 96 == 348_480
+    assert read_parameter_count("./no-such-model") is None
 
 
 def test_every_model_is_tuned_by_every_method_and_by_sft_against_one_reference() -> None:

@@ -11,7 +11,7 @@ import pytest
 from afarm import Bounded, ConfigError, Findings, FinishedRun, Instruction, JudgedPair, Pair, Preference, StudyRequest
 from afarm.testing import check_study
 from afarm_plugins.studies import PoolSizeConfig
-from afarm_plugins.studies.pool_size import DRAW, SIZE, PoolSize, drawn_pools
+from afarm_plugins.studies.pool_size import DRAW, SIZE, PoolSize, draw_pools
 
 REQUEST = StudyRequest("ppo", (1,))
 SMALL: dict[str, Any] = {"members": "a,b,c,d", "sizes": "1,2,4", "pools": 2, "draws": 3}
@@ -19,14 +19,14 @@ SMALL: dict[str, Any] = {"members": "a,b,c,d", "sizes": "1,2,4", "pools": 2, "dr
 
 def test_pools_of_a_size_differ_and_larger_ones_hold_smaller_ones() -> None:
     members = list("abcdefgh")
-    by_size = {size: drawn_pools(members, size, 4, seed=3) for size in (1, 2, 4, 8)}
+    by_size = {size: draw_pools(members, size, 4, seed=3) for size in (1, 2, 4, 8)}
     assert {size: len(pools) for size, pools in by_size.items()} == {1: 4, 2: 4, 4: 4, 8: 1}
     assert by_size[8] == [members]
     for small, large in ((1, 2), (2, 4)):
         assert all(set(one) < set(other) for one, other in zip(by_size[small], by_size[large], strict=True))
     assert set(Counter(m for pool in by_size[4] for m in pool).values()) == {2}, "each is in as many pools"
-    assert drawn_pools(members, 4, 4, seed=4) != by_size[4]
-    assert len(drawn_pools(members, 1, 20, seed=3)) == 8, "there are no more"
+    assert draw_pools(members, 4, 4, seed=4) != by_size[4]
+    assert len(draw_pools(members, 1, 20, seed=3)) == 8, "there are no more"
 
 
 def test_people_and_pools_judge_the_same_outputs_and_methods_learn_from_pools() -> None:

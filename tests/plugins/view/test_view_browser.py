@@ -334,7 +334,7 @@ def test_members_are_profiled_and_probes_are_shown(browser: Browser, view: View,
     (output_dir / "drift.jsonl").write_text(json.dumps(row) + "\n")
     view = View([output_dir])
     file = next(file for file in view.annotators()["files"] if file["use"] == "training")
-    profiles = view.annotators_of(file["run"], "training")["rows"]
+    profiles = view.list_annotators(file["run"], "training")["rows"]
     with served(view) as home, opened(browser, home, "annotators.html") as page:
         cells = page.locator("section:last-of-type tbody tr > *")
         expect(cells).to_contain_text(["may", "pool", "openai:x", "shifted", "0.0020", "50", "46.2", "10.0"])

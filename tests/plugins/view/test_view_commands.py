@@ -67,7 +67,7 @@ def all_data(view: View, id_of: IdOf) -> dict[str, Any]:
         "artifacts": view.artifacts(),
         "costs": view.costs(),
         "annotators": view.annotators(),
-        "annotators of a run": view.annotators_of(nudge, "training"),
+        "annotators of a run": view.list_annotators(nudge, "training"),
     }
 
 

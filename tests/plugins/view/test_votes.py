@@ -17,7 +17,7 @@ from afarm.results.read_only_ledger import open_ledger
 from afarm.storage.rows import read_rows
 from afarm_plugins.view.app import View
 from afarm_plugins.view.stores import ledger_accounts
-from afarm_plugins.view.votes import place_in, reason_in, votes_on
+from afarm_plugins.view.votes import find_comparison, find_reason, votes_on
 
 IdOf = Callable[[View, str], str]
 
@@ -133,16 +133,21 @@ BATCH = json.dumps(
     ],
 )
 def test_reasons_are_read_off_answers(answer: str, place: int | None, reason: str) -> None:
-    assert reason_in(answer, place) == reason
+    assert find_reason(answer, place) == reason
 
 
 def test_a_comparison_is_found_among_those_of_a_prompt() -> None:
     prompt = "## Comparison 1\nInstruction:\nName a tree\n…\n## Comparison 2\nInstruction:\nName a lake\n…"
-    assert [place_in(prompt, task) for task in ("Name a tree", "Name a lake", "Name a river", "")] == [1, 2, None, None]
+    assert [find_comparison(prompt, task) for task in ("Name a tree", "Name a lake", "Name a river", "")] == [
+        1,
+        2,
+        None,
+        None,
+    ]
 
 
 def test_comparisons_that_share_an_instruction_are_told_apart_by_their_outputs() -> None:
     tasks = [("Name a tree", "oak", "elm"), ("Name a tree", "ash", "oak"), ("Name a tree and say why", "fir", "")]
     texts = [f"## Comparison {n}\n{task}\n(a)\n{a}\n(b)\n{b}" for n, (task, a, b) in enumerate(tasks, start=1)]
-    assert [place_in("\n".join(texts), *task) for task in tasks] == [1, 2, 3]
-    assert place_in("\n".join(texts), "Name a tree", "ash", "yew") is None
+    assert [find_comparison("\n".join(texts), *task) for task in tasks] == [1, 2, 3]
+    assert find_comparison("\n".join(texts), "Name a tree", "ash", "yew") is None

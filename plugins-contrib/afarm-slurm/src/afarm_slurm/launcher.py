@@ -58,7 +58,7 @@ class SlurmLauncher(Launcher):
             return "jobs as processes of this machine"
         return f"Slurm's partition {self.partition}" if self.partition else "Slurm's default partition"
 
-    def asked_for(self, needs: Needs) -> Needs:
+    def requested_resources(self, needs: Needs) -> Needs:
         """Return what sbatch is asked for, which reserves nothing on this machine."""
         if self.config.cluster == "local":
             return replace(needs, cpus=0, gpus=0)
@@ -69,7 +69,7 @@ class SlurmLauncher(Launcher):
         if self.config.cluster == "local":
             return [platform.node()]
         chosen = ["--partition", self.partition] if self.partition else []
-        return sorted(set(_asked("sinfo", "--noheader", "--Node", "--responding", "--format=%N", *chosen)))
+        return sorted(set(_run_command("sinfo", "--noheader", "--Node", "--responding", "--format=%N", *chosen)))
 
     def run(self, tasks: Sequence[StageTask], execute: Execute, tell: Tell) -> Mapping[str, Outcome]:
         schedule = Schedule(tasks, tell)
@@ -216,14 +216,14 @@ class Queue:
         if time.monotonic() - self._at > LOOKS_AT_QUEUE:
             self._at = time.monotonic()
             with suppress(PluginError):  # a server that is busy does not answer: nothing is known then
-                self._jobs = set(_asked("squeue", "--noheader", "--me", "--array", "--format=%i"))
+                self._jobs = set(_run_command("squeue", "--noheader", "--me", "--array", "--format=%i"))
                 self.looks += 1
         if job.job.job_id in self._jobs:
             job.seen = self.looks
         return self.looks - job.seen >= ABSENCES
 
 
-def _asked(*command: str) -> list[str]:
+def _run_command(*command: str) -> list[str]:
     """Return the lines that a command of Slurm's answers with."""
     try:
         done = subprocess.run(command, check=True, capture_output=True, text=True)
