@@ -98,7 +98,7 @@ def discover(
 
 @cache
 def load_by_scheme(kind: str, scheme: str, unknown: str) -> Any:
-    """Import the class that an installed plugin registers for URLs of `scheme`; `unknown` says that none does.
+    """Import the class that a plugin registers for URLs of `scheme`; `unknown` says that none does.
 
     A URL names the same place whatever plugins a farm was given, so all that are installed are asked. Raises
     `ConfigError` if no plugin brings the scheme, and `PluginError` if its class cannot be loaded.

@@ -413,7 +413,7 @@ class Components:
 
 
 def _read_class_record(directory: Path) -> Mapping[str, Any]:
-    """Read `class.json`, with the class's place of today. Raises `OSError`, and `ValueError` if it is no JSON."""
+    """Read `class.json`, with today's place of the class. Raises `OSError`, and `ValueError` for no JSON."""
     record: Mapping[str, Any] = json.loads((directory / "class.json").read_text(encoding="utf-8"))
     if "class" not in record:
         return record

@@ -1,4 +1,4 @@
-"""The door for annotators and judges, from a pair to a label by way of LLM judges, and for databases of the ledger.
+"""The door for annotators and judges, from a pair to a label, and for databases of the ledger.
 
 Behind it lies the metered way to those judges: dispatch, budget and ledger. Importing it loads neither.
 """

@@ -42,16 +42,13 @@ from afarm.storage.metadata import metadata_digest, read_metadata
 from afarm.storage.peak_memory import begin_peak, peak_memory
 from afarm.storage.runs import RECORD, read_run, run_directories
 from afarm.storage.shared_store import SharedStore
+from afarm.storage.unfinished import LEFT_BY, begin_unfinished
 
 HELD = 256
 """Artifacts that a process keeps others from deleting, the newest: each takes an open file."""
 
 ASK_AGAIN = 10.0
 """Seconds after which a shared store is asked again for an artifact that it had not."""
-
-
-LEFT_BY = ".left_by"
-"""The file of an unfinished artifact that names the code that writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,17 +236,10 @@ class Store:
         with storage_errors(final), self._locked(stage, key):
             if artifact := self._find_sound(stage, key):  # another process made it while we waited for the lock
                 return self._publish(artifact), True
-            left_by = partial / LEFT_BY
-            if code != (left_by.read_text("utf-8") if left_by.is_file() else ""):
-                shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True, exist_ok=True)
-            for name, what in strangers(partial).items():  # written through, a link would change what lies elsewhere
-                raise StoreError(f"{partial / name} is {what}, which no stage leaves: delete {partial} to start afresh")
+            begin_unfinished(partial, code)
             created, started, peak_is_known = time.time(), time.perf_counter(), begin_peak()
-            if code:
-                left_by.write_text(code, encoding="utf-8")
             summary = dict(write(partial))
-            left_by.unlink(missing_ok=True)
+            (partial / LEFT_BY).unlink(missing_ok=True)
             shutil.rmtree(partial / CHECKPOINTS, ignore_errors=True)
             for name, what in strangers(partial).items():
                 raise StoreError(

@@ -71,7 +71,7 @@ class SharedStore(ABC):
 
 
 def open_shared_store(url: str) -> SharedStore:
-    """Open the shared store at `url`, by the plugin that registers its scheme; without one it is a directory.
+    """Open the shared store at `url` by the plugin for its scheme; without a scheme it is a directory.
 
     Raises `ConfigError` if it is empty, or if no plugin opens such a URL.
     """

@@ -75,7 +75,7 @@ Slot = tuple[str, str, str]
 
 
 class FittablePool(Protocol):
-    """What is asked of the annotator `pool`, which belongs to another plugin."""
+    """The annotator `pool`, which another plugin brings, as far as it is fitted here."""
 
     def bind_members(self, ask: Ask) -> Sequence[tuple[str, JudgePrompt]]:
         """Return the role and the prompt of each member, twice if it is named twice."""

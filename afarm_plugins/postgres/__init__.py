@@ -1,4 +1,4 @@
-"""PostgreSQL: a ledger in a database that several machines share, and `afarm ledger-copy`, which moves one there."""
+"""PostgreSQL: ledgers that several machines share, and `afarm ledger-copy`, which moves one there."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_a_command_has_its_own_options_only(name: str, lacks: list[str]) -> None
 def test_commands_are_grouped_and_told_whole() -> None:
     text = page("")
     titles = [line.rstrip(":") for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
-    assert titles == ["Options", *LISTED]
+    assert titles == ["Options", *LISTED, BY_PLUGINS]
     assert (titles[1], titles[-1]) == ("The pipeline", BY_PLUGINS)
     assert "..." not in text.replace("[ARGS]...", "")
     assert {line.split()[0] for line in text.splitlines() if line.startswith("  ") and line[2:3].islower()} >= {
