@@ -87,7 +87,8 @@ class Database(ABC):
 def is_url(place: Place) -> bool:
     """Tell if a ledger's place is a URL.
 
-    Raises `ConfigError` for a misspelt one, and if no plugin opens such URLs."""
+    Raises `ConfigError` for a misspelt one, and if no plugin opens such URLs.
+    """
     if not _scheme(place):
         return False
     _database_class(place)
