@@ -12,6 +12,9 @@ from afarm.storage.text import shortened
 MOST_CHANGES = 3
 """Changed fields that a reason names one by one."""
 
+CODE = {"afarm", "source", "doors"}
+"""The fields of a key that stand for code: afarm's, a plugin's, and that behind the doors."""
+
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Flatten nested mappings, and lists of mappings, to one mapping with dotted names."""
@@ -59,6 +62,9 @@ def why_not_reused(key_fields: Mapping[str, Any], others: Iterable[Artifact]) ->
     if closest is None:
         return "none stored yet"
     artifact, changes = closest
+    names = [change.partition(":")[0] for change in changes]
+    if CODE.issuperset(name.rpartition(".")[2] for name in names):
+        return f"the code has changed since {artifact.key[:8]} ({', '.join(names)}); paid answers are kept"
     if len(changes) <= MOST_CHANGES:
         return f"differs from {artifact.key[:8]} in {'; '.join(changes)}"
     parts = Counter(change.partition(":")[0].partition(".")[0] for change in changes)

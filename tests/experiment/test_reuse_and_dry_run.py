@@ -66,6 +66,12 @@ def test_the_nearest_relative_has_the_fewest_differences_and_is_the_newest_of_eq
     assert (found[0].key, found[1]) == ("near-new", ["b: 9 → 2"])
     assert why_not_reused(wanted, others) == "differs from near-new in b: 9 → 2"
     assert why_not_reused(wanted, []) == "none stored yet"
+    by_older_code = [artifact("older", 1.0, **{**wanted, "afarm": "digest", "method": {"source": "digest"}})]
+    newer = {**wanted, "afarm": "train 1", "method": {"source": "digest"}}
+    assert why_not_reused(newer, by_older_code) == "the code has changed since older (afarm); paid answers are kept"
+    edited = {**newer, "method": {"source": "other"}}
+    both = "the code has changed since older (afarm, method.source); paid answers are kept"
+    assert why_not_reused(edited, by_older_code) == both
     fields = {"method": dict.fromkeys("abcdef", 1), "data": 1}
     other = {"method": dict.fromkeys("abcdef", 0), "data": 0}
     many = why_not_reused(fields, [artifact("x" * 16, 1.0, **other)])
