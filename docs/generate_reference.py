@@ -26,6 +26,7 @@ import typer
 from pydantic import BaseModel
 
 from afarm.cli import make_app
+from afarm.cli.help_pages import name_value
 from afarm.cli.options import FarmOptions
 from afarm.core.config import Config, LoraConfig, TrainerConfig
 from afarm.core.hooks import GROUP, KINDS, Hooks, hook_names
@@ -197,10 +198,17 @@ def option_line(parameter: Any) -> str:
     """Return an option as a line: its names, what it takes, and its help."""
     if not is_option(parameter):
         return ""
-    value = "" if parameter.is_flag else f" {parameter.metavar or parameter.name.upper()}"
+    value = "" if parameter.is_flag else f" {parameter.metavar or value_word(parameter)}"
     default = parameter.default
     default = "" if callable(default) or default in (None, False, "", [], ()) else f" ({default})"
     return f"- `{', '.join(parameter.opts)}{value}`{default}: {escaped(parameter.help or '')}"
+
+
+def value_word(parameter: Any) -> str:
+    """Return the word for what an option takes, as its help has it."""
+    record = parameter.get_help_record(typer.Context(typer.main.get_command(make_app())))
+    typed = re.search("<(.+)>", record[0]) if record else None
+    return name_value(typed) if typed else str(parameter.name).upper()
 
 
 def argument(parameter: Any) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,8 @@ def main() -> int:
         kept = {name: numbers[name] for name in digests if name in numbers}
         NUMBERS.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     for name in (left := find_changes(numbers, digests)):
-        print(f"{name}: changed; --same {name} if no result changes, --raise {name} if one does")
+        named = shlex.quote(name)
+        print(f"{name}: changed; --same {named} if no result changes, --raise {named} if one does")
     return bool(left)
 
 

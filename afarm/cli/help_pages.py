@@ -15,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.models import DefaultPlaceholder
 
 from afarm.cli.stray import refuse_stray
+from afarm.core.errors import did_you_mean
 from afarm.storage.text import visible
 
 VALUES: Mapping[str, str] = {"int": "N", "float": "NUMBER", "str": "TEXT"}
@@ -61,6 +62,12 @@ def write_panels(formatter: Any, panels: Mapping[str, list[tuple[str, str]]]) ->
 class GroupPage(TyperGroup):
     """A group whose help gives each command its whole line."""
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that `args` name; for a name that is none, the nearest ones are suggested."""
+        if not (ctx.resilient_parsing or args[0].startswith("-") or self.get_command(ctx, args[0])):
+            ctx.fail(f"No such command {args[0]!r}.{did_you_mean(args[0], self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         panels: dict[str, list[tuple[str, str]]] = {}
         for name in self.list_commands(ctx):
@@ -97,11 +104,12 @@ class Page(TyperCommand):
             if record := param.get_help_record(ctx):
                 own = "Arguments" if param.param_type_name == "argument" else "Options"
                 rows = panels.setdefault(getattr(param, "rich_help_panel", None) or own, [])
-                rows.append((re.sub("<(.+)>", _name_value, record[0]), _write_bounds(record[1])))
+                rows.append((re.sub("<(.+)>", name_value, record[0]), _write_bounds(record[1])))
         write_panels(formatter, panels)
 
 
-def _name_value(typed: re.Match[str]) -> str:
+def name_value(typed: re.Match[str]) -> str:
+    """Return the word for the value of an option from its `<type>`."""
     kind = typed[1].removeprefix("list[").removesuffix("]").removesuffix(" range")
     return kind if "|" in kind else VALUES.get(kind, kind.upper())
 

@@ -37,6 +37,9 @@ Override = str | Mapping[str, Any]
 
 UNKNOWN = "unknown setting"
 REQUIRED = "is required: give it in the recipe or with --set {field}=…"
+PACKAGES = {"slurm": "afarm-slurm"}
+"""The launchers that packages of `plugins-contrib/` bring, each a section of recipes too."""
+
 BASED_ON = "based_on"
 """The line of a recipe that names the one it is based on."""
 
@@ -371,6 +374,11 @@ def _check_section(
     """
     if rivals := [f"'{c.full_name}'" for c in plugins.registry if c.name == name] if name not in names else []:
         return [f"section {name!r} is ambiguous: write {' or '.join(rivals)}"]
+    if name in PACKAGES and name not in names:
+        package = PACKAGES[name]
+        return [
+            f"section {name!r} belongs to {package!r}, which is not installed; install it with: pip install {package}"
+        ]
     if name not in names:
         bare = [n for n in names if "/" in name or "/" not in n]
         near = in_a_section(name, names) or did_you_mean(name, [*RunConfig.model_fields, *bare])

@@ -33,7 +33,7 @@ from afarm.experiment.launching.workers import LocalLauncher
 from afarm.experiment.opening import workspace_over
 from afarm.experiment.preflight import require_access
 from afarm.experiment.process_info import SINGLE_PROCESS, ProcessInfo
-from afarm.experiment.recipe import Settings
+from afarm.experiment.recipe import PACKAGES, Settings
 from afarm.experiment.settings import RunConfig
 from afarm.experiment.stage import Stage, StageRun
 from afarm.experiment.workspace import Workspace, versions
@@ -48,9 +48,6 @@ ASKING = frozenset({"annotate", "evaluate", "answers"})
 
 TOLD_EVERY = 1.0
 """Seconds between two reports of how far a loop is."""
-
-PACKAGES = {"slurm": "afarm-slurm"}
-"""The launchers that packages of their own bring."""
 
 OWN_STAGES = frozenset({"train", "outputs", "evaluate"})
 """The kinds of stages that a run has for itself: runs of one seed share the others."""

@@ -164,7 +164,12 @@ def open_run(run: Path | str, output_dir: Path | str = "afarm-runs", ledger: Pla
 
 
 def open_runs(output_dir: Path | str = "afarm-runs", ledger: Place | None = None) -> list[StoredRun]:
-    """Open the finished runs of an output directory, by name. Raises `DataError` for a damaged record."""
+    """Open the finished runs of an output directory, by name.
+
+    Raises `DataError` for a damaged record, and for a directory that is not there.
+    """
+    if not Path(output_dir).is_dir():
+        raise DataError(f"{output_dir}: no such directory; `afarm run` makes one, and --output-dir names it")
     return [StoredRun(directory, ledger) for directory in run_directories(Path(output_dir) / "runs")]
 
 

@@ -7,7 +7,7 @@ import re
 import pytest
 from floors import FLOORS
 from places import DOCS, ROOT
-from syntax import AFARM, ALL, Module, modules
+from syntax import AFARM, ALL, PLUGINS, Module, modules
 
 BESIDE_THE_ROOMS = {"__init__.py", "__main__.py", "py.typed", "recipes"}
 
@@ -28,6 +28,10 @@ LINES = {
     "cli": 7300,
 }
 """The most lines of each room. A room that outgrows its budget wants another idea, or gives something away."""
+
+PLUGIN_LINES, PACKAGE_LINES = 3000, 1500
+
+CONTRIB = sorted(path.parent.name for path in (ROOT / "plugins-contrib").glob("*/src"))
 
 SAYS_NOTHING = {"utils", "util", "helpers", "helper", "common", "misc"}
 
@@ -60,6 +64,16 @@ def test_the_core_is_small() -> None:
 @pytest.mark.parametrize("room", FLOORS)
 def test_a_room_keeps_its_budget(room: str) -> None:
     assert sum(module.lines for module in in_room(room)) <= LINES[room]
+
+
+@pytest.mark.parametrize("plugin", sorted({module.room for module in PLUGINS} - {""}))
+def test_a_plugin_keeps_its_budget(plugin: str) -> None:
+    assert sum(module.lines for module in PLUGINS if module.room == plugin) <= PLUGIN_LINES
+
+
+@pytest.mark.parametrize("package", CONTRIB)
+def test_a_package_keeps_its_budget(package: str) -> None:
+    assert sum(module.lines for module in modules(f"plugins-contrib/{package}/src")) <= PACKAGE_LINES
 
 
 def test_modules_are_short() -> None:

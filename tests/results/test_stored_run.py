@@ -33,6 +33,8 @@ def test_a_run_is_opened_by_its_name_and_by_its_path(run: StoredRun, directory: 
     assert results.open_run(run.directory / "run.json").name == run.name
     with pytest.raises(DataError, match="no run 'toy'"):
         results.open_run("toy", directory)
+    with pytest.raises(DataError, match="no such directory"):
+        results.open_runs(directory / "nowhere")
 
 
 def test_outputs_are_the_pairs_of_the_main_comparison(run: StoredRun) -> None:
