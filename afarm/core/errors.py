@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 import traceback
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
@@ -85,7 +86,7 @@ def attribute_failures(kind: str, name: str, owner: object = None) -> Iterator[N
     except (Exception, SystemExit) as error:
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         which = f"{KINDS.get(kind, kind)} {name!r}{_name_plugin(owner)}"
-        raise PluginError(f"{which} failed: {what} ({_place(error)})") from error
+        raise PluginError(f"{which} failed: {what} ({_place(error, owner)})") from error
 
 
 def require_promise(kept: bool, kind: str, name: str, broken: str, owner: object = None) -> None:
@@ -113,10 +114,13 @@ def type_name(value: object) -> str:
     return "None" if value is None else type(value).__name__
 
 
-def _place(error: BaseException) -> str:
-    """Find `folder/file.py:line` of the innermost frame in the component's folder, the first not afarm's."""
+def _place(error: BaseException, owner: object) -> str:
+    """Find `folder/file.py:line` of the innermost frame in the component's folder, or the first that is not afarm's."""
     frames = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    module = sys.modules.get((owner if isinstance(owner, type) else type(owner)).__module__)
+    home = Path(str(getattr(module, "__file__", None))).parent
     others = [frame for frame in frames if not str(frame[0]).startswith(NOT_A_PLUGIN)]
-    own = [frame for frame in others if frame[0].parent == others[0][0].parent]
+    first = next((frame for frame in others if frame[0].parent == home), others[0] if others else None)
+    own = [frame for frame in others if first and frame[0].parent == first[0].parent]
     file, line = (own or frames)[-1]
     return f"{file.parent.name}/{file.name}:{line}"

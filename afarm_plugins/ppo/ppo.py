@@ -85,6 +85,12 @@ from afarm.backend import (
 )
 from afarm_plugins.ppo import PPOConfig, shared
 
+LEARNED = (
+    *("loss/policy_avg", "policy/approxkl_avg", "policy/clipfrac_avg", "val/ratio"),
+    *("loss/value_avg", "val/clipfrac_avg"),
+)
+"""The sums of a minibatch, in the order of the log: either loss may be the first to add its own."""
+
 
 def train_ppo(config: PPOConfig, inputs: MethodInputs, context: TrainContext) -> CheckpointPolicy:
     """Train a copy of `inputs.start`. Returns the policy of the best or the last checkpoint.
@@ -147,7 +153,7 @@ def train_ppo(config: PPOConfig, inputs: MethodInputs, context: TrainContext) ->
                         advantages = whiten_rows(collected.advantages, mask, rows)
                     tensors = (logprobs, advantages, values, returns, mask)
                     add_gradients(training, value, samples, rows, policy_share, value_share, *tensors)
-                    summed = {"tokens": tokens, **all_reduce_by_name(sums)}
+                    summed = {"tokens": tokens, **all_reduce_by_name({name: sums[name] for name in LEARNED})}
                     if norms and moved_far(config, summed):
                         skipped = 1
                         continue

@@ -77,7 +77,8 @@ def test_hostile_outputs_run_nothing(browser: Browser, make_run: MakeRun) -> Non
     result = {"system": attack, "reference": "<b>sft</b>", "evaluator": "win_rate",
               "metrics": {"win_rate": 55.0, "standard_error": 2.0}}  # fmt: skip
     metrics = [{"stage": "train", "step": step, attack: 1.0} for step in (1, 2)]
-    opened = OpenedPage(browser, build(make_run(outputs=[row], metrics=metrics, results=[result] * 2, name=attack)))
+    name = attack.replace("/", "")  # of one file: a name with a path in it is not read
+    opened = OpenedPage(browser, build(make_run(outputs=[row], metrics=metrics, results=[result] * 2, name=name)))
     opened.wait_for_charts(2)
     assert opened.is_quiet(), (opened.complaints, opened.requests)
     assert opened.page.locator("img").count() == 0

@@ -265,7 +265,7 @@ def test_no_file_that_a_link_leads_to_goes_into_a_bundle(afarm: Afarm, tmp_path:
     afarm("run", "--recipe", "light.yaml", "--method", "nudge", "--seed", "1")
     [run] = (tmp_path / "afarm-runs" / "runs").iterdir()
     (tmp_path / "secret").write_text('{"private": 1}\n')
-    [judged, *_] = (tmp_path / "afarm-runs" / "artifacts" / "annotate").iterdir()
+    [judged] = (tmp_path / "afarm-runs" / "artifacts" / "annotate").glob("[!.]*")
     for place in (run / "metrics.jsonl", judged / "more.jsonl"):
         place.unlink(missing_ok=True)
         place.symlink_to(tmp_path / "secret")

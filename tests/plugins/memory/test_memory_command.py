@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from places import DOCS
 from typer.testing import CliRunner
 
 from afarm.cli import make_app
@@ -214,7 +215,7 @@ def test_without_the_hub_the_message_says_what_to_name(
 
 
 def test_the_page_shows_what_is_printed() -> None:
-    page = (Path(__file__).parents[2] / "docs/guides/large-models.md").read_text(encoding="utf-8")
+    page = (DOCS / "guides/large-models.md").read_text(encoding="utf-8")
     shown = re.findall(r"^\$ afarm (memory .*)\n((?:(?!```).*\n)+)", page, re.MULTILINE)
     assert len(shown) == 4
     for command, table in shown:

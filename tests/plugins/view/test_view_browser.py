@@ -330,7 +330,7 @@ def test_people_take_the_place_of_judges_in_the_pipeline(browser: Browser, view:
 def test_members_are_profiled_and_probes_are_shown(browser: Browser, view: View, output_dir: Path) -> None:
     probe = {"epoch": "may", "annotator": "pool", "judges": {"*": "openai:x"}, "pairs": 50, "unread": 0}
     shares = {"disagreement": 46.25, "noise": 10.0, "win_rate_before": 55.0, "win_rate_now": 70.0}
-    row = {**probe, **shares, "p_disagreement": 0.001, "p_win_rate": 0.5, "shifted": True}
+    row = {**probe, **shares, "p_disagreement": 0.001, "p_win_rate": 0.5, "p_value": 0.002, "shifted": True}
     (output_dir / "drift.jsonl").write_text(json.dumps(row) + "\n")
     view = View([output_dir])
     file = next(file for file in view.annotators()["files"] if file["use"] == "training")
