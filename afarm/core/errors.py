@@ -115,7 +115,7 @@ def type_name(value: object) -> str:
 
 
 def _place(error: BaseException, owner: object) -> str:
-    """Find `folder/file.py:line` of the innermost frame in the component's folder, or the first that is not afarm's."""
+    """Find `folder/file.py:line` of the innermost frame in the component's folder."""
     frames = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     module = sys.modules.get((owner if isinstance(owner, type) else type(owner)).__module__)
     home = Path(str(getattr(module, "__file__", None))).parent

@@ -11,7 +11,7 @@ from syntax import AFARM, ALL, PLUGINS, Module, modules
 
 BESIDE_THE_ROOMS = {"__init__.py", "__main__.py", "py.typed", "recipes"}
 
-CORE_LINES, CORE_MODULES = 1860, 9
+CORE_LINES, CORE_MODULES = 1870, 9
 LONGEST_MODULE, LONGEST_FUNCTION = 500, 80
 
 LINES = {
