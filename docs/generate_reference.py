@@ -206,9 +206,15 @@ def option_line(parameter: Any) -> str:
 
 def value_word(parameter: Any) -> str:
     """Return the word for what an option takes, as its help has it."""
-    record = parameter.get_help_record(typer.Context(typer.main.get_command(make_app())))
+    record = parameter.get_help_record(help_context())
     typed = re.search("<(.+)>", record[0]) if record else None
     return name_value(typed) if typed else str(parameter.name).upper()
+
+
+@cache
+def help_context() -> typer.Context:
+    """Return the context in which options write their help; made once for all of them."""
+    return typer.Context(typer.main.get_command(make_app()))
 
 
 def argument(parameter: Any) -> str:
