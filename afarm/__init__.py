@@ -4,424 +4,153 @@ One of the doors for plugins: `docs/architecture.md` lists them. Importing afarm
 loads no torch, transformers, openai or anthropic.
 """
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
+from afarm.core import open_door
+
 if TYPE_CHECKING:
-    from afarm.core import seeding
-    from afarm.core.config import (
-        BackendConfig,
-        CheckpointChoice,
-        Config,
-        LoraConfig,
-        OnPolicyConfig,
-        Scheduler,
-        TrainerConfig,
-        setting,
-    )
-    from afarm.core.errors import (
-        AfarmError,
-        BudgetError,
-        ConfigError,
-        DataError,
-        JudgeError,
-        ModelError,
-        PluginError,
-        StoreError,
-        TrainingError,
-        did_you_mean,
-    )
-    from afarm.core.hooks import Register, hookimpl
-    from afarm.core.interfaces import (
-        AnnotateContext,
-        Annotator,
-        BuildContext,
-        Checkpoints,
-        Dataset,
-        Decoding,
-        EvaluationInputs,
-        Evaluator,
-        Method,
-        MethodInputs,
-        ModelBackend,
-        Policy,
-        Progress,
-        RewardModel,
-        TrainContext,
-    )
-    from afarm.core.judge import (
-        Ask,
-        Capabilities,
-        ChatRequest,
-        Completion,
-        Judge,
-        Judgement,
-        JudgementKey,
-        Price,
-        ShownPair,
-        Tool,
-    )
-    from afarm.core.records import (
-        Evaluation,
-        Instruction,
-        JudgedPair,
-        Message,
-        Output,
-        Pair,
-        Preference,
-        Row,
-        Sample,
-        Score,
-    )
-    from afarm.evaluation.agreement import AnnotatorReport, compare_annotators
-    from afarm.evaluation.labels import HUMANS, Label, member_family, read_labels, to_label, with_prices
-    from afarm.evaluation.metrics import NORMAL_95, Estimate, standard_error
-    from afarm.experiment.comparison.compare import compare_outputs
-    from afarm.experiment.farm import Farm
-    from afarm.experiment.launching.launcher import (
-        Execute,
-        FarmSpec,
-        Launcher,
-        Needs,
-        Outcome,
-        StageTask,
-        TaskEvent,
-        Tell,
-    )
-    from afarm.experiment.launching.schedule import Schedule
-    from afarm.experiment.result import Result
-    from afarm.experiment.setting_errors import explain_validation_error
-    from afarm.experiment.studies.estimates import (
-        correlate_boards,
-        mean_interval,
-        mean_percent,
-        rank_of_each,
-        sample_size,
-        undominated,
-    )
-    from afarm.experiment.studies.study import (
-        Bounded,
-        DataStudy,
-        Findings,
-        FinishedRun,
-        JudgingStudy,
-        Series,
-        Study,
-        StudyPlot,
-        StudyRequest,
-        StudyRun,
-        StudyTable,
-    )
-    from afarm.storage.conversations import with_turns
-    from afarm.storage.disk import storage_errors, write_json, write_whole
-    from afarm.storage.hub import is_on_hub, load_from_hub
-    from afarm.storage.labelled_pairs import (
-        ANNOTATION,
-        PAIR,
-        Form,
-        Unusable,
-        in_canonical_order,
-        read_annotations,
-        read_labelled_pairs,
-        why_left_out,
-    )
-    from afarm.storage.model_files import local_path, model_identity, require_local, require_on_hub
-    from afarm.storage.preference_files import own_preferences
-    from afarm.storage.prompt_templates import foreign_templates
-    from afarm.storage.row_shapes import people_columns
-    from afarm.storage.rows import (
-        output_of,
-        placed_rows,
-        read_outputs,
-        read_rows,
-        require_distinct,
-        stem,
-        why_no_file,
-        write_rows,
-    )
-    from afarm.storage.runs import RunRecord, read_run, run_directories
-    from afarm.storage.shared_store import SharedStore
+    from afarm.core import seeding as seeding
+    from afarm.core.config import BackendConfig as BackendConfig
+    from afarm.core.config import CheckpointChoice as CheckpointChoice
+    from afarm.core.config import Config as Config
+    from afarm.core.config import LoraConfig as LoraConfig
+    from afarm.core.config import OnPolicyConfig as OnPolicyConfig
+    from afarm.core.config import Scheduler as Scheduler
+    from afarm.core.config import TrainerConfig as TrainerConfig
+    from afarm.core.config import setting as setting
+    from afarm.core.errors import AfarmError as AfarmError
+    from afarm.core.errors import BudgetError as BudgetError
+    from afarm.core.errors import ConfigError as ConfigError
+    from afarm.core.errors import DataError as DataError
+    from afarm.core.errors import JudgeError as JudgeError
+    from afarm.core.errors import ModelError as ModelError
+    from afarm.core.errors import PluginError as PluginError
+    from afarm.core.errors import StoreError as StoreError
+    from afarm.core.errors import TrainingError as TrainingError
+    from afarm.core.errors import did_you_mean as did_you_mean
+    from afarm.core.hooks import Register as Register
+    from afarm.core.hooks import hookimpl as hookimpl
+    from afarm.core.interfaces import AnnotateContext as AnnotateContext
+    from afarm.core.interfaces import Annotator as Annotator
+    from afarm.core.interfaces import BuildContext as BuildContext
+    from afarm.core.interfaces import Checkpoints as Checkpoints
+    from afarm.core.interfaces import Dataset as Dataset
+    from afarm.core.interfaces import Decoding as Decoding
+    from afarm.core.interfaces import EvaluationInputs as EvaluationInputs
+    from afarm.core.interfaces import Evaluator as Evaluator
+    from afarm.core.interfaces import Method as Method
+    from afarm.core.interfaces import MethodInputs as MethodInputs
+    from afarm.core.interfaces import ModelBackend as ModelBackend
+    from afarm.core.interfaces import Policy as Policy
+    from afarm.core.interfaces import Progress as Progress
+    from afarm.core.interfaces import RewardModel as RewardModel
+    from afarm.core.interfaces import TrainContext as TrainContext
+    from afarm.core.judge import Ask as Ask
+    from afarm.core.judge import Capabilities as Capabilities
+    from afarm.core.judge import ChatRequest as ChatRequest
+    from afarm.core.judge import Completion as Completion
+    from afarm.core.judge import Judge as Judge
+    from afarm.core.judge import Judgement as Judgement
+    from afarm.core.judge import JudgementKey as JudgementKey
+    from afarm.core.judge import Price as Price
+    from afarm.core.judge import ShownPair as ShownPair
+    from afarm.core.judge import Tool as Tool
+    from afarm.core.records import Evaluation as Evaluation
+    from afarm.core.records import Instruction as Instruction
+    from afarm.core.records import JudgedPair as JudgedPair
+    from afarm.core.records import Message as Message
+    from afarm.core.records import Output as Output
+    from afarm.core.records import Pair as Pair
+    from afarm.core.records import Preference as Preference
+    from afarm.core.records import Row as Row
+    from afarm.core.records import Sample as Sample
+    from afarm.core.records import Score as Score
+    from afarm.evaluation.agreement import AnnotatorReport as AnnotatorReport
+    from afarm.evaluation.agreement import compare_annotators as compare_annotators
+    from afarm.evaluation.labels import HUMANS as HUMANS
+    from afarm.evaluation.labels import Label as Label
+    from afarm.evaluation.labels import member_family as member_family
+    from afarm.evaluation.labels import read_labels as read_labels
+    from afarm.evaluation.labels import to_label as to_label
+    from afarm.evaluation.labels import with_prices as with_prices
+    from afarm.evaluation.metrics import NORMAL_95 as NORMAL_95
+    from afarm.evaluation.metrics import Estimate as Estimate
+    from afarm.evaluation.metrics import standard_error as standard_error
+    from afarm.experiment.comparison.compare import compare_outputs as compare_outputs
+    from afarm.experiment.farm import Farm as Farm
+    from afarm.experiment.launching.launcher import Execute as Execute
+    from afarm.experiment.launching.launcher import FarmSpec as FarmSpec
+    from afarm.experiment.launching.launcher import Launcher as Launcher
+    from afarm.experiment.launching.launcher import Needs as Needs
+    from afarm.experiment.launching.launcher import Outcome as Outcome
+    from afarm.experiment.launching.launcher import StageTask as StageTask
+    from afarm.experiment.launching.launcher import TaskEvent as TaskEvent
+    from afarm.experiment.launching.launcher import Tell as Tell
+    from afarm.experiment.launching.schedule import Schedule as Schedule
+    from afarm.experiment.result import Result as Result
+    from afarm.experiment.setting_errors import explain_validation_error as explain_validation_error
+    from afarm.experiment.studies.estimates import correlate_boards as correlate_boards
+    from afarm.experiment.studies.estimates import mean_interval as mean_interval
+    from afarm.experiment.studies.estimates import mean_percent as mean_percent
+    from afarm.experiment.studies.estimates import rank_of_each as rank_of_each
+    from afarm.experiment.studies.estimates import sample_size as sample_size
+    from afarm.experiment.studies.estimates import undominated as undominated
+    from afarm.experiment.studies.study import Bounded as Bounded
+    from afarm.experiment.studies.study import DataStudy as DataStudy
+    from afarm.experiment.studies.study import Findings as Findings
+    from afarm.experiment.studies.study import FinishedRun as FinishedRun
+    from afarm.experiment.studies.study import JudgingStudy as JudgingStudy
+    from afarm.experiment.studies.study import Series as Series
+    from afarm.experiment.studies.study import Study as Study
+    from afarm.experiment.studies.study import StudyPlot as StudyPlot
+    from afarm.experiment.studies.study import StudyRequest as StudyRequest
+    from afarm.experiment.studies.study import StudyRun as StudyRun
+    from afarm.experiment.studies.study import StudyTable as StudyTable
+    from afarm.storage.conversations import with_turns as with_turns
+    from afarm.storage.disk import storage_errors as storage_errors
+    from afarm.storage.disk import write_json as write_json
+    from afarm.storage.disk import write_whole as write_whole
+    from afarm.storage.hub import is_on_hub as is_on_hub
+    from afarm.storage.hub import load_from_hub as load_from_hub
+    from afarm.storage.labelled_pairs import ANNOTATION as ANNOTATION
+    from afarm.storage.labelled_pairs import PAIR as PAIR
+    from afarm.storage.labelled_pairs import Form as Form
+    from afarm.storage.labelled_pairs import Unusable as Unusable
+    from afarm.storage.labelled_pairs import in_canonical_order as in_canonical_order
+    from afarm.storage.labelled_pairs import read_annotations as read_annotations
+    from afarm.storage.labelled_pairs import read_labelled_pairs as read_labelled_pairs
+    from afarm.storage.labelled_pairs import why_left_out as why_left_out
+    from afarm.storage.model_files import local_path as local_path
+    from afarm.storage.model_files import model_identity as model_identity
+    from afarm.storage.model_files import require_local as require_local
+    from afarm.storage.model_files import require_on_hub as require_on_hub
+    from afarm.storage.preference_files import own_preferences as own_preferences
+    from afarm.storage.prompt_templates import foreign_templates as foreign_templates
+    from afarm.storage.row_shapes import people_columns as people_columns
+    from afarm.storage.rows import output_of as output_of
+    from afarm.storage.rows import placed_rows as placed_rows
+    from afarm.storage.rows import read_outputs as read_outputs
+    from afarm.storage.rows import read_rows as read_rows
+    from afarm.storage.rows import require_distinct as require_distinct
+    from afarm.storage.rows import stem as stem
+    from afarm.storage.rows import why_no_file as why_no_file
+    from afarm.storage.rows import write_rows as write_rows
+    from afarm.storage.runs import RunRecord as RunRecord
+    from afarm.storage.runs import read_run as read_run
+    from afarm.storage.runs import run_directories as run_directories
+    from afarm.storage.shared_store import SharedStore as SharedStore
 
     __version__: str
-
-_ON_FIRST_USE = {
-    "AnnotatorReport": "evaluation.agreement",
-    "compare_annotators": "evaluation.agreement",
-    "HUMANS": "evaluation.labels",
-    "Label": "evaluation.labels",
-    "member_family": "evaluation.labels",
-    "to_label": "evaluation.labels",
-    "read_labels": "evaluation.labels",
-    "with_prices": "evaluation.labels",
-    "Estimate": "evaluation.metrics",
-    "NORMAL_95": "evaluation.metrics",
-    "AfarmError": "core.errors",
-    "AnnotateContext": "core.interfaces",
-    "Annotator": "core.interfaces",
-    "Ask": "core.judge",
-    "BudgetError": "core.errors",
-    "BuildContext": "core.interfaces",
-    "Capabilities": "core.judge",
-    "ChatRequest": "core.judge",
-    "Checkpoints": "core.interfaces",
-    "Completion": "core.judge",
-    "BackendConfig": "core.config",
-    "Config": "core.config",
-    "ConfigError": "core.errors",
-    "DataError": "core.errors",
-    "Dataset": "core.interfaces",
-    "Decoding": "core.interfaces",
-    "Evaluation": "core.records",
-    "EvaluationInputs": "core.interfaces",
-    "Evaluator": "core.interfaces",
-    "Farm": "experiment.farm",
-    "Instruction": "core.records",
-    "Judge": "core.judge",
-    "JudgeError": "core.errors",
-    "JudgedPair": "core.records",
-    "Judgement": "core.judge",
-    "JudgementKey": "core.judge",
-    "people_columns": "storage.row_shapes",
-    "LoraConfig": "core.config",
-    "Message": "core.records",
-    "Method": "core.interfaces",
-    "MethodInputs": "core.interfaces",
-    "ModelBackend": "core.interfaces",
-    "ModelError": "core.errors",
-    "CheckpointChoice": "core.config",
-    "OnPolicyConfig": "core.config",
-    "Output": "core.records",
-    "Pair": "core.records",
-    "PluginError": "core.errors",
-    "Policy": "core.interfaces",
-    "Preference": "core.records",
-    "Price": "core.judge",
-    "Progress": "core.interfaces",
-    "Register": "core.hooks",
-    "Result": "experiment.result",
-    "RewardModel": "core.interfaces",
-    "Row": "core.records",
-    "Sample": "core.records",
-    "Scheduler": "core.config",
-    "Score": "core.records",
-    "SharedStore": "storage.shared_store",
-    "ShownPair": "core.judge",
-    "StoreError": "core.errors",
-    "Tool": "core.judge",
-    "TrainContext": "core.interfaces",
-    "TrainerConfig": "core.config",
-    "TrainingError": "core.errors",
-    "Unusable": "storage.labelled_pairs",
-    "ANNOTATION": "storage.labelled_pairs",
-    "PAIR": "storage.labelled_pairs",
-    "Form": "storage.labelled_pairs",
-    "read_labelled_pairs": "storage.labelled_pairs",
-    "why_left_out": "storage.labelled_pairs",
-    "in_canonical_order": "storage.labelled_pairs",
-    "compare_outputs": "experiment.comparison.compare",
-    "did_you_mean": "core.errors",
-    "explain_validation_error": "experiment.setting_errors",
-    "foreign_templates": "storage.prompt_templates",
-    "hookimpl": "core.hooks",
-    "is_on_hub": "storage.hub",
-    "load_from_hub": "storage.hub",
-    "local_path": "storage.model_files",
-    "model_identity": "storage.model_files",
-    "own_preferences": "storage.preference_files",
-    "output_of": "storage.rows",
-    "placed_rows": "storage.rows",
-    "read_annotations": "storage.labelled_pairs",
-    "read_outputs": "storage.rows",
-    "read_rows": "storage.rows",
-    "read_run": "storage.runs",
-    "run_directories": "storage.runs",
-    "RunRecord": "storage.runs",
-    "require_distinct": "storage.rows",
-    "require_local": "storage.model_files",
-    "require_on_hub": "storage.model_files",
-    "setting": "core.config",
-    "standard_error": "evaluation.metrics",
-    "stem": "storage.rows",
-    "why_no_file": "storage.rows",
-    "with_turns": "storage.conversations",
-    "storage_errors": "storage.disk",
-    "write_json": "storage.disk",
-    "write_rows": "storage.rows",
-    "write_whole": "storage.disk",
-    "Execute": "experiment.launching.launcher",
-    "FarmSpec": "experiment.launching.launcher",
-    "Launcher": "experiment.launching.launcher",
-    "Needs": "experiment.launching.launcher",
-    "Outcome": "experiment.launching.launcher",
-    "StageTask": "experiment.launching.launcher",
-    "TaskEvent": "experiment.launching.launcher",
-    "Tell": "experiment.launching.launcher",
-    "Schedule": "experiment.launching.schedule",
-    "Findings": "experiment.studies.study",
-    "FinishedRun": "experiment.studies.study",
-    "Bounded": "experiment.studies.study",
-    "DataStudy": "experiment.studies.study",
-    "correlate_boards": "experiment.studies.estimates",
-    "mean_interval": "experiment.studies.estimates",
-    "mean_percent": "experiment.studies.estimates",
-    "undominated": "experiment.studies.estimates",
-    "rank_of_each": "experiment.studies.estimates",
-    "sample_size": "experiment.studies.estimates",
-    "Series": "experiment.studies.study",
-    "JudgingStudy": "experiment.studies.study",
-    "Study": "experiment.studies.study",
-    "StudyPlot": "experiment.studies.study",
-    "StudyRequest": "experiment.studies.study",
-    "StudyRun": "experiment.studies.study",
-    "StudyTable": "experiment.studies.study",
-}
-"""The names by their module, imported when first used: `afarm --help` and light plugins do not wait for pydantic."""
-
-__all__ = [
-    "ANNOTATION",
-    "HUMANS",
-    "NORMAL_95",
-    "PAIR",
-    "AfarmError",
-    "AnnotateContext",
-    "Annotator",
-    "AnnotatorReport",
-    "Ask",
-    "BackendConfig",
-    "Bounded",
-    "BudgetError",
-    "BuildContext",
-    "Capabilities",
-    "ChatRequest",
-    "CheckpointChoice",
-    "Checkpoints",
-    "Completion",
-    "Config",
-    "ConfigError",
-    "DataError",
-    "DataStudy",
-    "Dataset",
-    "Decoding",
-    "Estimate",
-    "Evaluation",
-    "EvaluationInputs",
-    "Evaluator",
-    "Execute",
-    "Farm",
-    "FarmSpec",
-    "Findings",
-    "FinishedRun",
-    "Form",
-    "Instruction",
-    "Judge",
-    "JudgeError",
-    "JudgedPair",
-    "Judgement",
-    "JudgementKey",
-    "JudgingStudy",
-    "Label",
-    "Launcher",
-    "LoraConfig",
-    "Message",
-    "Method",
-    "MethodInputs",
-    "ModelBackend",
-    "ModelError",
-    "Needs",
-    "OnPolicyConfig",
-    "Outcome",
-    "Output",
-    "Pair",
-    "PluginError",
-    "Policy",
-    "Preference",
-    "Price",
-    "Progress",
-    "Register",
-    "Result",
-    "RewardModel",
-    "Row",
-    "RunRecord",
-    "Sample",
-    "Schedule",
-    "Scheduler",
-    "Score",
-    "Series",
-    "SharedStore",
-    "ShownPair",
-    "StageTask",
-    "StoreError",
-    "Study",
-    "StudyPlot",
-    "StudyRequest",
-    "StudyRun",
-    "StudyTable",
-    "TaskEvent",
-    "Tell",
-    "Tool",
-    "TrainContext",
-    "TrainerConfig",
-    "TrainingError",
-    "Unusable",
-    "__version__",
-    "compare_annotators",
-    "compare_outputs",
-    "correlate_boards",
-    "did_you_mean",
-    "explain_validation_error",
-    "foreign_templates",
-    "hookimpl",
-    "in_canonical_order",
-    "is_on_hub",
-    "load_from_hub",
-    "local_path",
-    "mean_interval",
-    "mean_percent",
-    "member_family",
-    "model_identity",
-    "output_of",
-    "own_preferences",
-    "people_columns",
-    "placed_rows",
-    "rank_of_each",
-    "read_annotations",
-    "read_labelled_pairs",
-    "read_labels",
-    "read_outputs",
-    "read_rows",
-    "read_run",
-    "require_distinct",
-    "require_local",
-    "require_on_hub",
-    "run_directories",
-    "sample_size",
-    "seeding",
-    "setting",
-    "standard_error",
-    "stem",
-    "storage_errors",
-    "to_label",
-    "undominated",
-    "why_left_out",
-    "why_no_file",
-    "with_prices",
-    "with_turns",
-    "write_json",
-    "write_rows",
-    "write_whole",
-]
-
-if not TYPE_CHECKING:  # to a checker, a misspelt name stays an error
+else:
+    _names, _find = open_door(__name__)
+    __all__ = [*_names, "__version__"]
 
     def __getattr__(name: str) -> Any:
         if name == "__version__":
-            return importlib.import_module("importlib.metadata").version("afarm")
-        if name == "seeding":
-            return importlib.import_module("afarm.core.seeding")
-        if name not in _ON_FIRST_USE:
-            raise AttributeError(f"module 'afarm' has no attribute {name!r}")
-        return getattr(importlib.import_module(f"afarm.{_ON_FIRST_USE[name]}"), name)
+            from importlib.metadata import version
 
+            return version("afarm")
+        return _find(name)
 
-def __dir__() -> list[str]:
-    return __all__
+    def __dir__() -> list[str]:
+        return __all__

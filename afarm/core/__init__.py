@@ -1,1 +1,24 @@
-"""The small core: records, interfaces, hooks, registry, configuration, errors."""
+"""The small core: records, interfaces, hooks, registry, configuration, errors, and how doors export names."""
+
+import ast
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+
+def open_door(door: str) -> tuple[list[str], Callable[[str], Any]]:
+    """Return `__all__` and `__getattr__` of a module that exports what it imports `if TYPE_CHECKING`.
+
+    So each name is listed once, where checkers and editors look, and is imported when first used: `afarm --help` and
+    light plugins do not wait for pydantic. To a checker, a misspelt name stays an error.
+    """
+    source = importlib.import_module(door).__loader__.get_source(door)  # type: ignore[union-attr]
+    [block] = [node for node in ast.parse(source).body if isinstance(node, ast.If)]
+    homes = {alias.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+
+    def find(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {door!r} has no attribute {name!r}")
+        return getattr(__import__(homes[name], fromlist=[name]), name)
+
+    return sorted(homes), find

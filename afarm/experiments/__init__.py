@@ -4,187 +4,60 @@ For plugins that make more than one run (studies, tuning), or that ask judges be
 `afarm` is the simpler way to make one.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from afarm.core import open_door
 
 if TYPE_CHECKING:
-    from afarm.core.errors import attribute_failures
-    from afarm.core.plugins import Plugins, discover
-    from afarm.core.registry import Component
-    from afarm.evaluation.statistics.equal_means import equal_means
-    from afarm.experiment.components import Components
-    from afarm.experiment.dry_run import JudgeEstimate, PlannedStage, estimates, plan_run, reading_client
-    from afarm.experiment.evaluation_stages import judges_behind
-    from afarm.experiment.judges import stored_answers
-    from afarm.experiment.method_comparison import named_methods, require_win_rate
-    from afarm.experiment.opening import open_workspace
-    from afarm.experiment.preflight import failures, judging_checks, run_checks
-    from afarm.experiment.process_info import ProcessInfo
-    from afarm.experiment.promises import requests_planned
-    from afarm.experiment.recipe import BASED_ON, Settings, merge, read_recipe, resolve
-    from afarm.experiment.run_record import final_kl, formula_judges, headline
-    from afarm.experiment.settings import RunConfig
-    from afarm.experiment.studies.progress import GridProgress
-    from afarm.experiment.studies.record import PICTURES, STUDY, StudyRecord, read_study_record, write_study_record
-    from afarm.experiment.studies.study import Answers
-    from afarm.experiment.tasks import OWN_STAGES, Launched, Systems, identity, list_stages, task_graph
-    from afarm.experiment.training_stages import require_method
-    from afarm.experiment.workspace import Workspace, tell_once
-    from afarm.judging.client import JudgeClient
+    from afarm.core.errors import attribute_failures as attribute_failures
+    from afarm.core.plugins import Plugins as Plugins
+    from afarm.core.plugins import discover as discover
+    from afarm.core.registry import Component as Component
+    from afarm.evaluation.statistics.equal_means import equal_means as equal_means
+    from afarm.experiment.components import Components as Components
+    from afarm.experiment.dry_run import JudgeEstimate as JudgeEstimate
+    from afarm.experiment.dry_run import PlannedStage as PlannedStage
+    from afarm.experiment.dry_run import estimates as estimates
+    from afarm.experiment.dry_run import plan_run as plan_run
+    from afarm.experiment.dry_run import reading_client as reading_client
+    from afarm.experiment.evaluation_stages import judges_behind as judges_behind
+    from afarm.experiment.judges import stored_answers as stored_answers
+    from afarm.experiment.method_comparison import named_methods as named_methods
+    from afarm.experiment.method_comparison import require_win_rate as require_win_rate
+    from afarm.experiment.opening import open_workspace as open_workspace
+    from afarm.experiment.preflight import failures as failures
+    from afarm.experiment.preflight import judging_checks as judging_checks
+    from afarm.experiment.preflight import run_checks as run_checks
+    from afarm.experiment.process_info import ProcessInfo as ProcessInfo
+    from afarm.experiment.promises import requests_planned as requests_planned
+    from afarm.experiment.recipe import BASED_ON as BASED_ON
+    from afarm.experiment.recipe import Settings as Settings
+    from afarm.experiment.recipe import merge as merge
+    from afarm.experiment.recipe import read_recipe as read_recipe
+    from afarm.experiment.recipe import resolve as resolve
+    from afarm.experiment.run_record import final_kl as final_kl
+    from afarm.experiment.run_record import formula_judges as formula_judges
+    from afarm.experiment.run_record import headline as headline
+    from afarm.experiment.settings import RunConfig as RunConfig
+    from afarm.experiment.studies.progress import GridProgress as GridProgress
+    from afarm.experiment.studies.record import PICTURES as PICTURES
+    from afarm.experiment.studies.record import STUDY as STUDY
+    from afarm.experiment.studies.record import StudyRecord as StudyRecord
+    from afarm.experiment.studies.record import read_study_record as read_study_record
+    from afarm.experiment.studies.record import write_study_record as write_study_record
+    from afarm.experiment.studies.study import Answers as Answers
+    from afarm.experiment.tasks import OWN_STAGES as OWN_STAGES
+    from afarm.experiment.tasks import Launched as Launched
+    from afarm.experiment.tasks import Systems as Systems
+    from afarm.experiment.tasks import identity as identity
+    from afarm.experiment.tasks import list_stages as list_stages
+    from afarm.experiment.tasks import task_graph as task_graph
+    from afarm.experiment.training_stages import require_method as require_method
+    from afarm.experiment.workspace import Workspace as Workspace
+    from afarm.experiment.workspace import tell_once as tell_once
+    from afarm.judging.client import JudgeClient as JudgeClient
+else:
+    __all__, __getattr__ = open_door(__name__)
 
-_ON_FIRST_USE = {
-    **dict.fromkeys(("attribute_failures",), "afarm.core.errors"),
-    **dict.fromkeys(
-        (
-            "Plugins",
-            "discover",
-        ),
-        "afarm.core.plugins",
-    ),
-    **dict.fromkeys(("Component",), "afarm.core.registry"),
-    **dict.fromkeys(("equal_means",), "afarm.evaluation.statistics.equal_means"),
-    **dict.fromkeys(("Components",), "afarm.experiment.components"),
-    **dict.fromkeys(
-        (
-            "JudgeEstimate",
-            "PlannedStage",
-            "estimates",
-            "plan_run",
-            "reading_client",
-        ),
-        "afarm.experiment.dry_run",
-    ),
-    **dict.fromkeys(("judges_behind",), "afarm.experiment.evaluation_stages"),
-    **dict.fromkeys(("stored_answers",), "afarm.experiment.judges"),
-    **dict.fromkeys(
-        (
-            "named_methods",
-            "require_win_rate",
-        ),
-        "afarm.experiment.method_comparison",
-    ),
-    **dict.fromkeys(("open_workspace",), "afarm.experiment.opening"),
-    **dict.fromkeys(
-        (
-            "failures",
-            "judging_checks",
-            "run_checks",
-        ),
-        "afarm.experiment.preflight",
-    ),
-    **dict.fromkeys(("ProcessInfo",), "afarm.experiment.process_info"),
-    **dict.fromkeys(("requests_planned",), "afarm.experiment.promises"),
-    **dict.fromkeys(
-        (
-            "BASED_ON",
-            "Settings",
-            "merge",
-            "read_recipe",
-            "resolve",
-        ),
-        "afarm.experiment.recipe",
-    ),
-    **dict.fromkeys(
-        (
-            "final_kl",
-            "formula_judges",
-            "headline",
-        ),
-        "afarm.experiment.run_record",
-    ),
-    **dict.fromkeys(("RunConfig",), "afarm.experiment.settings"),
-    **dict.fromkeys(("GridProgress",), "afarm.experiment.studies.progress"),
-    **dict.fromkeys(
-        (
-            "PICTURES",
-            "STUDY",
-            "StudyRecord",
-            "read_study_record",
-            "write_study_record",
-        ),
-        "afarm.experiment.studies.record",
-    ),
-    **dict.fromkeys(("Answers",), "afarm.experiment.studies.study"),
-    **dict.fromkeys(
-        (
-            "Launched",
-            "OWN_STAGES",
-            "Systems",
-            "identity",
-            "list_stages",
-            "task_graph",
-        ),
-        "afarm.experiment.tasks",
-    ),
-    **dict.fromkeys(("require_method",), "afarm.experiment.training_stages"),
-    **dict.fromkeys(
-        (
-            "Workspace",
-            "tell_once",
-        ),
-        "afarm.experiment.workspace",
-    ),
-    **dict.fromkeys(("JudgeClient",), "afarm.judging.client"),
-}
-"""The names by their module, imported when first used."""
-
-__all__ = [
-    "BASED_ON",
-    "OWN_STAGES",
-    "PICTURES",
-    "STUDY",
-    "Answers",
-    "Component",
-    "Components",
-    "GridProgress",
-    "JudgeClient",
-    "JudgeEstimate",
-    "Launched",
-    "PlannedStage",
-    "Plugins",
-    "ProcessInfo",
-    "RunConfig",
-    "Settings",
-    "StudyRecord",
-    "Systems",
-    "Workspace",
-    "attribute_failures",
-    "discover",
-    "equal_means",
-    "estimates",
-    "failures",
-    "final_kl",
-    "formula_judges",
-    "headline",
-    "identity",
-    "judges_behind",
-    "judging_checks",
-    "list_stages",
-    "merge",
-    "named_methods",
-    "open_workspace",
-    "plan_run",
-    "read_recipe",
-    "read_study_record",
-    "reading_client",
-    "requests_planned",
-    "require_method",
-    "require_win_rate",
-    "resolve",
-    "run_checks",
-    "stored_answers",
-    "task_graph",
-    "tell_once",
-    "write_study_record",
-]
-
-if not TYPE_CHECKING:  # to a checker, a misspelt name stays an error
-
-    def __getattr__(name: str) -> Any:
-        if name not in _ON_FIRST_USE:
-            raise AttributeError(f"module 'afarm.experiments' has no attribute {name!r}")
-        return getattr(importlib.import_module(_ON_FIRST_USE[name]), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+    def __dir__() -> list[str]:
+        return __all__

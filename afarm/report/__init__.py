@@ -4,158 +4,49 @@
 already. `render_page` and the charts are what pages of plugins are made of.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from afarm.core import open_door
 
 if TYPE_CHECKING:
-    from afarm.report.annotators_page import COLUMNS, PREFERENCES
-    from afarm.report.charts import MAIN_CURVES, TRAIN, Chart, curve_charts, plotly_script, proxy_chart, selected_step
-    from afarm.report.diagram import HEIGHT, WIDTH, diagrams
-    from afarm.report.over_n import over_n_command, stored_over_n
-    from afarm.report.page_shell import render_page
-    from afarm.report.reward_model_charts import chart_held_out, describe_held_out
-    from afarm.report.run import degraded, group_curves, not_finite, training
-    from afarm.report.run_page import (
-        PAGE,
-        build,
-        describe_annotators,
-        describe_headline,
-        describe_other_results,
-        describe_win_rates,
-        refresh,
-    )
-    from afarm.report.study_files import ShownStudy
-    from afarm.report.study_page import write_study
-    from afarm.report.study_plots import can_draw
-    from afarm.report.study_tables import short_text
-    from afarm.storage.text import code, markdown, one_line, visible
+    from afarm.report.annotators_page import COLUMNS as COLUMNS
+    from afarm.report.annotators_page import PREFERENCES as PREFERENCES
+    from afarm.report.charts import MAIN_CURVES as MAIN_CURVES
+    from afarm.report.charts import TRAIN as TRAIN
+    from afarm.report.charts import Chart as Chart
+    from afarm.report.charts import curve_charts as curve_charts
+    from afarm.report.charts import plotly_script as plotly_script
+    from afarm.report.charts import proxy_chart as proxy_chart
+    from afarm.report.charts import selected_step as selected_step
+    from afarm.report.diagram import HEIGHT as HEIGHT
+    from afarm.report.diagram import WIDTH as WIDTH
+    from afarm.report.diagram import diagrams as diagrams
+    from afarm.report.over_n import over_n_command as over_n_command
+    from afarm.report.over_n import stored_over_n as stored_over_n
+    from afarm.report.page_shell import render_page as render_page
+    from afarm.report.reward_model_charts import chart_held_out as chart_held_out
+    from afarm.report.reward_model_charts import describe_held_out as describe_held_out
+    from afarm.report.run import degraded as degraded
+    from afarm.report.run import group_curves as group_curves
+    from afarm.report.run import not_finite as not_finite
+    from afarm.report.run import training as training
+    from afarm.report.run_page import PAGE as PAGE
+    from afarm.report.run_page import build as build
+    from afarm.report.run_page import describe_annotators as describe_annotators
+    from afarm.report.run_page import describe_headline as describe_headline
+    from afarm.report.run_page import describe_other_results as describe_other_results
+    from afarm.report.run_page import describe_win_rates as describe_win_rates
+    from afarm.report.run_page import refresh as refresh
+    from afarm.report.study_files import ShownStudy as ShownStudy
+    from afarm.report.study_page import write_study as write_study
+    from afarm.report.study_plots import can_draw as can_draw
+    from afarm.report.study_tables import short_text as short_text
+    from afarm.storage.text import code as code
+    from afarm.storage.text import markdown as markdown
+    from afarm.storage.text import one_line as one_line
+    from afarm.storage.text import visible as visible
+else:
+    __all__, __getattr__ = open_door(__name__)
 
-_ON_FIRST_USE = {
-    **dict.fromkeys(
-        (
-            "COLUMNS",
-            "PREFERENCES",
-        ),
-        "afarm.report.annotators_page",
-    ),
-    **dict.fromkeys(
-        (
-            "Chart",
-            "MAIN_CURVES",
-            "TRAIN",
-            "curve_charts",
-            "selected_step",
-            "plotly_script",
-            "proxy_chart",
-        ),
-        "afarm.report.charts",
-    ),
-    **dict.fromkeys(
-        (
-            "HEIGHT",
-            "WIDTH",
-            "diagrams",
-        ),
-        "afarm.report.diagram",
-    ),
-    **dict.fromkeys(
-        (
-            "over_n_command",
-            "stored_over_n",
-        ),
-        "afarm.report.over_n",
-    ),
-    **dict.fromkeys(("render_page",), "afarm.report.page_shell"),
-    **dict.fromkeys(
-        (
-            "describe_held_out",
-            "chart_held_out",
-        ),
-        "afarm.report.reward_model_charts",
-    ),
-    **dict.fromkeys(
-        (
-            "group_curves",
-            "degraded",
-            "not_finite",
-            "training",
-        ),
-        "afarm.report.run",
-    ),
-    **dict.fromkeys(
-        (
-            "PAGE",
-            "build",
-            "describe_annotators",
-            "describe_headline",
-            "describe_other_results",
-            "describe_win_rates",
-            "refresh",
-        ),
-        "afarm.report.run_page",
-    ),
-    **dict.fromkeys(("ShownStudy",), "afarm.report.study_files"),
-    **dict.fromkeys(("write_study",), "afarm.report.study_page"),
-    **dict.fromkeys(("can_draw",), "afarm.report.study_plots"),
-    **dict.fromkeys(("short_text",), "afarm.report.study_tables"),
-    **dict.fromkeys(
-        (
-            "code",
-            "markdown",
-            "one_line",
-            "visible",
-        ),
-        "afarm.storage.text",
-    ),
-}
-"""The names by their module, imported when first used."""
-
-__all__ = [
-    "COLUMNS",
-    "HEIGHT",
-    "MAIN_CURVES",
-    "PAGE",
-    "PREFERENCES",
-    "TRAIN",
-    "WIDTH",
-    "Chart",
-    "ShownStudy",
-    "build",
-    "can_draw",
-    "chart_held_out",
-    "code",
-    "curve_charts",
-    "degraded",
-    "describe_annotators",
-    "describe_headline",
-    "describe_held_out",
-    "describe_other_results",
-    "describe_win_rates",
-    "diagrams",
-    "group_curves",
-    "markdown",
-    "not_finite",
-    "one_line",
-    "over_n_command",
-    "plotly_script",
-    "proxy_chart",
-    "refresh",
-    "render_page",
-    "selected_step",
-    "short_text",
-    "stored_over_n",
-    "training",
-    "visible",
-    "write_study",
-]
-
-if not TYPE_CHECKING:  # to a checker, a misspelt name stays an error
-
-    def __getattr__(name: str) -> Any:
-        if name not in _ON_FIRST_USE:
-            raise AttributeError(f"module 'afarm.report' has no attribute {name!r}")
-        return getattr(importlib.import_module(_ON_FIRST_USE[name]), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+    def __dir__() -> list[str]:
+        return __all__

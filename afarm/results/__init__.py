@@ -10,202 +10,66 @@
 judge probes read, as they lie on disk.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from afarm.core import open_door
 
 if TYPE_CHECKING:
-    from afarm.evaluation.boards.sources import read_boards
-    from afarm.evaluation.drift_log import DRIFT_LOG, read_drift_log
-    from afarm.evaluation.metrics import WIN_RATE, MainMetric, finite_number, main_metric, warnings
-    from afarm.evaluation.red_flags import Match, flag_sentences, suspicious
-    from afarm.evaluation.run_cost import sum_costs
-    from afarm.evaluation.run_diff import diff_runs
-    from afarm.experiment.live_record import LIVE, process_identity, read_live, stopped_why
-    from afarm.judging.accounting import GROUPS, accounts, open_items, unanswered
-    from afarm.judging.database import Place, Transaction, fixed_place, is_there, redact_place
-    from afarm.judging.ledger import LIVE_SECONDS, LOOK_SECONDS, Ledger, query_chunks
-    from afarm.judging.ledger_schema import column_names
-    from afarm.judging.pricing import listed_prices
-    from afarm.results.read_only_ledger import open_ledger
-    from afarm.results.stored_run import StoredRun, open_run, open_runs, to_frame
-    from afarm.storage.artifacts import Artifact, Store
-    from afarm.storage.contents import META, recorded_files
-    from afarm.storage.json_text import NOT_FINITE
-    from afarm.storage.metadata import read_metadata
-    from afarm.storage.names import is_plain_path
-    from afarm.storage.reuse import flatten
-    from afarm.storage.rows import read_preferences
-    from afarm.storage.runs import METRICS, OUTPUTS, RECORD, find_run, is_simulated
-    from afarm.storage.text import holds_key, without_keys
+    from afarm.evaluation.boards.sources import read_boards as read_boards
+    from afarm.evaluation.drift_log import DRIFT_LOG as DRIFT_LOG
+    from afarm.evaluation.drift_log import read_drift_log as read_drift_log
+    from afarm.evaluation.metrics import WIN_RATE as WIN_RATE
+    from afarm.evaluation.metrics import MainMetric as MainMetric
+    from afarm.evaluation.metrics import finite_number as finite_number
+    from afarm.evaluation.metrics import main_metric as main_metric
+    from afarm.evaluation.metrics import warnings as warnings
+    from afarm.evaluation.red_flags import Match as Match
+    from afarm.evaluation.red_flags import flag_sentences as flag_sentences
+    from afarm.evaluation.red_flags import suspicious as suspicious
+    from afarm.evaluation.run_cost import sum_costs as sum_costs
+    from afarm.evaluation.run_diff import diff_runs as diff_runs
+    from afarm.experiment.live_record import LIVE as LIVE
+    from afarm.experiment.live_record import process_identity as process_identity
+    from afarm.experiment.live_record import read_live as read_live
+    from afarm.experiment.live_record import stopped_why as stopped_why
+    from afarm.judging.accounting import GROUPS as GROUPS
+    from afarm.judging.accounting import accounts as accounts
+    from afarm.judging.accounting import open_items as open_items
+    from afarm.judging.accounting import unanswered as unanswered
+    from afarm.judging.database import Place as Place
+    from afarm.judging.database import Transaction as Transaction
+    from afarm.judging.database import fixed_place as fixed_place
+    from afarm.judging.database import is_there as is_there
+    from afarm.judging.database import redact_place as redact_place
+    from afarm.judging.ledger import LIVE_SECONDS as LIVE_SECONDS
+    from afarm.judging.ledger import LOOK_SECONDS as LOOK_SECONDS
+    from afarm.judging.ledger import Ledger as Ledger
+    from afarm.judging.ledger import query_chunks as query_chunks
+    from afarm.judging.ledger_schema import column_names as column_names
+    from afarm.judging.pricing import listed_prices as listed_prices
+    from afarm.results.read_only_ledger import open_ledger as open_ledger
+    from afarm.results.stored_run import StoredRun as StoredRun
+    from afarm.results.stored_run import open_run as open_run
+    from afarm.results.stored_run import open_runs as open_runs
+    from afarm.results.stored_run import to_frame as to_frame
+    from afarm.storage.artifacts import Artifact as Artifact
+    from afarm.storage.artifacts import Store as Store
+    from afarm.storage.contents import META as META
+    from afarm.storage.contents import recorded_files as recorded_files
+    from afarm.storage.json_text import NOT_FINITE as NOT_FINITE
+    from afarm.storage.metadata import read_metadata as read_metadata
+    from afarm.storage.names import is_plain_path as is_plain_path
+    from afarm.storage.reuse import flatten as flatten
+    from afarm.storage.rows import read_preferences as read_preferences
+    from afarm.storage.runs import METRICS as METRICS
+    from afarm.storage.runs import OUTPUTS as OUTPUTS
+    from afarm.storage.runs import RECORD as RECORD
+    from afarm.storage.runs import find_run as find_run
+    from afarm.storage.runs import is_simulated as is_simulated
+    from afarm.storage.text import holds_key as holds_key
+    from afarm.storage.text import without_keys as without_keys
+else:
+    __all__, __getattr__ = open_door(__name__)
 
-_ON_FIRST_USE = {
-    **dict.fromkeys(("read_boards",), "afarm.evaluation.boards.sources"),
-    **dict.fromkeys(
-        (
-            "DRIFT_LOG",
-            "read_drift_log",
-        ),
-        "afarm.evaluation.drift_log",
-    ),
-    **dict.fromkeys(
-        (
-            "MainMetric",
-            "WIN_RATE",
-            "finite_number",
-            "main_metric",
-            "warnings",
-        ),
-        "afarm.evaluation.metrics",
-    ),
-    **dict.fromkeys(
-        (
-            "Match",
-            "flag_sentences",
-            "suspicious",
-        ),
-        "afarm.evaluation.red_flags",
-    ),
-    **dict.fromkeys(("sum_costs",), "afarm.evaluation.run_cost"),
-    **dict.fromkeys(("diff_runs",), "afarm.evaluation.run_diff"),
-    **dict.fromkeys(
-        (
-            "LIVE",
-            "process_identity",
-            "read_live",
-            "stopped_why",
-        ),
-        "afarm.experiment.live_record",
-    ),
-    **dict.fromkeys(
-        (
-            "GROUPS",
-            "accounts",
-            "open_items",
-            "unanswered",
-        ),
-        "afarm.judging.accounting",
-    ),
-    **dict.fromkeys(
-        (
-            "Place",
-            "Transaction",
-            "fixed_place",
-            "is_there",
-            "redact_place",
-        ),
-        "afarm.judging.database",
-    ),
-    **dict.fromkeys(
-        (
-            "LIVE_SECONDS",
-            "LOOK_SECONDS",
-            "Ledger",
-            "query_chunks",
-        ),
-        "afarm.judging.ledger",
-    ),
-    **dict.fromkeys(("column_names",), "afarm.judging.ledger_schema"),
-    **dict.fromkeys(("listed_prices",), "afarm.judging.pricing"),
-    **dict.fromkeys(("open_ledger",), "afarm.results.read_only_ledger"),
-    **dict.fromkeys(
-        (
-            "StoredRun",
-            "open_run",
-            "open_runs",
-            "to_frame",
-        ),
-        "afarm.results.stored_run",
-    ),
-    **dict.fromkeys(
-        (
-            "Artifact",
-            "Store",
-        ),
-        "afarm.storage.artifacts",
-    ),
-    **dict.fromkeys(("META", "recorded_files"), "afarm.storage.contents"),
-    **dict.fromkeys(("NOT_FINITE",), "afarm.storage.json_text"),
-    **dict.fromkeys(("read_metadata",), "afarm.storage.metadata"),
-    **dict.fromkeys(("is_plain_path",), "afarm.storage.names"),
-    **dict.fromkeys(("flatten",), "afarm.storage.reuse"),
-    **dict.fromkeys(("read_preferences",), "afarm.storage.rows"),
-    **dict.fromkeys(
-        (
-            "METRICS",
-            "OUTPUTS",
-            "RECORD",
-            "find_run",
-            "is_simulated",
-        ),
-        "afarm.storage.runs",
-    ),
-    **dict.fromkeys(("holds_key", "without_keys"), "afarm.storage.text"),
-}
-"""The names by their module, imported when first used."""
-
-__all__ = [
-    "DRIFT_LOG",
-    "GROUPS",
-    "LIVE",
-    "LIVE_SECONDS",
-    "LOOK_SECONDS",
-    "META",
-    "METRICS",
-    "NOT_FINITE",
-    "OUTPUTS",
-    "RECORD",
-    "WIN_RATE",
-    "Artifact",
-    "Ledger",
-    "MainMetric",
-    "Match",
-    "Place",
-    "Store",
-    "StoredRun",
-    "Transaction",
-    "accounts",
-    "column_names",
-    "diff_runs",
-    "find_run",
-    "finite_number",
-    "fixed_place",
-    "flag_sentences",
-    "flatten",
-    "holds_key",
-    "is_plain_path",
-    "is_simulated",
-    "is_there",
-    "listed_prices",
-    "main_metric",
-    "open_items",
-    "open_ledger",
-    "open_run",
-    "open_runs",
-    "process_identity",
-    "query_chunks",
-    "read_boards",
-    "read_drift_log",
-    "read_live",
-    "read_metadata",
-    "read_preferences",
-    "recorded_files",
-    "redact_place",
-    "stopped_why",
-    "sum_costs",
-    "suspicious",
-    "to_frame",
-    "unanswered",
-    "warnings",
-    "without_keys",
-]
-
-if not TYPE_CHECKING:  # to a checker, a misspelt name stays an error
-
-    def __getattr__(name: str) -> Any:
-        if name not in _ON_FIRST_USE:
-            raise AttributeError(f"module 'afarm.results' has no attribute {name!r}")
-        return getattr(importlib.import_module(_ON_FIRST_USE[name]), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+    def __dir__() -> list[str]:
+        return __all__

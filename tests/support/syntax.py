@@ -67,11 +67,12 @@ class Module:
                     yield node.name
 
     def exported(self) -> list[str]:
-        """The names in `__all__`; none if the module has no such list."""
+        """The names in `__all__`, or else those that are imported under their own names (`x as x`)."""
         for node in self.tree.body:
             if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]:
                 return [str(name) for name in ast.literal_eval(node.value)]
-        return []
+        imported = [alias for node in ast.walk(self.tree) if isinstance(node, ast.ImportFrom) for alias in node.names]
+        return [alias.name for alias in imported if alias.name == alias.asname]
 
     @cached_property
     def imports(self) -> list[Import]:
