@@ -14,7 +14,8 @@ def open_door(door: str) -> tuple[list[str], Callable[[str], Any]]:
     """
     source = importlib.import_module(door).__loader__.get_source(door)  # type: ignore[union-attr]
     [block] = [node for node in ast.parse(source).body if isinstance(node, ast.If)]
-    homes = {alias.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    homes = {alias.name: str(node.module) for node in imports for alias in node.names}
 
     def find(name: str) -> Any:
         if name not in homes:

@@ -181,8 +181,10 @@ def test_more_sources_are_modules_files_and_folders(tmp_path: Path, monkeypatch:
 
 
 FLAT = {
-    "turned_plugin.py": "import turned_method, examples",
-    "turned_method.py": "",
+    "turned_plugin.py": "import turned_method, examples, afarm, torch",
+    "turned_method.py": "def later():\n    from turned_kernels import fused",
+    "turned_kernels/__init__.py": "",
+    "turned_kernels/fused.py": "",
     "examples/__init__.py": "imported",
     "tests/__init__.py": "",
     "tests/test_losses.py": "1",
@@ -190,11 +192,10 @@ FLAT = {
     "conftest.py": "1",
     "setup.py": "1",
     "scripts/__init__.py": "1",
-    "turned_kernels/__init__.py": "named in no import",
 }
 
 
-def test_tests_and_scripts_beside_the_modules_of_an_editable_project_do_not_count(
+def test_of_an_editable_project_what_its_modules_import_counts_not_tests_and_scripts_beside_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site, project = tmp_path / "site", tmp_path / "project"
@@ -203,19 +204,20 @@ def test_tests_and_scripts_beside_the_modules_of_an_editable_project_do_not_coun
     install(site, RECORD=record("_afarm_turned.pth"))
     monkeypatch.syspath_prepend(str(project))
     monkeypatch.syspath_prepend(str(site))
-    own = {"turned_plugin.py", "turned_method.py", "examples/__init__.py", "turned_kernels/__init__.py"}
+    kernels = {"turned_kernels/__init__.py", "turned_kernels/fused.py"}
+    own = {"turned_plugin.py", "turned_method.py", "examples/__init__.py", *kernels}
     assert set(plugin_files("afarm-turned", ["turned_plugin"])) == own
+    shared = project.rename(tmp_path / "site-packages")
+    monkeypatch.syspath_prepend(str(shared))
+    assert set(plugin_files("unknown", ["turned_plugin"])) == {"turned_plugin.py"}, "packages of others lie beside it"
 
 
-@pytest.mark.parametrize("declared", ["fleet", ""])
-def test_of_a_namespace_package_it_is_the_own_portion(
-    declared: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_namespace_package_it_is_the_own_portion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site, project, stranger = tmp_path / "site", tmp_path / "project", tmp_path / "stranger"
-    write(project, {"fleet/words/__init__.py": "from fleet.shared import x", "fleet/shared/__init__.py": "x = 1"})
+    write(project, {"fleet/words/__init__.py": "from fleet import other, shared", "fleet/shared/__init__.py": ""})
     write(stranger, {"fleet/other/__init__.py": "theirs"})
     write(site, {"_afarm_turned.pth": f"{project}\n"})
-    install(site, RECORD=record("_afarm_turned.pth"), top_level_txt=declared)
+    install(site, RECORD=record("_afarm_turned.pth"))
     for folder in (stranger, project, site):
         monkeypatch.syspath_prepend(str(folder))
     find_package.cache_clear()
