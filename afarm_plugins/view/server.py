@@ -7,7 +7,7 @@ import ipaddress
 import socket
 from collections.abc import Callable, Collection
 
-from afarm import ConfigError, StoreError
+from afarm import StoreError
 from afarm_plugins.view.app import View, view_app
 
 PORT = 8640
@@ -18,10 +18,7 @@ TRIES = 20
 
 
 def take_port(host: str, port: int | None) -> socket.socket:
-    """Take a port of `host`: `port`, 0 for any free one, or None for the first free one from `PORT` on.
-
-    Raises `StoreError` if it is taken, or `host` is none of this machine's.
-    """
+    """Bind `port`, 0 for any free one, None for the first free from `PORT` on. Raises `StoreError`."""
     ports = [port] if port is not None else range(PORT, PORT + TRIES)
     for one in ports:
         try:
@@ -46,7 +43,6 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell if `host` is reached from this machine alone."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -65,9 +61,3 @@ def serve(view: View, listening: socket.socket, hosts: Collection[str], ready: C
     server = uvicorn.Server(config)
     ready(f"http://{shown}:{port}/")
     server.run(sockets=[listening])
-
-
-def require_stoppable(host: str, may_stop: bool) -> None:
-    """Raise `ConfigError` for a view that others reach and that may stop runs."""
-    if may_stop and not is_loopback(host):
-        raise ConfigError([f"--allow-stop and --host {host} contradict each other: others would stop your runs"])
