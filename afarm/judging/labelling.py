@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from afarm.core.errors import attribute_failures, require_promise
 from afarm.core.interfaces import AnnotateContext, Annotator
@@ -63,7 +64,8 @@ def annotate_in_chunks(
         label_noise: The share of labels that are flipped, from 0 to 0.5.
         chunk_size: Pairs per call of the annotator.
     """
-    for chunk in _batched(pairs, chunk_size):
+    left = iter(pairs)
+    while chunk := list(islice(left, chunk_size)):
         settled = [rule_or_noise(pair, context.seed, label_noise) for pair in chunk]
         open_pairs = [pair for pair, preference in zip(chunk, settled, strict=True) if preference is None]
         with attribute_failures("annotators", name, annotator):
@@ -83,14 +85,3 @@ def _require_one_each(answers: Sequence[object], pairs: Sequence[Pair], name: st
     for number, (answer, pair) in enumerate(zip(answers, pairs, strict=True)):
         other = f"{promise}: number {number} is of another pair"
         require_promise(getattr(answer, "pair_id", None) == pair.id, "annotators", name, other, annotator)
-
-
-def _batched(pairs: Iterable[Pair], size: int) -> Iterator[list[Pair]]:
-    chunk: list[Pair] = []
-    for pair in pairs:
-        chunk.append(pair)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
