@@ -49,10 +49,7 @@ class BoundPrompt(JudgePrompt):
 
 
 def bind(member: PoolMember, ask: Ask) -> BoundPrompt:
-    """Bind `member` to the judge of its role.
-
-    Raises `JudgeError` if no judge answers for the role, or not with all parameters (see `afarm.Ask.degraded`).
-    """
+    """Bind `member` to its role's judge. Raises `JudgeError` without one, or if it lacks a parameter."""
     role = member.spec.role
     judge = ask.judge(role)
     as_chat = member.spec.kind == "completion" and not ask.capabilities(role).completion
