@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from afarm import Instruction, Row
 from afarm.results import Match, finite_number, suspicious
-from afarm_plugins.view.values import json_row, signature, text
+from afarm_plugins.view.values import json_row, text
 from afarm_plugins.view.values import rows as mappings
 
 MOST_TEXT = 200_000
@@ -32,16 +32,10 @@ LOOKED_AT = 20_000
 FLAGGED_AT_ONCE = 2_000
 """Rows up to which outputs are searched for talk to the judge unasked: each takes most of a millisecond."""
 
-MOST_SEARCHED = 1 << 30
-"""Bytes of texts that are kept for searching; later rows are found by their instruction alone, and the page says so."""
-
 WIN, LOSS, DRAW, NONE = "win", "loss", "draw", "none"
 
 Figure = Literal["margin", "gold", "reward", "longer"]
 """A figure of a pair that rows are ordered by: the system's gold, reward, or length over the reference's."""
-
-Scores = dict[str, tuple[float | None, float | None]]
-"""By "gold" and "reward": that of the system, and that of the reference."""
 
 
 def stored_verdict(row: Row) -> str:
@@ -84,8 +78,6 @@ class OutputsIndex:
         self._scores = scores
         self.known: Mapping[str, bool] = {"gold": False, "reward": False}
         """If any row has a gold reward, and a reward."""
-        self.half_searched = 0
-        """Rows that are found by their instruction alone."""
         self._texts: list[bytes] = []
         self._last_search: tuple[frozenset[bytes], Sequence[int]] = frozenset(), ()
         self._orders: dict[tuple[Figure, bool], array[int]] = {}
@@ -118,32 +110,26 @@ class OutputsIndex:
 
     def _read(self) -> None:
         total = max(1, self.path.stat().st_size)
-        kept = place = 0
+        place = 0
         with self.path.open("rb") as handle:
             for line in handle:
-                size = len(line)
                 if (row := json_row(line)) is not None:
-                    kept += self._add(row, place, size, kept < MOST_SEARCHED)
+                    task, given = text(row.get("instruction")), text(row.get("input"))
+                    first, second = text(row.get("output_1")), text(row.get("output_2"))
+                    self.places.append(place)
+                    self.sizes.append(len(line))
+                    self.verdicts.append(stored_verdict(row))
+                    decided = text(row.get("member") or row.get("annotator")) or "(unnamed)"
+                    self.members.append("(noise)" if row.get("source") == "noise" else decided)
+                    self.keys.append(hash((task, given)))
+                    self.longer.append(len(second) - len(first))
+                    self.cut.append("length" in (row.get("finish_reason_1"), row.get("finish_reason_2")))
+                    searched = "\n".join(one[:MOST_TEXT] for one in (task, given, first, second))
+                    self._texts.append(searched.lower().encode("utf-8", "replace"))
                 elif line.strip():
                     self.skipped += 1
-                place += size
+                place += len(line)
                 self.progress = place / total
-
-    def _add(self, row: Row, place: int, size: int, searched: bool) -> int:
-        task, given = text(row.get("instruction")), text(row.get("input"))
-        first, second = text(row.get("output_1")), text(row.get("output_2"))
-        self.places.append(place)
-        self.sizes.append(size)
-        self.verdicts.append(stored_verdict(row))
-        decided = text(row.get("member") or row.get("annotator")) or "(unnamed)"
-        self.members.append("(noise)" if row.get("source") == "noise" else decided)
-        self.keys.append(hash((task, given)))
-        self.longer.append(len(second) - len(first))
-        self.cut.append(row.get("finish_reason_1") == "length" or row.get("finish_reason_2") == "length")
-        found = (task, given, first, second) if searched else (task,)
-        self.half_searched += not searched
-        self._texts.append("\n".join(one[:MOST_TEXT] for one in found).lower().encode("utf-8", "replace"))
-        return len(self._texts[-1])
 
     @property
     def flags_ready(self) -> bool:
@@ -254,26 +240,3 @@ def find_suspicious(row: Row) -> list[tuple[str, Match]]:
         return [(side, match) for side in sides for match in suspicious(text(row.get(side))[:LOOKED_AT], task)]
     except (ValueError, RecursionError):
         return []
-
-
-class Indices:
-    """The indices of the files that were looked at lately, built in the background."""
-
-    def __init__(self, most: int = 8):
-        self._most = most
-        self._made: dict[Path, tuple[object, OutputsIndex]] = {}
-        self._lock = threading.Lock()
-
-    def get(self, path: Path, scores: Callable[[], Sequence[Row]] = list) -> OutputsIndex:
-        """The index of a file, begun now if there is none or the file has changed."""
-        state = signature(path)
-        with self._lock:
-            before = self._made.pop(path, None)
-            if before is None or before[0] != state:
-                index = OutputsIndex(path, scores)
-                threading.Thread(target=index.build, name="afarm-view-index", daemon=True).start()
-                before = state, index
-            self._made[path] = before
-            while len(self._made) > self._most:
-                del self._made[next(iter(self._made))]
-        return before[1]

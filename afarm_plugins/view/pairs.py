@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 from afarm import AfarmError, DataError, Row
 from afarm.results import OUTPUTS, Place, open_ledger
 from afarm_plugins.view.outputs_index import (
     MOST_TEXT,
-    Indices,
     OutputsIndex,
     find_suspicious,
     first_rows,
@@ -18,25 +19,39 @@ from afarm_plugins.view.outputs_index import (
 from afarm_plugins.view.outputs_query import MOST_ROWS, Query, choices, find_rows
 from afarm_plugins.view.run_table import write_run_command
 from afarm_plugins.view.sources import SeenRun
-from afarm_plugins.view.values import text
+from afarm_plugins.view.values import signature, text
 from afarm_plugins.view.votes import votes_on
 
 EXCERPT = 200
 """Characters of an instruction in the list."""
+
+MOST_INDICES = 8
 
 WAIT = 30.0
 """Seconds to wait for an index that a query needs."""
 
 
 class Pairs:
-    """Answers about the outputs of runs."""
+    """Answers about the outputs of runs, from indices of the files that were looked at lately."""
 
     def __init__(self) -> None:
-        self._indices = Indices()
+        self._made: dict[Path, tuple[object, OutputsIndex]] = {}
+        self._lock = threading.Lock()
 
     def index(self, run: SeenRun) -> OutputsIndex:
-        """The index of a run's outputs, which may still be at work."""
-        return self._indices.get(run.directory / OUTPUTS, lambda: read_pair_scores(dict(run.record or {})))
+        """The index of a run's outputs, begun now if there is none or the file has changed."""
+        path = run.directory / OUTPUTS
+        state = signature(path)
+        with self._lock:
+            before = self._made.pop(path, None)
+            if before is None or before[0] != state:
+                index = OutputsIndex(path, lambda: read_pair_scores(dict(run.record or {})))
+                threading.Thread(target=index.build, name="afarm-view-index", daemon=True).start()
+                before = state, index
+            self._made[path] = before
+            while len(self._made) > MOST_INDICES:
+                del self._made[next(iter(self._made))]
+        return before[1]
 
     def listed(self, run: SeenRun, query: Query, start: int, count: int, other: SeenRun | None = None) -> Row:
         """List `count` rows of a query; while an index is built, the file's first rows, with `ready` false."""
@@ -62,7 +77,6 @@ class Pairs:
             "choices": choices(index),
             "looked_at": index.flags_seen,
             "skipped": index.skipped,
-            "half_searched": index.half_searched,
             "problem": index.problem,
         }
 

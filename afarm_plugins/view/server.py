@@ -19,27 +19,15 @@ TRIES = 20
 
 def take_port(host: str, port: int | None) -> socket.socket:
     """Bind `port`, 0 for any free one, None for the first free from `PORT` on. Raises `StoreError`."""
-    ports = [port] if port is not None else range(PORT, PORT + TRIES)
-    for one in ports:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for one in [port] if port is not None else range(PORT, PORT + TRIES):
         try:
-            return _listen(host, one)
+            return socket.create_server((host, one), family=family, backlog=128)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise StoreError(f"--host {host} --port {one}: {error.strerror or error}") from error
     taken = f"port {port} is" if port is not None else f"ports {PORT} to {PORT + TRIES - 1} are"
     raise StoreError(f"{taken} taken, perhaps by another view: --port 0 takes a free one")
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listening = socket.socket(family, kind, protocol)
-    try:
-        listening.bind(address)
-        listening.listen(128)
-    except OSError:
-        listening.close()
-        raise
-    return listening
 
 
 def is_loopback(host: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -59,7 +59,13 @@ def bought_by_runs(ledger: Ledger, runs: Iterable[SeenRun]) -> list[Row]:
     """Sum up runs' stages, the dearest run first; shared stages count with the oldest, lost ones apart."""
     owners: dict[str, SeenRun] = {}
     for run in runs:
-        owners |= dict.fromkeys(_list_artifacts(run), run)
+        live = run.live or {}
+        if run.record is not None:
+            made = [f"{stage.get('kind')}/{stage.get('key')}" for stage in run.record.stages]
+        else:  # of an unfinished run, those so far
+            artifacts = [mapping(stage).get("artifact") for stage in mapping(live.get("stages")).values()]
+            made = [text(name).removeprefix("artifacts/") for name in (*artifacts, live.get("artifact"))]
+        owners |= dict.fromkeys(made, run)
     names = ("answers", "input_tokens", "output_tokens", "dollars", "unpriced")
     found: dict[str, Row] = {}
     for stage, *spent in ledger.read(
@@ -71,16 +77,6 @@ def bought_by_runs(ledger: Ledger, runs: Iterable[SeenRun]) -> list[Row]:
         for name, value in zip(names, spent, strict=True):
             row[name] += value or 0
     return sorted(found.values(), key=lambda row: (-row["dollars"], -row["answers"], row["name"]))
-
-
-def _list_artifacts(run: SeenRun) -> Iterator[str]:
-    """List a run's artifacts by name, of an unfinished run those so far."""
-    if run.record is not None:
-        yield from (f"{stage.get('kind')}/{stage.get('key')}" for stage in run.record.stages)
-    else:
-        for stage in mapping((run.live or {}).get("stages")).values():
-            yield text(mapping(stage).get("artifact")).removeprefix("artifacts/")
-        yield text((run.live or {}).get("artifact"))
 
 
 def artifact_rows(output_dir: Path, runs: Iterable[SeenRun]) -> list[Row]:
