@@ -70,20 +70,11 @@ class Spend:
 class JudgeClient:
     """The metered `ask` of every context: see `afarm.Ask`.
 
-    Each judge is asked at most `max_concurrency` requests at once, fewer while it asks to slow down (told to its
-    limiter in `limiters`).
-
-    Args:
-        judges: The judge of each family role; "*" answers for every other role.
-        ledger: The ledger, which stays the caller's to close.
-        run: The run to whose account and budget requests go.
-        max_concurrency: Requests in flight per judge.
-        budget: Dollars that `run` may spend in all; None for no limit.
-        allow_degraded: Leave out parameters that a judge does not accept.
-        batch_api: Ask judges that have a batch endpoint through it.
-        batch_poll_seconds: Seconds between looks at a submitted batch.
-        limiters: Rate limits that judges report to.
-        stage: Names the artifact that is being made, which the ledger accounts purchases to as well.
+    `judges` answer by family role, "*" for every other one. Each has at most `max_concurrency` requests in flight,
+    fewer while it asks to slow down (told to its limiter in `limiters`). Purchases go to the account and the `budget`,
+    in dollars, of `run` in the `ledger`, which stays the caller's to close, and to the artifact that `stage` names.
+    `allow_degraded` leaves out parameters that a judge does not accept. With `batch_api` batch endpoints are used, and
+    looked at every `batch_poll_seconds`.
     """
 
     def __init__(

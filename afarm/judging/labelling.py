@@ -23,6 +23,9 @@ CHUNK = 8192
 Few enough to hold in memory, and so many that the end of a chunk, where few requests are in flight, does not count."""
 
 
+PROMISE = "annotate must return one afarm.Preference per pair, in the order of the pairs"
+
+
 def number_occurrences(pairs: Sequence[Pair]) -> list[Pair]:
     """Number the repeats of a pair in order, so that each has an id and is judged in its own right."""
     seen: dict[str, int] = {}
@@ -70,18 +73,13 @@ def annotate_in_chunks(
         open_pairs = [pair for pair, preference in zip(chunk, settled, strict=True) if preference is None]
         with attribute_failures("annotators", name, annotator):
             answers = list(annotator.annotate(open_pairs, context) or ()) if open_pairs else []
-        _require_one_each(answers, open_pairs, name, annotator)
+        for answer in answers:
+            require_record(answer, Preference, "annotators", name, PROMISE, annotator)
+        counted = f"{PROMISE}: {len(answers)} for {len(open_pairs)} pairs"
+        require_promise(len(answers) == len(open_pairs), "annotators", name, counted, annotator)
+        for number, (answer, pair) in enumerate(zip(answers, open_pairs, strict=True)):
+            other = f"{PROMISE}: number {number} is of another pair"
+            require_promise(answer.pair_id == pair.id, "annotators", name, other, annotator)
         remaining = iter(answers)
         for pair, preference in zip(chunk, settled, strict=True):
             yield JudgedPair(pair, preference or next(remaining), name)
-
-
-def _require_one_each(answers: Sequence[object], pairs: Sequence[Pair], name: str, annotator: Annotator) -> None:
-    promise = "annotate must return one afarm.Preference per pair, in the order of the pairs"
-    for answer in answers:
-        require_record(answer, Preference, "annotators", name, promise, annotator)
-    counted = f"{promise}: {len(answers)} for {len(pairs)} pairs"
-    require_promise(len(answers) == len(pairs), "annotators", name, counted, annotator)
-    for number, (answer, pair) in enumerate(zip(answers, pairs, strict=True)):
-        other = f"{promise}: number {number} is of another pair"
-        require_promise(getattr(answer, "pair_id", None) == pair.id, "annotators", name, other, annotator)

@@ -148,12 +148,7 @@ class PoolMember:
     ) -> ChatRequest:
         """Build the request about up to `batch_size` pairs that all have an input or all have none.
 
-        Args:
-            pairs: The pairs as the judge sees them; fewer than the batch size are filled up with dummies.
-            seed: Of the run, which tells independent answers apart.
-            sample_index: The number of this sample among those of the same judgement.
-            as_chat: Send the text of a completion prompt as one user message, to a judge that only chats.
-            fields: Further variables of the template, by name.
+        Dummies fill it up. `as_chat` sends a text to complete as one user message; `fields` are further variables.
         """
         spec = self.spec
         with_input = bool(pairs[0].instruction.input)

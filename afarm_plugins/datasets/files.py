@@ -10,7 +10,6 @@ from afarm import (
     Dataset,
     Instruction,
     Output,
-    Row,
     did_you_mean,
     is_on_hub,
     placed_rows,
@@ -52,13 +51,16 @@ class Files(Dataset):
         if not path:
             raise DataError(f"split {split!r} has no file: --set files.{split}=FILE, or --data FILE for all splits")
         placed = list(placed_rows(path))
-        rows = [(with_turns(row, where), where) for where, row in placed]
-        # Checked before the file is cut up, so that errors name rows of the file.
-        require_distinct((Output(_instruction(row, where), "") for row, where in rows), path)
-        needed = split == "sft" or (split == "evaluation" and any("output" in row for row, _ in rows))
+        rows = [with_turns(row, where) for where, row in placed]
+        tasks = [Output(Instruction.from_row(row, where), "") for row, (where, _) in zip(rows, placed, strict=True)]
+        for task, (where, _) in zip(tasks, placed, strict=True):
+            if not task.instruction.instruction.strip():
+                raise DataError(f"{where}: field 'instruction' is blank")
+        require_distinct(tasks, path)  # before the file is cut up, so that errors name rows of the file
+        needed = split == "sft" or (split == "evaluation" and any("output" in row for row in rows))
         outputs, left_out = [], 0
-        for (row, where), (_, own) in zip(rows, placed, strict=True):
-            at = seeding.uniform("split", Instruction.from_row(row, where).id)
+        for row, task, (where, own) in zip(rows, tasks, placed, strict=True):
+            at = seeding.uniform("split", task.instruction.id)
             if split not in self.own and find_split(at, self.config.shares) != split:
                 continue
             if needed and "output" not in row:
@@ -95,10 +97,3 @@ def find_split(at: float, shares: Mapping[str, float]) -> str:
             return split
         at -= share
     return ""
-
-
-def _instruction(row: Row, where: str) -> Instruction:
-    instruction = Instruction.from_row(row, where)
-    if not instruction.instruction.strip():
-        raise DataError(f"{where}: field 'instruction' is blank")
-    return instruction
