@@ -8,7 +8,6 @@ from afarm.judging.database import Database, explain_version
 from afarm.judging.degraded import unsupported
 from afarm.judging.labelling import annotate_in_chunks
 from afarm.judging.ledger_schema import LEDGER_COLUMNS, LEDGER_SCHEMA, LEDGER_VERSION, split_statements
-from afarm.judging.lost_answers import answer_lost
 from afarm.judging.pairwise import (
     REFUSALS,
     SAMPLES_PER_VOTE,
@@ -27,7 +26,7 @@ from afarm.judging.pairwise import (
     show_pair,
 )
 from afarm.judging.prompt_annotator import PromptAnnotator
-from afarm.judging.rate_limit import SlowDown
+from afarm.judging.rate_limit import SlowDown, answer_lost
 
 __all__ = [
     "CHARACTERS_PER_TOKEN",

@@ -26,10 +26,7 @@ ANSWERS = column_names("completions")
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Answers bought by one run, judge, annotator or on one day, and those that were not paid again.
-
-    `dollars` leaves out `unpriced` answers, whose price is unknown; `saved` is what the `reused` ones had cost.
-    """
+    """Answers bought in one group; `dollars` without `unpriced` ones, `saved` the price of `reused` ones."""
 
     name: str
     answers: int = 0
@@ -75,16 +72,12 @@ def open_items(ledger: Ledger) -> dict[str, Any]:
 
 
 def summary(ledger: Ledger) -> dict[str, Any]:
-    """All accounts, as JSON values."""
     by = {group: [asdict(account) for account in accounts(ledger, group)] for group in GROUPS}
     return {"by": by, **open_items(ledger)}
 
 
 def export(ledger: Ledger, path: Path) -> int:
-    """Write every answer to `path`, as CSV if it ends so, otherwise JSONL. Returns their number.
-
-    Raises `StoreError` if the file cannot be written.
-    """
+    """Write all answers, as CSV or JSON lines by name; return their number. Raises `StoreError`."""
     count = 0
     try:
         with path.open("w", encoding="utf-8", newline="") as handle:

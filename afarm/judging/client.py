@@ -70,20 +70,11 @@ class Spend:
 class JudgeClient:
     """The metered `ask` of every context: see `afarm.Ask`.
 
-    Each judge is asked at most `max_concurrency` requests at once, fewer while it asks to slow down (told to its
-    limiter in `limiters`).
-
-    Args:
-        judges: The judge of each family role; "*" answers for every other role.
-        ledger: The ledger, which stays the caller's to close.
-        run: The run to whose account and budget requests go.
-        max_concurrency: Requests in flight per judge.
-        budget: Dollars that `run` may spend in all; None for no limit.
-        allow_degraded: Leave out parameters that a judge does not accept.
-        batch_api: Ask judges that have a batch endpoint through it.
-        batch_poll_seconds: Seconds between looks at a submitted batch.
-        limiters: Rate limits that judges report to.
-        stage: Names the artifact that is being made, which the ledger accounts purchases to as well.
+    `judges` answer by family role, "*" for every other one. Each has at most `max_concurrency` requests in flight,
+    fewer while it asks to slow down (told to its limiter in `limiters`). Purchases go to the account and the `budget`,
+    in dollars, of `run` in the `ledger`, which stays the caller's to close, and to the artifact that `stage` names.
+    `allow_degraded` leaves out parameters that a judge does not accept. With `batch_api` batch endpoints are used, and
+    looked at every `batch_poll_seconds`.
     """
 
     def __init__(
@@ -108,9 +99,11 @@ class JudgeClient:
         self.allow_degraded = allow_degraded
         self.batch_api = batch_api
         self.spend = Spend()
-        self._shared = SharedState(ledger, run, budget, self._on_purchase, answer_in_batches)
-        self._shared.batch_poll_seconds = batch_poll_seconds
-        self._shared.stage = stage
+
+        def on_purchase(pending: PendingRequest, completion: Completion) -> None:
+            self.spend.add(pending.request, completion)
+
+        self._shared = SharedState(ledger, run, budget, on_purchase, answer_in_batches, batch_poll_seconds, stage)
         self._limiters = dict(limiters or {})
         self._queues: dict[Judge, JudgeQueue] = {}
         self._starting = threading.Lock()
@@ -184,11 +177,7 @@ class JudgeClient:
         key = request_key(request, queue.identity, degraded)
         return PendingRequest(key, without(request, degraded) if degraded else request, degraded, queue)
 
-    def _on_purchase(self, pending: PendingRequest, completion: Completion) -> None:
-        self.spend.add(pending.request, completion)
-
     def key(self, request: ChatRequest) -> str:
-        """The ledger's key of the answer to `request`."""
         return self._pending(request).key
 
     def recall(self, keys: Sequence[JudgementKey]) -> dict[JudgementKey, Judgement]:
@@ -205,11 +194,9 @@ class JudgeClient:
         self.ledger.learn(judgements)
 
     def judge(self, role: str) -> str:
-        """See `afarm.core.judge.Ask.judge`."""
         return self._find_queue(role).identity
 
     def capabilities(self, role: str) -> Capabilities:
-        """See `afarm.core.judge.Ask.capabilities`."""
         return self.find_judge(role).capabilities
 
     def degraded(self, request: ChatRequest) -> tuple[str, ...]:
@@ -235,7 +222,6 @@ class JudgeClient:
         return self._find_queue(request.role).worst_case_price(request)
 
     def add_judge(self, role: str, judge: Judge, limiter: Limiter | None = None) -> None:
-        """Let `judge` answer for one more role."""
         self.judges[role] = judge
         if limiter is not None:
             self._limiters[judge] = limiter
@@ -270,10 +256,7 @@ class JudgeClient:
         return self._wait(start())
 
     def _stop(self, dispatcher: Dispatcher, stop: bool) -> None:
-        """Wait until a stream has ended; with `stop`, until its requests in flight are stored.
-
-        A second interrupt abandons those.
-        """
+        """Wait until a stream has ended; with `stop`, until its requests in flight are stored."""
         if stop:
             self._running_loop().call_soon_threadsafe(dispatcher.stop)
         while isinstance(dispatcher.results.get(), list):

@@ -67,10 +67,7 @@ class Database(ABC):
 
     @abstractmethod
     def write(self, work: Callable[[Transaction], T]) -> T:
-        """Do `work` in one transaction, alone among all writers: all that it writes is kept, or nothing.
-
-        It may be done again, after an attempt of which nothing was kept.
-        """
+        """Do `work` in one transaction, alone among writers; perhaps again after an attempt that left nothing."""
 
     @abstractmethod
     def read(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
@@ -85,10 +82,7 @@ class Database(ABC):
 
 
 def is_url(place: Place) -> bool:
-    """Tell if a ledger's place is a URL.
-
-    Raises `ConfigError` for a misspelt one, and if no plugin opens such URLs.
-    """
+    """Tell if a place is a URL. Raises `ConfigError` for a misspelt one or one that no plugin opens."""
     if not _scheme(place):
         return False
     _database_class(place)
@@ -106,10 +100,7 @@ def open_database(place: Place) -> Database:
 
 
 def is_there(place: Place) -> bool:
-    """Tell if there is a ledger at `place`, without making one.
-
-    Raises `StoreError` if that cannot be known.
-    """
+    """Tell if there is a ledger at `place`, without making one. Raises `StoreError` if that is not known."""
     return _database_class(place).is_there(place)
 
 

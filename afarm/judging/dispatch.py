@@ -20,9 +20,8 @@ from afarm.core.errors import AfarmError, BudgetError, JudgeError, PluginError, 
 from afarm.core.judge import ChatRequest, Completion, Judge
 from afarm.judging.ledger import Ledger
 from afarm.judging.ledger_schema import encodable
-from afarm.judging.lost_answers import ANSWER_LOST
 from afarm.judging.promises import require_completion, require_price
-from afarm.judging.rate_limit import PATIENCE, Attempt, Limiter, SlowDown
+from afarm.judging.rate_limit import ANSWER_LOST, PATIENCE, Attempt, Limiter, SlowDown
 from afarm.storage.text import dollars
 
 HEARTBEAT_SECONDS = 2.0
@@ -48,10 +47,7 @@ class PendingRequest:
 
 @dataclass(slots=True, eq=False)
 class JudgeQueue:
-    """One judge and its rate limit.
-
-    `direct`, unless None, is the same judge asked one by one: this queue then leads to its batch endpoint.
-    """
+    """One judge, its rate limit and, if this queue leads to its batch endpoint, the `direct` queue."""
 
     judge: Judge
     limiter: Limiter
@@ -93,7 +89,6 @@ class SharedState:
         return sum(len(dispatcher.in_flight) - len(dispatcher.retrying) for dispatcher in self.dispatchers)
 
     def wake(self) -> None:
-        """Wake every dispatcher."""
         for dispatcher in self.dispatchers:
             dispatcher.wake.set()
 
@@ -214,15 +209,23 @@ class Dispatcher:
                 continue
             pending, attempt = self.in_flight.pop(task)
             error = task.exception() if not task.cancelled() else asyncio.CancelledError()
-            seconds = task.result().seconds if error is None else None
-            self._tell_limiter(pending, attempt, error, seconds)
-            if isinstance(error, SlowDown) and (error := out_of_patience(error, pending)) is None:
+            limiter = pending.queue.limiter
+            if error is None:
+                answer = task.result()
+                limiter.answered(attempt, answer.seconds)
+                text = encodable(answer.text)
+                answered.append((pending, replace(answer, key=pending.key, text=text, degraded=pending.degraded)))
+                if answer.price is None and pending.queue.worst_case_price(pending.request):
+                    charged.append(pending.key)
+                continue
+            if isinstance(error, SlowDown):
+                limiter.refused(attempt, error.seconds)
+                error = out_of_patience(error, pending)
+            else:
+                limiter.ended()
+            if error is None:
                 free.append(pending.key)
                 refused.append(pending)
-            elif error is None:
-                answered.append((pending, finished(pending, task.result())))
-                if task.result().price is None and pending.queue.worst_case_price(pending.request):
-                    charged.append(pending.key)
             else:
                 (charged if may_be_charged(error) else free).append(pending.key)
                 self._failure = self._failure or explained(error, pending)
@@ -234,22 +237,10 @@ class Dispatcher:
         if len(self.shared.dispatchers) > 1:
             self.shared.wake()
 
-    @staticmethod
-    def _tell_limiter(
-        pending: PendingRequest, attempt: Attempt, error: BaseException | None, seconds: float | None
-    ) -> None:
-        limiter = pending.queue.limiter
-        if error is None:
-            limiter.answered(attempt, seconds)
-        elif isinstance(error, SlowDown):
-            limiter.refused(attempt, error.seconds)
-        else:
-            limiter.failed()
-
     def _give_up_in_flight(self) -> None:
         """Count requests in flight as charged without an answer: nobody waits for them any more."""
         for pending, _ in self.in_flight.values():
-            pending.queue.limiter.failed()
+            pending.queue.limiter.ended()
         try:
             keys = [pending.key for pending, _ in self.in_flight.values()]
             self.shared.ledger.resolve([], self.shared.run, charged_without_answer=keys)
@@ -276,8 +267,9 @@ class Dispatcher:
             for pending in reversed(held):
                 self.waiting.setdefault(pending.queue, deque()).appendleft(pending)
         for queue, waiting in self.waiting.items():
-            if queue.direct and waiting:
-                self._send_batches(queue, waiting)
+            if queue.direct:  # once the largest batch, or the last request, is there
+                while waiting and (self.complete or len(waiting) >= LARGEST_BATCH):
+                    self.start_batch(queue, [waiting.popleft() for _ in range(min(len(waiting), LARGEST_BATCH))])
                 continue
             if waiting and (wait := queue.limiter.exhausted):
                 raise JudgeError(f"{queue.identity} {wait}; {GO_ON}", charged=False)
@@ -321,10 +313,7 @@ class Dispatcher:
         await allowed
 
     def _send_again(self) -> None:
-        """Let those attempt again whose next attempt the budget and their judge allow.
-
-        Raises `BudgetError` if nothing is in flight to release money.
-        """
+        """Allow retries within budget and rate limit. Raises `BudgetError` if nothing in flight frees money."""
         for allowed, pending in list(self.retrying.items()):
             if pending.queue.limiter.seconds_held() > 0:
                 continue
@@ -385,11 +374,6 @@ class Dispatcher:
 
     # ------------------------------------------------------------------------------------------------------- batches
 
-    def _send_batches(self, queue: JudgeQueue, waiting: deque[PendingRequest]) -> None:
-        """Submit to the batch endpoint once the largest batch, or the last request, is there."""
-        while waiting and (self.complete or len(waiting) >= LARGEST_BATCH):
-            self.start_batch(queue, [waiting.popleft() for _ in range(min(len(waiting), LARGEST_BATCH))])
-
     def start_batch(self, queue: JudgeQueue, requests: Sequence[PendingRequest]) -> None:
         """Answer `requests` through a batch endpoint, in a task of its own."""
         work = self.shared.answer_in_batches(self, queue, requests)
@@ -402,11 +386,6 @@ class Dispatcher:
         if not task.cancelled() and (error := task.exception()):
             self._failure = self._failure or error
         self.wake.set()
-
-
-def finished(pending: PendingRequest, completion: Completion) -> Completion:
-    """Prepare a judge's answer as it is stored and handed on."""
-    return replace(completion, key=pending.key, text=encodable(completion.text), degraded=pending.degraded)
 
 
 def out_of_patience(refusal: SlowDown, pending: PendingRequest) -> JudgeError | None:

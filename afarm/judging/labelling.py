@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from afarm.core.errors import attribute_failures, require_promise
 from afarm.core.interfaces import AnnotateContext, Annotator
@@ -20,6 +21,9 @@ CHUNK = 8192
 """Pairs handed to an annotator at once.
 
 Few enough to hold in memory, and so many that the end of a chunk, where few requests are in flight, does not count."""
+
+
+PROMISE = "annotate must return one afarm.Preference per pair, in the order of the pairs"
 
 
 def number_occurrences(pairs: Sequence[Pair]) -> list[Pair]:
@@ -63,34 +67,19 @@ def annotate_in_chunks(
         label_noise: The share of labels that are flipped, from 0 to 0.5.
         chunk_size: Pairs per call of the annotator.
     """
-    for chunk in _batched(pairs, chunk_size):
+    left = iter(pairs)
+    while chunk := list(islice(left, chunk_size)):
         settled = [rule_or_noise(pair, context.seed, label_noise) for pair in chunk]
         open_pairs = [pair for pair, preference in zip(chunk, settled, strict=True) if preference is None]
         with attribute_failures("annotators", name, annotator):
             answers = list(annotator.annotate(open_pairs, context) or ()) if open_pairs else []
-        _require_one_each(answers, open_pairs, name, annotator)
+        for answer in answers:
+            require_record(answer, Preference, "annotators", name, PROMISE, annotator)
+        counted = f"{PROMISE}: {len(answers)} for {len(open_pairs)} pairs"
+        require_promise(len(answers) == len(open_pairs), "annotators", name, counted, annotator)
+        for number, (answer, pair) in enumerate(zip(answers, open_pairs, strict=True)):
+            other = f"{PROMISE}: number {number} is of another pair"
+            require_promise(answer.pair_id == pair.id, "annotators", name, other, annotator)
         remaining = iter(answers)
         for pair, preference in zip(chunk, settled, strict=True):
             yield JudgedPair(pair, preference or next(remaining), name)
-
-
-def _require_one_each(answers: Sequence[object], pairs: Sequence[Pair], name: str, annotator: Annotator) -> None:
-    promise = "annotate must return one afarm.Preference per pair, in the order of the pairs"
-    for answer in answers:
-        require_record(answer, Preference, "annotators", name, promise, annotator)
-    counted = f"{promise}: {len(answers)} for {len(pairs)} pairs"
-    require_promise(len(answers) == len(pairs), "annotators", name, counted, annotator)
-    for number, (answer, pair) in enumerate(zip(answers, pairs, strict=True)):
-        other = f"{promise}: number {number} is of another pair"
-        require_promise(getattr(answer, "pair_id", None) == pair.id, "annotators", name, other, annotator)
-
-
-def _batched(pairs: Iterable[Pair], size: int) -> Iterator[list[Pair]]:
-    chunk: list[Pair] = []
-    for pair in pairs:
-        chunk.append(pair)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk

@@ -17,7 +17,6 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import wraps
-from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from afarm.core.errors import JudgeError
@@ -29,7 +28,6 @@ from afarm.judging.ledger_schema import (
     CHARGE_BATCHED,
     COMPLETION,
     decode_completion,
-    encode_answer,
     encode_completion,
     sent_text,
 )
@@ -116,10 +114,7 @@ class Claim:
 
 
 def in_transaction(method: Callable[Concatenate[Ledger, Transaction, P], T]) -> Callable[Concatenate[Ledger, P], T]:
-    """Do a method of the ledger in a transaction, its first argument, alone among all writers.
-
-    It may be done again after an attempt of which nothing was kept, so it changes nothing else.
-    """
+    """Give a method a transaction, alone among writers. It may be repeated, so it changes nothing else."""
 
     @wraps(method)
     def alone(self: Ledger, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -132,10 +127,7 @@ class Ledger:
     """One ledger, safe for several threads and processes, and on PostgreSQL machines, at once."""
 
     def __init__(self, place: Place):
-        """Open or create the ledger at `place`, a file or a URL; the file ":memory:" keeps nothing.
-
-        Raises `StoreError` if that cannot be done.
-        """
+        """Open or create a ledger; ":memory:" keeps nothing. Raises `StoreError` if that cannot be done."""
         self.place = place
         self.database = open_database(place)
         self._owner = uuid.uuid4().hex  # not the process id, which comes back: a container always starts with the same
@@ -144,9 +136,7 @@ class Ledger:
     def __enter__(self) -> Ledger:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -159,7 +149,6 @@ class Ledger:
     # ----------------------------------------------------------------------------------------------- completions
 
     def completions(self, keys: Sequence[str]) -> dict[str, Completion]:
-        """The stored answers among `keys`."""
         stored: dict[str, Completion] = {}
         for chunk, marks in query_chunks(keys):
             for row in self.read(f"SELECT {COMPLETION} FROM completions WHERE key IN ({marks})", chunk):
@@ -170,10 +159,7 @@ class Ledger:
     def claim(
         self, db: Transaction, wanted: Sequence[tuple[str, float | None]], run: str, budget: float | None = None
     ) -> Claim:
-        """Reserve money for requests, as (key, the most that it can cost), in order while `budget` allows.
-
-        One transaction, so that two processes neither ask the same nor exceed a budget together.
-        """
+        """Reserve money for (key, highest price) in order, in one transaction among all processes."""
         claim = Claim()
         answered, pending, held = self._elsewhere(db, [key for key, _ in wanted])
         if budget is not None:
@@ -234,17 +220,17 @@ class Ledger:
         charged = [(key, self._owner) for key in charged_without_answer]
         keys = dict.fromkeys([*(c.key for _, _, c in answers), *free, *charged_without_answer])
         now = self.database.now()
-        rows = [encode_answer(request, judge, completion, run, now) for request, judge, completion in answers]
+        rows = [
+            encode_completion((c.key, judge, request.role, request.annotator, run, sent_text(request)), c, now)
+            for request, judge, c in answers
+        ]
         self._store(db, rows, stage)
         db.executemany(CHARGE, charged)
         db.executemany("DELETE FROM in_flight WHERE key = ? AND owner = ?", [(key, self._owner) for key in keys])
 
     @in_transaction
     def charged_without_answer(self, db: Transaction, key: str) -> None:
-        """Count an attempt that may have been charged for and got no answer.
-
-        The reservation stays open, with nothing reserved until `reserve_again`.
-        """
+        """Count an attempt that may have been charged; nothing stays reserved until `reserve_again`."""
         db.execute(CHARGE, [key, self._owner])
         db.execute("UPDATE in_flight SET reserved = 0 WHERE key = ? AND owner = ?", [key, self._owner])
 
@@ -317,16 +303,11 @@ class Ledger:
         return {batch_id: held for batch_id, held in batches.items() if not wanted.isdisjoint(held)}
 
     def is_batch_pending(self, batch_id: str) -> bool:
-        """True while a batch is still to be collected."""
         return bool(self.read("SELECT 1 FROM batch_requests WHERE ticket = ? LIMIT 1", [batch_id]))
 
     @in_transaction
     def collected(self, db: Transaction, batch_id: str, answers: Sequence[Completion | None], stage: str = "") -> None:
-        """Store the answers of a batch, None for a failed request, as bought for `stage`, and close the batch.
-
-        Does nothing if another process has collected it in the meantime. Raises `JudgeError` if the number of answers
-        is not that of the requests.
-        """
+        """Store a batch's answers (None: failed) and close it, once. Raises `JudgeError` for another number."""
         columns = "key, judge, role, annotator, run, request, degraded"
         query = f"SELECT {columns} FROM batch_requests WHERE ticket = ? ORDER BY position"
         requests = db.execute(query, [batch_id]).fetchall()
@@ -347,10 +328,7 @@ class Ledger:
 
     @in_transaction
     def forget_batch(self, db: Transaction, batch_id: str) -> int:
-        """Stop waiting for a batch: it may be charged for, stays counted, and is bought again when asked for.
-
-        Returns the number of its requests.
-        """
+        """Stop waiting for a batch, which stays counted as charged; return the number of its requests."""
         db.execute(CHARGE_BATCHED, [batch_id])
         return db.execute("DELETE FROM batch_requests WHERE ticket = ?", [batch_id]).rowcount
 

@@ -54,10 +54,7 @@ def is_sound(path: Path) -> bool:
 
 
 def recover(path: Path) -> Recovery:
-    """Set the damaged ledger at `path` aside, and put a new one there with the rows that can be read.
-
-    Raises `StoreError` if what was spent cannot be read, or if a process that is alive uses the ledger.
-    """
+    """Replace a damaged ledger by its readable rows. Raises `StoreError` if spending is lost or in use."""
     with TemporaryDirectory(dir=path.parent, prefix=".recovery-") as place:
         copy, new = Path(place) / "copy.sqlite", Path(place) / "new.sqlite"
         for ending in ("", "-wal"):  # a damaged file is copied as it is: SQLite's backup refuses many
@@ -131,10 +128,7 @@ def _copy_rows(damaged: sqlite3.Connection, db: Transaction, incomplete: set[str
 
 
 def _rows_from_both_ends(db: sqlite3.Connection, table: str, incomplete: set[str]) -> Iterator[Row]:
-    """Yield the rows of a table up to the damage, then from the end back to it.
-
-    Adds the table's name to `incomplete` if there is damage.
-    """
+    """Yield rows up to the damage, then from the end back to it, noting a damaged table in `incomplete`."""
     order = "rowid" if table in STORED_BY_ROW_NUMBER else LEDGER_COLUMNS[table].partition(",")[0]
     for direction in ("ASC", "DESC"):
         try:

@@ -84,12 +84,6 @@ def decode_completion(row: Sequence[Any]) -> Completion:
     return Completion(*plain, logprobs=positions, degraded=tuple(json.loads(degraded or "[]")))  # type: ignore[misc]
 
 
-def encode_answer(request: ChatRequest, judge: str, completion: Completion, run: str, now: float) -> tuple[Any, ...]:
-    """Encode an answer bought by `run` as a row of the table of completions."""
-    first_columns = (completion.key, judge, request.role, request.annotator, run, sent_text(request))
-    return encode_completion(first_columns, completion, now)
-
-
 def encode_completion(asked: Sequence[Any], c: Completion, now: float) -> tuple[Any, ...]:
     """Encode a completion as a row; `asked` holds its key, judge, role, annotator, run and request."""
     return (

@@ -89,10 +89,7 @@ ParsedVerdict = float | Literal["draw"] | None
 
 
 def build_judgements(completion: Completion, verdicts: Iterable[ParsedVerdict]) -> list[Judgement]:
-    """Build judgements from the verdicts parsed from `completion`; each refers to it.
-
-    None becomes "refused" if the judge declined to answer, otherwise "unparsed".
-    """
+    """Build judgements from the verdicts in `completion`; None becomes "refused" or "unparsed"."""
     unread = "refused" if completion.finish_reason in REFUSALS else "unparsed"
     return [
         Judgement(None, verdict or unread, completion.key)
@@ -186,10 +183,7 @@ def collect_judgements(
 def pending_requests(
     presentations: Mapping[K, Presentation], attempts: int, context: AnnotateContext
 ) -> list[ChatRequest]:
-    """The requests that `collect_judgements` would send now. Sends nothing.
-
-    Re-asks cannot be foreseen.
-    """
+    """List the requests that `collect_judgements` would send now; re-asks cannot be foreseen."""
     requests: list[ChatRequest] = []
     waiting = dict(presentations)
     for attempt in range(attempts):
@@ -217,11 +211,7 @@ def _not_stored(draws: Mapping[K, JudgementDraw], stored: Mapping[JudgementKey, 
 
 
 def _ask(draws: Sequence[JudgementDraw], context: AnnotateContext) -> dict[JudgementKey, Judgement]:
-    """Ask, the requests of all prompts together, and store the judgements as answers arrive.
-
-    Whole batches are stored: after a kill the others are packed as before, and those of their answers that had reached
-    the ledger are found there.
-    """
+    """Ask in whole batches, stored as answers arrive: after a kill the others are packed as before."""
     batches = list(_pack(draws))
     answers = context.ask.stream(map(_request, batches))
     answers = context.progress(answers, "judge requests", len(batches)) if len(batches) > 1 else answers
@@ -294,12 +284,13 @@ def _label_presentations(first: Presentation, config: JudgingConfig) -> list[Pre
 
 
 def _label(pair: Pair, first: Presentation, answers: Mapping[Slot, Judgement], config: JudgingConfig) -> Preference:
-    """Combine the judgements of all presentations of a pair into its label."""
     presentations = _label_presentations(first, config)
     judgements = [answers[_slot(shown)] for shown in presentations]
-    verdicts = [
-        _verdict(judgement, _order(pair, shown)) for judgement, shown in zip(judgements, presentations, strict=True)
-    ]
+    verdicts = []
+    for judgement, shown in zip(judgements, presentations, strict=True):
+        first_wins = judgement.p_first_shown
+        p2 = first_wins if first_wins is None or _order(pair, shown) == "21" else 1 - first_wins
+        verdicts.append(Verdict(p2, judgement.outcome))  # type: ignore[arg-type]
     n_orders = 1 + config.both_orders
     votes = [combine_orders(verdicts[i : i + n_orders]) for i in range(0, len(verdicts), n_orders)]
     label = combine_votes(votes, config.vote)
@@ -331,13 +322,6 @@ class Verdict:
 def _order(pair: Pair, shown: Presentation) -> str:
     """The order in which the judge saw the pair's own outputs: "12" or "21"."""
     return "12" if (shown.pair.order == "ab") == pair.is_canonical else "21"
-
-
-def _verdict(judgement: Judgement, order: str) -> Verdict:
-    """The judgement in the pair's own order."""
-    first = judgement.p_first_shown
-    p2 = None if first is None else 1 - first if order == "12" else first
-    return Verdict(p2, judgement.outcome)  # type: ignore[arg-type]
 
 
 def combine_orders(verdicts: Sequence[Verdict]) -> Verdict:

@@ -5,21 +5,18 @@ A price that is not known is None, never zero: whoever shows a sum says how many
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from afarm.core.config import Config, setting
 from afarm.core.errors import ConfigError
 from afarm.core.judge import Price
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
-
 
 VENDORS = ("openai", "anthropic")
 """The vendors of genai-prices that judges of the same name ask."""
@@ -32,6 +29,9 @@ class PriceRow(Config):
     output: float = setting(..., "answer tokens", ge=0)
     cached_input: float | None = setting(None, "prompt tokens from the vendor's cache; full price unless given", ge=0)
     batch: float = setting(0.5, "the share of it that an answer through a batch endpoint costs", ge=0)
+
+
+_FILE = TypeAdapter(dict[str, PriceRow])
 
 
 class Prices:
@@ -66,10 +66,10 @@ def listed(provider: str, model: str) -> Price | None:
     except LookupError:
         return None
     prices = listing.model_price
-    rates = [_first_tier(rate) for rate in (prices.input_mtok, prices.output_mtok, prices.cache_read_mtok)]
+    rates = [getattr(rate, "base", rate) for rate in (prices.input_mtok, prices.output_mtok, prices.cache_read_mtok)]
     if rates[0] is None or rates[1] is None:
         return None
-    return Price(rates[0], rates[1], rates[2])
+    return Price(*(None if rate is None else float(rate) for rate in rates))  # type: ignore[arg-type]
 
 
 @cache
@@ -84,17 +84,15 @@ def listed_prices() -> dict[str, Price]:
     return {spec: price for spec, price in sorted(found.items()) if price is not None}
 
 
-def _first_tier(rate: Any) -> float | None:
-    return None if rate is None else float(getattr(rate, "base", rate))
-
-
 def _parse(given: Mapping[str, str], problems: list[str]) -> dict[str, Price]:
     """Parse prices such as those of `--price openai:gpt-5=1.25/10/0.125`."""
     known: dict[str, Price] = {}
     for spec, text in given.items():
         try:
-            rates = [_rate(part) for part in str(text).split("/")]
-            known[spec] = Price(*_two_or_three(rates))
+            rates = [float(part) for part in str(text).split("/")]
+            if len(rates) not in (2, 3) or not all(0 <= rate < math.inf for rate in rates):
+                raise ValueError(text)
+            known[spec] = Price(*rates)
         except ValueError:
             problems.append(malformed(f"{spec}={text}"))
     return known
@@ -108,47 +106,17 @@ def malformed(option: str) -> str:
     )
 
 
-def _two_or_three(rates: list[float]) -> list[float]:
-    if len(rates) not in (2, 3):
-        raise ValueError(rates)
-    return rates
-
-
-def _rate(value: str) -> float:
-    """Parse dollars. Raises `ValueError` for a text that is no amount of them."""
-    number = float(value)
-    if not 0 <= number < float("inf"):
-        raise ValueError(value)
-    return number
-
-
 def _read(file: str, problems: list[str]) -> dict[str, Price]:
     if not file:
         return {}
     try:
-        rows = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+        rows = _FILE.validate_python(yaml.safe_load(Path(file).read_text(encoding="utf-8")))
+        return {spec: Price(**row.model_dump()) for spec, row in rows.items()}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         problems.append(f"prices file {file} cannot be read: {error}")
-        return {}
-    if not isinstance(rows, dict):
-        problems.append(
-            f"prices file {file} must map judges to prices, such as 'openai:gpt-5: {{input: 1, output: 2}}'"
-        )
-        return {}
-    known: dict[str, Price] = {}
-    for spec, row in rows.items():
-        where = f"prices file {file}, {spec}"
-        if not isinstance(row, dict) or not {"input", "output"} <= row.keys():
-            problems.append(f"{where}: needs input and output, in dollars per million tokens")
-            continue
-        try:
-            known[str(spec)] = Price(**PriceRow.model_validate(row).model_dump())
-        except ValidationError as error:
-            problems += sorted(f"{where}: {_problem(finding)}" for finding in error.errors())
-    return known
-
-
-def _problem(finding: ErrorDetails) -> str:
-    if finding["type"] == "extra_forbidden":
-        return f"{finding['loc'][0]} is no setting of a price"
-    return f"{finding['loc'][0]} must be a number of dollars, not {finding['input']!r}"
+    except ValidationError as error:
+        form = "it maps judges to prices, such as 'openai:gpt-5: {input: 1, output: 2}'"
+        for found in error.errors():
+            where = ", ".join([file, *map(str, found["loc"])])
+            problems.append(f"prices file {where}: {found['msg']}, not {found['input']!r:.80}; {form}")
+    return {}

@@ -23,10 +23,7 @@ def require_judge(judge: object, name: str) -> Judge:
 
 
 def identify_judge(judge: Judge) -> str:
-    """Return the name under which the ledger files a judge's answers.
-
-    Raises `ConfigError` if it holds an API key, in the path of a URL say: the ledger and reports show this name.
-    """
+    """Return the name of a judge in the ledger. Raises `ConfigError` if it holds a key: it is shown."""
     with attribute_failures("judges", type(judge).__qualname__, judge):
         identity = judge.identity
     fits = isinstance(identity, str) and bool(identity)

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -64,6 +65,20 @@ class SlowDown(JudgeError):
         self.seconds = seconds
 
 
+ANSWER_LOST: ContextVar[Callable[[], Awaitable[None]]] = ContextVar("ANSWER_LOST")
+"""Called by `answer_lost` for the current request; set by the engine."""
+
+
+async def answer_lost() -> None:
+    """Report that the current request may have been charged for, got no answer, and will be sent again.
+
+    The engine goes on counting it and returns when the budget allows another attempt; if it never will, the request is
+    cancelled. Does nothing outside of the engine.
+    """
+    if report := ANSWER_LOST.get(None):
+        await report()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Attempt:
     """A request that was sent: its time, and the number in flight with it."""
@@ -74,10 +89,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class LearnedLimit:
-    """Believed limits of a judge: `at_once` or `pace` (per second) is finite, neither before a refusal.
-
-    The pace lies between the fastest `taken` and the slowest `refused`.
-    """
+    """Believed limits: `at_once` or `pace` per second, which lies between those `taken` and `refused`."""
 
     at_once: float = math.inf
     pace: float = math.inf
@@ -103,10 +115,7 @@ class LearnedLimit:
 
 
 class Limiter:
-    """Counts the attempts in flight to one judge. Not thread-safe: it lives on the engine's loop.
-
-    At most `maximum` attempts are in flight at once.
-    """
+    """Rate limit of one judge, at most `maximum` in flight. Not thread-safe: lives on the engine's loop."""
 
     def __init__(self, maximum: int, clock: Callable[[], float] = time.monotonic):
         self.maximum = maximum
@@ -187,7 +196,7 @@ class Limiter:
         if self._taken == 1:  # loading the vendor's SDK is no time of the judge's
             self._began = self._resumed = _Mark(now - seconds, 0)
         self._latency += (seconds - self._latency) * (0.1 if self._latency else 1.0)
-        self._ended()
+        self.ended()
         self._alone_until, self._refused_since, self._in_vain = 0.0, None, 0
         if self._wave is not None and attempt.at <= self._wave.began:
             return
@@ -203,17 +212,10 @@ class Limiter:
         elif self._successes >= ENOUGH and now - self._changed >= 0.5 * max(1.0, self._wave.wait):
             self._raise_pace(now, quiet)
 
-    def failed(self) -> None:
-        """Count an attempt that ended in an error other than a refusal."""
-        self._ended()
-
     def refused(self, attempt: Attempt, seconds: float | None = None) -> None:
-        """Slow down, since the judge says so; hold for `seconds`, if it says for how long.
-
-        What was in flight at the time will be refused as well: those refusals are one wave, and each tells more of it.
-        """
+        """Slow down and hold for `seconds`, if named; refusals of what was in flight together are one wave."""
         now = self._clock()
-        self._ended()
+        self.ended()
         self.refusals += 1
         self._taken -= 1
         if self._refused_since is None:
@@ -301,7 +303,8 @@ class Limiter:
         self._next_at = max(self._next_at, self._held_until, now + 1 / self.limits.pace)
         self._quiet_until = max(now, self._held_until) + self._quiet * cost
 
-    def _ended(self) -> None:
+    def ended(self) -> None:
+        """Count an attempt as over: by itself, for one that ended in an error other than a refusal."""
         self.in_flight -= 1
         if self._alone_until and not self.in_flight:
             self._alone_until = None
@@ -371,28 +374,15 @@ class _Mark:
 
 @dataclass(slots=True)
 class _Wave:
-    """Refusals of attempts that were in flight together.
+    """Refusals of attempts that were in flight together."""
 
-    Args:
-        began: The time of the first.
-        before: The limits until then.
-        in_flight: The attempts in flight that were not refused.
-        beyond: More were in flight than were ever taken.
-        beyond_again: And as many as at the wave before.
-        resumed: The end of the wait before.
-        run: The run of attempts until then.
-        in_vain: Waits in a row after which next to nothing was taken.
-        wait: Seconds for which requests are held.
-        most_taken: The most attempts in flight that were taken together.
-    """
-
-    began: float
-    before: LearnedLimit
-    in_flight: int
-    beyond: bool
-    beyond_again: bool
-    resumed: _Mark
-    run: _Mark
-    in_vain: int
-    wait: float = 0.0
-    most_taken: int = 0
+    began: float  # the time of the first
+    before: LearnedLimit  # the limits until then
+    in_flight: int  # the attempts in flight that were not refused
+    beyond: bool  # more were in flight than were ever taken
+    beyond_again: bool  # and as many as at the wave before
+    resumed: _Mark  # the end of the wait before
+    run: _Mark  # the run of attempts until then
+    in_vain: int  # waits in a row after which next to nothing was taken
+    wait: float = 0.0  # seconds for which requests are held
+    most_taken: int = 0  # the most attempts in flight that were taken together

@@ -128,10 +128,7 @@ class SqliteDatabase(Database):
 
 
 def keep_private(path: Path) -> None:
-    """Make the file for its owner alone, or take it from others: it holds all prompts and outputs.
-
-    SQLite gives its log the same rights. Rights of a group stay if only a group has them.
-    """
+    """Keep the file from others, but for a group: it holds all prompts. SQLite's log gets its rights."""
     if str(path) == ":memory:":
         return
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -142,10 +139,7 @@ def keep_private(path: Path) -> None:
 
 
 def require_usable(path: Path) -> None:
-    """Raise `StoreError` if the ledger cannot be kept at `path`.
-
-    SQLite writes its log beside the file, so the directory must be writable too.
-    """
+    """Raise `StoreError` if the ledger cannot be kept at `path`; SQLite's log needs its directory."""
     nearest = next(parent for parent in path.absolute().parents if parent.exists())
     if path.is_dir():
         what = "is a directory"
@@ -161,18 +155,7 @@ def require_usable(path: Path) -> None:
 
 
 NETWORK_FILE_SYSTEMS = {
-    "nfs",
-    "nfs4",
-    "cifs",
-    "smb3",
-    "smbfs",
-    "lustre",
-    "ceph",
-    "gpfs",
-    "beegfs",
-    "fuse.sshfs",
-    "9p",
-    "afs",
+    *("nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "ceph", "gpfs", "beegfs", "fuse.sshfs", "9p", "afs"),
 }
 
 

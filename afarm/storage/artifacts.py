@@ -42,13 +42,15 @@ from afarm.storage.metadata import metadata_digest, read_metadata
 from afarm.storage.peak_memory import begin_peak, peak_memory
 from afarm.storage.runs import RECORD, read_run, run_directories
 from afarm.storage.shared_store import SharedStore
-from afarm.storage.unfinished import LEFT_BY, begin_unfinished
 
 HELD = 256
 """Artifacts that a process keeps others from deleting, the newest: each takes an open file."""
 
 ASK_AGAIN = 10.0
 """Seconds after which a shared store is asked again for an artifact that it had not."""
+
+LEFT_BY = ".left_by"
+"""The file of an unfinished artifact that names the code that writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,6 @@ class Artifact:
 
 
 def artifact_key(key_fields: Mapping[str, Any]) -> str:
-    """Digest `key_fields` to the key of the artifact made from them."""
     return digest("artifact", key_fields, length=16)
 
 
@@ -78,10 +79,7 @@ class Store:
     def __init__(
         self, root: Path, notify: Callable[[str], None] = lambda text: None, shared: SharedStore | None = None
     ):
-        """`notify` is called with what a user should hear of: that another process is waited for.
-
-        What is not here is taken from `shared`, and what is made or used here is published there.
-        """
+        """Open the tree at `root`, with `shared` behind it; `notify` tells of waits for other processes."""
         self.root = root
         self.shared = shared
         self._asked: dict[tuple[str, str], float] = {}
@@ -112,18 +110,14 @@ class Store:
         path = self.artifacts / stage / key
         self._require_directories(stage, key)
         try:
-            meta = read_metadata(path)
-            return Artifact(stage, key, path, meta["content"], meta["key_fields"], meta)
+            return _read_artifact(stage, key, path)
         except (FileNotFoundError, NotADirectoryError):
             return self.find(stage, key) if self._fetched(stage, key) else None
         except (OSError, ValueError) as error:
             raise StoreError(f"the artifact {path} is damaged: {META}: {error}; {self._way_out}") from error
 
     def _fetched(self, stage: str, key: str) -> bool:
-        """Take an artifact from the shared store, whole or not at all, and return True if it is here now.
-
-        Raises `StoreError` if it is damaged there: here, deleting it would fetch it again.
-        """
+        """Fetch an artifact from the shared store, whole or not at all. Raises `StoreError` if damaged there."""
         last = self._asked.get((stage, key), -ASK_AGAIN)
         if self.shared is None or time.monotonic() - last < ASK_AGAIN:
             return False
@@ -136,20 +130,17 @@ class Store:
                 if not self.shared.fetch(stage, key, copy):
                     self._asked[stage, key] = time.monotonic()
                     return False
-                if damages := self._damages_of_copy(stage, key, copy):
+                try:
+                    damages = self.damages(_read_artifact(stage, key, copy))
+                except (OSError, ValueError) as error:
+                    damages = [f"{META}: {error}"]
+                if damages:
                     raise self.shared.broken(stage, key, f"damaged: {first_few(damages)}")
                 sync_tree(copy)
                 with suppress(OSError):  # another process has put it there meanwhile
                     copy.rename(final)
             sync(final.parent)
         return (final / META).is_file()
-
-    def _damages_of_copy(self, stage: str, key: str, copy: Path) -> list[str]:
-        try:
-            meta = read_metadata(copy)
-        except (OSError, ValueError) as error:
-            return [f"{META}: {error}"]
-        return self.damages(Artifact(stage, key, copy, meta["content"], meta["key_fields"], meta))
 
     def _publish(self, artifact: Artifact) -> Artifact:
         if self.shared is not None:
@@ -164,10 +155,7 @@ class Store:
         return ""
 
     def _require_directories(self, stage: str, key: str) -> None:
-        """Raise `StoreError` if there is something else in the place of an artifact's directory.
-
-        A link would lead out of the store, where nothing may be read, written or deleted.
-        """
+        """Raise `StoreError` if an artifact's directory is something else: a link would lead out of the store."""
         for name in (key, f"{key}.partial"):
             if what := self._misplaced(stage, name):
                 raise StoreError(f"{what}, and is not used; {self._way_out}")
@@ -181,18 +169,15 @@ class Store:
         )
 
     def damages(self, artifact: Artifact, every_byte: bool = False) -> list[str]:
-        """List what has happened to an artifact's files since it was made; empty if they are as they were.
-
-        Files whose size and time of change are as recorded count as unchanged, unless `every_byte` is to be read.
-        """
+        """List an artifact's damages; files of recorded size and times are read only if `every_byte` is."""
         recorded = artifact.meta["files"]
-        if "digest" not in artifact.meta or artifact_key(artifact.key_fields) != artifact.key:
+        if artifact_key(artifact.key_fields) != artifact.key:
             return [f"{META} is not as it was written"]
-        inspection = inspect_files(artifact.path, recorded, every_byte)
-        if inspection.moved and not inspection.damages:
+        damages, moved = inspect_files(artifact.path, recorded, every_byte)
+        if moved and not damages:
             with suppress(StoreError):  # a store that may only be read is digested each time
-                write_json(artifact.path / META, {**artifact.meta, "files": {**recorded, **inspection.moved}})
-        return inspection.damages
+                write_json(artifact.path / META, {**artifact.meta, "files": {**recorded, **moved}})
+        return damages
 
     def require_sound(self, artifact: Artifact) -> None:
         """Raise `StoreError` with stage, damages and the way out if an artifact is not as it was made."""
@@ -236,7 +221,7 @@ class Store:
         with storage_errors(final), self._locked(stage, key):
             if artifact := self._find_sound(stage, key):  # another process made it while we waited for the lock
                 return self._publish(artifact), True
-            begin_unfinished(partial, code)
+            _begin_unfinished(partial, code)
             created, started, peak_is_known = time.time(), time.perf_counter(), begin_peak()
             summary = dict(write(partial))
             (partial / LEFT_BY).unlink(missing_ok=True)
@@ -331,10 +316,7 @@ class Store:
         return path.open("ab")
 
     def inspect(self, stage: str, key: str) -> tuple[str, list[str]]:
-        """Read every byte of an artifact, and return its label and its damages.
-
-        Without a label if its metadata cannot be read.
-        """
+        """Read every byte of an artifact; return its label, empty if it is unreadable, and its damages."""
         if what := self._misplaced(stage, key):
             return "", [what]
         try:
@@ -364,17 +346,16 @@ class Store:
         return True
 
     def keys(self, stage: str) -> list[str]:
-        """List the keys of the finished artifacts of a kind of stage, damaged ones too.
-
-        A kind of stage that is no directory has the one key "".
-        """
+        """List the keys of finished artifacts, damaged ones too; [""] if the stage has no directory."""
         if self._misplaced(stage, ""):
             return [""]
-        entries = [path for path in (self.artifacts / stage).glob("*") if not path.name.startswith(".")]
-        return sorted(path.name for path in entries if self._misplaced(stage, path.name) or _is_finished(path))
+        return sorted(
+            path.name
+            for path in (self.artifacts / stage).glob("[!.]*")
+            if self._misplaced(stage, path.name) or (path.suffix != ".partial" and os.path.lexists(path / META))
+        )
 
     def stages(self) -> list[str]:
-        """List the kinds of stage that have artifacts."""
         return sorted(path.name for path in self.artifacts.glob("*") if not path.name.startswith("."))
 
     def of_stage(self, stage: str, label: str | None = None) -> list[Artifact]:
@@ -434,7 +415,6 @@ class Store:
         return set().union(*self.uses().values())
 
     def run_dir(self, name: str) -> Path:
-        """Return the directory of the run `name`, made if it is missing."""
         path = self.runs / name
         with storage_errors(path):
             path.mkdir(parents=True, exist_ok=True)
@@ -468,8 +448,21 @@ def view_store(root: Path, tell: Callable[[str], None] = lambda text: None) -> I
         yield view.root
 
 
-def _is_finished(directory: Path) -> bool:
-    return directory.suffix != ".partial" and os.path.lexists(directory / META)
+def _read_artifact(stage: str, key: str, path: Path) -> Artifact:
+    meta = read_metadata(path)
+    return Artifact(stage, key, path, meta["content"], meta["key_fields"], meta)
+
+
+def _begin_unfinished(partial: Path, code: str) -> None:
+    """Make the directory, or go on in one that the same `code` left. Raises `StoreError` for links, pipes."""
+    left_by = partial / LEFT_BY
+    if code != (left_by.read_text("utf-8") if left_by.is_file() and not left_by.is_symlink() else ""):
+        shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True, exist_ok=True)
+    for name, what in strangers(partial).items():
+        raise StoreError(f"{partial / name} is {what}, which no stage leaves: delete {partial} to start afresh")
+    if code:
+        left_by.write_text(code, encoding="utf-8")
 
 
 def _is_held(directory: Path) -> bool:

@@ -47,10 +47,7 @@ class _Template(Template):
 
 
 class BoundedTemplates(ImmutableSandboxedEnvironment):
-    """Templates in jinja's sandbox, with a budget each time that one is rendered.
-
-    Beyond it they raise `jinja2.TemplateRuntimeError`. `options` are those of `jinja2.Environment`.
-    """
+    """Jinja's sandbox with a budget per rendering, beyond which it raises `TemplateRuntimeError`."""
 
     template_class = _Template
     intercepted_binops = frozenset({"*", "**", "%", "+"})

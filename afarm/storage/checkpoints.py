@@ -62,27 +62,22 @@ class DirectoryCheckpoints:
 
 
 class FollowedCheckpoints(DirectoryCheckpoints):
-    """The checkpoints that the main process keeps in `directory`, as the follower processes see them.
-
-    `save` writes nothing and returns once the main process has published that step, whatever it does in between (ask
-    judges for hours, say): the processes go on together.
-    """
+    """The main process's checkpoints as followers see them: `save` waits until that step is published."""
 
     def save(self, step: int, write: Callable[[Path], None]) -> None:
         wait_for(lambda: (latest := self.latest()) and latest[0] >= step)
 
 
 class MetricsFile:
-    """`metrics.jsonl` of a training stage: one line per step.
-
-    A resumed stage drops the lines after its checkpoint, `resume_from`; a new one drops them all.
-    """
+    """`metrics.jsonl` of a training stage, a line per step, without the lines after the step resumed from."""
 
     def __init__(self, path: Path, resume_from: int | None = None):
         self.path = path
         kept: list[str] = []
         if resume_from is not None and path.exists():
-            kept = [line for line in _whole_lines(path) if json.loads(line)["step"] <= resume_from]
+            text = path.read_text(encoding="utf-8")
+            whole = text[: text.rfind("\n") + 1].splitlines()  # without a last line that a kill cut short
+            kept = [line for line in whole if json.loads(line)["step"] <= resume_from]
         with storage_errors(path), replacing(path) as beside:
             beside.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
         self.kept = frozenset(kept)
@@ -106,9 +101,3 @@ def _number(name: str, value: object) -> float:
         return float(value)  # type: ignore[arg-type]  # numpy's and torch's are converted
     except (TypeError, ValueError) as error:
         raise TypeError(f"log_metrics takes numbers: metric {name!r} is {value!r:.80}") from error
-
-
-def _whole_lines(path: Path) -> list[str]:
-    """Read the lines of a file, without a last one that a kill cut short."""
-    text = path.read_text(encoding="utf-8")
-    return text[: text.rfind("\n") + 1].splitlines()

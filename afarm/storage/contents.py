@@ -15,7 +15,6 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +40,7 @@ def _own_paths(directory: Path) -> Iterator[tuple[str, Path]]:
 
 
 def recorded_files(directory: Path) -> dict[str, Path]:
-    """Map the files of an artifact by their paths, without metadata and hidden files.
-
-    Hidden files are what a kill leaves of a file that was being written beside.
-    """
+    """Map an artifact's files by path, without metadata and hidden files, which a killed write leaves."""
     files = {name: path for name, path in _own_paths(directory) if not path.name.startswith(".") and path.is_file()}
     return {name: files[name] for name in sorted(files, key=lambda name: name.split("/"))}
 
@@ -55,10 +51,7 @@ def strangers(directory: Path) -> dict[str, str]:
 
 
 def other_than(path: Path, wanted: int) -> str:
-    """Name the kind of a path if it is not `wanted` (`stat.S_IFREG` or `S_IFDIR`), without opening it.
-
-    Empty if it is, if nothing is there, and for a folder where a file is wanted.
-    """
+    """Name the kind of a path that is neither `wanted` (`S_IFREG`, `S_IFDIR`) nor a folder; else empty."""
     kinds = {stat.S_IFLNK: "a symbolic link", stat.S_IFIFO: "a named pipe", stat.S_IFREG: "a file"}
     try:
         kind = stat.S_IFMT(path.lstat().st_mode)
@@ -68,7 +61,6 @@ def other_than(path: Path, wanted: int) -> str:
 
 
 def record_files(directory: Path) -> dict[str, dict[str, Any]]:
-    """Record the files of a finished artifact as `Recorded`."""
     return {name: _record(path) for name, path in recorded_files(directory).items()}
 
 
@@ -87,36 +79,31 @@ def content_digest(directory: Path) -> str:
     return digest_content(record_files(directory))
 
 
-@dataclass(slots=True)
-class Inspection:
-    """Damages of an artifact, one line each, and new records of sound files with other times."""
+def inspect_files(
+    directory: Path, recorded: Recorded, every_byte: bool = False
+) -> tuple[list[str], dict[str, dict[str, Any]]]:
+    """Compare files with the recorded ones, by digest if their times differ or with `every_byte`.
 
-    damages: list[str] = field(default_factory=list)
-    moved: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-
-def inspect_files(directory: Path, recorded: Recorded, every_byte: bool = False) -> Inspection:
-    """Compare the files in `directory` with the recorded ones.
-
-    With `every_byte` each is digested, otherwise only those with another time than recorded.
+    Returns the damages, one line each, and new records of sound files with other times.
     """
     odd = strangers(directory)
     present = {name: path for name, path in recorded_files(directory).items() if name not in odd}
-    inspection = Inspection([f"{name} is {what}, no file of afarm's" for name, what in sorted(odd.items())])
-    inspection.damages += [f"{name} is missing" for name in sorted(recorded.keys() - present.keys() - odd.keys())]
-    inspection.damages += [f"{name} was added" for name in sorted(present.keys() - recorded.keys())]
+    damages = [f"{name} is {what}, no file of afarm's" for name, what in sorted(odd.items())]
+    damages += [f"{name} is missing" for name in sorted(recorded.keys() - present.keys() - odd.keys())]
+    damages += [f"{name} was added" for name in sorted(present.keys() - recorded.keys())]
+    moved = {}
     for name in sorted(present.keys() & recorded.keys()):
         before, status = recorded[name], present[name].stat()
-        moved = _times(status) != {"modified": before["modified"], "changed": before["changed"]}
+        other_times = _times(status) != {"modified": before["modified"], "changed": before["changed"]}
         if status.st_size != before["size"]:
-            inspection.damages.append(f"{name} has {status.st_size:,} bytes, not {before['size']:,}")
-        elif every_byte or moved:
+            damages.append(f"{name} has {status.st_size:,} bytes, not {before['size']:,}")
+        elif every_byte or other_times:
             now = _record(present[name])
             if now["sha256"] != before["sha256"]:
-                inspection.damages.append(f"{name} has other bytes than were written")
-            elif moved:
-                inspection.moved[name] = now
-    return inspection
+                damages.append(f"{name} has other bytes than were written")
+            elif other_times:
+                moved[name] = now
+    return damages, moved
 
 
 def first_few(damages: list[str]) -> str:
@@ -134,6 +121,5 @@ def _times(status: os.stat_result) -> dict[str, int]:
 
 
 def file_digest(path: Path) -> str:
-    """Digest the bytes of a file with SHA-256."""
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()

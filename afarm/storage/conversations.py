@@ -118,10 +118,7 @@ def _message(turn: object, where: str) -> Message:
 
 
 def require_turns(turns: Turns, where: str) -> Turns:
-    """Return `turns`: perhaps a system's first, then a user's and an assistant's by turns.
-
-    Raises `UnusableError` naming the turn that is empty, or whose role is out of turn.
-    """
+    """Check that turns alternate: system at most first, then user and assistant. Raises `UnusableError`."""
     for number, turn in enumerate(turns):
         if not turn.content:
             raise UnusableError(f"{where}: turn {number} ({turn.role}) is empty; write its text, or take the row out")
@@ -138,10 +135,7 @@ def require_turns(turns: Turns, where: str) -> Turns:
 
 
 def as_instruction(turns: Turns, row: Row, where: str) -> Instruction:
-    """Make the last turn, the user's, an instruction, with the row's `input` and `dataset`.
-
-    The turns before it become its earlier ones; an input that it holds already is left out. Raises `UnusableError`.
-    """
+    """Make the last turn, the user's, an instruction behind the others. Raises `UnusableError`."""
     turns = require_turns(turns, where)
     if not turns or turns[-1].role != "user":
         raise UnusableError(f"{where}: has no turn of the user to answer at its end; add one")
@@ -156,11 +150,7 @@ def as_instruction(turns: Turns, row: Row, where: str) -> Instruction:
 
 
 def prompt_turns(value: Any, row: Row, where: str) -> Turns:
-    """Return the turns of a text, which is the user's, of a transcript or of a list of messages.
-
-    The row's `system` prompt goes before them. An empty last turn of the assistant is where the answer goes. Raises
-    `DataError`.
-    """
+    """Return the turns of a prompt, any `system` of its row before them. Raises `DataError`."""
     value = unpacked(value)
     if is_plain(value):
         turns: Turns = (Message("user", require_text(value, where).strip()),) if value.strip() else ()

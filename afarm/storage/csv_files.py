@@ -34,10 +34,7 @@ LONGEST_CELL = 1 << 27
 
 
 def csv_rows(path: Path) -> Iterator[tuple[int, Row]]:
-    """Yield each row of a CSV file, and the line on which it begins, counted from 1.
-
-    Raises `DataError` naming the line that cannot be read.
-    """
+    """Yield each row and its line, counted from 1. Raises `DataError` naming the line it cannot read."""
     csv.field_size_limit(LONGEST_CELL)
     line = 1
     try:
@@ -49,7 +46,11 @@ def csv_rows(path: Path) -> Iterator[tuple[int, Row]]:
                 handle.seek(0)
             delimiter = told[1] if told else max(DELIMITERS, key=first.count)
             reader = csv.reader(handle, delimiter=delimiter, strict=True)
-            names, before = _header(next(reader, []), path), line
+            names, before = [cell.strip() for cell in next(reader, [])], line
+            if not any(names):
+                raise DataError(f"{path}: line 1: must name the columns, such as instruction,output")
+            if twice := next((name for name in names if names.count(name) > 1), None):
+                raise DataError(f"{path}: line 1: column {twice!r} is there twice; rename one")
             line = reader.line_num + before
             for cells in reader:
                 if any(map(str.strip, cells)):  # a spreadsheet's blank rows are lines of delimiters
@@ -57,15 +58,6 @@ def csv_rows(path: Path) -> Iterator[tuple[int, Row]]:
                 line = reader.line_num + before
     except csv.Error as error:
         raise DataError(f"{path}: line {line}: not valid CSV: {_cause(str(error))}") from error
-
-
-def _header(cells: Sequence[str], path: Path) -> list[str]:
-    names = [cell.strip() for cell in cells]
-    if not any(names):
-        raise DataError(f"{path}: line 1: must name the columns, such as instruction,output")
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise DataError(f"{path}: line 1: column {twice!r} is there twice; rename one")
-    return names
 
 
 def _row(names: Sequence[str], cells: Sequence[str], where: str) -> Row:

@@ -65,10 +65,7 @@ def give_rights(directory: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Replace `path` at the end by what was written at the path given.
-
-    Others see the old file or the new one. After an error `path` is as it was.
-    """
+    """Yield a path to write; it replaces `path` at the end, or after an error is deleted."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield beside
@@ -80,10 +77,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[TextIO]:
-    """Open `path` to be written anew, whole or not at all, in UTF-8 and with advice about the disk.
-
-    Half a surrogate pair, which has no UTF-8, is written as a backslash escape: in JSON, what it was read from.
-    """
+    """Open `path` to be written whole or not at all; half surrogate pairs become backslash escapes."""
     with (
         storage_errors(path),
         replacing(path) as beside,
@@ -94,10 +88,7 @@ def writing(path: Path) -> Iterator[TextIO]:
 
 
 def require_writable(root: Path) -> None:
-    """Check that files can be written in `root` or, if it is missing, where it would be made.
-
-    Raises `StoreError` if not.
-    """
+    """Raise `StoreError` unless files can be written in `root`, or where it would be made."""
     nearest = next(path for path in (root, *root.absolute().parents) if path.exists())
     probe = nearest / f".probe-{os.getpid()}"
     with output_dir_errors(root):
@@ -163,7 +154,6 @@ def source_files(source: Path, root: Path) -> dict[str, Path]:
 
 
 def source_digest(files: Mapping[str, Path]) -> str:
-    """Digest files with the names they go by."""
     total = hashlib.blake2b(digest_size=12)
     for name, path in sorted(files.items()):
         with path.open("rb") as handle:

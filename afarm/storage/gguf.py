@@ -56,18 +56,15 @@ def _end_of_data(file: BinaryIO) -> int:
             (alignment,) = struct.unpack("<I", file.read(4))
         else:
             _skip(file, kind)
-    ends = [_tensor_end(file) for _ in range(_plausible(tensors))]
+    ends = []  # in bytes from the start of the data
+    for _ in range(_plausible(tensors)):
+        _text(file)
+        (dimensions,) = struct.unpack("<I", file.read(4))
+        shape = struct.unpack(f"<{_plausible(dimensions)}Q", file.read(8 * dimensions))
+        kind, offset = struct.unpack("<IQ", file.read(12))
+        ends.append(int(offset) + _bytes(kind, math.prod(shape)))
     start = math.ceil(file.tell() / max(alignment, 1)) * alignment
     return start + max(ends) if ends else file.tell()
-
-
-def _tensor_end(file: BinaryIO) -> int:
-    """Read the next tensor's description and return its end, in bytes from the start of the data."""
-    _text(file)
-    (dimensions,) = struct.unpack("<I", file.read(4))
-    shape = struct.unpack(f"<{_plausible(dimensions)}Q", file.read(8 * dimensions))
-    kind, offset = struct.unpack("<IQ", file.read(12))
-    return int(offset) + _bytes(kind, math.prod(shape))
 
 
 def _bytes(kind: int, elements: int) -> int:

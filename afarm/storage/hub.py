@@ -22,10 +22,7 @@ def is_on_hub(source: object) -> bool:
 
 
 def hub_rows(source: str) -> Iterator[Row]:
-    """Yield the rows of a data set named as `hf:owner/name[/configuration][:split]`.
-
-    Raises `DataError` if it cannot be loaded, or has several splits and none is named.
-    """
+    """Yield the rows of `hf:owner/name[/configuration][:split]`. Raises `DataError`."""
     name, _, split = source.removeprefix(SCHEME).partition(":")
     owner, _, rest = name.partition("/")
     repository, _, configuration = rest.partition("/")
@@ -70,10 +67,7 @@ def load_from_hub(
 
 
 def _require_reachable(repository: str, remedy: str) -> None:
-    """Check that the Hub answers. Loading would try for half a minute before it looks into its cache.
-
-    Raises `DataError` if it does not, and nothing of `repository` is kept.
-    """
+    """Raise `DataError` if the Hub is away and nothing is cached: loading would retry for half a minute."""
     import datasets
 
     kept = Path(datasets.config.HF_DATASETS_CACHE) / repository.replace("/", "___")
@@ -126,10 +120,7 @@ def require_token(repository: str) -> None:
 
 
 def push_folder(directory: Path, repository: str, *, private: bool = False) -> str:
-    """Upload the files of `directory` to a model repository, made if it is missing; return its address.
-
-    Raises `DataError` without a token, and if the Hub refuses them or cannot be reached.
-    """
+    """Upload a folder to a model repository, made if missing; return its address. Raises `DataError`."""
     require_token(repository)
     from huggingface_hub import HfApi
 

@@ -59,49 +59,34 @@ AFARMS = LabelScale("1", "2", "0")
 
 
 class LabelReader:
-    """The labels of one source, read on one scale.
-
-    Args:
-        source: The file or data set, for errors.
-        scale: The scale as `LabelScale.parse` reads it; empty for afarm's, None if the command has no option for it.
-    """
+    """Labels of one source on a scale (`LabelScale.parse`), None if the command has no option for it."""
 
     def __init__(self, source: Path | str, scale: str | None = None):
         self._source = source
         self._scale = LabelScale.parse(scale) if scale else None
         self._has_option = scale is not None
-        self._zeros = 0
-        self._ones = 0
-        self._seconds = 0
+        self._seen: set[float] = set()
 
     def number(self, label: Any, column: str, where: str, is_draw: bool = False) -> float | None:
-        """Return the label of `column` on afarm's scale, None for no answer.
-
-        `is_draw` says that 0 can mean nothing else in this row. Raises `DataError` for what is no label.
-        """
+        """Read a label on afarm's scale; `is_draw`: 0 is plain in this row. Raises `DataError`."""
         try:
             number = (self._scale or AFARMS).number(label)
         except ValueError as error:
             raise DataError(f"{where}: field {column!r} is {short_repr(label)}; {self._meaning()}") from error
         if number is not None and self._scale is None and not is_draw:
-            self._zeros += number == 0
-            self._ones += number == 1
-            self._seconds += number > 1
+            self._seen.add(min(number, 2))
         return number
 
     def require_one_reading(self) -> None:
-        """Raise `DataError` if the labels were 0 and 1 and nobody has said which means what.
-
-        To be called after the last row.
-        """
-        if not self._zeros or self._seconds:
+        """Raise `DataError` after the last row if the labels were 0 and 1 and no scale was named."""
+        if 0 not in self._seen or max(self._seen) > 1:
             return
         if self._has_option:
             indices, draws = "say --labels 0,1", "say --labels 1,2,0"
             further = " (If 1 is the first output and 0 the second: --labels 1,0.)"
         else:
             indices, draws, further = "add 1 to each", "write draws as 1.5", ""
-        seen = "0 and 1 and never 2" if self._ones else "0 and never 1 or 2"
+        seen = "0 and 1 and never 2" if 1 in self._seen else "0 and never 1 or 2"
         raise DataError(
             f"{self._source}: its labels are {seen}, which can mean two things. Either 0 says that the "
             f"first output is better and 1 the second: {indices}. Or 1 is the first output and 0 a draw, as AlpacaEval "

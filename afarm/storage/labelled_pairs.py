@@ -19,7 +19,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -32,7 +32,6 @@ from afarm.storage.conversations import (
     UnusableError,
     as_instruction,
     is_plain,
-    is_transcript,
     parse_turns,
     prompt_turns,
     require_text,
@@ -148,7 +147,6 @@ def read_labelled_pairs(
 
 
 def read_row(row: Row, where: str, reading: RowReading, forms: Sequence[Form]) -> Sequence[JudgedPair]:
-    """Read one row by the first form that fits. Raises as `read_labelled_pairs` does."""
     for form in forms:
         if any(fields <= row.keys() for fields in form.fields):
             return form.read(row, where, reading)
@@ -162,10 +160,7 @@ def read_row(row: Row, where: str, reading: RowReading, forms: Sequence[Form]) -
 
 
 def read_annotations(source: Path | str, scale: str | None = None) -> Iterator[tuple[str, Row, JudgedPair]]:
-    """Yield the rows of a file of annotations: the place for errors, the row as it is, the judged pair.
-
-    Raises as `read_labelled_pairs` does, and `DataError` for a directory.
-    """
+    """Yield each annotation with its place and row. Raises as `read_labelled_pairs`, and for a directory."""
     require_file_of_annotations(Path(source))
     for where, row, [judged] in read_labelled_pairs(source, scale, [ANNOTATION]):
         yield where, row, judged
@@ -192,7 +187,6 @@ def why_left_out(judged: JudgedPair) -> str:
 
 
 def _read_annotation(row: Row, where: str, reading: RowReading) -> Sequence[JudgedPair]:
-    """Parse a row as afarm and AlpacaEval store it."""
     is_draw = row["output_1"] == row["output_2"] or row.get("outcome") == "draw"
     label = reading.labels.number(row[COLUMN], COLUMN, where, is_draw)
     return [JudgedPair.from_row({**row, "order": _order(row), COLUMN: label}, where)]
@@ -205,10 +199,7 @@ def _order(row: Row) -> str:
 
 
 def _read_pair(row: Row, where: str, reading: RowReading) -> Sequence[JudgedPair]:
-    """Parse a pair of outputs with a label, or with those of people in columns of their own.
-
-    Without `generator_1` and `generator_2` the systems are the two of `cmp_key` (PandaLM's).
-    """
+    """Parse a pair labelled once or by people; its systems may be the two of `cmp_key` (PandaLM's)."""
     names = next(names for names in PAIRS if row.keys() >= {*names})
     label = next((column for column in LABELS if column in row), "")
     people = [] if label else people_columns(row)
@@ -268,7 +259,6 @@ def _task(row: Row, where: str) -> Row:
 
 
 def _prompt_column(row: Row) -> str:
-    """Name the column of the prompt; empty without one."""
     return next((name for name in PROMPTS if row.get(name) is not None), "")
 
 
@@ -281,7 +271,6 @@ def _by_people(pair: Pair, win: float | None, order: str = "") -> Preference:
 
 
 def _draw(pair: Pair) -> Preference:
-    """Return the label of identical outputs."""
     return Preference(pair.id, None, "draw", "rule")
 
 
@@ -295,9 +284,11 @@ def _read_chosen(row: Row, where: str, reading: RowReading) -> Sequence[JudgedPa
     chosen = _chat(row, "chosen", prompt, column, where)
     rejected = _chat(row, "rejected", prompt, column, where)
     if chosen[:-1] != rejected[:-1]:
+        turns = list(zip_longest(chosen[:-1], rejected[:-1]))
+        first = next(number for number, (one, other) in enumerate(turns) if one != other)
         raise UnusableError(
-            f"{where}: 'chosen' and 'rejected' differ in turn {_first_difference(chosen[:-1], rejected[:-1])}, before "
-            "their last answer; give both the same prompt"
+            f"{where}: 'chosen' and 'rejected' differ in turn {first}, before their last answer; give both the same "
+            "prompt"
         )
     further = {**row, "input": row.get("input") if column != "input" else ""}
     instruction = as_instruction(chosen[:-1], further, f"{where}: field {column or 'chosen'!r}")
@@ -342,7 +333,8 @@ def _require_agreement(row: Row, judged: JudgedPair, where: str, labels: LabelRe
 def _chat(row: Row, field: str, prompt: Turns, column: str, where: str) -> Turns:
     """Return the whole chat of one side, the answer last. Raises `DataError`."""
     value, place = unpacked(row[field]), f"{where}: field {field!r}"
-    if not isinstance(value, str) or _is_whole(value, prompt):
+    # An answer may merely begin like a transcript
+    if not is_plain(value) and not (prompt and isinstance(value, str) and prompt[-1] not in split_transcript(value)):
         chat = parse_turns(value, place)
         spoken = [turn for turn in chat if turn.role != "system"]
         if prompt and spoken and spoken[0].role == "assistant":
@@ -365,23 +357,11 @@ def _chat(row: Row, field: str, prompt: Turns, column: str, where: str) -> Turns
     )
 
 
-def _is_whole(text: str, prompt: Turns) -> bool:
-    """Tell a transcript of a whole chat from an answer that merely begins like one."""
-    return is_transcript(text) and (not prompt or prompt[-1] in split_transcript(text))
-
-
 def _require_answer(chat: Turns, place: str) -> Turns:
     """Return a chat that ends with the assistant's turn. Raises `UnusableError` for another."""
     if not chat or chat[-1].role != "assistant":
         raise UnusableError(f"{place}: must end with the assistant's turn, which is the answer")
     return require_turns(chat, place)
-
-
-def _first_difference(chosen: Turns, rejected: Turns) -> int:
-    return next(
-        (n for n, (one, other) in enumerate(zip(chosen, rejected, strict=False)) if one != other),
-        min(len(chosen), len(rejected)),
-    )
 
 
 # ------------------------------------------------------------------------------------------------------- votes
@@ -401,7 +381,6 @@ def _read_vote(row: Row, where: str, reading: RowReading) -> Sequence[JudgedPair
 
 
 def _voted_chat(row: Row, side: str, where: str) -> Turns:
-    """Return the chat with one of the models."""
     name = f"conversation_{side}"
     if name in row:
         return _require_answer(parse_turns(unpacked(row[name]), f"{where}: field {name!r}"), f"{where}: field {name!r}")
@@ -429,7 +408,6 @@ def _texts(value: Any, where: str) -> list[str]:
 
 
 def _win_of_b(row: Row, where: str) -> float:
-    """Return the win of model b, one half for a draw."""
     if "winner" in row:
         if row["winner"] not in WINNERS:
             known = ", ".join(WINNERS)

@@ -39,27 +39,19 @@ class Metadata(BaseModel):
     spend: dict[str, float]
     summary: dict[str, Any]
     versions: dict[str, str]
-
-
-OLDER: Mapping[str, Any] = {"label": "", "files": {}, "spend": {}, "summary": {}, "versions": {}}
-"""Fields that development versions before 0.1 did not write: what they made is listed and collected, never reused."""
+    digest: str
 
 
 def read_metadata(directory: Path) -> dict[str, Any]:
-    """Read the metadata of the artifact in `directory`.
-
-    Raises `FileNotFoundError` or `NotADirectoryError` if there is none, and `ValueError` saying what is wrong with it.
-    """
+    """Read an artifact's metadata. Raises `FileNotFoundError`, `NotADirectoryError` or `ValueError`."""
     if what := other_than(directory / META, stat.S_IFREG):
         raise ValueError(f"it is {what}, and not opened")
     try:
         read = json.loads((directory / META).read_text(encoding="utf-8"))
         if not isinstance(read, dict):
             raise ValueError("it holds no object")
-        if "digest" not in read:
-            read = {**OLDER, **({"key_fields": read["made_from"]} if "made_from" in read else {}), **read}
         Metadata.model_validate(read)
-        if "digest" in read and read["digest"] != metadata_digest(read):
+        if read["digest"] != metadata_digest(read):
             raise ValueError("it is not as it was written")
         return read
     except RecursionError as error:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from afarm.core.errors import ModelError
 from afarm.storage import gguf
+from afarm.storage.disk import is_source
 from afarm.storage.hub import PATIENCE, look_up
 from afarm.storage.safetensors import require_whole_weights
 
@@ -24,10 +25,7 @@ CONFIGS = ("config.json", "adapter_config.json")
 
 
 def local_path(spec: str) -> Path | None:
-    """Return the file or directory that `spec` names, or None for a Hub id.
-
-    Raises `ModelError` if `spec` can only be a path (or a package's) and nothing is there.
-    """
+    """Return the path that `spec` names, None for a Hub id. Raises `ModelError` for a path to nothing."""
     if spec.startswith(PACKAGE_PREFIX):
         return _package_path(spec)
     path = Path(spec).expanduser()
@@ -49,24 +47,25 @@ def model_identity(spec: str) -> str:
     """
     path = local_path(spec)
     if path is None:
-        commit = _commit(spec)
-        return f"{spec}@{commit}" if commit else spec
-    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file() and _counts(p, path))
+        if config := _cached_config(spec):
+            return f"{spec}@{config.parent.name}"
+        with suppress(Exception):  # without a client, a network or a valid id, loading says best what is wrong
+            from huggingface_hub import HfApi
+
+            if commit := HfApi().model_info(spec, timeout=PATIENCE).sha:
+                return f"{spec}@{commit}"
+        return spec
+    # Only what loading reads: a model card may be edited, caches and hidden files come and go
+    inside = (
+        file for file in path.rglob("*") if is_source(file.relative_to(path)) and file.suffix not in (".md", ".py")
+    )
+    files = [path] if path.is_file() else sorted(file for file in inside if file.is_file())
     whole = hashlib.blake2b(digest_size=16)
     for file in files:
         stat = file.stat()
         name = file.name if path.is_file() else file.relative_to(path).as_posix()
         whole.update(f"{name}\0{_content_digest(str(file), stat.st_size, stat.st_mtime_ns)}\n".encode())
     return f"files:{whole.hexdigest()}"
-
-
-def _counts(file: Path, root: Path) -> bool:
-    # Only what loading reads: a model card may be edited, caches and hidden files come and go.
-    parts = file.relative_to(root).parts
-    return not any(part.startswith(".") or part == "__pycache__" for part in parts) and file.suffix not in {
-        ".md",
-        ".py",
-    }
 
 
 @lru_cache(maxsize=4096)
@@ -92,10 +91,7 @@ def _package_path(spec: str) -> Path:
 
 
 def require_local(spec: str) -> None:
-    """Check that a model lies at the path `spec`; a Hub id passes.
-
-    Reads no more than headers of files. Raises `ModelError` if there is none, or a file of weights is cut short.
-    """
+    """Check a local model by its files' headers. Raises `ModelError` if it is missing or cut short."""
     path = local_path(spec)
     if path is None:
         return
@@ -126,41 +122,26 @@ def require_local(spec: str) -> None:
 
 @cache
 def require_on_hub(spec: str) -> None:
-    """Check that the Hub, or its cache on this machine, has the model `spec`; a local one passes.
-
-    Asks the Hub once per process. Raises `ModelError` if the Hub does not have the model or cannot be reached.
-    """
+    """Raise `ModelError` unless a model is local, cached or on the Hub, which is asked once per process."""
     if local_path(spec) is not None or _cached_config(spec):
         return
+    no_file = f"model {spec!r}: no such file or directory (from {Path.cwd()}), and "
     try:
         answer = look_up("model", spec)
     except ImportError:  # which loading says, and what to install
         return
     except ConnectionError as error:
         raise ModelError(
-            f"model {spec!r}: no such file or directory (from {Path.cwd()}), and the Hub cannot be reached ({error}); "
-            "without a network name a local model: --model DIRECTORY or --model FILE.gguf"
+            f"{no_file}the Hub cannot be reached ({error}); without a network name a local model: --model DIRECTORY or "
+            "--model FILE.gguf"
         ) from error
     if answer == "no name":
-        raise ModelError(
-            f"model {spec!r}: no such file or directory (from {Path.cwd()}), and no Hub id either, which is org/name; "
-            "check --model"
-        )
+        raise ModelError(f"{no_file}no Hub id either, which is org/name; check --model")
     if answer == "missing":  # but not if unclear: some mirrors answer for files only, so that loading may yet succeed
         raise ModelError(
-            f"model {spec!r}: no such file or directory (from {Path.cwd()}), and the Hub has no model of that name "
-            "for you; check --model, or log in with `hf auth login` where it is a private one"
+            f"{no_file}the Hub has no model of that name for you; check --model, or log in with `hf auth login` where "
+            "it is a private one"
         )
-
-
-def _commit(hub_id: str) -> str | None:
-    if config := _cached_config(hub_id):
-        return config.parent.name
-    with suppress(Exception):  # without a client, a network or a valid id, loading says best what is wrong
-        from huggingface_hub import HfApi
-
-        return HfApi().model_info(hub_id, timeout=PATIENCE).sha
-    return None
 
 
 def _cached_config(hub_id: str) -> Path | None:

@@ -38,8 +38,16 @@ def own_preferences(
         if judged.chosen_rejected and not {"chosen", "rejected"} <= row.keys():  # else its side is drawn
             sides["first" if judged.chosen_rejected[0] == judged.pair.output_1 else "second"] += 1
         yield repeats.numbered(judged)
-    if notes is not None:
-        notes += [f"{source}: {note}" for note in (*_one_sided(sides), *repeats.notes())]
+    if notes is None:
+        return
+    if len(sides) == 1 and sides.total() >= ENOUGH_LABELS:
+        [(side, count)] = sides.items()
+        notes.append(
+            f"{source}: all {count:,} labels prefer the {side} output: unless the better one was put there on purpose, "
+            "they are wrong"
+        )
+    if note := repeats.describe():
+        notes.append(f"{source}: {note}")
 
 
 def digest_source(source: str) -> str:
@@ -56,16 +64,6 @@ def digest_source(source: str) -> str:
         return file_digest(path)
     except OSError as error:
         raise DataError(f"{source}: cannot be read: {error.strerror}") from error
-
-
-def _one_sided(sides: Counter[str]) -> Iterator[str]:
-    """Say that all labels prefer the same side."""
-    if len(sides) == 1 and sides.total() >= ENOUGH_LABELS:
-        [(side, count)] = sides.items()
-        yield (
-            f"all {count:,} labels prefer the {side} output: unless the better one was put there on purpose, they are "
-            "wrong"
-        )
 
 
 class _Repeats:
@@ -86,11 +84,10 @@ class _Repeats:
         pair = replace(pair, occurrence=seen // 4)
         return replace(judged, pair=pair, preference=replace(judged.preference, pair_id=pair.id))
 
-    def notes(self) -> Iterator[str]:
-        """Say how many pairs are there several times, and how many of them with opposite labels."""
+    def describe(self) -> str:
+        """Count the pairs that are there several times, and those of opposite labels; empty without any."""
         repeated = [seen for seen in self._seen.values() if seen >= 8]
         both = [seen // 4 for seen in repeated if seen & 3 == 3]
-        if repeated:
-            pairs = "1 pair is" if len(repeated) == 1 else f"{len(repeated):,} pairs are"
-            opposite = f", {len(both):,} of them with opposite labels ({sum(both):,} rows)" if both else ""
-            yield f"{pairs} labelled more than once{opposite}: each label counts as one"
+        pairs = "1 pair is" if len(repeated) == 1 else f"{len(repeated):,} pairs are"
+        opposite = f", {len(both):,} of them with opposite labels ({sum(both):,} rows)" if both else ""
+        return f"{pairs} labelled more than once{opposite}: each label counts as one" if repeated else ""

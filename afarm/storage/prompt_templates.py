@@ -71,7 +71,11 @@ def read_prompt_template(spec: str) -> TemplateSource:
         text = path.read_text(encoding="utf-8")
         texts = {JINJA: text} if path.suffix == ".jinja" else _pair(json.loads(text))
         for sample in _SAMPLES[: 3 if JINJA in texts else 2]:
-            _require_shown(render_template(texts, sample), sample)
+            prompt = render_template(texts, sample)
+            shown = [("instruction", sample.instruction), ("input", sample.input)]
+            for name, part in [*shown, *(("messages", turn.content) for turn in sample.messages)]:
+                if part not in prompt:
+                    raise ValueError(f"its prompts do not show {name}")
     except OSError as error:
         raise ConfigError([f"prompt_template: {spec} cannot be read: {error.strerror}"]) from error
     except ValueError as error:
@@ -82,10 +86,7 @@ def read_prompt_template(spec: str) -> TemplateSource:
 
 
 def render_template(texts: Mapping[str, str], instruction: Instruction) -> str:
-    """Render a prompt by the texts of a file.
-
-    Raises `ConfigError` if that fails, or if they have no place for earlier turns.
-    """
+    """Render a prompt. Raises `ConfigError` if that fails, or if there is no place for earlier turns."""
     if JINJA not in texts:
         if instruction.messages:
             raise ConfigError(["it has no place for the earlier turns of a chat: write a .jinja template"])
@@ -128,10 +129,3 @@ def _pair(values: object) -> dict[str, str]:
         if missing := [place for place in places if f"{{{place}}}" not in values[name]]:
             raise ValueError(f"{name} has no {{{missing[0]}}}")
     return {name: values[name] for name in PAIR}
-
-
-def _require_shown(prompt: str, sample: Instruction) -> None:
-    texts = [("instruction", sample.instruction), ("input", sample.input)]
-    for name, text in [*texts, *(("messages", turn.content) for turn in sample.messages)]:
-        if text not in prompt:
-            raise ValueError(f"its prompts do not show {name}")

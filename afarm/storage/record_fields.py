@@ -54,11 +54,7 @@ def short_repr(value: object) -> str:
 def require_evaluation(
     returned: object, name: str, registered: Iterable[Component], component: Component, system: str, owner: object
 ) -> Evaluation:
-    """Return what evaluator `name`, a `component`, made of `system`, if it is an evaluation of that.
-
-    It bears any name under which its class is `registered`. Its metrics are texts, finite numbers or None by name, as
-    JSON has them. Win rates are percentages.
-    """
+    """Return an evaluator's evaluation of `system` if it keeps every promise; win rates are percentages."""
     promise = "evaluate must return an afarm.Evaluation"
     metrics = getattr(returned, "metrics", None)
     if isinstance(returned, Evaluation):

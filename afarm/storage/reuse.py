@@ -42,10 +42,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def nearest(key_fields: Mapping[str, Any], others: Iterable[Artifact]) -> tuple[Artifact, list[str]] | None:
-    """Find the one of `others` with the fewest differences (the newest of equals), and list those.
-
-    `others` are artifacts of the same kind of stage. None if there is none that differs.
-    """
+    """Find the one of `others` with the fewest differences, the newest of equals, and list those."""
     ranked = [(len(d), -a.meta["created"], a, d) for a in others if (d := differences(a.key_fields, key_fields))]
     if not ranked:
         return None
@@ -54,10 +51,7 @@ def nearest(key_fields: Mapping[str, Any], others: Iterable[Artifact]) -> tuple[
 
 
 def why_not_reused(key_fields: Mapping[str, Any], others: Iterable[Artifact]) -> str:
-    """Say in one line that nothing like it was stored, or what changed since the nearest one.
-
-    More than `MOST_CHANGES` are counted by the part of the key that they are in.
-    """
+    """Say why nothing stored was reused: none is there, or which key fields differ from the nearest."""
     closest = nearest(key_fields, others)
     if closest is None:
         return "none stored yet"

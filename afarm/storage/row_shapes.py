@@ -48,6 +48,24 @@ NO_OUTPUTS: Sequence[tuple[Fields, str]] = (
 )
 """Shapes of rows without a single output, and what to do with such a file."""
 
+UNPAIRED = "unpaired feedback (TRL's KTO): put a better and a worse answer to each prompt into one row"
+DEMONSTRATIONS = "demonstrations, one answer to each prompt: put a better and a worse one into 'chosen' and 'rejected'"
+OTHERS: Sequence[tuple[Fields, str, str]] = (
+    ([("prompt", "completion", "label")], UNPAIRED, UNPAIRED),
+    (
+        [("output",)],
+        "one system's outputs; have them judged: afarm evaluate {file} --reference FILE",
+        f"one system's outputs: {BETTER_AND_WORSE}; as demonstrations they train by afarm sft --data {{file}}",
+    ),
+    (
+        [("instruction",)],
+        "instructions without outputs; have a policy answer them: afarm evaluate --eval-set {file}",
+        f"instructions without outputs: {BETTER_AND_WORSE}",
+    ),
+    ([("messages",), ("conversations",), ("completion",)], DEMONSTRATIONS, DEMONSTRATIONS),
+)
+"""Other shapes, and what to do with such a file: to judge it, and to train on it."""
+
 
 def people_columns(row: Iterable[str]) -> list[str]:
     """Return the columns of people's labels, `annotator1`, `annotator2` …, by name."""
@@ -60,47 +78,26 @@ def training_pairs(file: Path | str) -> str:
 
 
 def what_it_holds(row: Mapping[str, Any], file: str, to_train: bool = False) -> str:
-    """List the fields of a row of `file`, and say what they look like, if that is known.
-
-    The command is one that trains, if the file was read `to_train` on.
-    """
+    """List a row's fields and, if known, what they look like, with the command to judge or train on it."""
     fields = ", ".join(map(repr, list(row)[:MOST_LISTED])) or "none"
-    meaning = _shape(row, file) or _further_shape(row, file, to_train)
-    lower = [name.lower() for name in row]
-    if not meaning and (meaning := _shape(lower, file) or _further_shape(lower, file, to_train)):
+    shapes = [*NO_OUTPUTS, *((names, train if to_train else judge) for names, judge, train in OTHERS)]
+    meaning = _shape(row, file, shapes)
+    if not meaning and (meaning := _shape([name.lower() for name in row], file, shapes)):
         meaning += ", if its names were in lower case: rename them"
     return f"its fields are {fields}" + (f". These look like {meaning}" if meaning else "")
 
 
 def no_output(row: Mapping[str, Any], file: str) -> str:
     """Say what a row of `file` looks like that was read as an output and is none; empty if it is unknown."""
-    meaning = "" if "output" in row else _shape(row, file)
+    meaning = "" if "output" in row else _shape(row, file, NO_OUTPUTS)
     return f". These look like {meaning}" if meaning else ""
 
 
-def _shape(names: Iterable[str], file: str) -> str:
-    """Name the shape of a row that holds no single output, with its command; empty if unknown."""
+def _shape(names: Iterable[str], file: str, shapes: Iterable[tuple[Fields, str]]) -> str:
+    """Name the first of `shapes` that a row has, with the command for such a file; empty if none fits."""
     names = {*names, *(["annotator1"] if people_columns(names) else [])}
-    meaning = next((meaning for fields, meaning in NO_OUTPUTS if any(names >= {*some} for some in fields)), "")
+    meaning = next((meaning for fields, meaning in shapes if any(names >= {*some} for some in fields)), "")
     return meaning.replace("{file}", file)
-
-
-def _further_shape(names: Iterable[str], file: str, to_train: bool) -> str:
-    """Name another shape of a row, with the command for such a file; empty if unknown."""
-    names = {*names}
-    if {"prompt", "completion", "label"} <= names:
-        return "unpaired feedback (TRL's KTO): put a better and a worse answer to each prompt into one row"
-    if "output" in names and to_train:
-        return f"one system's outputs: {BETTER_AND_WORSE}; as demonstrations they train by afarm sft --data {file}"
-    if "output" in names:
-        return f"one system's outputs; have them judged: afarm evaluate {file} --reference FILE"
-    if "instruction" in names and to_train:
-        return f"instructions without outputs: {BETTER_AND_WORSE}"
-    if "instruction" in names:
-        return f"instructions without outputs; have a policy answer them: afarm evaluate --eval-set {file}"
-    if {"messages", "conversations", "completion"} & names:
-        return "demonstrations, one answer to each prompt: put a better and a worse one into 'chosen' and 'rejected'"
-    return ""
 
 
 def require_file_of_annotations(path: Path) -> None:

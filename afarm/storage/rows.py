@@ -13,7 +13,7 @@ import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, TypeVar, overload
 
@@ -53,10 +53,7 @@ def read_rows(path: Path | str) -> Iterator[Row]:
 
 
 def placed_rows(path: Path | str) -> Iterator[tuple[str, Row]]:
-    """Yield each row of a file or of a data set of the Hub, and its place for errors: see `read_rows`.
-
-    Rows are counted from 0, the lines of a CSV file from 1.
-    """
+    """Yield each row with its place for errors: rows counted from 0, lines of CSV from 1. See `read_rows`."""
     if is_on_hub(path):
         yield from ((f"{path}: row {number}", row) for number, row in enumerate(hub_rows(str(path))))
         return
@@ -103,8 +100,14 @@ def _read_json(path: Path) -> Iterator[Row]:
     except _RepeatedKeyError as error:
         where = f"{path}: row {number} (line {error.line})"
         raise DataError(f"{where}: field {error.key!r} is there twice; take one of the two out") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: row {number}: not valid {_cause(error)}") from error
+    except _LineError as error:
+        raise DataError(f"{path}: row {number}: not valid JSON lines: {error}") from error
+    except RecursionError as error:
+        raise DataError(f"{path}: row {number}: not valid JSON: nested too deeply") from error
+    except ValueError as error:
+        # The place of a JSONDecodeError is one in the parsed text, not in the file
+        said = error.msg if isinstance(error, json.JSONDecodeError) else error
+        raise DataError(f"{path}: row {number}: not valid JSON: {said}") from error
 
 
 class _LineError(ValueError):
@@ -131,20 +134,8 @@ def _object(fields: list[tuple[str, Any]]) -> Row:
 _DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 
-def _cause(error: Exception) -> str:
-    if isinstance(error, _LineError):
-        return f"JSON lines: {error}"
-    if isinstance(error, RecursionError):
-        return "JSON: nested too deeply"
-    # The place of a JSONDecodeError is one in the parsed text, not in the file
-    return f"JSON: {error.msg if isinstance(error, json.JSONDecodeError) else error}"
-
-
 def _values(handle: IO[str], path: Path) -> Iterator[Any]:
-    """Yield the items of a JSON list, or the JSON of each line, whatever the file's name says.
-
-    Raises `DataError` for a JSON file that holds neither.
-    """
+    """Yield a list's items or each line's JSON, whatever the file is called. Raises `DataError`."""
     start = ""
     while not start and (block := handle.read(BLOCK)):
         start = block.lstrip()[:1]
@@ -158,11 +149,14 @@ def _values(handle: IO[str], path: Path) -> Iterator[Any]:
     lines: Iterator[tuple[int, str]] = ((number, line) for number, line in enumerate(handle, start=1) if line.strip())
     if not is_lines:
         first, second = next(lines, (0, "")), next(lines, (0, ""))
-        if not (second[1] and _is_object(first[1])):
+        is_object = first[1].lstrip().startswith("{") and first[1].rstrip().endswith("}")
+        if not (second[1] and is_object):
             value = json.loads(first[1] + second[1] + "".join(line for _, line in lines))
+            lists = [name for name, rows in value.items() if isinstance(rows, list)] if isinstance(value, dict) else []
+            named = " or ".join(map(repr, lists[:SHOWN_DUPLICATES]))
             raise DataError(
                 f"{path}: must hold a list of objects, not {type(value).__name__}; or JSON lines, an object in each"
-                f"{_name_lists(value)}"
+                + (f". Write the list of {named} alone" if lists else "")
             )
         lines = chain((first, second), lines)
     for number, line in lines:
@@ -176,21 +170,7 @@ def _values(handle: IO[str], path: Path) -> Iterator[Any]:
             raise _LineError(f"{error.msg} at column {error.colno}{advice}") from error
 
 
-def _name_lists(value: Any) -> str:
-    """Name the lists in a JSON object that may hold the rows."""
-    names = [name for name, rows in value.items() if isinstance(rows, list)] if isinstance(value, dict) else []
-    return f". Write the list of {' or '.join(map(repr, names[:SHOWN_DUPLICATES]))} alone" if names else ""
-
-
-def _is_object(line: str) -> bool:
-    try:
-        return isinstance(json.loads(line), dict)
-    except ValueError:
-        return False
-
-
 def _list_items(handle: IO[str]) -> Iterator[Any]:
-    """Yield the items of the JSON list in `handle` as they are read."""
     decode, space = _DECODER.raw_decode, re.compile(r"[ \t\n\r]*")
     text = ""
     while not text.strip():
@@ -198,12 +178,12 @@ def _list_items(handle: IO[str]) -> Iterator[Any]:
     at, delimiter, lines_before = text.index("[") + 1, "[", 0
     while delimiter != "]":
         try:
-            at = _after(space, text, at)
+            at = space.match(text, at).end()  # type: ignore[union-attr]  # it matches the empty text too
             if delimiter == "[" and text[at : at + 1] == "]":
                 end = at
             else:
                 item, end = decode(text, at)
-                end = _after(space, text, end)
+                end = space.match(text, end).end()  # type: ignore[union-attr]
                 if text[end : end + 1] not in (",", "]"):  # or nothing yet
                     raise json.JSONDecodeError("Expecting ',' delimiter", text, end)
                 yield item
@@ -219,11 +199,6 @@ def _list_items(handle: IO[str]) -> Iterator[Any]:
             text, at = text[at:] + more, 0
     if (text[at:] + handle.read()).strip():
         raise json.JSONDecodeError("Extra data", text, at)
-
-
-def _after(space: re.Pattern[str], text: str, at: int) -> int:
-    blank = space.match(text, at)
-    return blank.end() if blank else at
 
 
 def _read_parquet(path: Path) -> Iterator[Row]:
@@ -244,7 +219,6 @@ def names_a_file(source: str) -> bool:
 
 
 def names_a_file_of_rows(name: str) -> bool:
-    """Tell a file of rows by its name."""
     return name.lower().removesuffix(".gz").endswith(FORMATS)
 
 
@@ -261,23 +235,19 @@ def read_outputs(path: Path | str, instructions: Iterable[Instruction] = ()) -> 
     Rows share those `instructions` that they answer, and names, which are half of what many short rows take.
     """
     shared = {instruction: instruction for instruction in instructions}
-
-    def parse(row: Row, where: str) -> Output:
+    outputs = []
+    for where, row in placed_rows(path):
         try:
             output = output_of(row, where)
         except DataError as error:
             raise DataError(f"{error}{no_output(row, str(path))}") from error
         instruction = shared.get(output.instruction, output.instruction)
-        return replace(output, instruction=instruction, generator=sys.intern(output.generator))
-
-    return _read(path, parse)
+        outputs.append(replace(output, instruction=instruction, generator=sys.intern(output.generator)))
+    return outputs
 
 
 def output_of(row: Row, where: str, *, required: bool = True) -> Output:
-    """Parse a row of outputs, whose text may be missing unless it is `required`.
-
-    Raises `DataError` naming the place and the field, with the fields that the file has.
-    """
+    """Parse a row of outputs; its text may be missing unless `required`. Raises `DataError`."""
     read = with_turns(row, where)
     lacking = [name for name in ("instruction", "output") if name not in read and (required or name != "output")]
     if lacking:
@@ -287,7 +257,7 @@ def output_of(row: Row, where: str, *, required: bool = True) -> Output:
 
 def read_preferences(path: Path | str) -> list[JudgedPair]:
     """Read judged pairs as afarm and AlpacaEval have them. Raises `DataError` naming file, row and field."""
-    return _read(path, JudgedPair.from_row)
+    return [JudgedPair.from_row(row, where) for where, row in placed_rows(path)]
 
 
 def preferences_on_disk(path: Path) -> Sequence[JudgedPair]:
@@ -297,10 +267,7 @@ def preferences_on_disk(path: Path) -> Sequence[JudgedPair]:
 
 
 class RowsOnDisk(Sequence[T]):
-    """The rows of a JSON-lines file, each parsed on access: for more of them than memory should hold.
-
-    `parse` takes a row and its place in the file. The file must stay as it is.
-    """
+    """Rows of a JSON-lines file, which must stay as it is, each parsed on access by row and place."""
 
     def __init__(self, path: Path, parse: Callable[[Row, str], T]):
         self.path, self._parse = path, parse
@@ -324,26 +291,17 @@ class RowsOnDisk(Sequence[T]):
     def __getitem__(self, index: slice) -> list[T]: ...
 
     def __getitem__(self, index: int | slice) -> T | list[T]:
-        if isinstance(index, slice):
-            start, stop, step = index.indices(len(self))
-            if step > 0:
-                return list(islice(self, start, stop, step))
-            return [self[i] for i in range(start, stop, step)]
-        number = range(len(self))[index]
+        numbers = range(len(self))[index]
+        rows = []
         with self.path.open("rb") as handle:
-            handle.seek(self._starts[number])
-            return self._parse(json.loads(handle.readline()), f"{self.path}: row {number}")
-
-
-def _read(path: Path | str, parse: Callable[[Row, str], T]) -> list[T]:
-    return [parse(row, where) for where, row in placed_rows(path)]
+            for number in [numbers] if isinstance(numbers, int) else numbers:
+                handle.seek(self._starts[number])
+                rows.append(self._parse(json.loads(handle.readline()), f"{self.path}: row {number}"))
+        return rows if isinstance(index, slice) else rows[0]
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Write JSON lines, whole or not at all, one held at a time, and return their number.
-
-    Raises `StoreError` if the disk is full.
-    """
+    """Write JSON lines, whole or not at all; return their number. Raises `StoreError` if the disk is full."""
     count = 0
     with writing(path) as handle:
         for row in rows:

@@ -101,10 +101,7 @@ class RunRecord(Mapping[str, Any]):
 
     @property
     def artifacts(self) -> set[str]:
-        """The names of the artifacts that the run refers to.
-
-        Raises `DataError` if one has no name.
-        """
+        """The names of the run's artifacts. Raises `DataError` if one has none."""
         if not isinstance(self.get("stages"), list):
             raise DataError('there is no list of "stages"')
         for number, stage in enumerate(self["stages"], start=1):
@@ -159,15 +156,11 @@ def run_directories(runs: Path) -> list[Path]:
 
 
 def latest_run(runs: Path) -> Path | None:
-    """The directory of the run that finished last; None if there is none."""
     return max(run_directories(runs), key=lambda run: (run / RECORD).stat().st_mtime, default=None)
 
 
 def find_run(name: str, output_dir: Path) -> Path:
-    """The directory of a run, by its name, its directory or its `run.json`.
-
-    Raises `DataError` if there is none.
-    """
+    """Find a run's directory by its name, directory or `run.json`. Raises `DataError` if there is none."""
     runs = output_dir / "runs"
     for path in (Path(name), runs / name):
         directory = path.parent if path.name == RECORD else path

@@ -43,10 +43,7 @@ def _damaged(path: Path, how: str = "") -> ModelError:
 
 
 def require_whole_weights(directory: Path) -> None:
-    """Check the header of each safetensors file in `directory`, and that indexes name files in it alone.
-
-    Raises `ModelError` naming the file.
-    """
+    """Check all safetensors headers and indexes of a directory. Raises `ModelError` naming the file."""
     for path in sorted(directory.glob("*.safetensors")):
         _require_whole(path)
     for path in sorted(directory.glob("*.index.json")):

@@ -33,10 +33,7 @@ class SharedStore(ABC):
 
     @abstractmethod
     def fetch(self, stage: str, key: str, directory: Path) -> bool:
-        """Copy an artifact into `directory`, and return True; return False if it is not published.
-
-        Raises `StoreError` if the artifact is incomplete there.
-        """
+        """Copy an artifact into `directory`; False if it is not published. Raises `StoreError` if incomplete."""
 
     @abstractmethod
     def publish(self, stage: str, key: str, directory: Path, content: str) -> None:
@@ -71,10 +68,7 @@ class SharedStore(ABC):
 
 
 def open_shared_store(url: str) -> SharedStore:
-    """Open the shared store at `url` by the plugin for its scheme; without a scheme it is a directory.
-
-    Raises `ConfigError` if it is empty, or if no plugin opens such a URL.
-    """
+    """Open a store by the plugin for its URL's scheme, none for a directory. Raises `ConfigError`."""
     from afarm.core.plugins import load_by_scheme
 
     places = "name s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or a directory"

@@ -76,7 +76,6 @@ def code_block(lines: Iterable[str], language: str = "") -> list[str]:
 
 
 def longest_run(text: str) -> int:
-    """Count the backticks of the longest run of them."""
     return max(map(len, re.findall("`+", text)), default=0)
 
 

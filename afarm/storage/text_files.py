@@ -21,10 +21,7 @@ BLOCK = 1 << 20
 
 @contextmanager
 def open_text(path: Path, place: Callable[[], str], newline: str | None = None) -> Iterator[IO[str]]:
-    """Open a file to read its text, and explain what goes wrong until it is closed.
-
-    `place` says how far it was read. Raises `DataError` for a file that cannot be read, is damaged or no UTF-8.
-    """
+    """Open a text file; problems until it is closed raise `DataError`, naming the `place` reached."""
     try:
         with path.open("rb") as file:
             opened: Any = gzip.open if file.read(len(GZIP)) == GZIP else open

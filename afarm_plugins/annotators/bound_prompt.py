@@ -41,30 +41,21 @@ class BoundPrompt(JudgePrompt):
         """See `JudgePrompt.read`. Answers about the dummies that fill a batch are not read."""
         spec = self.member.spec
         if completion.finish_reason == PROBABILITIES:
-            verdicts: list[ParsedVerdict] = [_p_first_label(completion) if spec.answer_format == "single" else None]
-            verdicts += [None] * (count - 1)
+            verdicts: list[ParsedVerdict] = [None] * count
+            position = completion.logprobs[0] if completion.logprobs else {}
+            a, b = (position.get(label, math.nan) for label in LABELS)
+            if spec.answer_format == "single" and not math.isnan(a - b):  # else one is missing, or neither has any
+                verdicts[0] = 0.5 * (1 + math.tanh((a - b) / 2))
         else:
             verdicts = parse(completion.text, spec.answer_format, spec.batch_size)[:count]
         return build_judgements(completion, verdicts)
 
 
 def bind(member: PoolMember, ask: Ask) -> BoundPrompt:
-    """Bind `member` to the judge of its role.
-
-    Raises `JudgeError` if no judge answers for the role, or not with all parameters (see `afarm.Ask.degraded`).
-    """
+    """Bind `member` to its role's judge. Raises `JudgeError` without one, or if it lacks a parameter."""
     role = member.spec.role
     judge = ask.judge(role)
     as_chat = member.spec.kind == "completion" and not ask.capabilities(role).completion
     degraded = ask.degraded(member.request([dummy(False)], seed=0, sample_index=0, as_chat=as_chat))
     fingerprint = seeding.digest(member.fingerprint(judge, as_chat, degraded), READING)
     return BoundPrompt(member.name, member.spec.batch_size, fingerprint, degraded, member, as_chat, judge=judge)
-
-
-def _p_first_label(completion: Completion) -> float | None:
-    """The probability of the first label among the two, None if they are not both there."""
-    position = completion.logprobs[0] if completion.logprobs else {}
-    a, b = (position.get(label, math.nan) for label in LABELS)
-    if math.isnan(a - b):  # one is missing, or neither has any probability
-        return None
-    return 0.5 * (1 + math.tanh((a - b) / 2))

@@ -57,7 +57,8 @@ class Calibration(Config):
         first, second = map(len, pair.canonical)
         shown_first = {"12": -1, "21": 1}.get(preference.order, 0) * (1 if pair.is_canonical else -1)
         tilt = self.length * math.log2((1 + second) / (1 + first)) + self.position * shown_first
-        sure = log_odds(1 - self.noise)
+        kept = 1 - self.noise
+        sure = min(SURE, math.log(kept / (1 - kept))) if kept < 1 else SURE
         p = verdict * probability(sure + tilt) + (1 - verdict) * probability(tilt - sure)
         is_second = seeding.uniform(seed, "calibration", pair.id) < p
         return replace(preference, p2=float(is_second == pair.is_canonical), outcome="decided")
@@ -66,10 +67,3 @@ class Calibration(Config):
 def probability(logits: float) -> float:
     """Return the probability of log-odds, without overflow."""
     return 0.5 * (1 + math.tanh(logits / 2))
-
-
-def log_odds(p: float) -> float:
-    """Return the log-odds of a probability, at most `SURE` to either side."""
-    if not 0 < p < 1:
-        return SURE if p >= 1 else -SURE
-    return max(-SURE, min(SURE, math.log(p / (1 - p))))

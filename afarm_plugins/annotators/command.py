@@ -31,11 +31,6 @@ def annotators(
             sys.stdout.write(page(listing()))
 
 
-def families() -> dict[str, Any]:
-    """The contents of families.yaml."""
-    return shipped_yaml("families.yaml")
-
-
 def listing() -> dict[str, Any]:
     """The annotators as rows (name, role, what it varies), the roles, and their judges by year."""
     from afarm_plugins.annotators import register_annotators
@@ -50,11 +45,10 @@ def listing() -> dict[str, Any]:
 
     register_annotators(add)
     rows.sort(key=lambda row: not row["role"])  # the prompts, then those that are no single prompt
-    return {"annotators": rows, **{key: families()[key] for key in ("roles", "years", "until")}}
+    return {"annotators": rows, **shipped_yaml("families.yaml")}
 
 
 def page(contents: dict[str, Any]) -> str:
-    """The listing as text."""
     width = max(len(row["name"]) for row in contents["annotators"]) + 2
     lines = [f"{row['name']:<{width}}{row['role'] or '-':<12}{row['varies']}" for row in contents["annotators"]]
     lines += ["", "A role is the family of judge that a prompt annotator asks; you say which model it is:", ""]
@@ -62,17 +56,15 @@ def page(contents: dict[str, Any]) -> str:
     lines += ["", "What the roles were, by year, and are:", ""]
     for year, vendors in contents["years"].items():
         for vendor, models in vendors.items():
-            options = " ".join(f"{role}={model}{_until(model, contents['until'])}" for role, model in models.items())
-            lines.append(f"  {year}  {vendor:<18}{options}")
+            options = ""
+            for role, model in models.items():
+                ended = str(contents["until"].get(model, ""))
+                until = ended if ended in ("", "retired") else f"until {ended}"
+                options += f" {role}={model}" + (f" ({until})" if until else "")
+            lines.append(f"  {year}  {vendor:<17}{options}")
     lines += ["", "A judge without a role answers for all that are not named; with none, the offline formula does:", ""]
     for vendor, models in contents["years"][max(contents["years"])].items():
         if {"strong", "light"} <= models.keys():
             lines.append(f"  --judge {vendor}:{models['light']} --judge strong={vendor}:{models['strong']}")
     lines += ["", "Annotators of other plugins: afarm plugins"]
     return "\n".join(lines) + "\n"
-
-
-def _until(model: str, until: dict[str, Any]) -> str:
-    if model not in until:
-        return ""
-    return f" ({until[model]})" if until[model] == "retired" else f" (until {until[model]})"

@@ -68,10 +68,7 @@ class CriteriaAnnotator(Annotator):
         return answers
 
     def annotate(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Preference]:
-        """Label each pair from its outputs' marks.
-
-        A pair is "unparsed" (or "refused") if its criteria or a mark cannot be read.
-        """
+        """Label pairs by their outputs' marks; "unparsed" or "refused" without readable criteria or marks."""
         if not pairs:
             return []
         attempts = self.config.max_reasks + 1
@@ -91,10 +88,7 @@ class CriteriaAnnotator(Annotator):
         ]
 
     def plan(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[ChatRequest]:
-        """The requests that `annotate` would send now.
-
-        Criteria in them are a stand-in of full length.
-        """
+        """List the requests `annotate` would send now, with criteria of full length as a stand-in."""
         if not pairs:
             return []
         attempts = self.config.max_reasks + 1
@@ -104,23 +98,15 @@ class CriteriaAnnotator(Annotator):
         return pending_requests(drafts, attempts, context) + pending_requests(markings, attempts, context)
 
     def _drafts(self, pairs: Iterable[Pair], context: AnnotateContext) -> dict[str, Presentation]:
-        """The request for criteria of each instruction, by its id."""
         instructions = {pair.instruction.id: pair.instruction for pair in pairs}
         shown, fields = {}, {}
         for i, instruction in instructions.items():
-            answers = self._draw_answers(i, context.seed)
+            places = {a: seeding.uniform(context.seed, "auxiliary", i, a) for a in self._auxiliary.get(i, ())}
+            answers = sorted(places, key=lambda a: (places[a], a))[: self.config.n_auxiliary]
             shown[i] = ShownPair(seeding.digest("criteria", i, answers), instruction, "", "", ALONE)
             fields[shown[i].pair_id] = {"answers": answers}
         prompt = replace(bind(self.drafting, context.ask), fields=fields)
         return {i: Presentation(prompt, pair) for i, pair in shown.items()}
-
-    def _draw_answers(self, instruction_id: str, seed: int) -> list[str]:
-        """Draw the auxiliary answers for an instruction, in the order shown."""
-        drawn = sorted(
-            self._auxiliary.get(instruction_id, ()),
-            key=lambda a: (seeding.uniform(seed, "auxiliary", instruction_id, a), a),
-        )
-        return drawn[: self.config.n_auxiliary]
 
     def _read_criteria(
         self, drafts: Mapping[str, Presentation], drafted: Sequence[str], context: AnnotateContext

@@ -135,10 +135,7 @@ def _may_be_quoted(before: Sequence[str]) -> bool:
 
 
 def read_last_line(lines: Sequence[str], form: Callable[[str], float | None]) -> float | None:
-    """Read the last line by `form`, or the first if the others give a reason.
-
-    None if another line says otherwise.
-    """
+    """Read the last line, or the first if reasons follow; None if another line says otherwise."""
     if not lines:
         return None
     if len(lines) > 1 and _REASON.match(lines[1]):
@@ -288,10 +285,7 @@ def _load_json(text: str) -> Any:
 
 
 def _reject_duplicates(fields: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object of its fields.
-
-    Raises `ValueError` for a key given twice, of which Python would take the last.
-    """
+    """Make an object. Raises `ValueError` for a key given twice, of which Python would take the last."""
     if len({key for key, _ in fields}) < len(fields):
         raise ValueError("a key is given twice")
     return dict(fields)

@@ -20,23 +20,22 @@ from afarm.judging import PairwiseAnnotator, Presentation, draw_order, show_pair
 from afarm_plugins.annotators.bound_prompt import BoundPrompt, bind
 from afarm_plugins.annotators.prompt_library import load_member
 from afarm_plugins.annotators.settings import PoolConfig
-from afarm_plugins.annotators.user_pools import Pool, read_pool
+from afarm_plugins.annotators.user_pools import read_pool
 
 
 class PoolAnnotator(PairwiseAnnotator):
     """Draws a member for each pair and asks its judge. A single annotator is a pool of one."""
 
     def __init__(self, config: PoolConfig, spec: str = "", context: BuildContext | None = None):
-        """Load the members: those of `config`, or of `spec`, the YAML file of a pool of the user's own.
-
-        Raises `ConfigError` with every problem of that file.
-        """
+        """Load the members of `config`, or of the file `spec`. Raises `ConfigError` with all its problems."""
         self.config = config
         self.spec = spec
         if spec and "members" in config.model_fields_set:
             raise ConfigError([f"pool:{spec} names its members in the file: leave pool.members out"])
-        pool = read_pool(Path(spec).expanduser()) if spec else Pool([load_member(name) for name in config.members])
-        self.members, self.calibration = pool.members, pool.calibration
+        if spec:
+            self.members, self.calibration = read_pool(Path(spec).expanduser())
+        else:
+            self.members, self.calibration = [load_member(name) for name in config.members], None
 
     @property
     def identity(self) -> str:
@@ -52,10 +51,7 @@ class PoolAnnotator(PairwiseAnnotator):
         return self.calibration is not None
 
     def bind_members(self, ask: Ask) -> list[tuple[str, BoundPrompt]]:
-        """Return the role and the prompt of each member, twice if it is named twice: what `calibrate` asks.
-
-        Raises `JudgeError` if a role has no judge.
-        """
+        """Bind each member, for `calibrate`; return roles and prompts. Raises `JudgeError` without a judge."""
         return [(member.spec.role, bind(member, ask)) for member in self.members]
 
     def present(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Presentation]:

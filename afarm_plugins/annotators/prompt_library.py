@@ -148,12 +148,7 @@ class PoolMember:
     ) -> ChatRequest:
         """Build the request about up to `batch_size` pairs that all have an input or all have none.
 
-        Args:
-            pairs: The pairs as the judge sees them; fewer than the batch size are filled up with dummies.
-            seed: Of the run, which tells independent answers apart.
-            sample_index: The number of this sample among those of the same judgement.
-            as_chat: Send the text of a completion prompt as one user message, to a judge that only chats.
-            fields: Further variables of the template, by name.
+        Dummies fill it up. `as_chat` sends a text to complete as one user message; `fields` are further variables.
         """
         spec = self.spec
         with_input = bool(pairs[0].instruction.input)
@@ -223,7 +218,11 @@ class Library:
             sources = self._sources(f"{spec.prompt}.jinja")
             member = PoolMember(name, spec, rounds, tuple(sorted(sources.items())), self.templates)
             for with_input in (False, True):
-                _require_fitting(member, with_input)
+                request = member.request([dummy(with_input)], seed=0, sample_index=0)
+                if spec.kind == "chat" and not request.messages:
+                    raise ValueError('writes no turn; use {% call turn("user") %} … {% endcall %}, or kind: completion')
+                if spec.kind == "completion" and not request.prompt:
+                    raise ValueError("writes turns, or nothing; with kind: completion it must be one text")
         except Exception as error:  # whatever a template's expressions may raise
             raise ConfigError([f"{at}: prompt: {spec.prompt}.jinja: {template_problem(error)}"]) from error
         return member
@@ -239,7 +238,6 @@ class Library:
         return Demonstration(pair, spec.verdicts.get(name, example.better), example.reason)
 
     def _sources(self, template: str) -> dict[str, str]:
-        """The text of `template` and of all it imports."""
         assert self.templates.loader
         source = self.templates.loader.get_source(self.templates, template)[0]
         sources = {template: source}
@@ -264,15 +262,6 @@ def validated(config: type[C], values: Any, at: str) -> C:
         return config.model_validate(dict(values))
     except ValidationError as error:
         raise ConfigError(explain_validation_error(error, config, f"{at}: ", unknown="unknown field")) from error
-
-
-def _require_fitting(member: PoolMember, with_input: bool) -> None:
-    """Raise `ValueError` if the template does not write what the spec's kind says."""
-    request = member.request([dummy(with_input)], seed=0, sample_index=0)
-    if member.spec.kind == "chat" and not request.messages:
-        raise ValueError('writes no turn; use {% call turn("user") %} … {% endcall %}, or kind: completion')
-    if member.spec.kind == "completion" and not request.prompt:
-        raise ValueError("writes turns, or nothing; with kind: completion it must be one text")
 
 
 def template_problem(error: Exception) -> str:
@@ -312,7 +301,6 @@ def environment(*first: jinja2.BaseLoader) -> jinja2.Environment:
 
 @cache
 def shipped() -> Library:
-    """The prompts of `members.yaml`."""
     entries = {
         name: {field: value for field, value in entry.items() if field not in LISTING_FIELDS}
         for name, entry in shipped_yaml("members.yaml").items()

@@ -59,7 +59,6 @@ def _id(instruction: Instruction, output: str) -> str:
 
 
 def _presentations(pairs: Sequence[Pair], prompt: BoundPrompt) -> dict[str, Presentation]:
-    """Every output by itself, by its id."""
     outputs = {_id(instruction, output): (instruction, output) for instruction, output in list_outputs(pairs)}
     return {
         output_id: Presentation(prompt, ShownPair(output_id, instruction, output, "", ALONE))
@@ -68,7 +67,6 @@ def _presentations(pairs: Sequence[Pair], prompt: BoundPrompt) -> dict[str, Pres
 
 
 def list_outputs(pairs: Sequence[Pair]) -> list[tuple[Instruction, str]]:
-    """List each output of `pairs` once, with its instruction."""
     outputs = {(pair.instruction.id, o): pair.instruction for pair in pairs for o in (pair.output_1, pair.output_2)}
     return [(instruction, output) for (_, output), instruction in outputs.items()]
 

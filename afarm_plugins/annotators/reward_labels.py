@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 from afarm import AnnotateContext, Annotator, BuildContext, ConfigError, Output, Pair, Preference, RewardModel
@@ -22,34 +23,27 @@ class RewardAnnotator(Annotator):
     """Labels by a reward model: a registered one that needs no fitting, or the artifact of a fitted one."""
 
     def __init__(self, config: RewardAnnotatorConfig, spec: str, context: BuildContext):
-        """Open a formula now, a fitted model's weights when there are pairs.
-
-        `spec` is the reward model's name or the directory. Raises `ConfigError`, and `PluginError` for an unknown name.
-        """
+        """Open a formula now, a fitted model with the first pairs. Raises `ConfigError` and `PluginError`."""
         if not spec:
             raise ConfigError(["name the reward model after a colon: reward:gold, or the directory of a fitted one"])
         self.config = config
         self.spec = os.path.expanduser(spec)
         self._context = context
-        self._model: RewardModel | None = None
         if Path(self.spec).is_dir():
             context.identify(self.spec)  # refuses a directory that holds no fitted reward model
         else:
-            self._model = context.reward_model(self.spec)
+            self.model  # noqa: B018  (loads it)
 
     @property
     def identity(self) -> str:
         """Changes with the reward model: its source and settings, or its files."""
         return self._context.identify(self.spec)
 
-    @property
+    @cached_property
     def model(self) -> RewardModel:
-        if self._model is None:
-            self._model = self._context.reward_model(self.spec)
-        return self._model
+        return self._context.reward_model(self.spec)
 
     def annotate(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Preference]:
-        """One preference a pair, in order."""
         rows: dict[tuple[str, str], Output] = {}
         for pair in pairs:
             texts, reasons = (pair.output_1, pair.output_2), (pair.finish_reason_1, pair.finish_reason_2)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,19 +39,8 @@ class PoolFile(Config):
     calibration: Calibration | None = setting(None, "weights, noise and tilts, as fitted to people's labels")
 
 
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """The members of a pool, one that is named twice twice, and its calibration if it has one."""
-
-    members: list[PoolMember]
-    calibration: Calibration | None = None
-
-
 class _BesidePool(jinja2.FileSystemLoader):
-    """Templates of a pool's directory and below.
-
-    Links out of it are not followed: what they show goes to a judge.
-    """
+    """Templates below a pool's directory. Links out of it are refused: what they show goes to a judge."""
 
     def get_source(self, environment: jinja2.Environment, template: str) -> tuple[str, str, Callable[[], bool]]:
         directory = Path(self.searchpath[0])
@@ -61,8 +50,8 @@ class _BesidePool(jinja2.FileSystemLoader):
         return super().get_source(environment, template)
 
 
-def read_pool(path: Path) -> Pool:
-    """Read the pool at `path`. Raises `ConfigError` with every problem, member and field."""
+def read_pool(path: Path) -> tuple[list[PoolMember], Calibration | None]:
+    """Read a pool's members, one named twice twice, and its calibration. Raises `ConfigError`."""
     pool = validated(PoolFile, _read(path), str(path))
     names = pool.members or list(pool.annotators)
     if not names:
@@ -89,7 +78,7 @@ def read_pool(path: Path) -> Pool:
             problems.append(f"{path}: calibration: weights: {name!r} is no member.{did_you_mean(name, names)}")
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
-    return Pool([members[name] for name in names], pool.calibration)
+    return [members[name] for name in names], pool.calibration
 
 
 def _member(name: str, library: Library) -> PoolMember:

@@ -13,11 +13,7 @@ PREFERENCES = ("chosen", "output_1", "conversation_a", "response_a", "response1"
 
 
 class Dialogues(OneFile):
-    """Conversations so far, each with the assistant's turn that is there, or that people chose.
-
-    All turns of a conversation are in one split, and so are conversations that open alike: the user's first message
-    chooses it.
-    """
+    """Conversations so far with the assistant's turn; all that open alike are in one split."""
 
     section = "dialogues"
     path_option = "--set dialogues.path=FILE"

@@ -10,7 +10,6 @@ from afarm import (
     Dataset,
     Instruction,
     Output,
-    Row,
     did_you_mean,
     is_on_hub,
     placed_rows,
@@ -45,59 +44,41 @@ class Files(Dataset):
         self.remote = any(map(is_on_hub, [config.path, *self.own.values()]))
 
     def load(self, split: str) -> list[Output]:
-        """See `Dataset.load`. Rows with an empty output are left out if the split needs one.
-
-        Demonstrations do, and references do unless the file has instructions only.
-        """
+        """See `Dataset.load`. Demonstrations need an output, references unless the file has none at all."""
         if split not in SPLITS:
             raise DataError(f"there is no split {split!r}; the splits are {', '.join(SPLITS)}")
         path = self.own.get(split) or self.config.path
         if not path:
             raise DataError(f"split {split!r} has no file: --set files.{split}=FILE, or --data FILE for all splits")
         placed = list(placed_rows(path))
-        rows = [(with_turns(row, where), where) for where, row in placed]
-        # Checked before the file is cut up, so that errors name rows of the file.
-        require_distinct((Output(_instruction(row, where), "") for row, where in rows), path)
-        needed = split == "sft" or (split == "evaluation" and any("output" in row for row, _ in rows))
-        outputs = []
-        for (row, where), (_, own) in zip(rows, placed, strict=True):
-            if split not in self.own and find_split(self._draw_position(row, where), self.config.shares) != split:
+        rows = [with_turns(row, where) for where, row in placed]
+        tasks = [Output(Instruction.from_row(row, where), "") for row, (where, _) in zip(rows, placed, strict=True)]
+        for task, (where, _) in zip(tasks, placed, strict=True):
+            if not task.instruction.instruction.strip():
+                raise DataError(f"{where}: field 'instruction' is blank")
+        require_distinct(tasks, path)  # before the file is cut up, so that errors name rows of the file
+        needed = split == "sft" or (split == "evaluation" and any("output" in row for row in rows))
+        outputs, left_out = [], 0
+        for row, task, (where, own) in zip(rows, tasks, placed, strict=True):
+            at = seeding.uniform("split", task.instruction.id)
+            if split not in self.own and find_split(at, self.config.shares) != split:
                 continue
             if needed and "output" not in row:
                 raise DataError(f"{where}: field 'output' is missing; its fields are {', '.join(map(repr, own))}")
             output = Output.from_row(row if needed else {"output": "", **row}, where)
             if output.output.strip() or not (needed and self.config.drop_empty):
                 outputs.append(output)
+            else:
+                left_out += 1
+        if left_out and not outputs:
+            raise DataError(f"{path}: split {split!r} is empty: each of its rows has an empty 'output': fill them in")
         if not outputs:
-            advice = (
-                ""
-                if split in self.own
-                else self._advice(split, [self._draw_position(row, where) for row, where in rows])
+            shares = " ".join(f"--set files.shares.{name}={self.config.shares.get(name, 0.0):g}" for name in SPLITS)
+            raise DataError(
+                f"{path}: split {split!r} is empty (it got none of {len(rows)} rows): add rows, name a file for it "
+                f"(--set files.{split}=FILE), or give it a larger share. They are set together; now: {shares}"
             )
-            raise DataError(f"{path}: split {split!r} is empty{advice}")
         return outputs
-
-    def _advice(self, split: str, positions: list[float]) -> str:
-        """Say how to fill a split that the cut leaves empty: more rows, a file of its own or a larger share.
-
-        The share is the least that gets some rows, at the expense of the largest other split if nothing is left over.
-        """
-        shares = {name: self.config.shares.get(name, 0.0) for name in SPLITS}
-        advice = f" (it got none of {len(positions)} rows): add rows, or name a file for it (--set files.{split}=FILE)"
-        if any(find_split(at, shares) == split for at in positions):  # they were left out
-            return ": each of its rows has an empty 'output': fill them in, or add rows"
-        donor = max(shares.keys() - {split}, key=lambda name: (shares[name], name))
-        filled = {name for name in SPLITS if shares[name] and any(find_split(at, shares) == name for at in positions)}
-        for tenths in range(1, 10):
-            larger = {**shares, split: round(shares[split] + tenths / 10, 6)}
-            larger[donor] = round(larger[donor] - max(0.0, sum(larger.values()) - 1), 6)
-            if larger[donor] > 0 and {split, *filled} <= {find_split(at, larger) for at in positions}:
-                # All five: the shares that are set replace the default ones together
-                return advice + ", or cut anew: " + " ".join(f"--set files.shares.{n}={larger[n]:g}" for n in SPLITS)
-        return advice
-
-    def _draw_position(self, row: Row, where: str) -> float:
-        return seeding.uniform("split", Instruction.from_row(row, where).id)
 
 
 def share_problems(name: str, shares: Mapping[str, float]) -> list[str]:
@@ -116,10 +97,3 @@ def find_split(at: float, shares: Mapping[str, float]) -> str:
             return split
         at -= share
     return ""
-
-
-def _instruction(row: Row, where: str) -> Instruction:
-    instruction = Instruction.from_row(row, where)
-    if not instruction.instruction.strip():
-        raise DataError(f"{where}: field 'instruction' is blank")
-    return instruction

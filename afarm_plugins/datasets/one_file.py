@@ -15,10 +15,7 @@ WITH_OUTPUTS = ("sft", "evaluation")
 
 
 class OneFile(Dataset):
-    """Rows of one file, each in the split that its key's hash chooses.
-
-    Of equal instructions the first is kept. `section` is the name of its settings, among them `path` and `shares`.
-    """
+    """Rows of one file, split by the hash of a key; of equal instructions the first is kept."""
 
     section: ClassVar[str]
     path_option: ClassVar[str]

@@ -9,10 +9,7 @@ from afarm_plugins.datasets.one_file import OneFile
 
 
 class Prompts(OneFile):
-    """The prompts of preferences, each in one split by its hash, with their chosen answers as outputs.
-
-    Preferences that cannot be learned from are passed over.
-    """
+    """The prompts of usable preferences, split by hash, with their chosen answers as outputs."""
 
     section = "prompts"
     path_option = "--preferences FILE"

@@ -105,7 +105,6 @@ class AnthropicJudge(VendorJudge):
     # -------------------------------------------------------------------------------------------- the batch endpoint
 
     async def submit(self, requests: Sequence[ChatRequest]) -> str:
-        """See `Judge.submit`."""
         if not 0 < len(requests) <= MOST_IN_A_BATCH:
             raise JudgeError(f"a batch for {self.identity} takes 1 to {MOST_IN_A_BATCH} requests", charged=False)
         named = [
@@ -118,7 +117,6 @@ class AnthropicJudge(VendorJudge):
         return make_batch_id(batch.id, len(requests))
 
     async def collect(self, batch_id: str) -> Sequence[Completion | None] | None:
-        """See `Judge.collect`."""
         name, count = parse_batch_id(batch_id)
         with self.explaining(missing=f"the batch {name} is not known to {self.vendor} (any more)"):
             batch = await self._client.messages.batches.retrieve(name)
@@ -134,11 +132,7 @@ class AnthropicJudge(VendorJudge):
 
 
 def turns(request: ChatRequest) -> tuple[str, list[dict[str, str]]]:
-    """The system text and the turns.
-
-    Adjacent turns of one role are joined and empty ones left out: the API refuses both.
-    Examples that OpenAI's format marks by the name of a system message are turns of their own here.
-    """
+    """Return the system text and turns: same roles joined, empty ones dropped, named examples as turns."""
     system: list[str] = []
     turns: list[dict[str, str]] = []
     for message in request.messages:

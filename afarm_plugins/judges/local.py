@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -70,10 +71,7 @@ class LocalJudge(Judge):
 
     @cached_property
     def identity(self) -> str:
-        """The model's name, a digest of its files (or Hub commit), answer mode, precision and source.
-
-        The chat template is among the model's files. A file that has moved is the same model.
-        """
+        """The model's name and a digest of its files or Hub commit, answer mode, precision and source."""
         path = local_path(self.spec)
         backend = self._context.backend().config.result_fields()
         precision = {name: value for name, value in backend.items() if name != "sampler"}  # which is for policies
@@ -126,17 +124,19 @@ class LocalJudge(Judge):
                         future.set_result(answer)
 
     def _next_batch(self) -> list[Waiting]:
-        """Take the request that has waited longest, and others with its parameters nearest to it in length.
-
-        A batch costs as much as if all were as long as its longest, so one very long prompt is not put among others.
-        """
+        """Take the request that has waited longest, with like ones near its length: a batch costs its longest."""
         self._waiting = [waiting for waiting in self._waiting if not waiting[1].done()]
         if not self._waiting:
             return []
         first = self._waiting[0][0]
-        alike = [waiting for waiting in self._waiting if _go_together(waiting[0], first)]
-        alike.sort(key=lambda waiting: abs(_characters(waiting[0]) - _characters(first)))
-        batch = alike[: self.config.per_device_batch_size]
+        length = _characters(first)
+        alike = []
+        for waiting in self._waiting:
+            low, high = sorted((length, _characters(waiting[0])))
+            if _parameters(waiting[0]) == _parameters(first) and high <= max(2 * low, SHORT):
+                alike.append((high - low, waiting))
+        alike.sort(key=lambda each: each[0])
+        batch = [waiting for _, waiting in alike[: self.config.per_device_batch_size]]
         taken = {id(future) for _, future in batch}
         self._waiting = [waiting for waiting in self._waiting if id(waiting[1]) not in taken]
         return batch
@@ -161,19 +161,7 @@ class LocalJudge(Judge):
         answers = model.weigh(requests) if self.config.answer == "probabilities" else model.write(requests)
         seconds = (time.monotonic() - started) / len(requests)
         name = self.identity.removeprefix("local:")
-        return [
-            Completion(
-                answer.text,
-                answer.input_tokens,
-                answer.output_tokens,
-                price=0.0,
-                finish_reason=answer.finish_reason,
-                model=name,
-                seconds=seconds,
-                logprobs=answer.logprobs,
-            )
-            for answer in answers
-        ]
+        return [replace(answer, model=name, seconds=seconds) for answer in answers]
 
 
 def _require_one_label(request: ChatRequest) -> None:
@@ -187,14 +175,7 @@ def _require_one_label(request: ChatRequest) -> None:
     )
 
 
-def _go_together(one: ChatRequest, other: ChatRequest) -> bool:
-    """Tell if both have the same parameters, and are short or of like length (up to twice)."""
-    low, high = sorted(map(_characters, (one, other)))
-    return _parameters(one) == _parameters(other) and high <= max(2 * low, SHORT)
-
-
 def _parameters(request: ChatRequest) -> tuple[object, ...]:
-    """Return the parameters that requests of one batch share."""
     sampling = request.temperature, request.top_p, request.max_tokens
     return *sampling, request.favoured_tokens, request.penalised_tokens, request.top_logprobs
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import jinja2
 import torch
 
-from afarm import ChatRequest, Decoding, JudgeError, ModelBackend, seeding
+from afarm import ChatRequest, Completion, Decoding, JudgeError, ModelBackend, seeding
 from afarm.backend import TorchSampler, hidden_states, join_and_pad, pad, project
 from afarm_plugins.judges.payloads import TOO_LONG
 
@@ -21,17 +21,6 @@ PENALISED_BIAS = -100.0
 
 POSITIONS = 256
 """Positions of an answer whose logits exist at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelAnswer:
-    """An answer to one request, with the tokens read and written."""
-
-    text: str
-    input_tokens: int
-    output_tokens: int
-    finish_reason: str
-    logprobs: tuple[Mapping[str, float], ...] | None = None
 
 
 class LocalModel:
@@ -47,12 +36,12 @@ class LocalModel:
         control = [re.escape(t) for t in self.tokenizer.get_added_vocab() if len(t) > 1 and not t.isspace()]
         self._control = re.compile("|".join(sorted(control, key=len, reverse=True)) or r"(?!)")
 
-    def write(self, requests: Sequence[ChatRequest]) -> list[ModelAnswer]:
+    def write(self, requests: Sequence[ChatRequest]) -> list[Completion]:
         """Answer each of `requests`, which share their sampling parameters, in words."""
         first = requests[0]
         prompts = [self.prompt_ids(request) for request in requests]
-        answers: dict[int, ModelAnswer] = {
-            i: ModelAnswer("", len(ids), 0, TOO_LONG)
+        answers = {
+            i: Completion("", len(ids), price=0.0, finish_reason=TOO_LONG)
             for i, ids in enumerate(prompts)
             if len(ids) + first.max_tokens > self.context_length
         }
@@ -60,12 +49,17 @@ class LocalModel:
         bias = self.logit_bias(first)
         sampler = TorchSampler(self.model, self.policy.eos_ids, self.policy.pad_id, logit_bias=bias)
         decoding = Decoding(first.temperature, first.top_p, first.max_tokens, 1, len(requests))
-        keys = [draw_key(requests[i], prompts[i]) for i in fitting]
+        keys = []  # of draws: by who asks, the pairs, the prompt and the number of the draw
+        for i in fitting:
+            asked = requests[i]
+            about = [[c.pair_id, c.order, c.sample_index] for c in asked.comparisons]
+            keys.append(seeding.digest(asked.seed, asked.annotator, asked.sample_index, about, list(prompts[i])))
         with self.backend.autocast():
             generations = list(sampler.generate([prompts[i] for i in fitting], keys, decoding, seed=0))
             for i, generation in zip(fitting, generations, strict=True):
                 text = self.tokenizer.decode(generation.token_ids, skip_special_tokens=True)
-                answers[i] = ModelAnswer(text, len(prompts[i]), len(generation.token_ids), generation.finish_reason)
+                counts = len(prompts[i]), len(generation.token_ids)
+                answers[i] = Completion(text, *counts, price=0.0, finish_reason=generation.finish_reason)
             if first.top_logprobs and fitting:
                 # The token that ends an answer is none of its text.
                 tokens = [g.token_ids[:-1] if g.finish_reason == "stop" else g.token_ids for g in generations]
@@ -77,10 +71,7 @@ class LocalModel:
     def _likeliest(
         self, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]], count: int
     ) -> list[tuple[Mapping[str, float], ...]]:
-        """Find the `count` likeliest tokens at each position of `answers`.
-
-        At temperature 1 and without logit bias. Of tokens that read alike, the likelier.
-        """
+        """Find the `count` likeliest tokens per position, at temperature 1, without logit bias."""
         batch = join_and_pad(prompts, answers, self.policy.pad_id, self.model.device)
         by_answer = []
         with torch.inference_mode():
@@ -96,15 +87,14 @@ class LocalModel:
                 by_answer.append(tuple(positions))
         return by_answer
 
-    def weigh(self, requests: Sequence[ChatRequest]) -> list[ModelAnswer]:
-        """Compute the labels' log-probabilities, normalised over the two, at the start of each answer.
-
-        The tokens that both labels begin with are given, so they are compared at the first token in which they differ.
-        """
+    def weigh(self, requests: Sequence[ChatRequest]) -> list[Completion]:
+        """Compute the labels' log-probabilities, over the two, at the first token in which they differ."""
         rows = [self.label_ids(request) for request in requests]
         fitting = [i for i, (context, _) in enumerate(rows) if len(context) < self.context_length]
         answers = {
-            i: ModelAnswer("", len(context), 0, TOO_LONG) for i, (context, _) in enumerate(rows) if i not in fitting
+            i: Completion("", len(context), price=0.0, finish_reason=TOO_LONG)
+            for i, (context, _) in enumerate(rows)
+            if i not in fitting
         }
         if fitting:
             with self.backend.autocast(), torch.inference_mode():
@@ -116,7 +106,9 @@ class LocalModel:
             for i, (first, second) in zip(fitting, both, strict=True):
                 likelier = ANSWER_LABELS[0] if first >= second else ANSWER_LABELS[1]
                 weights = dict(zip(ANSWER_LABELS, (first, second), strict=True))
-                answers[i] = ModelAnswer(likelier, len(rows[i][0]), 1, "probabilities", (weights,))
+                answers[i] = Completion(
+                    likelier, len(rows[i][0]), 1, price=0.0, finish_reason="probabilities", logprobs=(weights,)
+                )
         return [answers[i] for i in range(len(requests))]
 
     # ------------------------------------------------------------------------------------------------- what it reads
@@ -138,10 +130,7 @@ class LocalModel:
         return ids_1[:common], (ids_1[common], ids_2[common])
 
     def logit_bias(self, request: ChatRequest) -> dict[int, float]:
-        """Make the bias by token: all tokens of favoured texts, and penalised texts that are one token.
-
-        At the start of a text and after a space.
-        """
+        """Bias all tokens of favoured texts and penalised single-token texts, also behind a space."""
         bias: dict[int, float] = {}
         for texts, value in ((request.favoured_tokens, FAVOURED_BIAS), (request.penalised_tokens, PENALISED_BIAS)):
             for text in (start + text for text in texts for start in ("", " ")):
@@ -151,10 +140,7 @@ class LocalModel:
         return bias
 
     def _encode(self, text: str, request: ChatRequest) -> list[int]:
-        """Encode a text as token ids.
-
-        A chat template has written its own special tokens; plain text gets the tokenizer's.
-        """
+        """Encode a text; chat templates have written special tokens already, plain text gets the tokenizer's."""
         ids: list[int] = self.tokenizer(text, add_special_tokens=not request.messages).input_ids
         closed = not request.messages and len(ids) > 1 and ids[-1] == self.tokenizer.eos_token_id
         return ids[:-1] if closed else ids  # some tokenizers close every text; a prompt is still open
@@ -197,9 +183,3 @@ def without_system_turn(turns: Sequence[Mapping[str, str]]) -> list[dict[str, st
     if system and others:
         others[0]["content"] = f"{system}\n\n{others[0]['content']}"
     return others
-
-
-def draw_key(request: ChatRequest, prompt_ids: Sequence[int]) -> str:
-    """Key the draws of an answer: by who asks, the pairs, the prompt and the number of the draw."""
-    about = [[c.pair_id, c.order, c.sample_index] for c in request.comparisons]
-    return seeding.digest(request.seed, request.annotator, request.sample_index, about, list(prompt_ids))

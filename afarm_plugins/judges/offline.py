@@ -66,14 +66,11 @@ class OfflineJudge(Judge):
         self.config = config or OfflineConfig()
         self.utility_name = spec or self.config.utility
         self._context = context
-        self._utility: RewardModel | None = None
         self._scores: dict[tuple[str, str], float] = {}
 
-    @property
+    @cached_property
     def utility(self) -> RewardModel:
-        if self._utility is None:
-            self._utility = self._context.reward_model(self.utility_name)
-        return self._utility
+        return self._context.reward_model(self.utility_name)
 
     @cached_property
     def identity(self) -> str:
@@ -177,7 +174,6 @@ def _words(text: str) -> int:
 
 
 def _tokens(text: str) -> int:
-    """An estimate: about four characters a token."""
     return math.ceil(len(text) / CHARACTERS_PER_TOKEN)
 
 
@@ -191,18 +187,14 @@ _REASON = {
 }
 
 
-def _single(choices: Sequence[bool | None]) -> str:
-    return _LABEL[choices[0]]
-
-
-def _list(choices: Sequence[bool | None]) -> str:
-    return "\n".join(f"{i}. {_LABEL[choice]}" for i, choice in enumerate(choices, start=1))
-
-
 def _json(choices: Sequence[bool | None]) -> str:
     return json.dumps(
         [{"index": i, "explanation": _REASON[c], "first_is_better": c} for i, c in enumerate(choices, start=1)]
     )
 
 
-FORMATS: dict[str, Callable[[Sequence[bool | None]], str]] = {"single": _single, "list": _list, "json": _json}
+FORMATS: dict[str, Callable[[Sequence[bool | None]], str]] = {
+    "single": lambda choices: _LABEL[choices[0]],
+    "list": lambda choices: "\n".join(f"{i}. {_LABEL[choice]}" for i, choice in enumerate(choices, start=1)),
+    "json": _json,
+}

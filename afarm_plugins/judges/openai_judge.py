@@ -32,10 +32,7 @@ CHAT, COMPLETIONS = "/chat/completions", "/completions"
 
 
 class OpenAIJudge(VendorJudge):
-    """`openai:MODEL`: chat, or text completion for the models that only do that.
-
-    Models that reason before they answer take no temperature, logit bias or log-probabilities.
-    """
+    """`openai:MODEL`: chat, or text completion for the models that only do that."""
 
     sdk_name = "openai"
     section, vendor, vendor_url = "openai", "OpenAI", "https://api.openai.com/v1"
@@ -76,7 +73,11 @@ class OpenAIJudge(VendorJudge):
     def payload(self, request: ChatRequest) -> tuple[str, dict[str, Any]]:
         body: dict[str, Any] = {"model": self.model}
         if request.messages:
-            path, body["messages"] = CHAT, build_messages(request)
+            path = CHAT
+            body["messages"] = [
+                {"role": m.role, "content": sendable(m.content), **({"name": m.name} if m.name else {})}
+                for m in request.messages
+            ]
             body[self.limit_name] = self.most_output_tokens(request)
             self._constrain(request, body)
         else:
@@ -231,21 +232,11 @@ class CompatibleJudge(OpenAIJudge):
         client.organization = client.project = client.admin_api_key = None
         return client
 
-    def count_tokens(self, request: ChatRequest) -> int:
-        return super(OpenAIJudge, self).count_tokens(request)
-
-    def most_input_tokens(self, request: ChatRequest) -> int:
-        return super(OpenAIJudge, self).most_input_tokens(request)
+    count_tokens = VendorJudge.count_tokens  # its tokenizer is not known
+    most_input_tokens = VendorJudge.most_input_tokens
 
 
 FINISH = {"tool_calls": "stop", "function_call": "stop"}
-
-
-def build_messages(request: ChatRequest) -> list[dict[str, str]]:
-    return [
-        {"role": m.role, "content": sendable(m.content), **({"name": m.name} if m.name else {})}
-        for m in request.messages
-    ]
 
 
 def called(message: Mapping[str, Any]) -> str:

@@ -34,10 +34,7 @@ def wrapped(schema: Mapping[str, Any] | None) -> bool:
 
 
 def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """`schema` as vendors want it: an object at the root, no properties but those it names.
-
-    A list is wrapped in an object; `unwrapped` takes it out of the answer, so that prompt and parser agree.
-    """
+    """Close the objects of a schema, and wrap a list in one, which `unwrapped` undoes in the answer."""
     made: dict[str, Any] = _closed(schema)
     if not wrapped(schema):
         return made

@@ -7,7 +7,9 @@ import math
 import re
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
+from typing import NamedTuple
 
 SCARCE = 0.2
 """Share of a limit below which what remains is spread over the time to its reset."""
@@ -46,49 +48,45 @@ def wait_asked(headers: Mapping[str, str]) -> float | None:
         asked = seconds_until(headers.get("x-ratelimit-reset", ""))
     if asked is not None:
         return asked
-    return max((seconds for _, remaining, _, seconds in _limits(headers) if remaining <= 0), default=None)
+    return max((limit.seconds for limit in _limits(headers) if limit.remaining <= 0), default=None)
 
 
-def allowance(headers: Mapping[str, str], tokens: int) -> tuple[float, float] | None:
-    """Requests of `tokens` each that are allowed, and the seconds until the reset of that limit.
+def allowance(headers: Mapping[str, str], tokens: int) -> tuple[float, float, str] | None:
+    """Requests of `tokens` each and seconds until the nearest limit's reset, with the headers about it.
 
     Infinitely many while no limit is near; None if no header says.
     """
     limits = list(_limits(headers))
-    scarce = [
-        (remaining if kind == "requests" else remaining / max(1, tokens), seconds)
-        for kind, remaining, limit, seconds in limits
-        if remaining < SCARCE * limit and seconds > 0
-    ]
+    scarce = [limit for limit in limits if limit.remaining < SCARCE * limit.most]
     if not limits:
         return None
-    return min(scarce, key=lambda found: found[0] / found[1], default=(math.inf, 0.0))
-
-
-def scarcity(headers: Mapping[str, str]) -> str:
-    """The headers about limits of which less than `SCARCE` remains, as they came."""
-    names = [
-        form.format(kind=kind, what=what)
-        for form, kinds in FORMS
-        for kind in kinds
-        if any(kind == scarce and remaining < SCARCE * limit for scarce, remaining, limit, _ in _limits(headers))
-        for what in ("remaining", "reset")
+    allowed = [
+        (limit.remaining if limit.kind == "requests" else limit.remaining / max(1, tokens), limit.seconds)
+        for limit in scarce
+        if limit.seconds > 0
     ]
-    return ", ".join(f"{name}: {headers[name]}" for name in names if name in headers)
+    words = ", ".join(f"{name}: {headers[name]}" for limit in scarce for name in limit.names)
+    return *min(allowed, key=lambda found: found[0] / found[1], default=(math.inf, 0.0)), words
 
 
-def _limits(headers: Mapping[str, str]) -> Iterator[tuple[str, float, float, float]]:
-    """Yield (kind, remaining, limit, seconds until the reset) of each limit that is told in full."""
+class _Limit(NamedTuple):
+    """A limit that is told in full; `names` are the headers of what remains and of the reset."""
+
+    kind: str
+    remaining: float
+    most: float
+    seconds: float
+    names: tuple[str, str]
+
+
+def _limits(headers: Mapping[str, str]) -> Iterator[_Limit]:
     for form, kinds in FORMS:
         for kind in kinds:
-            said = [headers.get(form.format(kind=kind, what=what)) for what in ("remaining", "limit", "reset")]
-            try:
-                remaining, limit = float(said[0] or ""), float(said[1] or "")
-            except ValueError:
-                continue
-            seconds = seconds_until(said[2] or "")
-            if seconds is not None:
-                yield kind, remaining, limit, seconds
+            remaining, most, reset = (form.format(kind=kind, what=what) for what in ("remaining", "limit", "reset"))
+            seconds = seconds_until(headers.get(reset, ""))
+            with suppress(KeyError, ValueError):
+                if seconds is not None:
+                    yield _Limit(kind, float(headers[remaining]), float(headers[most]), seconds, (remaining, reset))
 
 
 def seconds_until(reset: str) -> float | None:

@@ -130,7 +130,7 @@ class ReplayJudge(Judge):
 
     async def complete(self, request: ChatRequest) -> Completion:
         """Raises `JudgeError` where the file does not hold what is asked, or the answer cannot be written."""
-        request_digest = _digest_prompt([[m.role, m.content] for m in request.messages], request.prompt)
+        request_digest = seeding.digest([[m.role, m.content] for m in request.messages], request.prompt)
         if answers := self.stored.answered.get(request_digest):
             own = [answer for answer in answers if answer.annotator == request.annotator] or answers
             return _nth(
@@ -181,10 +181,7 @@ class ReplayJudge(Judge):
         )
 
     def _raw(self, judged: Judged, comparison: ShownPair, request: ChatRequest) -> Completion | None:
-        """The stored completion, if it was this annotator's, for the order that is shown now.
-
-        Raises `JudgeError` if it says the contrary of the stored preference, as it does under a wrong seed.
-        """
+        """Return the annotator's stored completion for this order. Raises `JudgeError` under a wrong seed."""
         raw = judged.raw
         if raw is None or not judged.is_by_annotator(request.annotator):
             return None
@@ -205,11 +202,7 @@ class ReplayJudge(Judge):
 
 
 def read_stored(path: Path) -> Stored:
-    """Read the rows of `path`.
-
-    Raises `DataError` if there are none, naming the first that is neither a judgement nor an answer, and if the labels
-    can be read in two ways.
-    """
+    """Read the rows of `path`. Raises `DataError` without any, for a wrong one and for unclear labels."""
     stored = Stored()
     for where, row, judged in read_labelled_pairs(path, forms=(ANNOTATION, ANSWER)):
         for preference in judged:
@@ -232,9 +225,8 @@ def _answered(row: Row, where: str) -> tuple[str, Answered]:
     if not isinstance(row["text"], str):
         raise DataError(f"{where}: field 'text' must be text, not {type(row['text']).__name__}")
     try:
-        request_digest = _digest_prompt(
-            [[m["role"], m["content"]] for m in request.get("messages", ())], request.get("prompt", "")
-        )
+        messages = [[m["role"], m["content"]] for m in request.get("messages", ())]
+        request_digest = seeding.digest(messages, request.get("prompt", ""))
         positions = None if logprobs is None else tuple(dict(position) for position in logprobs)
         draw = int(request.get("draw", -1))
     except (LookupError, TypeError, ValueError) as error:
@@ -302,10 +294,6 @@ def _parsed(text: str, where: str) -> Any:
         raise DataError(f"{where} is not valid JSON: {error}") from error
 
 
-def _digest_prompt(messages: Sequence[Sequence[str]], prompt: str) -> str:
-    return seeding.digest(messages, prompt)
-
-
 def _nth(rows: Sequence[T], draw: int) -> T:
     """The row of this sample, or the last if there are fewer: votes and re-asks are consecutive rows."""
     return rows[min(sum(divmod(draw, SAMPLES_PER_VOTE)), len(rows) - 1)]
@@ -328,8 +316,11 @@ def _parse_raw(raw: Completion, request: ChatRequest) -> float | None:
 
 def _written(verdicts: Sequence[float | None], request: ChatRequest, where: str) -> Completion:
     """An answer that says `verdicts`, each the probability that the first is better. Raises `JudgeError`."""
-    if request.answer_format == "tokens":
-        return _written_as_tokens(verdicts, request.labels)
+    if request.answer_format == "tokens":  # of a probability of 0, the token is not among the likeliest
+        pairs = [[] if p is None else zip(request.labels, (p, 1 - p), strict=False) for p in verdicts]
+        positions = tuple({token: math.log(q) for token, q in pair if q > 0} for pair in pairs)
+        text = "".join(max(position, key=position.__getitem__) if position else "" for position in positions)
+        return Completion(text, price=0.0, logprobs=positions)
     if request.answer_format != "labels" and request.answer_format not in FORMATS:
         raise JudgeError(
             f"{where} holds no answer to {request.annotator} itself, and a preference cannot be written as "
@@ -342,13 +333,3 @@ def _written(verdicts: Sequence[float | None], request: ChatRequest, where: str)
         return Completion(FORMATS[request.answer_format](choices), price=0.0)
     lines = ["" if p is None else request.labels[2 if p == DRAW else int(p < DRAW)] for p in verdicts]
     return Completion("\n".join(lines), price=0.0)
-
-
-def _written_as_tokens(verdicts: Sequence[float | None], labels: Sequence[str]) -> Completion:
-    """One token for each verdict. A probability of 0 is a token that is not among the likeliest."""
-    positions = [
-        {} if p is None else {t: math.log(q) for t, q in zip(labels, (p, 1 - p), strict=False) if q > 0}
-        for p in verdicts
-    ]
-    text = "".join(max(position, key=position.__getitem__) if position else "" for position in positions)
-    return Completion(text, price=0.0, logprobs=tuple(positions))

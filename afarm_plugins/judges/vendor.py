@@ -40,7 +40,7 @@ from afarm import (
 )
 from afarm.judging import SlowDown, answer_lost, unsupported
 from afarm_plugins.judges.payloads import TOO_LONG, margin, texts, unwrapped, wrapped
-from afarm_plugins.judges.rate_headers import allowance, in_words, scarcity, wait_asked
+from afarm_plugins.judges.rate_headers import allowance, in_words, wait_asked
 from afarm_plugins.judges.settings import VendorConfig
 from afarm_plugins.judges.vendor_errors import (
     CAPABILITY_OF,
@@ -145,11 +145,7 @@ class VendorJudge(Judge):
         return f"{self.section}:{self.spec}" + (f"[{','.join(notes)}]" if notes else "")
 
     async def complete(self, request: ChatRequest) -> Completion:
-        """See `Judge.complete`.
-
-        An answer with no text, and free, where the vendor's content filter refuses the request or it is longer than the
-        model's context: what is too long once is not sent again.
-        """
+        """See `Judge.complete`. What is filtered or too long has an empty, free answer."""
         path, body = self.sent(request)
         nothing = Completion("", price=0.0, model=self.model)
         if self._too_long and seeding.digest(path, body) in self._too_long:
@@ -289,7 +285,11 @@ class VendorJudge(Judge):
         """One attempt of the SDK's: see the module."""
         asks = request.url.path.endswith(("/completions", "/messages"))
         try:
-            response = await self._in_time(send, request, **options) if asks else await send(request, **options)
+            try:  # HTTP clients bound the wait for each piece only
+                async with asyncio.timeout(self.config.timeout if asks else None):
+                    response = await send(request, **options)
+            except TimeoutError as error:
+                raise httpx2.ReadTimeout("no answer in time", request=request) from error
             self._inspect(response, asks)
         except Exception as error:
             last = int(request.headers.get("x-stainless-retry-count", 0)) >= self.config.max_retries
@@ -297,14 +297,6 @@ class VendorJudge(Judge):
                 await answer_lost()
             raise
         return response
-
-    async def _in_time(self, send: Callable[..., Awaitable[Any]], request: Any, **options: Any) -> Any:
-        """Send within `timeout` seconds in all. HTTP clients bound the wait for each piece only."""
-        try:
-            async with asyncio.timeout(self.config.timeout):
-                return await send(request, **options)
-        except TimeoutError as error:
-            raise httpx2.ReadTimeout("no answer in time", request=request) from error
 
     def _inspect(self, response: Any, asks: bool) -> None:
         """Raises `NoAnswer` if a response that was to hold one does not."""
@@ -321,16 +313,13 @@ class VendorJudge(Judge):
             if any(name.startswith(LIMITS) for name in response.headers):
                 read = self.read(body)
                 if allowed := allowance(response.headers, read.input_tokens + read.output_tokens):
-                    self._context.allowed(*allowed, scarcity(response.headers))
+                    self._context.allowed(*allowed)
 
     # ------------------------------------------------------------------------------------------------------- errors
 
     @contextmanager
     def explaining(self, missing: str = "", free: bool = False) -> Iterator[None]:
-        """Turn whatever is raised inside into `JudgeError`.
-
-        `missing` is the meaning of a status 404; with `free`, nothing inside is charged for.
-        """
+        """Raise `JudgeError` for any error inside; `missing` explains a 404, `free` says nothing was charged."""
         try:
             yield
         except Exception as error:

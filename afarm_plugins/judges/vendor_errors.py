@@ -55,10 +55,7 @@ def asks_to_slow_down(status: int, headers: Mapping[str, str]) -> bool:
 
 
 def redacted(text: str, key: str) -> str:
-    """`text` in one line, cut, without words that look like a key or begin as `key` does.
-
-    Vendors quote a refused key, most with stars in the middle. A key of a few characters is a word of its own.
-    """
+    """Put `text` on one line, cut, without words that look like a key or begin as `key` does."""
     start = key[:6]
     long = len(start) == 6
     words = [
@@ -92,10 +89,7 @@ def list_causes(error: BaseException) -> list[BaseException]:
 
 
 def unsent(error: BaseException) -> bool:
-    """True if a request was certainly not sent, since there was no connection to send it through.
-
-    The SDKs' aiohttp transports call any lost connection one that was not made: what is below their errors tells.
-    """
+    """Tell if a request was surely not sent, by the errors below the SDK's, which are less specific."""
     below = (cause for cause in list_causes(error) if not isinstance(cause, httpx2.TransportError))
     return any(kind.__name__ in NOT_CONNECTED for cause in below for kind in type(cause).__mro__)
 

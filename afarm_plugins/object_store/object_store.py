@@ -42,10 +42,7 @@ class ObjectStore(SharedStore):
     """A folder of an object store or of a file system, with artifacts of all machines that use it."""
 
     def __init__(self, url: str):
-        """Open the folder; a directory that is missing is made with its first object.
-
-        Raises `ConfigError` if obstore cannot publish at such a URL.
-        """
+        """Open the folder, made with its first object. Raises `ConfigError` if obstore cannot publish there."""
         self.url, self.directory = url, _parse_directory(url)
         self.name = str(self.directory) if url.lower().startswith("file:") else without_keys(url)
         try:
@@ -83,10 +80,6 @@ class ObjectStore(SharedStore):
         self._obstore.put(self._objects, path, content, **mode)
 
     def fetch(self, stage: str, key: str, directory: Path) -> bool:
-        """Copy an artifact into `directory`, and return True; return False if it is not published.
-
-        Raises `StoreError` if the folder cannot be read, and if the artifact is incomplete there.
-        """
         with self._explained("read"):
             published = self._published(stage, key)
             if published is None:
@@ -115,10 +108,6 @@ class ObjectStore(SharedStore):
         )
 
     def publish(self, stage: str, key: str, directory: Path, content: str) -> None:
-        """Publish the artifact in `directory`, unless it is there.
-
-        Raises `StoreError` if another content is published under this key, and if the folder cannot be written.
-        """
         with self._explained("written"):
             published = self._published(stage, key) or self._upload(stage, key, directory, content)
         if published["content"] != content:
@@ -150,10 +139,6 @@ class ObjectStore(SharedStore):
 
     @contextmanager
     def marked(self, mark: str) -> Iterator[None]:
-        """Keep an object of that name in the folder, for `require_mark` of other machines.
-
-        Raises `StoreError` if the folder cannot be written.
-        """
         with self._explained("written"):
             self._put(mark, b"", mode="create")
         try:
@@ -163,10 +148,7 @@ class ObjectStore(SharedStore):
                 self._obstore.delete(self._objects, mark)
 
     def require_usable(self) -> None:
-        """Raise `StoreError` if the folder cannot be read and written.
-
-        An object shows it that does not stay. A missing directory is not made for that: it need only be possible.
-        """
+        """Write and read an object that does not stay. A missing directory need only be possible to make."""
         if self.directory is not None and not self.directory.exists():
             nearest = next(path for path in self.directory.parents if path.exists())
             with self._explained("written"), TemporaryFile(dir=nearest):
@@ -196,10 +178,7 @@ class ObjectStore(SharedStore):
         )
 
     def abandoned(self, seconds: float = SharedStore.abandoned_after) -> dict[str, int]:
-        """Find uploads, never published, without a new object for so long: their folders, with their bytes.
-
-        By the store's own clock. Raises `StoreError` if the folder cannot be read and written, or is not there.
-        """
+        """See `SharedStore.abandoned`. Times are by the store's own clock."""
         if self.directory is not None and not self.directory.exists():
             raise StoreError(f"there is no store at {self.name}: name one that is there with --store")
         uploads = defaultdict[str, list[Mapping[str, Any]]](list)
@@ -276,10 +255,7 @@ class ObjectStore(SharedStore):
 
 
 def _parse_directory(url: str) -> Path | None:
-    """Return the directory that `--store` names; None for another URL.
-
-    Raises `ConfigError` for a misspelt URL.
-    """
+    """Return the directory of `--store`; None for a URL. Raises `ConfigError` for a misspelt one."""
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):(/*)(.*)", url, re.DOTALL)
     if match is None:
         return Path(url).absolute()

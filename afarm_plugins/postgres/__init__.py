@@ -19,7 +19,6 @@ def register_databases(register: Register) -> None:
 
 @hookimpl
 def register_commands(app: Any) -> None:
-    """Add `afarm ledger-copy`."""
     from afarm_plugins.postgres.command import add_commands
 
     add_commands(app)

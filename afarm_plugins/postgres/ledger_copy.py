@@ -25,7 +25,6 @@ def copy_ledger(source: Ledger, place: Place) -> int:
         raise StoreError(f"{redact_place(place)} is the ledger itself: name another place to copy it to")
     _refuse_if_in_use(source)
     with Ledger(place) as target:
-        _refuse_if_not_empty(target)
 
         def copy(read: Transaction) -> int:
             return target.database.write(lambda write: _copy(read, write, source.database, target.database))
@@ -34,8 +33,11 @@ def copy_ledger(source: Ledger, place: Place) -> int:
 
 
 def _copy(read: Transaction, write: Transaction, source: Database, target: Database) -> int:
-    if _is_filled(write):
-        raise _not_empty(target)  # by another copy meanwhile
+    if any(write.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() for table in LEDGER_COLUMNS):
+        raise StoreError(
+            f"{target.name} holds answers or spending already, which a copy would count twice: name a new file or "
+            "database"
+        )
     copied = 0
     for rows in _answers(read, source.row_number):
         _insert(write, "completions", rows)
@@ -46,7 +48,6 @@ def _copy(read: Transaction, write: Transaction, source: Database, target: Datab
 
 
 def _answers(read: Transaction, number: str) -> Iterator[list[tuple[Any, ...]]]:
-    """Yield all answers in the order in which they were written, some at a time."""
     columns, last = LEDGER_COLUMNS["completions"], -1
     while True:
         statement = f"SELECT {number}, {columns} FROM completions WHERE {number} > ? ORDER BY {number} LIMIT {ROWS}"
@@ -61,21 +62,6 @@ def _insert(write: Transaction, table: str, rows: list[tuple[Any, ...]]) -> None
     columns = LEDGER_COLUMNS[table]
     marks = ",".join("?" * (columns.count(",") + 1))
     write.executemany(f"INSERT INTO {table} ({columns}) VALUES ({marks})", rows)
-
-
-def _refuse_if_not_empty(target: Ledger) -> None:
-    if target.database.write(_is_filled):
-        raise _not_empty(target.database)
-
-
-def _is_filled(db: Transaction) -> bool:
-    return any(db.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() for table in LEDGER_COLUMNS)
-
-
-def _not_empty(target: Database) -> StoreError:
-    return StoreError(
-        f"{target.name} holds answers or spending already, which a copy would count twice: name a new file or database"
-    )
 
 
 def _refuse_if_in_use(source: Ledger) -> None:

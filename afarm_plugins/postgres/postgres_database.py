@@ -72,10 +72,7 @@ class PostgresDatabase(Database):
     row_number = "number"
 
     def __init__(self, place: str):
-        """Connect to the database at the URL `place`, and make the tables if there are none.
-
-        Raises `StoreError` if that cannot be done, `ConfigError` if the URL cannot be read.
-        """
+        """Connect, and make missing tables. Raises `StoreError`, or `ConfigError` for an unreadable URL."""
         self._server = _Server(place)
         self.name = self._server.name
         self._lock = threading.RLock()
@@ -112,7 +109,9 @@ class PostgresDatabase(Database):
             number = _one(self._db.execute(ALONE))
             result = work(_Statements(self._db, self._server.driver))
         except BaseException:
-            self._roll_back()
+            with suppress(self._server.driver.Error):  # then its connection is closed, and the server forgets it
+                if not self._db.closed:
+                    self._db.execute("ROLLBACK")
             raise
         try:
             self._db.execute("COMMIT")
@@ -120,11 +119,6 @@ class PostgresDatabase(Database):
             if not self._db.closed or not self._was_committed(number):
                 raise
         return result
-
-    def _roll_back(self) -> None:
-        if not self._db.closed:
-            with suppress(self._server.driver.Error):  # then its connection is closed, and the server forgets it
-                self._db.execute("ROLLBACK")
 
     def _was_committed(self, number: int) -> bool:
         """Ask the server, once it can be reached, what became of the transaction with this number."""
@@ -237,7 +231,7 @@ class _Server:
                 db = self.driver.connect(autocommit=True, prepare_threshold=None, **self.parameters)  # type: ignore[arg-type]
                 break
             except self.driver.OperationalError as error:
-                if time.monotonic() + pause > deadline or not _may_pass(str(error)):
+                if time.monotonic() + pause > deadline or any(reason in str(error) for reason in FINAL):
                     raise
             time.sleep(pause)
             pause = min(2 * pause, 1.0)
@@ -289,10 +283,8 @@ USING = (
 """The rights of a user who makes the tables, and of one who uses those of another."""
 
 
-def _may_pass(text: str) -> bool:
-    """Tell from the message of a failed connection if the next one may be answered."""
-    final = ("authentication", "does not exist", "password", "pg_hba.conf", "not permitted")
-    return not any(reason in text for reason in final)
+FINAL = ("authentication", "does not exist", "password", "pg_hba.conf", "not permitted")
+"""What a failed connection says if the next one will fail too."""
 
 
 def _secrets(url: str) -> list[str]:

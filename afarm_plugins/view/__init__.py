@@ -10,7 +10,6 @@ from afarm import hookimpl
 
 @hookimpl
 def register_commands(app: Any) -> None:
-    """Add `afarm view`."""
     from afarm_plugins.view.command import add_commands
 
     add_commands(app)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from os.path import isfile, islink
@@ -14,7 +14,7 @@ from afarm.results import OUTPUTS, Place, open_ledger, read_drift_log
 from afarm_plugins.view.commands import place_words, quote_command
 from afarm_plugins.view.run_table import write_run_command
 from afarm_plugins.view.sources import SeenRun
-from afarm_plugins.view.values import text
+from afarm_plugins.view.values import signature, text
 
 PREFERENCES_FILE = "preferences.jsonl"
 """The labels in an artifact of `annotate`."""
@@ -55,23 +55,17 @@ def _command(run: SeenRun, path: Path) -> str:
 
 
 def describe_run_annotators(run: SeenRun, use: str, ledger: Place) -> Row:
-    """Describe the annotators of a use: each member's estimates with value, error and count.
-
-    Raises `DataError` if there are no labels, or too many for a page.
-    """
+    """Describe the members' estimates. Raises `DataError` without labels, or with too many for a page."""
     path = label_files(run).get(use)
     if path is None:
         raise DataError(f"{run.name}: has no {use} labels")
-    status = path.stat()
-    if status.st_size > MOST_BYTES:
-        raise DataError(f"{path} is too large for a page ({status.st_size / 1e6:,.0f} MB): {_command(run, path)}")
-    profiles = _profiles(path, (status.st_mtime_ns, status.st_size), str(ledger))
-    return {**profiles, "command": _command(run, path)}
+    if (size := path.stat().st_size) > MOST_BYTES:
+        raise DataError(f"{path} is too large for a page ({size / 1e6:,.0f} MB): {_command(run, path)}")
+    return {**_profiles(path, signature(path), str(ledger)), "command": _command(run, path)}
 
 
 @lru_cache(maxsize=16)
-def _profiles(path: Path, signature: tuple[int, int], ledger: str) -> Row:
-    """Estimate the members' profiles, once for a file as it is."""
+def _profiles(path: Path, state: object, ledger: str) -> Row:
     labels = read_labels([path], by_member=True)
     try:
         with open_ledger(ledger) as opened:
@@ -89,28 +83,26 @@ def _profiles(path: Path, signature: tuple[int, int], ledger: str) -> Row:
             "annotator": profile.annotator,
             "pairs": profile.pairs,
             "labels": profile.labels,
-            **{str(column["name"]): _estimate(getattr(profile, str(column["name"]))) for column in shown},
+            **{
+                str(column["name"]): asdict(estimate) if isinstance(estimate, Estimate) else None
+                for column in shown
+                for estimate in [getattr(profile, str(column["name"]))]
+            },
         }
         for profile in profiles
     ]
     return {"columns": shown, "rows": rows}
 
 
-def _estimate(estimate: object) -> Mapping[str, float | int | None] | None:
-    if not isinstance(estimate, Estimate):
-        return None
-    return asdict(estimate)
-
-
 def describe_drift(output_dirs: Sequence[Path], ledger: Place | None = None) -> list[Row]:
     """Describe the probes of each output directory, the newest first; why they cannot be read, if so."""
     found: list[Row] = []
     for place in output_dirs:
-        command = quote_command("drift", "RUN", *place_words(place, ledger))
+        probes, problem = [], ""
         try:
-            found.append(
-                {"output_dir": str(place), "probes": read_drift_log(place)[::-1], "problem": "", "command": command}
-            )
+            probes = read_drift_log(place)[::-1]
         except (AfarmError, OSError) as error:
-            found.append({"output_dir": str(place), "probes": [], "problem": str(error), "command": command})
+            problem = str(error)
+        command = quote_command("drift", "RUN", *place_words(place, ledger))
+        found.append({"output_dir": str(place), "probes": probes, "problem": problem, "command": command})
     return found

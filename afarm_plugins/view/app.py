@@ -7,22 +7,24 @@ a name of its own (DNS rebinding).
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import ipaddress
 import json
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 from os.path import isfile, islink
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from afarm import AfarmError, DataError
 from afarm.report import PAGE as REPORT
@@ -36,11 +38,10 @@ from afarm_plugins.view.outputs_query import Query
 from afarm_plugins.view.page import PAGES, POLICY, render_shell, static_file
 from afarm_plugins.view.pairs import Pairs
 from afarm_plugins.view.run_details import describe_details, list_part_commands
-from afarm_plugins.view.run_table import describe_row
+from afarm_plugins.view.run_table import describe_row, own_settings
 from afarm_plugins.view.sources import SeenRun, Sources
 from afarm_plugins.view.stopping import stop
 from afarm_plugins.view.stores import SHOWN_FILES, artifact_rows, document_rows, documents, ledger_accounts
-from afarm_plugins.view.variants import own_settings
 
 LEAST_PACKED = 2000
 """Bytes from which on an answer is sent gzipped."""
@@ -90,7 +91,6 @@ class View:
         return {"runs": rows, "output_dirs": self.sources.places(), "command": command}
 
     def details(self, run_id: str) -> Any:
-        """All about one run but its outputs."""
         return describe_details(self.run(run_id))
 
     def outputs(self, run_id: str, query: Mapping[str, str]) -> Any:
@@ -102,19 +102,16 @@ class View:
         return {**self.pairs.listed(run, read, start, count or 100, other), "commands": list_part_commands(run)}
 
     def pair(self, run_id: str, number: int) -> Any:
-        """All about one pair of a run."""
         run = self.run(run_id)
         return self.pairs.pair(run, number, self.find_ledger(run.output_dir))
 
     def comparison(self, run_ids: Sequence[str]) -> Any:
-        """Several runs beside each other."""
         chosen = list(dict.fromkeys(run_ids))
         if not 2 <= len(chosen) <= MOST_RUNS:
             raise DataError(f"compare 2 to {MOST_RUNS} runs, not {len(chosen)}")
         return compare_runs([self.run(run_id) for run_id in chosen], self.pairs)
 
     def ledgers(self) -> Any:
-        """The accounts of each ledger."""
         runs = list(self.sources.runs().values())
         shared: dict[str, list[Path]] = {}
         for place in self.sources.output_dirs:
@@ -130,7 +127,6 @@ class View:
         }
 
     def artifacts(self) -> Any:
-        """The artifacts of each output directory."""
         runs = list(self.sources.runs().values())
         stores = [
             {
@@ -143,7 +139,6 @@ class View:
         return {"stores": stores}
 
     def costs(self) -> Any:
-        """Quality and cost of all runs, and what a plan is made from."""
         return describe_costs(self.sources.runs().values(), self.sources.output_dirs, self.sources.ledger)
 
     def annotators(self) -> Any:
@@ -167,21 +162,34 @@ class View:
         return {f"{number}/runs/{path.parent.name}/{REPORT}": path for number, path in paths if isfile(path)}
 
     def documents(self) -> Any:
-        """The boards and studies that there are."""
         return document_rows(self.sources.output_dirs)
 
+    def data(self) -> dict[str, Callable[[], Any]]:
+        """Map the files of the data of all runs to the functions that make them."""
+        return {
+            "runs": self.table,
+            "ledger": self.ledgers,
+            "artifacts": self.artifacts,
+            "costs": self.costs,
+            "annotators": self.annotators,
+            "boards": self.documents,
+        }
 
-def view_app(view: View, hosts: Collection[str] = ()) -> ASGIApp:
+
+def view_app(view: View, hosts: Collection[str] = ()) -> Starlette:
     """Make the application. `hosts` are further names under which it may be asked for, beside addresses."""
 
     def data(answer: Callable[[Request], Any]) -> Callable[[Request], Response]:
         def respond(request: Request) -> Response:
             try:
-                return _json(request, answer(request))
+                return _tagged(request, encode(answer(request)), "application/json")
             except (AfarmError, OSError) as error:  # files that go meanwhile, or that may not be read
                 return JSONResponse({"problem": visible(str(error))}, status_code=404)
 
         return respond
+
+    def data_of_all(make: Callable[[], Any]) -> Callable[[Request], Response]:
+        return data(lambda request: make())
 
     def page(kind: str, title: str) -> Callable[[Request], Response]:
         def respond(request: Request) -> Response:
@@ -205,8 +213,13 @@ def view_app(view: View, hosts: Collection[str] = ()) -> ASGIApp:
         run = view.sources.run(request.path_params["run"])
         return _document(run.directory / REPORT if run else None)
 
-    async def stop_run(request: Request) -> Response:
-        return _stop(view, request)
+    async def guard(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+        """Refuse requests for another host or from pages of other sites; add headers to every answer."""
+        problem = refusal(request, {"localhost", *hosts})
+        response = PlainTextResponse(problem, status_code=403) if problem else await answer(request)
+        for name, value in HEADERS.items():
+            response.headers.setdefault(name, value)
+        return response
 
     pages = [Route(f"/{file}", page(name, heading)) for name, (file, heading) in PAGES.items()]
     routes = [
@@ -216,7 +229,7 @@ def view_app(view: View, hosts: Collection[str] = ()) -> ASGIApp:
         Route("/run/{run}.html", page("run", "run")),
         Route("/outputs/{run}.html", page("outputs", "outputs")),
         Route("/static/{name}", static),
-        Route("/data/runs.json", data(lambda request: view.table())),
+        *[Route(f"/data/{name}.json", data_of_all(make)) for name, make in view.data().items()],
         Route("/data/run/{run}.json", data(lambda request: view.details(request.path_params["run"]))),
         Route(
             "/data/outputs/{run}.json",
@@ -227,73 +240,19 @@ def view_app(view: View, hosts: Collection[str] = ()) -> ASGIApp:
             data(lambda request: view.pair(request.path_params["run"], request.path_params["number"])),
         ),
         Route("/data/compare.json", data(lambda request: view.comparison(request.query_params.getlist("run")))),
-        Route("/data/ledger.json", data(lambda request: view.ledgers())),
-        Route("/data/artifacts.json", data(lambda request: view.artifacts())),
-        Route("/data/costs.json", data(lambda request: view.costs())),
-        Route("/data/annotators.json", data(lambda request: view.annotators())),
         Route(
             "/data/annotators/{run}/{use}.json",
             data(lambda request: view.list_annotators(request.path_params["run"], request.path_params["use"])),
         ),
-        Route("/data/boards.json", data(lambda request: view.documents())),
         Route("/document/{address:path}", document),
         Route("/report/{run}.html", report),
-        Route("/stop/{run}", stop_run, methods=["POST"]),
+        Route("/stop/{run}", partial(stop_run, view), methods=["POST"]),
     ]
-    return Guard(Starlette(routes=routes), hosts)
+    middleware = [Middleware(BaseHTTPMiddleware, dispatch=guard), Middleware(GZipMiddleware, minimum_size=LEAST_PACKED)]
+    return Starlette(routes=routes, middleware=middleware)
 
 
-class Guard:
-    """Refuses requests for another host or from pages of other sites; adds headers to every answer."""
-
-    def __init__(self, app: ASGIApp, hosts: Collection[str]):
-        self._app = app
-        self._hosts = {"localhost", *hosts}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        given = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-
-        async def sent(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                present = {name.lower() for name, _ in message["headers"]}
-                more = [(n.encode(), v.encode()) for n, v in HEADERS.items() if n.encode() not in present]
-                message = {**message, "headers": [*message["headers"], *more]}
-            await send(message)
-
-        if problem := self._refusal(scope["path"], given):
-            await PlainTextResponse(problem, status_code=403)(scope, receive, sent)
-        else:
-            await self._app(scope, receive, sent)
-
-    def _refusal(self, path: str, given: Mapping[str, str]) -> str:
-        host = parse_host(given.get("host", ""))
-        if host not in self._hosts and not _is_address(host):
-            return "This view answers under its own address alone. Under another name: afarm view --allow-host NAME"
-        foreign = given.get("sec-fetch-site", "none") not in ("none", "same-origin")
-        if foreign and path.startswith(("/data/", "/stop/")):
-            return "Data are for the view's own pages."
-        return ""
-
-
-def parse_host(header: str) -> str:
-    """Return the host of a Host header, without its port."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0]
-    return header.partition(":")[0].lower()
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-def _stop(view: View, request: Request) -> Response:
+async def stop_run(view: View, request: Request) -> Response:
     """Stop a run, if that is allowed and one of the view's own pages asks."""
     origin = request.headers.get("origin", "")
     own = origin == f"{request.url.scheme}://{request.headers.get('host', '')}"
@@ -306,6 +265,20 @@ def _stop(view: View, request: Request) -> Response:
         return JSONResponse({"done": stop(view.run(request.path_params["run"]))})
     except AfarmError as error:
         return JSONResponse({"problem": str(error)}, status_code=409)
+
+
+def refusal(request: Request, hosts: Collection[str]) -> str:
+    """Say why a request is not answered, for another host or from a page of another site; empty if it is."""
+    try:
+        host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+        if host not in hosts:
+            ipaddress.ip_address(host)
+    except ValueError:
+        return "This view answers under its own address alone. Under another name: afarm view --allow-host NAME"
+    foreign = request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+    if foreign and request.url.path.startswith(("/data/", "/stop/")):
+        return "Data are for the view's own pages."
+    return ""
 
 
 def encode(value: Any) -> bytes:
@@ -327,24 +300,12 @@ def _show_controls(value: Any) -> Any:
     return value
 
 
-def _json(request: Request, value: Any) -> Response:
-    return _tagged(request, encode(value), "application/json")
-
-
-@lru_cache(maxsize=16)
-def _packed(content: bytes) -> bytes:
-    return gzip.compress(content, 3, mtime=0)
-
-
 def _tagged(request: Request, content: bytes, kind: str) -> Response:
     """An answer with a mark of its content: who has it already is not sent it again."""
     mark = f'"{hashlib.blake2b(content, digest_size=10).hexdigest()}"'
-    headers = {"etag": mark, "vary": "accept-encoding"}
     if request.headers.get("if-none-match") == mark:
-        return Response(status_code=304, headers=headers)
-    if len(content) > LEAST_PACKED and "gzip" in request.headers.get("accept-encoding", ""):
-        content, headers = _packed(content), {**headers, "content-encoding": "gzip"}
-    return Response(content, headers=headers, media_type=f"{kind}; charset=utf-8")
+        return Response(status_code=304, headers={"etag": mark})
+    return Response(content, headers={"etag": mark}, media_type=f"{kind}; charset=utf-8")
 
 
 def _document(path: Path | None) -> Response:

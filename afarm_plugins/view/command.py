@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from afarm import PluginError
+from afarm import ConfigError, PluginError
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, LedgerPlace, err, markup, write_examples
 
 
@@ -42,12 +42,13 @@ def view(
     """Look at runs as they go, their outputs, votes, artifacts and costs, in a page on this machine."""
     try:
         from afarm_plugins.view.app import View
-        from afarm_plugins.view.server import is_loopback, require_stoppable, serve, take_port
+        from afarm_plugins.view.server import is_loopback, serve, take_port
     except ModuleNotFoundError as error:
         raise PluginError(f"afarm view needs {error.name}: pip install 'afarm[view]'") from error
 
     directories = output_dirs or [DEFAULT_OUTPUT_DIR]
-    require_stoppable(host, allow_stop)
+    if allow_stop and not is_loopback(host):
+        raise ConfigError([f"--allow-stop and --host {host} contradict each other: others would stop your runs"])
     seen = View(directories, ledger, allow_stop)
     for directory in directories:
         if not directory.is_dir():

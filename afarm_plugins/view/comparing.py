@@ -58,10 +58,7 @@ def differing_settings(runs: Sequence[SeenRun]) -> list[Row]:
 
 
 def overlaid(runs: Sequence[SeenRun]) -> list[Row]:
-    """The curves that at least two runs have, reward, KL and length first.
-
-    Those of a stage that all of these share are left out: they lie on top of each other.
-    """
+    """Curves of two runs or more, main ones first, without those of a stage that all of them share."""
     merged: dict[tuple[str, str], Row] = {}
     for place, run in enumerate(runs):
         main, others = run_charts(run)
@@ -71,35 +68,30 @@ def overlaid(runs: Sequence[SeenRun]) -> list[Row]:
                 {**{k: chart[k] for k in ("stage", "name", "title", "x_title", "y_title")}, "series": []},
             )
             named["series"].append({"run": place, "name": run.name, "x": chart["x"], "y": chart["y"]})
-    keys = [_stage_keys(run) for run in runs]
-
-    def is_of_one_stage(chart: Row) -> bool:
-        made = {keys[series["run"]].get(chart["stage"], f"none {series['run']}") for series in chart["series"]}
-        return len(made) == 1
-
-    shared = [chart for chart in merged.values() if len(chart["series"]) > 1 and not is_of_one_stage(chart)]
+    keys: list[dict[str, str]] = []
+    for run in runs:
+        stages = run.record.stages if run.record is not None else []
+        made = {text(stage.get("stage")): text(stage.get("key")) for stage in stages if stage.get("key")}
+        keys.append({TRAIN if name.startswith(f"{TRAIN} ") else name: key for name, key in made.items()})
+    shared = []
+    for chart in merged.values():
+        of_stages = {keys[series["run"]].get(chart["stage"], f"none {series['run']}") for series in chart["series"]}
+        if len(chart["series"]) > 1 and len(of_stages) > 1:
+            shared.append(chart)
     return sorted(shared, key=lambda chart: (chart["name"] not in MAIN_CURVES, chart["stage"] != "train"))
-
-
-def _stage_keys(run: SeenRun) -> dict[str, str]:
-    """The keys of a finished run's stages, by what their curves are called."""
-    stages = run.record.stages if run.record is not None else []
-    keys = {text(stage.get("stage")): text(stage.get("key")) for stage in stages if stage.get("key")}
-    return {TRAIN if name.startswith(f"{TRAIN} ") else name: key for name, key in keys.items()}
 
 
 def paired(first: SeenRun, second: SeenRun) -> Row:
     """The paired difference of two runs in points, and what it comes from; why there is none, if so."""
-    about = {"first": first.id, "second": second.id, "names": [first.name, second.name]}
-    command = _diff(first, second)
+    names = [first.name, second.name]
+    about = {"first": first.id, "second": second.id, "names": names, "command": _diff(first, second)}
     try:
         diff = diff_runs(first.directory, second.directory)
     except (AfarmError, OSError, RecursionError) as error:
-        return {**about, "problem": str(error), "command": command}
+        return {**about, "problem": str(error)}
     return {
         **about,
         "problem": "",
-        "command": command,
         "difference": diff.difference,
         "standard_error": diff.standard_error,
         "shared": diff.shared,
@@ -116,15 +108,14 @@ def side_by_side(runs: Sequence[SeenRun], pairs: Pairs) -> Row:
     indices = [pairs.index(run) for run in runs]
     if not all(index.ready.wait(WAIT) for index in indices):
         return {"rows": [], "shared": 0, "flips": 0}
-    by_key = [index.by_key() for index in indices]
+    by_key = [index.rows_by_key for index in indices]
     shared = [key for key in by_key[0] if all(key in rows for rows in by_key[1:])]
-
-    def differs(key: int) -> bool:
-        return len({index.verdicts[rows[key]] for index, rows in zip(indices, by_key, strict=True)}) > 1
-
-    flips = [key for key in shared if differs(key)]
-    rest = [key for key in shared if not differs(key)] if len(flips) < MOST_SHARED else []
-    chosen = [*flips, *rest][:MOST_SHARED]
+    flips = [
+        key
+        for key in shared
+        if len({index.verdicts[rows[key]] for index, rows in zip(indices, by_key, strict=True)}) > 1
+    ]
+    chosen = list(dict.fromkeys([*flips, *shared]))[:MOST_SHARED]
     rows = [_beside(key, indices, by_key) for key in chosen]
     return {"rows": rows, "shared": len(shared), "flips": len(flips)}
 

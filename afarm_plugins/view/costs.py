@@ -13,11 +13,10 @@ from urllib.parse import quote
 from afarm import Row, RunRecord
 from afarm.results import Place, finite_number, listed_prices, sum_costs
 from afarm_plugins.view.commands import place_words, quote_command
-from afarm_plugins.view.run_table import describe_row
+from afarm_plugins.view.run_table import describe_row, own_settings
 from afarm_plugins.view.sources import SeenRun
 from afarm_plugins.view.stores import STUDY_PAGE, documents, read_command
 from afarm_plugins.view.values import mapping, rows, text
-from afarm_plugins.view.variants import own_settings
 
 CURVE = "curve.json"
 """The file of `afarm best-of-n` beside its page."""
@@ -51,16 +50,21 @@ def describe_costs(runs: Iterable[SeenRun], output_dirs: Sequence[Path], ledger:
 
 
 def describe_cost(run: SeenRun, record: RunRecord) -> Row:
-    """Describe quality and cost of a run that shares nothing: what was reused counts as when it was made."""
+    """Describe quality and cost of a run that shares nothing: what was reused counts as when it was made.
+
+    `deviation` is the standard deviation of a win over instructions, in points, of the main evaluation.
+    """
     row = describe_row(run)
     names = ("id", "name", "recipe", "method", "annotator", "judge", "seed", "win_rate", "standard_error", "gold")
     seconds, dollars = sum_costs(record.stages)
+    metrics: Mapping[str, Any] = next((r.metrics for r in record.results if "win_rate" in r.metrics), {})
+    error, n = finite_number(metrics.get("standard_error")), finite_number(metrics.get("n_instructions"))
     return {
         **{name: row[name] for name in names},
         "seconds": seconds,
         "dollars": dollars,
         "labels": label_costs(record),
-        "deviation": _deviation(record),
+        "deviation": None if error is None or not n else error * math.sqrt(n),
     }
 
 
@@ -74,13 +78,6 @@ def label_costs(record: RunRecord) -> dict[str, Row]:
             spend = mapping(stage.get("spend"))
             found[use] = {"labels": labels, **{name: finite_number(spend.get(name)) or 0 for name in SPENT}}
     return found
-
-
-def _deviation(record: RunRecord) -> float | None:
-    """The standard deviation of a win over instructions, in points, of the main evaluation."""
-    metrics: Mapping[str, Any] = next((r.metrics for r in record.results if "win_rate" in r.metrics), {})
-    error, n = finite_number(metrics.get("standard_error")), finite_number(metrics.get("n_instructions"))
-    return None if error is None or not n else error * math.sqrt(n)
 
 
 def stored_curves(output_dirs: Iterable[Path]) -> Iterable[Row]:

@@ -8,17 +8,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from afarm import AfarmError, Row, StoreError, member_family, storage_errors
 from afarm.results import OUTPUTS
 from afarm_plugins.view.app import View, encode
-from afarm_plugins.view.outputs_index import OutputsIndex
 from afarm_plugins.view.outputs_query import choices
 from afarm_plugins.view.page import PAGES, STATIC, render_shell, static_file
+from afarm_plugins.view.pairs import short_rows
 from afarm_plugins.view.run_details import list_part_commands
 from afarm_plugins.view.sources import SeenRun
-from afarm_plugins.view.stores import document_rows, documents
+from afarm_plugins.view.stores import documents
 
 CHUNK = 200
 """Pairs per file."""
@@ -28,10 +27,7 @@ COMPARED = 12
 
 
 def write_pages(view: View, directory: Path) -> int:
-    """Write all pages and their data into `directory`, and return the number of files.
-
-    Raises `StoreError` if it cannot be written, or holds something else already.
-    """
+    """Write all pages into an empty `directory`; return the number of files. Raises `StoreError`."""
     if directory.exists() and not (directory / "static" / "view.css").is_file() and any(directory.iterdir()):
         raise StoreError(f"--export {directory}: there are other files in it; name a new directory")
     written = 0
@@ -45,7 +41,6 @@ def write_pages(view: View, directory: Path) -> int:
 
 
 def _files(view: View) -> Iterator[tuple[str, bytes]]:
-    """Every file by its path below the directory."""
     for name in (*STATIC, "plotly.js"):
         if (found := static_file(name)) is not None:
             yield f"static/{name}", found[0]
@@ -53,15 +48,14 @@ def _files(view: View) -> Iterator[tuple[str, bytes]]:
         yield file, _page(kind, title)
     yield "compare.html", _page("compare", "Runs compared")
     runs = list(view.sources.runs().values())
-    yield "data/runs.json", encode(view.table())
-    yield "data/ledger.json", encode(view.ledgers())
-    yield "data/artifacts.json", encode(view.artifacts())
-    yield "data/costs.json", encode(view.costs())
-    annotators = view.annotators()
-    yield "data/annotators.json", encode(annotators)
-    for file in annotators["files"]:
-        yield f"data/annotators/{file['run']}/{file['use']}.json", encode(_labels(view, file))
-    yield "data/boards.json", encode(document_rows(view.sources.output_dirs))
+    for name, make in view.data().items():
+        yield f"data/{name}.json", encode(make())
+    for file in view.annotators()["files"]:
+        try:
+            labels: Row = view.list_annotators(file["run"], file["use"])
+        except AfarmError as error:
+            labels = {"problem": str(error), "command": file["command"]}
+        yield f"data/annotators/{file['run']}/{file['use']}.json", encode(labels)
     reports = view.linked_reports()
     for address, path in (documents(view.sources.output_dirs) | reports).items():
         yield f"document/{address}", path.read_bytes()
@@ -81,45 +75,20 @@ def _run_files(view: View, run: SeenRun, reports: Mapping[Path, str]) -> Iterato
     index.ready.wait()
     index.flag()
     yield f"outputs/{run.id}.html", _page("outputs", f"{run.id}: outputs", "../", run.id)
-    yield f"data/outputs/{run.id}.json", encode(exported_columns(index, run, view))
-    for number, start in enumerate(range(0, len(index), CHUNK)):
-        pairs = [_pair(view, run, row) for row in range(start, min(start + CHUNK, len(index)))]
-        yield f"data/pairs/{run.id}/{number}.json", encode(pairs)
-
-
-def _labels(view: View, file: Row) -> Row:
-    try:
-        found: Row = view.list_annotators(file["run"], file["use"])
-        return found
-    except AfarmError as error:
-        return {"problem": str(error), "command": file["command"]}
-
-
-def _pair(view: View, run: SeenRun, number: int) -> Row:
-    try:
-        pair: Row = view.pair(run.id, number)
-        return pair
-    except AfarmError as error:
-        return {"number": number, "problem": str(error)}
-
-
-def exported_columns(index: OutputsIndex, run: SeenRun, view: View) -> Row:
-    """List the rows of a run with their short texts and all that they are filtered and ordered by."""
-    brief: list[Any] = []
-    for start in range(0, len(index), CHUNK):
-        listed = view.outputs(run.id, {"from": str(start), "count": str(CHUNK)})
-        brief += listed["rows"]
     rows = [
         {
             **row,
             "family": member_family(row["member"]),
             "gold": index.gold[row["number"]][0],
             "reward": index.reward[row["number"]][0],
-            "margin": index.margin(row["number"]),
         }
-        for row in brief
+        for row in short_rows(index, range(len(index)))
     ]
-    return {"rows": rows, "choices": choices(index), "chunk": CHUNK, "commands": list_part_commands(run)}
+    listed = {"rows": rows, "choices": choices(index), "chunk": CHUNK, "commands": list_part_commands(run)}
+    yield f"data/outputs/{run.id}.json", encode(listed)
+    for number, start in enumerate(range(0, len(index), CHUNK)):
+        pairs = [view.pair(run.id, row) for row in range(start, min(start + CHUNK, len(index)))]
+        yield f"data/pairs/{run.id}/{number}.json", encode(pairs)
 
 
 def _page(kind: str, title: str, root: str = "", run: str = "") -> bytes:

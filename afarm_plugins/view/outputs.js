@@ -146,7 +146,7 @@ async function ask() {
 function summary(milliseconds) {
   const of = facts.ready && facts.total !== facts.of ? ` of ${count(facts.of)}` : "";
   const looking = query.kind === "flagged" && facts.looked_at < facts.of ? `looking for more: ${Math.floor((100 * facts.looked_at) / facts.of)} %` : "";
-  const more = [looking, facts.skipped ? `${count(facts.skipped)} lines that are no rows` : "", query.q && facts.half_searched ? `of the last ${count(facts.half_searched)} the instructions alone are searched` : "", facts.problem ?? ""].filter(Boolean).join("; ");
+  const more = [looking, facts.skipped ? `${count(facts.skipped)} lines that are no rows` : "", facts.problem ?? ""].filter(Boolean).join("; ");
   shown.textContent = facts.ready ? `${count(total)}${of} pairs${more ? `; ${more}` : ""}` : `indexing ${Math.round(100 * facts.progress)} % …`;
   shown.title = `${milliseconds} ms`;
   document.documentElement.dataset.answered = facts.ready ? String(milliseconds) : "";

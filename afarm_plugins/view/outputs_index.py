@@ -1,8 +1,8 @@
 """An index over the judged pairs of a run: the place of each row, and what rows are found by.
 
 Texts stay in the file, but for one copy in lower case that is searched. 100,000 rows are indexed in seconds, in the
-background; the first rows can be read meanwhile. What was searched for and ordered by is kept: whoever types on, or
-filters what is ordered, waits for the rest alone.
+background; the first rows can be read meanwhile. The last search and all orders are kept: whoever types on, or filters
+what is ordered, waits for the rest alone.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import re
 import threading
 import time
 from array import array
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 from afarm import Instruction, Row
 from afarm.results import Match, finite_number, suspicious
@@ -32,19 +32,10 @@ LOOKED_AT = 20_000
 FLAGGED_AT_ONCE = 2_000
 """Rows up to which outputs are searched for talk to the judge unasked: each takes most of a millisecond."""
 
-MOST_SEARCHED = 1 << 30
-"""Bytes of texts that are kept for searching; later rows are found by their instruction alone, and the page says so."""
-
-KEPT_SEARCHES = 32
-"""Searches of an index whose rows are kept."""
-
 WIN, LOSS, DRAW, NONE = "win", "loss", "draw", "none"
 
 Figure = Literal["margin", "gold", "reward", "longer"]
 """A figure of a pair that rows are ordered by: the system's gold, reward, or length over the reference's."""
-
-Scores = dict[str, tuple[float | None, float | None]]
-"""By "gold" and "reward": that of the system, and that of the reference."""
 
 
 def stored_verdict(row: Row) -> str:
@@ -52,10 +43,10 @@ def stored_verdict(row: Row) -> str:
     value: Any = row.get("preference")
     if not isinstance(value, int | float) or isinstance(value, bool) or row.get("outcome") in ("unparsed", "refused"):
         return NONE
-    if not (value == 0 or 1 <= value <= 2):
-        return NONE
     if value == 0 or value == 1.5:
         return DRAW
+    if not 1 <= value <= 2:
+        return NONE
     return WIN if value > 1.5 else LOSS
 
 
@@ -87,17 +78,11 @@ class OutputsIndex:
         self._scores = scores
         self.known: Mapping[str, bool] = {"gold": False, "reward": False}
         """If any row has a gold reward, and a reward."""
-        self.half_searched = 0
-        """Rows that are found by their instruction alone."""
         self._texts: list[bytes] = []
-        self._blob = b""
-        self._starts = array("Q")
-        self._found: dict[frozenset[str], array[int]] = {}
-        self._searching = threading.Lock()
+        self._last_search: tuple[frozenset[bytes], Sequence[int]] = frozenset(), ()
         self._orders: dict[tuple[Figure, bool], array[int]] = {}
         self.members_counted: Mapping[str, int] = {}
         self._flagging = threading.Lock()
-        self._rows_by_key: dict[int, int] | None = None
 
     def __len__(self) -> int:
         return len(self.places)
@@ -108,10 +93,12 @@ class OutputsIndex:
             self._read()
         except OSError as error:
             self.problem = f"{self.path}: {error.strerror}"
-        self._blob = b"".join(self._texts)
-        self._texts = []
-        self._starts.append(len(self._blob))
-        self._add_scores()
+        scores = self._scores()
+        usable = scores if len(scores) == len(self) else [{}] * len(self)
+        columns = {"gold": self.gold, "reward": self.reward}
+        for name, column in columns.items():
+            column += [(finite_number(s.get(name)), finite_number(s.get(f"{name}_reference"))) for s in usable]
+        self.known = {name: any(ours is not None for ours, _ in column) for name, column in columns.items()}
         self.flagged = bytearray(len(self))
         self.members_counted = Counter(self.members)
         self.ready.set()
@@ -123,42 +110,26 @@ class OutputsIndex:
 
     def _read(self) -> None:
         total = max(1, self.path.stat().st_size)
-        kept = place = 0
+        place = 0
         with self.path.open("rb") as handle:
             for line in handle:
-                size = len(line)
                 if (row := json_row(line)) is not None:
-                    kept += self._add(row, place, size, kept < MOST_SEARCHED)
+                    task, given = text(row.get("instruction")), text(row.get("input"))
+                    first, second = text(row.get("output_1")), text(row.get("output_2"))
+                    self.places.append(place)
+                    self.sizes.append(len(line))
+                    self.verdicts.append(stored_verdict(row))
+                    decided = text(row.get("member") or row.get("annotator")) or "(unnamed)"
+                    self.members.append("(noise)" if row.get("source") == "noise" else decided)
+                    self.keys.append(hash((task, given)))
+                    self.longer.append(len(second) - len(first))
+                    self.cut.append("length" in (row.get("finish_reason_1"), row.get("finish_reason_2")))
+                    searched = "\n".join(one[:MOST_TEXT] for one in (task, given, first, second))
+                    self._texts.append(searched.lower().encode("utf-8", "replace"))
                 elif line.strip():
                     self.skipped += 1
-                place += size
+                place += len(line)
                 self.progress = place / total
-
-    def _add(self, row: Row, place: int, size: int, searched: bool) -> int:
-        task, given = text(row.get("instruction")), text(row.get("input"))
-        first, second = text(row.get("output_1")), text(row.get("output_2"))
-        self.places.append(place)
-        self.sizes.append(size)
-        self.verdicts.append(stored_verdict(row))
-        self.members.append(_who(row))
-        self.keys.append(hash((task, given)))
-        self.longer.append(len(second) - len(first))
-        self.cut.append(row.get("finish_reason_1") == "length" or row.get("finish_reason_2") == "length")
-        found = (task, given, first, second) if searched else (task,)
-        self.half_searched += not searched
-        lowered = "\n".join(one[:MOST_TEXT] for one in found).lower().encode("utf-8", "replace") + b"\0"
-        self._starts.append(self._starts[-1] + len(self._texts[-1]) if self._texts else 0)
-        self._texts.append(lowered)
-        return len(lowered)
-
-    def _add_scores(self) -> None:
-        """Gold and reward per row, if an evaluator wrote one row for each."""
-        scores = self._scores()
-        usable = scores if len(scores) == len(self) else [{}] * len(self)
-        columns = {"gold": self.gold, "reward": self.reward}
-        for name, column in columns.items():
-            column += [(finite_number(s.get(name)), finite_number(s.get(f"{name}_reference"))) for s in usable]
-        self.known = {name: any(ours is not None for ours, _ in column) for name, column in columns.items()}
 
     @property
     def flags_ready(self) -> bool:
@@ -185,53 +156,23 @@ class OutputsIndex:
         try:
             with self.path.open("rb") as handle:
                 for number in numbers:
-                    yield self._row(handle, number)
+                    handle.seek(self.places[number])
+                    yield json_row(handle.read(self.sizes[number])) or {}
         except OSError:
             return
 
-    def _row(self, handle: BinaryIO, number: int) -> Row:
-        handle.seek(self.places[number])
-        return json_row(handle.read(self.sizes[number])) or {}
-
     def search(self, words: str) -> Sequence[int] | None:
         """Find the rows whose texts hold all of `words` (quoted ones together), in any case; None without."""
-        terms = frozenset(found[0] or found[1] for found in re.findall(r'"([^"]+)"|(\S+)', words.lower()))
+        found = re.findall(r'"([^"]+)"|(\S+)', words.lower())
+        terms = frozenset((quoted or word).encode("utf-8", "replace") for quoted, word in found)
         if not terms:
             return None
-        with self._searching:  # whoever types on waits for what was typed before, and begins with that
-            found = self._found.pop(terms, None)
-            self._found[terms] = self._find_rows(terms) if found is None else found
-            while len(self._found) > KEPT_SEARCHES:
-                del self._found[next(iter(self._found))]
-            return self._found[terms]
-
-    def _find_rows(self, terms: frozenset[str]) -> array[int]:
-        """Find the rows that hold all terms, starting from an earlier search for a part of the terms."""
-        parts = [known for known in self._found if all(any(part in term for term in terms) for part in known)]
-        if parts:
-            begun = min(parts, key=lambda known: len(self._found[known]))
-            rows = self._found[begun]
-        else:
-            begun = frozenset([max(terms, key=len)])  # a long one is rare, and leaves the others few rows
-            rows = self._scanned(*begun)
-        for term in sorted(terms - begun, key=len, reverse=True):
-            rows = self._narrowed(rows, term)
-        return rows
-
-    def _narrowed(self, rows: Iterable[int], term: str) -> array[int]:
-        find, starts, sought = self._blob.find, self._starts, term.encode("utf-8", "replace")
-        return array("I", [row for row in rows if find(sought, starts[row], starts[row + 1]) >= 0])
-
-    def _scanned(self, term: str) -> array[int]:
-        find, starts, sought = self._blob.find, self._starts, term.encode("utf-8", "replace")
-        rows, row = array("I"), -1
-        place = find(sought)
-        while place >= 0:
-            row += 1
-            if starts[row + 1] <= place:
-                row = bisect_right(starts, place, row + 2) - 1
-            rows.append(row)
-            place = find(sought, starts[row + 1])
+        known, before = self._last_search
+        goes_on = known and all(any(part in term for term in terms) for part in known)
+        rows: Sequence[int] = before if goes_on else range(len(self))
+        for term in sorted(terms, key=len, reverse=True):  # a long one is rare, and leaves the others few rows
+            rows = array("I", [row for row in rows if term in self._texts[row]])
+        self._last_search = terms, rows
         return rows
 
     def margin(self, number: int) -> float | None:
@@ -243,11 +184,8 @@ class OutputsIndex:
 
     def ordered(self, figure: Figure, descending: bool) -> Sequence[int]:
         """Order all rows by a figure; those without it come last, equal ones in the file's order."""
-        if (held := self._orders.get((figure, descending))) is None:
-            held = self._orders[figure, descending] = self._order(figure, descending)
-        return held
-
-    def _order(self, figure: Figure, descending: bool) -> array[int]:
+        if (figure, descending) in self._orders:
+            return self._orders[figure, descending]
         values: Sequence[float | None]
         if figure == "longer":
             values = self.longer
@@ -258,16 +196,16 @@ class OutputsIndex:
         known = [number for number, value in enumerate(values) if value is not None]
         unknown = [number for number, value in enumerate(values) if value is None]
         known.sort(key=values.__getitem__, reverse=descending)  # type: ignore[arg-type]
-        return array("I", known + unknown)
+        order = self._orders[figure, descending] = array("I", known + unknown)
+        return order
 
-    def by_key(self) -> dict[int, int]:
+    @cached_property
+    def rows_by_key(self) -> dict[int, int]:
         """The first row of each instruction."""
-        if self._rows_by_key is None:
-            rows: dict[int, int] = {}
-            for number, key in enumerate(self.keys):
-                rows.setdefault(key, number)
-            self._rows_by_key = rows
-        return self._rows_by_key
+        rows: dict[int, int] = {}
+        for number, key in enumerate(self.keys):
+            rows.setdefault(key, number)
+        return rows
 
 
 def first_rows(path: Path, count: int) -> list[Row]:
@@ -294,13 +232,6 @@ def read_pair_scores(record: Row) -> list[Row]:
     return merged
 
 
-def _who(row: Row) -> str:
-    """Name the annotator that decided: the pool's member, or what else there is to go by."""
-    if row.get("source") == "noise":
-        return "(noise)"
-    return text(row.get("member") or row.get("annotator")) or "(unnamed)"
-
-
 def find_suspicious(row: Row) -> list[tuple[str, Match]]:
     """Find text addressed to the judge in a row's outputs: the side, and the match."""
     try:
@@ -309,30 +240,3 @@ def find_suspicious(row: Row) -> list[tuple[str, Match]]:
         return [(side, match) for side in sides for match in suspicious(text(row.get(side))[:LOOKED_AT], task)]
     except (ValueError, RecursionError):
         return []
-
-
-class Indices:
-    """The indices of the files that were looked at lately, built in the background."""
-
-    def __init__(self, most: int = 8):
-        self._most = most
-        self._made: dict[Path, tuple[object, OutputsIndex]] = {}
-        self._lock = threading.Lock()
-
-    def get(self, path: Path, scores: Callable[[], Sequence[Row]] = list) -> OutputsIndex:
-        """The index of a file, begun now if there is none or the file has changed."""
-        try:
-            status = path.stat()
-            signature: object = (status.st_mtime_ns, status.st_size, status.st_ino)
-        except OSError:
-            signature = None
-        with self._lock:
-            before = self._made.pop(path, None)
-            if before is None or before[0] != signature:
-                index = OutputsIndex(path, scores)
-                threading.Thread(target=index.build, name="afarm-view-index", daemon=True).start()
-                before = signature, index
-            self._made[path] = before
-            while len(self._made) > self._most:
-                del self._made[next(iter(self._made))]
-        return before[1]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from pydantic import ValidationError
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from afarm import ConfigError, Row, member_family
 from afarm_plugins.view.outputs_index import DRAW, LOSS, NONE, WIN, Figure, OutputsIndex
@@ -14,6 +17,7 @@ Order = Literal["file", Figure]
 """The file's order, or by a figure of the pair."""
 
 Kind = Literal["", "flagged", "cut"]
+Verdict = Literal["", "win", "loss", "draw", "none"]
 
 VERDICTS = (WIN, LOSS, DRAW, NONE)
 
@@ -21,12 +25,12 @@ MOST_ROWS = 200
 """Rows of one answer."""
 
 
-@dataclass(frozen=True, slots=True)
+@pydantic_dataclass(frozen=True)
 class Query:
-    """A query: what each filter is about is in `Query.read`. Empty filters leave all rows."""
+    """A query; empty filters leave all rows. `flips` is the id of a run whose verdicts differ."""
 
     words: str = ""
-    verdict: str = ""
+    verdict: Verdict = ""
     member: str = ""
     family: str = ""
     longer_from: int | None = None
@@ -38,42 +42,14 @@ class Query:
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> Query:
-        """Read a query from an address.
-
-        `q` words to search for, `verdict`, `member`, `family`, `longer_from` and `longer_to` characters that the
-        system's output is longer, `kind` (flagged, cut), `flips` (the id of a run whose verdicts differ), `order`,
-        `ascending`. Raises `ConfigError` for a value that is none.
-        """
-        order, kind, verdict = given.get("order", "file"), given.get("kind", ""), given.get("verdict", "")
-        for name, value, known in (
-            ("order", order, get_args(Order)),
-            ("kind", kind, get_args(Kind)),
-            ("verdict", verdict, ("", *VERDICTS)),
-        ):
-            if value not in known:
-                raise ConfigError([f"{name}: one of {', '.join(filter(None, known))}, not {value[:80]!r}"])
-        return cls(
-            given.get("q", "")[:1000],
-            verdict,
-            given.get("member", ""),
-            given.get("family", ""),
-            _number(given, "longer_from"),
-            _number(given, "longer_to"),
-            kind,  # type: ignore[arg-type]
-            given.get("flips", ""),
-            order,  # type: ignore[arg-type]
-            given.get("ascending", "") != "1",
-        )
-
-
-def _number(given: Mapping[str, str], name: str) -> int | None:
-    value = given.get(name, "").strip()
-    if not value:
-        return None
-    try:
-        return int(value)
-    except ValueError:
-        raise ConfigError([f"{name}: a whole number of characters, not {value[:80]!r}"]) from None
+        """Read a query from an address. Raises `ConfigError` for a value that is none."""
+        names = [field.name for field in fields(cls) if field.name not in ("words", "descending")]
+        values: dict[str, Any] = {name: value for name in names if (value := given.get(name))}
+        try:
+            return cls(given.get("q", "")[:1000], **values, descending=given.get("ascending") != "1")
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ConfigError([f"{first['loc'][0]}: {first['msg']}, not {first['input'][:80]!r}"]) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +70,11 @@ def find_rows(index: OutputsIndex, query: Query, other: OutputsIndex | None = No
     counts = dict.fromkeys(VERDICTS, 0) | Counter(map(verdicts.__getitem__, kept))
     if query.verdict:
         kept = [number for number in kept if verdicts[number] == query.verdict]
-    return Found(_ordered(index, kept, query), counts)
+    if query.order != "file":
+        order = index.ordered(query.order, query.descending)
+        wanted = set(kept)
+        kept = list(order) if len(kept) == len(order) else [number for number in order if number in wanted]
+    return Found(kept, counts)
 
 
 def _filters(index: OutputsIndex, query: Query, other: OutputsIndex | None) -> list[Callable[[int], Any]]:
@@ -113,7 +93,7 @@ def _filters(index: OutputsIndex, query: Query, other: OutputsIndex | None) -> l
         marks = index.cut if query.kind == "cut" else index.flagged
         filters.append(lambda number: marks[number])
     if query.flips:
-        theirs = other.by_key() if other else {}
+        theirs = other.rows_by_key if other else {}
         verdicts = other.verdicts if other else []
         filters.append(
             lambda number: (
@@ -123,25 +103,12 @@ def _filters(index: OutputsIndex, query: Query, other: OutputsIndex | None) -> l
     return filters
 
 
-def _ordered(index: OutputsIndex, numbers: list[int], query: Query) -> list[int]:
-    if query.order == "file":
-        return numbers
-    order = index.ordered(query.order, query.descending)
-    if len(numbers) == len(order):
-        return list(order)
-    kept = bytearray(len(order))
-    for number in numbers:
-        kept[number] = 1
-    return [number for number in order if kept[number]]
-
-
 def choices(index: OutputsIndex) -> Row:
     """List what there is to choose from: members, families, and the figures that rows have."""
     members = index.members_counted
-    families: dict[str, int] = {}
+    families = Counter[str]()
     for name, count in members.items():
-        family = member_family(name)
-        families[family] = families.get(family, 0) + count
+        families[member_family(name)] += count
     return {
         "members": sorted(members.items()),
         "families": sorted(families.items()) if len(families) < len(members) else [],

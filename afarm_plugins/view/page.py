@@ -55,16 +55,7 @@ STATIC: Mapping[str, tuple[str, str, str]] = {
 
 
 def render_shell(page: str, title: str, *, root: str = "", run: str = "", token: str = "", static: bool = False) -> str:
-    """Render the shell of a page.
-
-    Args:
-        page: Its kind, one of `NEEDS`.
-        title: Shown above it.
-        root: The way from the page to the view's root: "" or "../".
-        run: The id of the run that it is about.
-        token: With it the page may ask for a run to be stopped; empty if it may not.
-        static: If the page is a file, whose data are files beside it.
-    """
+    """Render a page's shell; `root` leads to the view's root, with `token` it may stop runs."""
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_show_controls
     )
@@ -87,10 +78,7 @@ def _show_controls(value: object) -> object:
 
 @cache
 def static_file(name: str) -> tuple[bytes, str] | None:
-    """Return a file that pages load, and its type; None if there is none.
-
-    plotly.js comes from Python's plotly package.
-    """
+    """Return a file of pages and its type; None if there is none. plotly.js is the Python package's."""
     if name == "plotly.js":
         from afarm.report import plotly_script
 

@@ -3,52 +3,60 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+from pathlib import Path
 
 from afarm import AfarmError, DataError, Row
 from afarm.results import OUTPUTS, Place, open_ledger
 from afarm_plugins.view.outputs_index import (
     MOST_TEXT,
-    Indices,
     OutputsIndex,
     find_suspicious,
     first_rows,
     read_pair_scores,
     stored_verdict,
 )
-from afarm_plugins.view.outputs_query import MOST_ROWS, Found, Query, choices, find_rows
+from afarm_plugins.view.outputs_query import MOST_ROWS, Query, choices, find_rows
 from afarm_plugins.view.run_table import write_run_command
 from afarm_plugins.view.sources import SeenRun
-from afarm_plugins.view.values import text
+from afarm_plugins.view.values import signature, text
 from afarm_plugins.view.votes import votes_on
 
 EXCERPT = 200
 """Characters of an instruction in the list."""
+
+MOST_INDICES = 8
 
 WAIT = 30.0
 """Seconds to wait for an index that a query needs."""
 
 
 class Pairs:
-    """Answers about the outputs of runs."""
+    """Answers about the outputs of runs, from indices of the files that were looked at lately."""
 
     def __init__(self) -> None:
-        self._indices = Indices()
-        self._answers: dict[tuple[int, int, Query], tuple[OutputsIndex, OutputsIndex | None, Found]] = {}
+        self._made: dict[Path, tuple[object, OutputsIndex]] = {}
         self._lock = threading.Lock()
 
     def index(self, run: SeenRun) -> OutputsIndex:
-        """The index of a run's outputs, which may still be at work."""
-        return self._indices.get(run.directory / OUTPUTS, lambda: read_pair_scores(dict(run.record or {})))
+        """The index of a run's outputs, begun now if there is none or the file has changed."""
+        path = run.directory / OUTPUTS
+        state = signature(path)
+        with self._lock:
+            before = self._made.pop(path, None)
+            if before is None or before[0] != state:
+                index = OutputsIndex(path, lambda: read_pair_scores(dict(run.record or {})))
+                threading.Thread(target=index.build, name="afarm-view-index", daemon=True).start()
+                before = state, index
+            self._made[path] = before
+            while len(self._made) > MOST_INDICES:
+                del self._made[next(iter(self._made))]
+        return before[1]
 
     def listed(self, run: SeenRun, query: Query, start: int, count: int, other: SeenRun | None = None) -> Row:
-        """The rows `start` to `start + count` that a query finds.
-
-        Until the index is there, a query without filters gets the file's first rows, with `ready` false.
-        """
+        """List `count` rows of a query; while an index is built, the file's first rows, with `ready` false."""
         index, count = self.index(run), min(count, MOST_ROWS)
-        if not index.ready.is_set() and query == Query() and start == 0:
-            index.ready.wait(0.1)
-        if not index.ready.is_set() and query == Query() and start == 0:
+        if query == Query() and start == 0 and not index.ready.wait(0.1):
             rows = first_rows(index.path, count)
             listed = [{"number": n, **_brief(row), "verdict": stored_verdict(row)} for n, row in enumerate(rows)]
             return {"ready": False, "progress": index.progress, "rows": listed, "total": len(rows)}
@@ -59,48 +67,18 @@ class Pairs:
         theirs = self.index(other) if other else None
         if theirs is not None:
             theirs.ready.wait(WAIT)
-        found = self._answer(index, query, theirs)
-        shown = found.numbers[start : start + count]
-        rows = [
-            {
-                "number": number,
-                **_brief(row),
-                "verdict": index.verdicts[number],
-                "member": index.members[number],
-                "longer": index.longer[number],
-                "cut": bool(index.cut[number]),
-                "flagged": bool(index.flagged[number]),
-                "margin": index.margin(number),
-            }
-            for number, row in zip(shown, index.rows(shown), strict=False)
-        ]
+        found = find_rows(index, query, theirs)
         return {
             "ready": True,
-            "rows": rows,
+            "rows": short_rows(index, found.numbers[start : start + count]),
             "total": len(found.numbers),
             "of": len(index),
             "counts": dict(found.counts),
             "choices": choices(index),
             "looked_at": index.flags_seen,
             "skipped": index.skipped,
-            "half_searched": index.half_searched,
             "problem": index.problem,
         }
-
-    def _answer(self, index: OutputsIndex, query: Query, other: OutputsIndex | None) -> Found:
-        """The rows of a query; the last few answers are kept, for whoever scrolls through one."""
-        if query.kind == "flagged" and not index.flags_ready:  # it finds more later
-            return find_rows(index, query, other)
-        key = (id(index), id(other), query)
-        with self._lock:
-            held = self._answers.get(key)
-        if held is None or held[0] is not index or held[1] is not other:
-            held = index, other, find_rows(index, query, other)
-            with self._lock:
-                self._answers[key] = held
-                while len(self._answers) > 16:
-                    del self._answers[next(iter(self._answers))]
-        return held[2]
 
     def pair(self, run: SeenRun, number: int, place: Place) -> Row:
         """All about one pair. Raises `DataError` for a number that no row has."""
@@ -115,7 +93,6 @@ class Pairs:
                 problem = "" if ledger is not None else "no ledger is here: the answers of judges are not known"
         except AfarmError as error:
             problem = str(error)
-        (gold, gold_reference), (reward, reward_reference) = index.gold[number], index.reward[number]
         return {
             "number": number,
             "verdict": index.verdicts[number],
@@ -129,15 +106,33 @@ class Pairs:
                 )
             },
             "preference": row.get("preference"),
-            "flags": _flags(row),
-            "gold": gold,
-            "gold_reference": gold_reference,
-            "reward": reward,
-            "reward_reference": reward_reference,
+            "flags": [
+                {"side": side, "flag": match.flag, "pattern": match.pattern, "quote": match.quote}
+                for side, match in find_suspicious(row)
+            ],
+            **dict(zip(("gold", "gold_reference"), index.gold[number], strict=True)),
+            **dict(zip(("reward", "reward_reference"), index.reward[number], strict=True)),
             "votes": votes,
             "votes_problem": problem,
             "command": write_run_command(run, "ledger", "--export", "answers.jsonl"),
         }
+
+
+def short_rows(index: OutputsIndex, numbers: Sequence[int]) -> list[Row]:
+    """List rows with their short texts and what the list shows and marks."""
+    return [
+        {
+            "number": number,
+            **_brief(row),
+            "verdict": index.verdicts[number],
+            "member": index.members[number],
+            "longer": index.longer[number],
+            "cut": bool(index.cut[number]),
+            "flagged": bool(index.flagged[number]),
+            "margin": index.margin(number),
+        }
+        for number, row in zip(numbers, index.rows(numbers), strict=False)
+    ]
 
 
 def _brief(row: Row) -> Row:
@@ -146,13 +141,5 @@ def _brief(row: Row) -> Row:
 
 
 def _whole(value: object) -> Row:
-    """A text as far as it is shown, and its length."""
     whole = text(value)
     return {"text": whole[:MOST_TEXT], "length": len(whole)}
-
-
-def _flags(row: Row) -> list[Row]:
-    return [
-        {"side": side, "flag": match.flag, "pattern": match.pattern, "quote": match.quote}
-        for side, match in find_suspicious(row)
-    ]

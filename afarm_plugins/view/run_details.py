@@ -34,10 +34,13 @@ from afarm.report import (
 from afarm.results import METRICS, OUTPUTS, finite_number, flag_sentences, flatten
 from afarm_plugins.view.run_table import describe_row, write_run_command
 from afarm_plugins.view.sources import SeenRun
-from afarm_plugins.view.values import as_shown, json_row, mapping, rows, text
+from afarm_plugins.view.values import as_shown, json_row, mapping, only_texts, rows, text
 
 MOST_BYTES = 32 << 20
 """Bytes of a file of metrics that are read, the last ones."""
+
+OF_LIVE = ("updated", "calls_per_second", "budget", "committed", "refusals")
+"""Figures of a run that is being made."""
 
 _ARTIFACT = re.compile(r"(?:artifacts/)?([A-Za-z][\w -]{0,60}/[0-9a-f]{8,64})")
 
@@ -85,7 +88,6 @@ def describe_details(run: SeenRun) -> Row:
 
 
 def list_part_commands(run: SeenRun) -> dict[str, str]:
-    """Return the command behind each part of the page."""
     return {
         "result": text(run.about.get("command")),
         "stages": write_run_command(run, "artifacts", "list"),
@@ -106,59 +108,44 @@ def describe_live(live: Mapping[str, Any]) -> Row:
     loops = rows(live.get("loops"))
     return {
         "pid": live.get("pid"),
-        "host": text(live.get("host")),
-        "updated": finite_number(live.get("updated")),
-        "error": text(live.get("error")),
+        **{name: text(live.get(name)) for name in ("host", "error")},
+        **{name: finite_number(live.get(name)) for name in OF_LIVE},
         "loops": [{"description": text(loop.get("description")), "done": finite_number(loop.get("done")),
                    "total": finite_number(loop.get("total"))} for loop in loops],
         "spend": dict(mapping(live.get("spend"))),
-        "calls_per_second": finite_number(live.get("calls_per_second")),
-        "budget": finite_number(live.get("budget")),
-        "committed": finite_number(live.get("committed")),
-        "refusals": finite_number(live.get("refusals")),
         "waits": [text(line) for line in live.get("slowed") or []] if isinstance(live.get("slowed"), list) else [],
     }  # fmt: skip
 
 
 def describe_stages(run: SeenRun) -> list[Row]:
     """The stages in their order: how each went or goes, its time, its cost and what it was made from."""
-    if run.status == "finished" and run.record is not None:
-        return [
+    finished = run.status == "finished" and run.record is not None
+    if run.record is not None and finished:
+        named = [(stage.get("stage"), stage) for stage in run.record.stages]
+    else:
+        named = [(name, mapping(stage)) for name, stage in mapping((run.live or {}).get("stages")).items()]
+    described = []
+    for name, stage in named:
+        summary = mapping(stage.get("summary"))
+        reused = bool(stage.get("reused")) if finished else stage.get("status") != "made"
+        described.append(
             {
-                "stage": text(stage.get("stage")) or "unnamed",
+                "stage": text(name) or "unnamed",
                 "kind": text(stage.get("kind")),
-                "status": "reused" if stage.get("reused") else "made",
-                "reused": bool(stage.get("reused")),
+                "status": ("reused" if reused else "made") if finished else text(stage.get("status")) or "waiting",
+                "reused": reused,
                 "seconds": finite_number(stage.get("seconds")),
+                "began": finite_number(stage.get("began")),
                 "spend": dict(mapping(stage.get("spend"))),
-                "rows": finite_number(mapping(stage.get("summary")).get("rows")),
-                "inputs": [text(name) for name in stage.get("inputs") or [] if isinstance(name, str)],
+                "rows": finite_number(summary.get("rows", stage.get("rows"))),
+                "inputs": only_texts(stage.get("inputs")),
                 "artifact": text(stage.get("artifact")),
-                "key": text(stage.get("key")),
+                "key": text(stage.get("key")) or text(stage.get("artifact")).rpartition("/")[2],
                 "why": text(stage.get("why")),
-                "summary": [(n, as_shown(v)) for n, v in flatten(dict(mapping(stage.get("summary")))).items()][:24],
+                "summary": [(name, as_shown(value)) for name, value in flatten(summary).items()][:24],
             }
-            for stage in run.record.stages
-        ]
-    stages = mapping((run.live or {}).get("stages"))
-    return [
-        {
-            "stage": text(name) or "unnamed",
-            "kind": text(stage.get("kind")),
-            "status": text(stage.get("status")) or "waiting",
-            "reused": stage.get("status") != "made",
-            "seconds": finite_number(stage.get("seconds")),
-            "began": finite_number(stage.get("began")),
-            "spend": dict(mapping(stage.get("spend"))),
-            "rows": finite_number(stage.get("rows")),
-            "inputs": [text(label) for label in stage.get("inputs") or [] if isinstance(label, str)],
-            "artifact": text(stage.get("artifact")),
-            "key": text(stage.get("artifact")).rpartition("/")[2],
-            "why": "",
-            "summary": [],
-        }
-        for name, stage in ((name, mapping(stage)) for name, stage in stages.items())
-    ]
+        )
+    return described
 
 
 def describe_diagrams(stages: list[Row]) -> list[Row]:

@@ -1,24 +1,34 @@
-"""The row of a run in the table of runs."""
+"""The row of a run in the table of runs, and the settings that set it apart from others of its method."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from afarm.results import RECORD, finite_number, is_simulated, stopped_why, sum_costs
+from afarm.report import one_line
+from afarm.results import RECORD, finite_number, flatten, is_simulated, stopped_why, sum_costs
 from afarm_plugins.view.commands import place_words, quote_command
 from afarm_plugins.view.sources import SeenRun
-from afarm_plugins.view.values import mapping, rows, text
+from afarm_plugins.view.values import as_shown, mapping, rows, text
 
 Row = dict[str, Any]
+
+OF_HEADLINE = ("win_rate", "standard_error", "reward", "kl", "length")
+"""Figures of a run's headline in its row."""
+
+NO_VARIANTS = ("budget", "method", "seed", "evaluate.label_seed")
+"""Settings that make no other experiment of a run, or a repetition of it."""
+
+LONGEST_VALUE = 40
+"""Characters of a value that are told."""
 
 READ_LEDGER = ("ledger", "annotators")
 """Commands about a run that read the ledger."""
 
 
 def describe_row(run: SeenRun) -> Row:
-    """Describe a run in one row; what it does not have is None."""
     about: Mapping[str, Any] = run.about
     record: Mapping[str, Any] = run.record if run.record is not None else {}
     headline, config = mapping(record.get("headline")), mapping(about.get("config"))
@@ -34,22 +44,17 @@ def describe_row(run: SeenRun) -> Row:
         "problem": describe_problem(run),
         "method": text(about.get("method") or files.get("outputs")),
         "reference": text(main.get("reference") or files.get("reference")),
-        "recipe": text(about.get("recipe")),
-        "annotator": text(about.get("annotator")),
-        "judge": list_judges(about),
+        **{name: text(about.get(name)) for name in ("recipe", "annotator")},
+        "judge": ", ".join(
+            dict.fromkeys(name for judge in rows(about.get("judges")) if (name := text(judge.get("identity"))))
+        ),
         "simulated": is_simulated(about),
-        "seed": finite_number(about.get("seed")),
-        "win_rate": finite_number(headline.get("win_rate")),
-        "standard_error": finite_number(headline.get("standard_error")),
+        **{name: finite_number(about.get(name)) for name in ("seed", "created")},
+        **{name: finite_number(headline.get(name)) for name in OF_HEADLINE},
+        **{name: finite_number(mapping(about.get("spend")).get(name)) for name in ("dollars", "calls")},
         "gold": finite_number(gold.get("gold")),
-        "reward": finite_number(headline.get("reward")),
-        "kl": finite_number(headline.get("kl")),
-        "length": finite_number(headline.get("length")),
-        "dollars": finite_number(mapping(about.get("spend")).get("dollars")),
-        "calls": finite_number(mapping(about.get("spend")).get("calls")),
         "budget": finite_number(config.get("budget")),
         "seconds": sum_seconds(run),
-        "created": finite_number(about.get("created")),
         "stage": describe_current_stage(run),
     }
 
@@ -81,10 +86,7 @@ def describe_current_stage(run: SeenRun) -> str:
 
 
 def sum_seconds(run: SeenRun) -> float | None:
-    """Sum the seconds of a run's stages: reused ones count as when made, the current one until now.
-
-    None if no stage records its time.
-    """
+    """Sum stages' seconds, reused ones as when made, the current one until now; None if unrecorded."""
     if run.status == "finished" and run.record is not None:
         stages: list[Mapping[str, Any]] = run.record.stages
     else:
@@ -97,13 +99,27 @@ def sum_seconds(run: SeenRun) -> float | None:
     return round(sum_costs(stages)[0] + at_work, 1)
 
 
-def list_judges(about: Mapping[str, Any]) -> str:
-    """List the identities of a run's judges, each once, as text."""
-    names = [text(judge.get("identity")) for judge in rows(about.get("judges"))]
-    return ", ".join(dict.fromkeys(filter(None, names)))
-
-
 def write_run_command(run: SeenRun, *words: str) -> str:
     """Write a command of afarm's about a run, ready to be pasted into a shell."""
     ledger = run.ledger if words[0] in READ_LEDGER else None
     return quote_command(*words, *place_words(run.output_dir, ledger))
+
+
+def own_settings(runs: Iterable[SeenRun]) -> dict[str, list[str]]:
+    """Map run ids to NAME=VALUE settings that most runs of their recipe and method have otherwise."""
+    groups: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for run in runs:
+        group = groups.setdefault((text(run.about.get("recipe")), text(run.about.get("method"))), {})
+        group[run.id] = flatten(mapping(run.about.get("config")))
+    told: dict[str, list[str]] = {}
+    for group in groups.values():
+        usual: dict[str, str] = {}
+        for name in {name for settings in group.values() for name in settings} - set(NO_VARIANTS):
+            values = [settings[name] for settings in reversed(group.values()) if name in settings]
+            if any(value != values[0] for value in values):
+                usual[name] = Counter(map(as_shown, values)).most_common(1)[0][0]
+        for run_id, settings in group.items():
+            shown = {name: as_shown(settings[name]) for name in sorted(usual) if name in settings}
+            own = [name for name, value in shown.items() if value != usual[name]]
+            told[run_id] = [f"{name}={one_line(shown[name], LONGEST_VALUE)}" for name in own]
+    return told

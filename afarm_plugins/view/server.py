@@ -7,7 +7,7 @@ import ipaddress
 import socket
 from collections.abc import Callable, Collection
 
-from afarm import ConfigError, StoreError
+from afarm import StoreError
 from afarm_plugins.view.app import View, view_app
 
 PORT = 8640
@@ -18,14 +18,11 @@ TRIES = 20
 
 
 def take_port(host: str, port: int | None) -> socket.socket:
-    """Take a port of `host`: `port`, 0 for any free one, or None for the first free one from `PORT` on.
-
-    Raises `StoreError` if it is taken, or `host` is none of this machine's.
-    """
-    ports = [port] if port is not None else range(PORT, PORT + TRIES)
-    for one in ports:
+    """Bind `port`, 0 for any free one, None for the first free from `PORT` on. Raises `StoreError`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for one in [port] if port is not None else range(PORT, PORT + TRIES):
         try:
-            return _listen(host, one)
+            return socket.create_server((host, one), family=family, backlog=128)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise StoreError(f"--host {host} --port {one}: {error.strerror or error}") from error
@@ -33,20 +30,7 @@ def take_port(host: str, port: int | None) -> socket.socket:
     raise StoreError(f"{taken} taken, perhaps by another view: --port 0 takes a free one")
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listening = socket.socket(family, kind, protocol)
-    try:
-        listening.bind(address)
-        listening.listen(128)
-    except OSError:
-        listening.close()
-        raise
-    return listening
-
-
 def is_loopback(host: str) -> bool:
-    """Tell if `host` is reached from this machine alone."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -65,9 +49,3 @@ def serve(view: View, listening: socket.socket, hosts: Collection[str], ready: C
     server = uvicorn.Server(config)
     ready(f"http://{shown}:{port}/")
     server.run(sockets=[listening])
-
-
-def require_stoppable(host: str, may_stop: bool) -> None:
-    """Raise `ConfigError` for a view that others reach and that may stop runs."""
-    if may_stop and not is_loopback(host):
-        raise ConfigError([f"--allow-stop and --host {host} contradict each other: others would stop your runs"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from typing import Any, Literal
 from afarm import AfarmError, Row, RunRecord, read_run, seeding
 from afarm.report import one_line
 from afarm.results import LIVE, RECORD, Place, finite_number, read_live, stopped_why
+from afarm_plugins.view.values import signature
 
 Status = Literal["finished", "running", "stopped", "failed", "unreadable"]
 
@@ -28,11 +29,7 @@ Signature = tuple[tuple[int, int, int] | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class SeenRun:
-    """A run as it is on disk now.
-
-    `id` is its name in addresses and files of the view, safe whatever the run's is. `ledger` is the one that was named
-    for all runs, None if each output directory has its own.
-    """
+    """A run as it is on disk; `id` is safe in addresses, `ledger` the one named for all runs."""
 
     id: str
     directory: Path
@@ -102,27 +99,31 @@ class Sources:
         taken: set[str] = set()
         for output_dir in self.output_dirs:
             for directory in _directories(output_dir / "runs"):
-                found[directory] = self._look(directory, output_dir, _make_id(directory, taken))
+                safe = _SAFE.fullmatch(directory.name) and directory.name not in taken
+                run_id = directory.name if safe else f"run-{seeding.digest('view', str(directory), length=6)}"
+                found[directory] = self._look(directory, output_dir, run_id)
                 taken.add(found[directory].id)
         self._seen = {directory: self._seen[directory] for directory in found}
-        self._by_id = {run.id: run for run in sorted(found.values(), key=_age)}
+        created = {run.id: finite_number(run.about.get("created")) or 0.0 for run in found.values()}
+        newest_first = sorted(found.values(), key=lambda run: (-created[run.id], run.name))
+        self._by_id = {run.id: run for run in newest_first}
         return dict(self._by_id)
 
     def _look(self, directory: Path, output_dir: Path, run_id: str) -> SeenRun:
-        signature = tuple(_signature(directory / name) for name in (RECORD, LIVE))
+        signatures = tuple(signature(directory / name) for name in (RECORD, LIVE))
         before = self._seen.get(directory)
-        if before and before[0] == signature and before[1].id == run_id:
+        if before and before[0] == signatures and before[1].id == run_id:
             return before[1]
         record, problem = None, ""
         try:
-            record = read_run(directory) if signature[0] else None
+            record = read_run(directory) if signatures[0] else None
         except (AfarmError, OSError, RecursionError) as error:
             problem = one_line(str(error), 500)
         live = read_live(directory)
         if not (record or live or problem):
             problem = CLOSED if is_closed(directory) else f"has no {RECORD}: nothing was finished"
         run = SeenRun(run_id, directory, output_dir, record, live, problem, self.ledger)
-        self._seen[directory] = signature, run
+        self._seen[directory] = signatures, run
         return run
 
 
@@ -134,12 +135,6 @@ def is_closed(directory: Path) -> bool:
         return True
 
 
-def _make_id(directory: Path, taken: Collection[str]) -> str:
-    """Make a run's id: its name, if that is safe in URLs and not `taken`."""
-    safe = _SAFE.fullmatch(directory.name) and directory.name not in taken
-    return directory.name if safe else f"run-{seeding.digest('view', str(directory), length=6)}"
-
-
 def _directories(runs: Path) -> Iterator[Path]:
     """The directories in `runs`, without those that links lead to: they may lie anywhere."""
     try:
@@ -149,16 +144,3 @@ def _directories(runs: Path) -> Iterator[Path]:
                     yield Path(entry.path)
     except OSError:
         return
-
-
-def _signature(path: Path) -> tuple[int, int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
-
-
-def _age(run: SeenRun) -> tuple[float, str]:
-    created = finite_number(run.about.get("created"))
-    return -(created or 0.0), run.name

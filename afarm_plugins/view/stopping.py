@@ -16,10 +16,7 @@ from afarm_plugins.view.sources import SeenRun
 
 
 def stop(run: SeenRun) -> str:
-    """Ask a run's process to stop, as Ctrl-C does, and say so. The same command goes on later.
-
-    Raises `ConfigError` saying why it cannot be asked.
-    """
+    """Interrupt a run's process, as Ctrl-C does. Raises `ConfigError` saying why it cannot be."""
     live = run.live or {}
     pid = live.get("pid")
     if run.status != "running" or not isinstance(pid, int) or isinstance(pid, bool) or pid <= 1:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict
-from functools import lru_cache
 from pathlib import Path
 
 from afarm import AfarmError, Row
@@ -42,10 +41,7 @@ _RECORD_OF_STUDY = "study.json"
 
 
 def ledger_accounts(place: Place, runs: Iterable[SeenRun] = ()) -> Row:
-    """Spend by account, run, judge, annotator and day, and what is open; a problem if it cannot be read.
-
-    `runs` are those that may have bought from it, the newest first.
-    """
+    """Spend by account, run (of `runs`, newest first), judge, annotator and day; a problem if unreadable."""
     try:
         with open_ledger(place) as ledger:
             if ledger is None:
@@ -60,13 +56,16 @@ def ledger_accounts(place: Place, runs: Iterable[SeenRun] = ()) -> Row:
 
 
 def bought_by_runs(ledger: Ledger, runs: Iterable[SeenRun]) -> list[Row]:
-    """Sum up the stages of each run, the dearest run first; shared stages count with the oldest.
-
-    Stages of no run that is there (any more) have one row without a name.
-    """
+    """Sum up runs' stages, the dearest run first; shared stages count with the oldest, lost ones apart."""
     owners: dict[str, SeenRun] = {}
     for run in runs:
-        owners |= dict.fromkeys(_list_artifacts(run), run)
+        live = run.live or {}
+        if run.record is not None:
+            made = [f"{stage.get('kind')}/{stage.get('key')}" for stage in run.record.stages]
+        else:  # of an unfinished run, those so far
+            artifacts = [mapping(stage).get("artifact") for stage in mapping(live.get("stages")).values()]
+            made = [text(name).removeprefix("artifacts/") for name in (*artifacts, live.get("artifact"))]
+        owners |= dict.fromkeys(made, run)
     names = ("answers", "input_tokens", "output_tokens", "dollars", "unpriced")
     found: dict[str, Row] = {}
     for stage, *spent in ledger.read(
@@ -78,16 +77,6 @@ def bought_by_runs(ledger: Ledger, runs: Iterable[SeenRun]) -> list[Row]:
         for name, value in zip(names, spent, strict=True):
             row[name] += value or 0
     return sorted(found.values(), key=lambda row: (-row["dollars"], -row["answers"], row["name"]))
-
-
-def _list_artifacts(run: SeenRun) -> Iterator[str]:
-    """List a run's artifacts by name, of an unfinished run those so far."""
-    if run.record is not None:
-        yield from (f"{stage.get('kind')}/{stage.get('key')}" for stage in run.record.stages)
-    else:
-        for stage in mapping((run.live or {}).get("stages")).values():
-            yield text(mapping(stage).get("artifact")).removeprefix("artifacts/")
-        yield text((run.live or {}).get("artifact"))
 
 
 def artifact_rows(output_dir: Path, runs: Iterable[SeenRun]) -> list[Row]:
@@ -174,17 +163,11 @@ def documents(output_dirs: Iterable[Path]) -> dict[str, Path]:
 def read_command(path: Path) -> str:
     """Read the command that made a board, study or curve from its JSON or page; empty if not recorded."""
     try:
-        status = path.stat()
-        return _read_command(path, (status.st_mtime_ns, status.st_size))
+        content = path.read_text(encoding="utf-8")
+        if path.suffix == ".json":
+            return text(mapping(json.loads(content)).get("command"))
     except (OSError, ValueError, RecursionError):  # being written, or no file of afarm's
         return ""
-
-
-@lru_cache(maxsize=512)
-def _read_command(path: Path, signature: tuple[int, int]) -> str:
-    content = path.read_text(encoding="utf-8")
-    if path.suffix == ".json":
-        return text(mapping(json.loads(content)).get("command"))
     line = next((line for line in content.splitlines()[:4] if line.startswith("`")), "")
     command = line.strip("`").strip()
     return "" if command.endswith("…") else command

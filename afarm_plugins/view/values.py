@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 
@@ -16,18 +17,25 @@ def json_row(line: bytes) -> dict[str, Any] | None:
     return row if isinstance(row, dict) else None
 
 
+def signature(path: Path) -> tuple[int, int, int] | None:
+    """Tell a file as it is now from another state of it; None if it is not there."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
 def mapping(value: object) -> Mapping[str, Any]:
     """Return a mapping as it is, anything else as an empty one."""
     return value if isinstance(value, Mapping) else {}
 
 
 def rows(value: object) -> list[Mapping[str, Any]]:
-    """Return the mappings of a list."""
     return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
 
 
 def only_texts(value: object) -> list[str]:
-    """Return the texts of a list."""
     return [row for row in value if isinstance(row, str)] if isinstance(value, list) else []
 
 
@@ -37,5 +45,4 @@ def text(value: object) -> str:
 
 
 def as_shown(value: object) -> str:
-    """Write a value as JSON, a text as it is."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

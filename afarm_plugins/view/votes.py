@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from afarm import DataError, JudgedPair, Row
@@ -19,16 +19,16 @@ MOST_TEXT = 50_000
 MOST_BETWEEN = 400
 """Characters that a prompt has between the texts of a comparison, and before them from its number on."""
 
+OF_ANSWER = ("judge", "annotator", "run", "price", "seconds", "model", "finish_reason", "input_tokens", "output_tokens")
+"""What a vote says of the answer that it was read from."""
+
 _ANSWERS, _JUDGEMENTS = column_names("completions"), column_names("judgements")
 _PLACE = re.compile(r"(?:comparison|pair|example|case|item|task)\W{0,3}(\d{1,3})\b", re.IGNORECASE)
 _REASONS = ("explanation", "concise_explanation", "reason", "rationale", "reasoning")
 
 
 def votes_on(ledger: Ledger, row: Row) -> list[Row]:
-    """List the votes on the pair of `row`, those that made its label first.
-
-    Raises `StoreError` if the ledger cannot be read. A row that is no judged pair has none.
-    """
+    """List a pair's votes, those of its label first; none if `row` is no pair. Raises `StoreError`."""
     try:
         judged = JudgedPair.from_row(row)
     except DataError:
@@ -37,13 +37,15 @@ def votes_on(ledger: Ledger, row: Row) -> list[Row]:
     own = [key for key in judged.preference.completion.split(",") if key]
     votes = _judgements(ledger, pair.id)
     keys = dict.fromkeys([*own, *(vote["completion"] for vote in votes if vote["completion"])])
-    answers = _completions(ledger, list(keys)[: 4 * MOST_VOTES])
+    looked_up = list(keys)[: 4 * MOST_VOTES]
+    statement = f"SELECT {', '.join(_ANSWERS)} FROM completions WHERE key IN ({','.join('?' * len(looked_up))})"
+    answers = {found[0]: dict(zip(_ANSWERS, found, strict=True)) for found in ledger.read(statement, looked_up)}
     known = {vote["completion"] for vote in votes}
     # An answer may be there whose judgement is not: of a ledger that was recovered, say.
     votes += [
         {"completion": key, "shown": "", "first": None, "outcome": "", "draw": None} for key in own if key not in known
     ]
-    described = [_describe(ledger, vote, answers.get(vote["completion"]), judged) for vote in votes]
+    described = [_describe(ledger, vote, answers.get(vote["completion"], {}), judged) for vote in votes]
     described.sort(key=lambda vote: (vote["completion"] not in own, -(vote["created"] or 0.0), vote["order"]))
     return [{**vote, "own": vote["completion"] in own} for vote in described[:MOST_VOTES]]
 
@@ -57,59 +59,40 @@ def _judgements(ledger: Ledger, pair_id: str) -> list[Row]:
     return [dict(zip(_JUDGEMENTS, found, strict=True)) for found in ledger.read(statement, [pair_id])][:MOST_VOTES]
 
 
-def _completions(ledger: Ledger, keys: Sequence[str]) -> dict[str, Row]:
-    if not keys:
-        return {}
-    statement = f"SELECT {', '.join(_ANSWERS)} FROM completions WHERE key IN ({','.join('?' * len(keys))})"
-    return {found[0]: dict(zip(_ANSWERS, found, strict=True)) for found in ledger.read(statement, keys)}
-
-
-def _describe(ledger: Ledger, vote: Mapping[str, Any], answer: Mapping[str, Any] | None, judged: JudgedPair) -> Row:
-    pair, first = judged.pair, vote["first"]
+def _describe(ledger: Ledger, vote: Mapping[str, Any], answer: Mapping[str, Any], judged: JudgedPair) -> Row:
+    pair, first, outcome = judged.pair, vote["first"], vote["outcome"]
     order = ""
     if vote["shown"]:
         order = "12" if (vote["shown"] == "ab") == pair.is_canonical else "21"
     p2 = None if first is None else 1 - first if order == "12" else first
+    if p2 is None or p2 == 0.5:
+        says = "draw" if p2 == 0.5 or outcome == "draw" else outcome
+    else:
+        says = "output_2" if p2 > 0.5 else "output_1"
     described: Row = {
         "completion": vote["completion"],
         "order": order,
         "p2": p2,
-        "says": "" if not vote["outcome"] else _says(p2, vote["outcome"]),
+        "says": says if outcome else "",
         "sample": vote["draw"],
-        "created": vote.get("created"),
-        **dict.fromkeys(("judge", "annotator", "run", "price", "seconds", "model", "finish_reason")),
-        "input_tokens": None,
-        "output_tokens": None,
-        "text": None,
-        "prompt": None,
+        "created": answer.get("created", vote.get("created")),
+        **{name: answer.get(name) for name in OF_ANSWER},
+        **dict.fromkeys(("text", "prompt", "shared_by", "place")),
         "reason": "",
-        "shared_by": None,
-        "place": None,
     }
-    if answer is None:
+    if not answer:
         return described
-    prompt = _prompt(answer["request"])
-    task = pair.instruction
+    prompt, task = _prompt(answer["request"]), pair.instruction
     place = find_comparison(prompt, task.instruction, task.input, pair.output_1, pair.output_2)
     [(shared,)] = ledger.read("SELECT COUNT(*) FROM judgements WHERE completion = ?", [answer["key"]])
-    names = ("judge", "annotator", "run", "price", "seconds", "model", "finish_reason", "input_tokens", "output_tokens")
     return {
         **described,
-        **{name: answer[name] for name in names},
-        "created": answer["created"],
         "text": answer["text"][:MOST_TEXT],
         "prompt": prompt[:MOST_TEXT],
         "reason": find_reason(answer["text"], place),
         "shared_by": shared or None,
         "place": place if shared > 1 else None,
     }
-
-
-def _says(p2: float | None, outcome: str) -> str:
-    """The side that a vote is on: "output_1", "output_2", or its outcome."""
-    if p2 is None or p2 == 0.5:
-        return "draw" if p2 == 0.5 or outcome == "draw" else outcome
-    return "output_2" if p2 > 0.5 else "output_1"
 
 
 def _prompt(request: str) -> str:
@@ -124,10 +107,7 @@ def _prompt(request: str) -> str:
 
 
 def find_comparison(prompt: str, instruction: str, *others: str) -> int | None:
-    """Find the number of the comparison in a prompt with these texts in order; None if it is not found.
-
-    Comparisons may share an instruction, and one's instruction may be contained in another's.
-    """
+    """Find the number of the comparison in a prompt that has all these texts in order; None without one."""
     length = sum(map(len, (instruction, *others))) + MOST_BETWEEN
     at = prompt.rfind(instruction) if instruction.strip() else -1
     while at >= 0 and any(prompt.find(text, at, at + length) < 0 for text in others):

@@ -23,8 +23,7 @@ from afarm.core.judge import Capabilities, ChatRequest, Completion, Judgement, J
 from afarm.judging.accounting import open_items
 from afarm.judging.client import BLOCK, JudgeClient
 from afarm.judging.ledger import Ledger, request_key
-from afarm.judging.lost_answers import answer_lost
-from afarm.judging.rate_limit import Limiter, SlowDown
+from afarm.judging.rate_limit import Limiter, SlowDown, answer_lost
 
 
 @pytest.fixture

@@ -137,7 +137,7 @@ def test_room_is_what_is_not_in_flight() -> None:
     assert one.free_slots() == 1
     one.sent()
     assert one.free_slots() == 0
-    one.failed()
+    one.ended()
     assert one.free_slots() == 1
 
 
@@ -200,7 +200,7 @@ def test_the_first_request_goes_alone_until_it_is_answered_or_takes_long() -> No
     assert one.free_slots() == 1
     first = one.sent()
     assert (one.free_slots(), one.seconds_until_open()) == (0, ALONE)
-    one.failed()
+    one.ended()
     assert (one.free_slots(), one.seconds_until_open()) == (1, 0.0), "after a failure the next one is the first"
     first = one.sent()
     clock.now += ALONE

@@ -235,16 +235,6 @@ def test_only_what_a_finished_run_refers_to_is_in_use(store: Store) -> None:
     assert {a.name for a in store.all()} == {kept.name, loose.name}
 
 
-def test_an_artifact_of_a_development_version_is_read_as_one(store: Store) -> None:
-    made, _ = store.make("sample", MADE_FROM, write_hello)
-    written = json.loads((made.path / META).read_text())
-    older = {name: written[name] for name in ("content", "created", "seconds")}
-    (made.path / META).write_text(json.dumps({**older, "made_from": written["key_fields"]}))
-    found = store.find("sample", made.key)
-    assert found is not None
-    assert found.key_fields == made.key_fields
-
-
 @pytest.mark.parametrize("damage", ["{", "[]", "{}", '{"stages": [{}]}', '{"stages": 3}', "\x80"])
 def test_a_damaged_run_hides_nothing_that_it_uses(store: Store, damage: str) -> None:
     (store.run_dir("one") / "run.json").write_bytes(damage.encode("latin-1"))

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from afarm.cli import main
 from afarm.core.plugins import discover
-from afarm_plugins.annotators.command import add_commands, families, listing
+from afarm_plugins.annotators.command import add_commands, listing
 from afarm_plugins.annotators.prompt_library import load_member
 from afarm_plugins.annotators.settings import PROMPTS
 
@@ -38,7 +38,8 @@ def test_the_page_shows_what_to_type():
     for name in [*PROMPTS, *OTHERS]:
         assert f"\n{name} " in f"\n{text}"
     assert "gpt-4-0314 (retired)" in text
-    newest = families()["years"][max(families()["years"])]["anthropic"]
+    years = listing()["years"]
+    newest = years[max(years)]["anthropic"]
     assert f"--judge anthropic:{newest['light']} --judge strong=anthropic:{newest['strong']}" in text
 
 

@@ -127,17 +127,16 @@ def test_a_split_whose_outputs_are_all_empty_says_so(tmp_path: Path) -> None:
         files(tmp_path / "a.jsonl", [{"instruction": "x", "output": " "}], shares={"sft": 1.0}).load("sft")
 
 
-def test_the_shares_that_are_proposed_for_an_empty_split_fill_it(tmp_path: Path) -> None:
-    few, defaults = rows(6), FilesConfig().shares
-    found = files(tmp_path / "a.jsonl", few, shares=defaults)
+def test_an_empty_split_says_how_to_fill_it(tmp_path: Path) -> None:
+    defaults = FilesConfig().shares
+    found = files(tmp_path / "a.jsonl", rows(6), shares=defaults)
     with pytest.raises(DataError) as caught:
         [found.load(split) for split in ("validation", "evaluation", "preference", "unlabeled")]
     said = str(caught.value)
-    assert "add rows" in said
-    proposed = {name: float(value) for name, value in re.findall(r"--set files\.shares\.(\w+)=([\d.]+)", said)}
     split = re.findall("split '(\\w+)' is empty", said)[0]
-    assert proposed[split] > defaults[split]
-    assert files(tmp_path / "a.jsonl", few, shares={**defaults, **proposed}).load(split)
+    assert "it got none of 6 rows" in said
+    assert f"--set files.{split}=FILE" in said
+    assert all(f"--set files.shares.{name}={share:g}" in said for name, share in defaults.items())
 
 
 def test_a_file_without_rows_and_a_blank_instruction_are_named(tmp_path: Path) -> None:
