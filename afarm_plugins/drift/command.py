@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from afarm import DataError, did_you_mean, run_directories
 from afarm.cli.options import (
     DryRun,
     FarmOptions,
@@ -60,6 +61,10 @@ def drift(
 
     by_name = options.output_dir / "runs" / file
     labels = by_name if not file.exists() and by_name.is_dir() else file
+    if not labels.exists():
+        known = [run.name for run in run_directories(by_name.parent)]
+        near = did_you_mean(str(file), known) or " `afarm run` makes one; or name a file of labels."
+        raise DataError(f"no run and no file {str(file)!r} in {options.output_dir} (--output-dir).{near}")
     name = epoch or datetime.now(UTC).date().isoformat()
     if dry_run:
         with options.dry_run(judging_checks()) as workspace:
