@@ -7,14 +7,15 @@ from typing import NamedTuple
 
 
 class Listed(NamedTuple):
-    """A command: what it does, examples of words after its name, and the module of this room, unless called like it.
+    """A command: what it does, and examples of words after its name.
 
-    The command's function is called like it too. A group, and the steps, are added by the module's `add_commands`.
+    `target` is its function, as MODULE:FUNCTION of this room, unless both are called like the command. A group, and the
+    steps, are added by the module's `add_commands`.
     """
 
     summary: str
     examples: tuple[str, ...] = ()
-    module: str = ""
+    target: str = ""
     is_group: bool = False
     bare_is_help: bool = False
     """Called with no word, it shows its help."""
@@ -24,25 +25,25 @@ STEPS: Mapping[str, Listed] = {
     "sft": Listed(
         "Train the starting policy on demonstrations.",
         ("--set sft.num_train_epochs=1", "--data mine.json --model HuggingFaceTB/SmolLM2-135M"),
-        module="stage_commands",
+        target="stage_commands",
     ),
     "sample": Listed(
-        "Sample the outputs that will be compared.", ("--set sample.n=4", "--policy ppo"), module="stage_commands"
+        "Sample the outputs that will be compared.", ("--set sample.n=4", "--policy ppo"), target="stage_commands"
     ),
     "annotate": Listed(
         "Have the annotator compare the sampled outputs.",
         ("--annotator gpt4 --judge openai:gpt-4o", "--label-noise 0 --dry-run"),
-        module="stage_commands",
+        target="stage_commands",
     ),
     "fit-reward": Listed(
         "Fit the reward model to the preferences.",
         ("--set bradley_terry.num_train_epochs=2", "--annotator pool --label-noise 0.1"),
-        module="stage_commands",
+        target="stage_commands",
     ),
     "train": Listed(
         "Train a method's policy.",
         ("--method dpo --set dpo.beta=0.2", "--method ppo --dry-run"),
-        module="stage_commands",
+        target="stage_commands",
     ),
 }
 
@@ -65,7 +66,7 @@ COMMANDS: Mapping[str, Mapping[str, Listed]] = {
             ("mine.json --reference theirs.json --judge openai:gpt-4o", "--method dpo --seed 1"),
             bare_is_help=True,
         ),
-        "report": Listed("Write a run's report again.", ("", "toy-ppo-pool-seed42-1a2b3c"), module="stage_commands"),
+        "report": Listed("Write a run's report again.", ("", "toy-ppo-pool-seed42-1a2b3c"), target="stage_commands"),
         "leaderboard": Listed(
             "Show all evaluated systems, in one board for each way of judging them.",
             ("", "afarm-runs leaderboard.csv --output board.html"),
@@ -78,6 +79,7 @@ COMMANDS: Mapping[str, Mapping[str, Listed]] = {
         "export": Listed(
             "Write a run's policy for transformers, its preferences for TRL and its outputs for AlpacaEval.",
             ("toy-dpo-pool-seed42-1a2b3c policy/", "toy-dpo-pool-seed42-1a2b3c --push-to-hub me/policy --private"),
+            target="export:export_policy",
         ),
     },
     "Judges and their cost": {
@@ -85,7 +87,7 @@ COMMANDS: Mapping[str, Mapping[str, Listed]] = {
         "cost": Listed(
             "Estimate what the judges of a run, or of files of outputs, would cost, and send nothing.",
             ("--judge openai:gpt-4o", "mine.json --reference theirs.json --judge openai:gpt-4o"),
-            module="evaluate",
+            target="evaluate",
         ),
         "ledger": Listed(
             "Show what judges have cost: by run, judge, annotator and day, and what was not paid again.", ("", "--json")
@@ -95,10 +97,10 @@ COMMANDS: Mapping[str, Mapping[str, Listed]] = {
         "settings": Listed(
             "List the settings of a method, a judge, any plugin or the run, for --set and recipes.",
             ("ppo", "dpo --recipe paper"),
-            module="listing",
+            target="listing",
         ),
-        "recipes": Listed("List the recipes, or show one.", ("", "toy"), module="listing"),
-        "plugins": Listed("List every plugin, and why a broken one is broken.", ("", "--json"), module="listing"),
+        "recipes": Listed("List the recipes, or show one.", ("", "toy"), target="listing"),
+        "plugins": Listed("List every plugin, and why a broken one is broken.", ("", "--json"), target="listing"),
         "cluster": Listed("Check the machines that a launcher runs stages on.", is_group=True),
         "artifacts": Listed("What is stored, what can go, and what was reused.", is_group=True),
     },

@@ -39,12 +39,14 @@ class Commands(TyperGroup):
         app = typer.Typer(rich_markup_mode=None)
         if cmd_name in OWN:
             own = OWN[cmd_name]
-            module = importlib.import_module(f"afarm.cli.{own.module or cmd_name}")
+            place, _, function = (own.target or cmd_name).partition(":")
+            module = importlib.import_module(f"afarm.cli.{place}")
             if own.is_group or cmd_name in STEPS:
                 module.add_commands(app)
             else:
+                command = getattr(module, function or cmd_name)
                 examples = write_examples(cmd_name, *own.examples)
-                app.command(cmd_name, epilog=examples, no_args_is_help=own.bare_is_help)(getattr(module, cmd_name))
+                app.command(cmd_name, epilog=examples, no_args_is_help=own.bare_is_help)(command)
             for group in app.registered_groups:
                 for more in self.plugin_app.registered_groups:  # what plugins bring for it
                     for name in merge_group(group, more) if command_name(more) == command_name(group) else ():

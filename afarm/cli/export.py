@@ -17,7 +17,7 @@ SHOWN_RUNS = 5
 """Runs that are named if none was, the newest first."""
 
 
-def export(
+def export_policy(
     run: Annotated[
         str | None,
         typer.Argument(

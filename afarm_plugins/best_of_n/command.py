@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from afarm import ConfigError
-from afarm.cli.options import DryRun, FarmOptions, err, out, print_json, with_options, write_examples
+from afarm.cli.options import DryRun, FarmOptions, err, option, out, print_json, with_options, write_examples
 
 if TYPE_CHECKING:
     from afarm import Farm
@@ -24,7 +24,7 @@ def add_commands(app: typer.Typer) -> None:
 
 def best_of_n(
     n: Annotated[
-        list[str] | None, typer.Option("--n", help="An n to evaluate, or several with commas between; repeatable.")
+        list[str] | None, option("--n", "An n to evaluate, or several with commas between; repeatable.")
     ] = None,
     *,
     options: FarmOptions,

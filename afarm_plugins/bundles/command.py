@@ -20,6 +20,7 @@ from afarm.cli.options import (
     complete_runs,
     err,
     markup,
+    option,
     out,
     print_json,
     write_examples,
@@ -42,9 +43,7 @@ def bundle(
     name: Annotated[
         str, typer.Argument(autocompletion=complete_runs, help="A run or a study: its name, or its directory.")
     ],
-    to: Annotated[
-        Path | None, typer.Option("--out", help="The file; NAME.afarm.zip here, if not given.", dir_okay=False)
-    ] = None,
+    to: Annotated[Path | None, option("--out", "The file; NAME.afarm.zip here, if not given.", dir_okay=False)] = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
     ledger: LedgerPlace = None,
     as_json: Json = False,
@@ -74,8 +73,7 @@ def bundle(
 def replay(
     file: Annotated[Path, typer.Argument(help="A bundle.", dir_okay=False)],
     into: Annotated[
-        Path | None,
-        typer.Option("--into", help="An empty directory for all that is made again; kept.", file_okay=False),
+        Path | None, option("--into", "An empty directory for all that is made again; kept.", file_okay=False)
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -15,6 +15,7 @@ from afarm.cli.options import (
     FarmOptions,
     complete_runs,
     err,
+    option,
     out,
     print_json,
     show_plan,
@@ -46,10 +47,9 @@ def drift(
             help="Stored labels to ask about again: a file of judgements, or a run, by name or path.",
         ),
     ],
-    pairs: Annotated[int, typer.Option("--pairs", min=1, help="Labels to ask about, each twice.")] = 100,
+    pairs: Annotated[int, option("--pairs", "Labels to ask about, each twice.", min=1)] = 100,
     epoch: Annotated[
-        str | None,
-        typer.Option("--epoch", help="The probe's name: the same goes on, another asks anew.", show_default="today"),
+        str | None, option("--epoch", "The probe's name: the same goes on, another asks anew.", None, "today")
     ] = None,
     *,
     options: FarmOptions,
