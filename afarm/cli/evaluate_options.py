@@ -73,10 +73,10 @@ OPTIONS: Mapping[str, Any] = {
     "on_missing": option(
         "--on-missing POLICY",
         "Instructions without an output: error (the default), skip, or loss.",
-        lambda: ["error", "skip", "loss"],
+        ["error", "skip", "loss"],
     ),
     "on_duplicate": option(
-        "--on-duplicate POLICY", "What contradicts an earlier row: error, or first.", lambda: ["error", "first"]
+        "--on-duplicate POLICY", "What contradicts an earlier row: error, or first.", ["error", "first"]
     ),
 }
 

@@ -55,7 +55,7 @@ OPTIONS: Mapping[str, Any] = {
     "annotator": judge_option("--annotator NAME", "Who labels the training pairs.", "annotators", OF_RECIPE),
     "both_orders": judge_option("--both-orders", "Judge each pair in both orders; where they disagree, a draw."),
     "votes": judge_option("--votes", "Independent draws of the judgement of each pair.", None, OF_RECIPE, min=1),
-    "vote": judge_option("--vote RULE", "How votes make a label: majority, or mean.", lambda: ["majority", "mean"]),
+    "vote": judge_option("--vote RULE", "How votes make a label: majority, or mean.", ["majority", "mean"]),
     "label_noise": judge_option(
         "--label-noise SHARE",
         "Share of training labels flipped; with two files, of judgements.",
@@ -82,7 +82,7 @@ OPTIONS: Mapping[str, Any] = {
     "on_unusable": data_option(
         "--on-unusable POLICY",
         "Preferences that cannot be learned from: error (the default), or drop.",
-        lambda: ["error", "drop"],
+        ["error", "drop"],
     ),
     "labels": data_option(LABELS, LABELS_HELP),
     "eval_set": data_option(
@@ -335,25 +335,23 @@ def with_options(command: Callable[..., None], without: Collection[str] = ()) ->
     """
     parameters = dict(inspect.signature(command, eval_str=True).parameters)
     options: type[FarmOptions] = parameters["options"].annotation
-    kinds = {
-        f.name: Annotated[f.type, options.shown[f.name]] if f.name in options.shown else f.type for f in fields(options)
-    }
-    own = [
-        Parameter(f.name, Parameter.KEYWORD_ONLY, default=f.default, annotation=kinds[f.name])
-        for f in fields(options)
-        if f.name not in without
-    ]
+    own = []
+    for field in fields(options):
+        if field.name not in without:
+            shown = options.shown.get(field.name)
+            kind = Annotated[field.type, shown] if shown else field.type
+            own.append(Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=kind))
 
     def expanded(**given: Any) -> None:
         chosen = options(**{parameter.name: given.pop(parameter.name) for parameter in own})
         launch.require_one_way(given.get("launcher", LOCAL), chosen.accelerate_config)
         command(options=chosen, **given)
 
-    shown = [p for name, parameter in parameters.items() for p in (own if name == "options" else [parameter])]
-    shown = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in shown]
+    every = [p for name, parameter in parameters.items() for p in (own if name == "options" else [parameter])]
+    every = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in every]
     expanded.__doc__ = command.__doc__
-    expanded.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
-    expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+    expanded.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
+    expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in every}
     return expanded
 
 

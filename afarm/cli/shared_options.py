@@ -12,14 +12,15 @@ import typer
 from afarm.cli.completion import complete_names
 from afarm.core.errors import ConfigError
 
-Completion = str | Callable[..., Any] | None
-"""How the shell completes a value: a function of words, or the kind of the components to name."""
+Completion = str | list[str] | Callable[..., Any] | None
+"""How the shell completes a value: a function of words, the words, or the kind of the components to name."""
 
 
 def option(shown: str, help: str, complete: Completion = None, default: str | bool = True, **more: Any) -> Any:
     """Make an option as its help shows it: "--seed N", with a word for the value. `default` is shown for its own."""
     name, _, metavar = shown.partition(" ")
-    found = complete_names(complete) if isinstance(complete, str) else complete
+    words = complete_names(complete) if isinstance(complete, str) else complete
+    found = (lambda: complete) if isinstance(complete, list) else words
     return typer.Option(name, metavar=metavar or None, help=help, autocompletion=found, show_default=default, **more)
 
 
