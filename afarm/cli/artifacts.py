@@ -53,7 +53,7 @@ def list_artifacts(output_dir: OutputDir = DEFAULT_OUTPUT_DIR, as_json: Json = F
     if as_json:
         print_json(rows)
     elif rows:
-        _show_list(rows)
+        _show_list(rows, list(uses))
     else:
         err().print(f"No artifacts in {markup(str(output_dir))} (--output-dir).")
 
@@ -93,11 +93,11 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def _show_list(rows: Sequence[Mapping[str, Any]]) -> None:
+def _show_list(rows: Sequence[Mapping[str, Any]], runs: Sequence[str]) -> None:
     from rich.filesize import decimal
     from rich.table import Column, Table
 
-    using = dict.fromkeys(run for row in rows for run in row["runs"])
+    using = [run for run in runs if any(run in row["runs"] for row in rows)]
     numbers = {run: number for number, run in enumerate(using, start=1)}
     columns = [Column(name, no_wrap=True) for name in ("seed", "key", "made", "size", "runs")]
     table = Table(Column("stage", overflow="fold"), *columns, box=None, pad_edge=False, padding=(0, 2, 0, 0))
