@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -83,9 +83,10 @@ def main(arguments: list[str] | None = None) -> Any:
     """
     if VARIABLE in os.environ:  # what it says would stand in the line that is being typed
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    words = {word.partition("=")[0] for word in (sys.argv[1:] if arguments is None else arguments)}
     try:
         try:
-            with launch.only_the_first_speaks(), document_alone(_wants_document(arguments)), one_interrupt():
+            with launch.only_the_first_speaks(), document_alone(bool(words & DOCUMENTS)), one_interrupt():
                 return make_app()(arguments, prog_name="afarm", standalone_mode=True)
         finally:
             take_down_bars()
@@ -112,13 +113,23 @@ def main(arguments: list[str] | None = None) -> Any:
         sys.exit(INTERRUPTED)
 
 
-def _wants_document(arguments: Sequence[str] | None) -> bool:
-    """Tell if a command line asks for a document on stdout."""
-    words = {word.partition("=")[0] for word in (sys.argv[1:] if arguments is None else arguments)}
-    return not words.isdisjoint(DOCUMENTS)
-
-
 def _fail(message: str) -> NoReturn:
+    message = _from_clone(message) if "pip install " in message else message
     who = f"Error in process {launch.process_info().rank}" if launch.process_info().is_distributed else "Error"
-    err().print(f"[bold red]{who}:[/] {markup(without_keys(message))}", highlight=False, soft_wrap=True)
+    err().print(f"[bold red]{who}:[/] {markup(without_keys(message))}")
     sys.exit(1)
+
+
+def _from_clone(message: str) -> str:
+    """Let commands that install a part of afarm name the clone that it runs from: no index need have what is there."""
+    import importlib.metadata
+    import json
+    import re
+    from urllib.parse import unquote, urlparse
+
+    found = json.loads(importlib.metadata.distribution("afarm").read_text("direct_url.json") or "{}")
+    if not found.get("dir_info", {}).get("editable"):
+        return message
+    clone = Path(unquote(urlparse(found["url"]).path))
+    message = re.sub(r"pip install 'afarm(\[\w+\])'", rf"pip install -e '{clone}\1'", message)
+    return re.sub(r"pip install (afarm-\w+)", rf"pip install '{clone}/plugins-contrib/\1'", message)

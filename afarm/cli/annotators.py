@@ -10,15 +10,21 @@ import typer
 
 from afarm.cli.command_list import OWN
 from afarm.cli.console import err, out, print_json
-from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR, Json, LedgerPlace, OutputDir, write_examples
+from afarm.cli.shared_options import (
+    DEFAULT_OUTPUT_DIR,
+    LABELS,
+    LABELS_HELP,
+    Json,
+    LedgerPlace,
+    OutputDir,
+    option,
+    write_examples,
+)
+from afarm.cli.tables import print_table
 from afarm.core.errors import ConfigError
-from afarm.storage.text import markup, one_line
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from afarm.evaluation.agreement import AnnotatorReport, Profile
-    from afarm.evaluation.labels import Label
     from afarm.evaluation.metrics import Estimate
 
 Column = tuple[str, "Callable[[Profile], Estimate | None]", str]
@@ -60,38 +66,34 @@ def compare_labels(
         list[Path], typer.Argument(help="Files with one row per label: preferences, annotations; .json, .jsonl, .gz.")
     ],
     humans: Annotated[
-        list[str] | None,
-        typer.Option("--humans", help="An annotator or a file whose labels are people's; repeatable.", metavar="NAME"),
+        list[str] | None, option("--humans NAME", "An annotator or a file whose labels are people's; repeatable.")
     ] = None,
-    by_member: Annotated[bool, typer.Option("--by-member", help="A pool's members apart.")] = False,
-    by_file: Annotated[bool, typer.Option("--by-file", help="Each file's labels are another annotator's.")] = False,
+    by_member: Annotated[bool, option("--by-member", "A pool's members apart.")] = False,
+    by_file: Annotated[bool, option("--by-file", "Each file's labels are another annotator's.")] = False,
     family: Annotated[
         list[str] | None,
-        typer.Option(
-            "--family", help="The model family of an annotator, judge or system; repeatable.", metavar="NAME=FAMILY"
-        ),
+        option("--family NAME=FAMILY", "The model family of an annotator, judge or system; repeatable."),
     ] = None,
-    scale: Annotated[
-        str,
-        typer.Option(
-            "--labels",
-            help="The labels in files for the first output, the second and a draw, if not 1,2,0: 0,1, or A,B,tie.",
-            metavar="FIRST,SECOND[,DRAW]",
-            show_default=False,
-        ),
-    ] = "",
-    html: Annotated[Path | None, typer.Option("--html", help="Also write a page with plots here.")] = None,
+    scale: Annotated[str, option(LABELS, LABELS_HELP, None, False)] = "",
+    html: Annotated[Path | None, option("--html", "Also write a page with plots here.")] = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
     ledger: LedgerPlace = None,
     as_json: Json = False,
 ) -> None:
     """Compare annotators: agreement with people and each other, bias, variance, price, what they prefer."""
     from afarm.evaluation.agreement import compare_annotators
-    from afarm.evaluation.labels import read_labels
+    from afarm.evaluation.labels import read_labels, with_prices
+    from afarm.judging.database import is_there
+    from afarm.judging.ledger import Ledger
 
-    families = _families(family or [])
-    labels = read_labels(files, humans or [], by_member, by_file, scale)
-    comparison = compare_annotators(_with_prices(labels, ledger or output_dir / "ledger.sqlite"), families)
+    families = {name: of for name, _, of in (text.rpartition("=") for text in family or [])}
+    if not all(name and of for name, of in families.items()):
+        raise ConfigError([f"--family {' '.join(family or [])}: the form is NAME=FAMILY"])
+    labels, place = read_labels(files, humans or [], by_member, by_file, scale), ledger or output_dir / "ledger.sqlite"
+    if any(label.completion for given in labels.values() for label in given) and is_there(place):
+        with Ledger(place) as opened:
+            labels = with_prices(labels, opened.completions)
+    comparison = compare_annotators(labels, families)
     if html is not None:
         from afarm.report.annotators_page import write
 
@@ -101,80 +103,48 @@ def compare_labels(
     else:
         _present(comparison)
     if html is not None:
-        err().print(f"Plots: {html}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _families(given: Sequence[str]) -> dict[str, str]:
-    """Parse --family options. Raises `ConfigError` for one that is not NAME=FAMILY."""
-    named = [text.rpartition("=") for text in given]
-    wrong = [f"--family {''.join(parts)}: the form is NAME=FAMILY" for parts in named if not parts[0] or not parts[2]]
-    if wrong:
-        raise ConfigError(wrong)
-    return {name: family for name, _, family in named}
-
-
-def _with_prices(labels: dict[str, list[Label]], place: Path | str) -> dict[str, list[Label]]:
-    """Add prices from the ledger at `place` to afarm's own labels."""
-    from afarm.evaluation.labels import with_prices
-    from afarm.judging.database import is_there
-    from afarm.judging.ledger import Ledger
-
-    if not any(label.completion for given in labels.values() for label in given) or not is_there(place):
-        return labels
-    with Ledger(place) as ledger:
-        return with_prices(labels, ledger.completions)
+        err().print(f"Plots: {html}", markup=False)
 
 
 def _present(comparison: AnnotatorReport) -> None:
     profiles = comparison.profiles
-    out().print(_table("Quality and price, ± standard error", QUALITY, profiles))
+    _print("Quality and price, ± standard error", QUALITY, profiles)
     if any(figure(profile) for profile in profiles for _, figure, _ in PREFERENCES):
-        out().print(_table("Share of choices for …", PREFERENCES, profiles))
+        _print("Share of choices for …", PREFERENCES, profiles)
     if comparison.matrix:
-        out().print(_matrix(comparison))
+        _print_matrix(comparison)
     else:
         out().print("No pair has two labels, so neither variance nor mutual agreement can be known.", style="dim")
     if all(profile.agreement is None for profile in profiles):
-        out().print(
-            "No human labels here, so agreement with people and bias cannot be known: name them with --humans.",
-            style="dim",
-        )
+        told = "No human labels here, so agreement with people and bias cannot be known: name them with --humans."
+        out().print(told, style="dim")
     for note in comparison.notes():
-        out().print(markup(note), style="dim")
+        out().print(note, style="dim", markup=False)
 
 
-def _table(title: str, columns: Sequence[Column], profiles: Sequence[Profile]) -> Table:
-    """One row per annotator, without the columns that nobody has an estimate for."""
+def _print(title: str, columns: Sequence[Column], profiles: Sequence[Profile]) -> None:
+    """Print one row per annotator, without the columns that nobody has an estimate for."""
     shown = [column for column in columns if any(column[1](profile) for profile in profiles)]
-    table = _empty(title, ["annotator", "pairs", "labels", *(heading for heading, _, _ in shown)])
-    for profile in profiles:
-        figures = [estimate_text(figure(profile), form) for _, figure, form in shown]
-        table.add_row(markup(one_line(profile.annotator)), str(profile.pairs), str(profile.labels), *figures)
-    return table
+    headings = {"annotator": False, **dict.fromkeys(["pairs", "labels", *(heading for heading, _, _ in shown)], True)}
+    rows = [
+        [p.annotator, str(p.pairs), str(p.labels), *(estimate_text(figure(p), form) for _, figure, form in shown)]
+        for p in profiles
+    ]
+    print_table(out(), title, headings, rows)
 
 
-def _matrix(comparison: AnnotatorReport) -> Table:
-    """The matrix of mutual agreement, with errors and pairs if there is room for them."""
+def _print_matrix(comparison: AnnotatorReport) -> None:
+    """Print the matrix of mutual agreement, with errors and pairs if there is room for them."""
     names = [profile.annotator for profile in comparison.profiles]
     many = len(names) > WIDE
-    title = "Agreement of one label with another, %" + ("" if many else " ± standard error (pairs)")
-    headings = (
-        [str(number) for number in range(1, len(names) + 1)] if many else [markup(one_line(name)) for name in names]
-    )
-    table = _empty(title, ["", *headings])
-    table.padding = (0, 1 if many else 2, 0, 0)
+    rows = []
     for number, one in enumerate(names, start=1):
         figures = [comparison.agreement(one, other) for other in names]
         cells = [(f"{f.value:.0f}" if many else f"{estimate_text(f, '.1f')} ({f.n})") if f else "-" for f in figures]
-        table.add_row(f"{number} {markup(one_line(one))}" if many else markup(one_line(one)), *cells)
-    return table
-
-
-def _empty(title: str, headings: Sequence[str]) -> Table:
-    from rich.table import Column, Table
-
-    columns = [Column(heading, justify="right" if i else "left", overflow="fold") for i, heading in enumerate(headings)]
-    return Table(*columns, title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        rows.append([f"{number} {one}" if many else one, *cells])
+    headings = {"": False, **{str(number) if many else name: True for number, name in enumerate(names, start=1)}}
+    title = "Agreement of one label with another, %" + ("" if many else " ± standard error (pairs)")
+    print_table(out(), title, headings, rows)
 
 
 def estimate_text(figure: Estimate | None, form: str) -> str:

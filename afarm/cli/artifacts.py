@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -17,16 +18,12 @@ from afarm.cli.command_list import OWN
 from afarm.cli.completion import complete_artifacts
 from afarm.cli.console import err, out, print_json
 from afarm.cli.progress import ProgressBars
-from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR, Json, OutputDir, write_examples
+from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR, Json, OutputDir, option, write_examples
 from afarm.core.errors import StoreError
 from afarm.storage.text import markup
 
 if TYPE_CHECKING:
     from afarm.storage.artifacts import Artifact, Store
-
-
-SUGGESTED = 20
-"""Artifacts that the error about an unknown key lists."""
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -41,10 +38,9 @@ def add_commands(app: typer.Typer) -> None:
 def _open(output_dir: Path) -> Store:
     from afarm.storage.artifacts import Store
 
-    if output_dir.exists() and not output_dir.is_dir():
-        raise StoreError(f"{output_dir} is a file: name the directory of your runs with --output-dir")
-    if not output_dir.exists():
-        raise StoreError(f"{output_dir} does not exist: name the directory of your runs with --output-dir")
+    if not output_dir.is_dir():
+        wrong = "is a file" if output_dir.exists() else "does not exist"
+        raise StoreError(f"{output_dir} {wrong}: name the directory of your runs with --output-dir")
     return Store(output_dir)
 
 
@@ -52,14 +48,14 @@ def list_artifacts(output_dir: OutputDir = DEFAULT_OUTPUT_DIR, as_json: Json = F
     """List all artifacts: stage with its method, seed, key, age, size, and the runs that use them."""
     store = _open(output_dir)
     uses = store.uses()
-    rows = [_row(store, stage, key, uses) for stage, key in _stored(store)]
-    rows += [_unfinished_row(partial) for partial in store.partials()]
+    rows = [_row(store, store.artifacts / stage / key, uses) for stage, key in _stored(store)]
+    rows += [_row(store, partial, {}) for partial in store.partials()]
     if as_json:
         print_json(rows)
     elif rows:
         _show_list(rows, list(uses))
     else:
-        err().print(f"No artifacts in {markup(str(output_dir))} (--output-dir).", highlight=False, soft_wrap=True)
+        err().print(f"No artifacts in {markup(str(output_dir))} (--output-dir).")
 
 
 def _stored(store: Store) -> list[tuple[str, str]]:
@@ -71,18 +67,21 @@ def _stored(store: Store) -> list[tuple[str, str]]:
     return sorted(stored, key=lambda names: (names[0], last_change(store.artifacts.joinpath(*names, META)), names[1]))
 
 
-def _row(store: Store, stage: str, key: str, uses: Mapping[str, Collection[str]]) -> dict[str, Any]:
+def _row(store: Store, path: Path, uses: Mapping[str, Collection[str]]) -> dict[str, Any]:
     """Describe an artifact as a row of JSON; one whose metadata cannot be read is "damaged"."""
     from afarm.storage.disk import tree_size
 
-    path = store.artifacts / stage / key
-    row: dict[str, Any] = {"stage": stage, "key": key, "label": stage, "method": None, "seed": None, "state": "damaged"}
+    stage, key, state = path.parent.name, path.stem, "unfinished" if path.suffix == ".partial" else "damaged"
+    row: dict[str, Any] = {"stage": stage, "key": key, "label": stage, "method": None, "seed": None, "state": state}
     row |= {"created": None, "seconds": None, "bytes": tree_size(path), "path": str(path)}
     row["runs"] = [run for run, names in uses.items() if f"{stage}/{key}" in names]
     with suppress(StoreError):
-        if artifact := store.find(stage, key):
+        if state == "damaged" and (artifact := store.find(stage, key)):
             label, fields = artifact.meta["label"] or stage, artifact.key_fields
-            row |= {"label": label, "method": _method(stage, label, fields), "seed": fields.get("seed")}
+            method = str(fields["method"]["name"]) if stage == "train" else None  # other stages are shared by methods
+            if stage in ("outputs", "evaluate"):
+                method = label.removeprefix(f"{stage} ").partition(" ")[0]
+            row |= {"label": label, "method": method, "seed": fields.get("seed")}
             row |= {"state": "finished", "created": artifact.meta["created"], "seconds": artifact.meta["seconds"]}
     return row
 
@@ -94,24 +93,8 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def _method(stage: str, label: str, fields: Mapping[str, Any]) -> str | None:
-    """Return the method that an artifact is of; None if all methods share it."""
-    if stage == "train":
-        return str(fields["method"]["name"])
-    if stage in ("outputs", "evaluate"):
-        return label.removeprefix(f"{stage} ").partition(" ")[0]
-    return None
-
-
-def _unfinished_row(partial: Path) -> dict[str, Any]:
-    from afarm.storage.disk import tree_size
-
-    stage = partial.parent.name
-    row = {"stage": stage, "key": partial.stem, "label": stage, "method": None, "seed": None, "state": "unfinished"}
-    return row | {"created": None, "seconds": None, "bytes": tree_size(partial), "path": str(partial), "runs": []}
-
-
 def _show_list(rows: Sequence[Mapping[str, Any]], runs: Sequence[str]) -> None:
+    from rich.filesize import decimal
     from rich.table import Column, Table
 
     using = [run for run in runs if any(run in row["runs"] for row in rows)]
@@ -124,35 +107,31 @@ def _show_list(rows: Sequence[Mapping[str, Any]], runs: Sequence[str]) -> None:
             made = time.strftime("%d %b %H:%M", time.localtime(row["created"]))
         used = _ranges([numbers[run] for run in row["runs"]]) or "none"
         seed = "" if row["seed"] is None else str(row["seed"])
-        table.add_row(markup(row["label"]), seed, row["key"], made, _size(row["bytes"]), used)
+        table.add_row(markup(row["label"]), seed, row["key"], made, decimal(row["bytes"]), used)
     out().print(table)
     for run, number in numbers.items():
-        out().print(f"run {number}: {run}", highlight=False, soft_wrap=True, markup=False)
+        out().print(f"run {number}: {run}", markup=False)
 
 
 def gc(
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete; without it, only show what would go.")] = False,
-    unfinished: Annotated[
-        bool, typer.Option("--unfinished", help="Also what killed stages left to go on from.")
-    ] = False,
-    days: Annotated[float, typer.Option("--days", help="Spare what is younger: a run may still be using it.")] = 1.0,
+    yes: Annotated[bool, option("--yes", "Delete; without it, only show what would go.")] = False,
+    unfinished: Annotated[bool, option("--unfinished", "Also what killed stages left to go on from.")] = False,
+    days: Annotated[float, option("--days", "Spare what is younger: a run may still be using it.")] = 1.0,
     shared: Annotated[
-        str | None,
-        typer.Option(
-            "--store", help="Instead, delete uploads to this shared store that were never finished.", metavar="URL|DIR"
-        ),
+        str | None, option("--store URL|DIR", "Instead, delete uploads to this shared store that were never finished.")
     ] = None,
 ) -> None:
     """Delete artifacts that no finished run uses. The ledger of paid answers is never touched."""
+    from rich.filesize import decimal
+
     from afarm.storage.disk import tree_size
 
     if shared is not None:
         _delete_uploads(shared, yes, days)
         return
     store = _open(output_dir)
-    keep = store.in_use()
-    newest = time.time() - days * 86400
+    newest, keep = time.time() - days * 86400, store.in_use()
     unused = [a for a in store.all() if a.name not in keep]
     going = [a.path for a in unused if a.meta["created"] <= newest]
     spared, open_ones = len(unused) - len(going), 0
@@ -162,22 +141,22 @@ def gc(
         going, spared = going + old, spared + len(left) - len(old)
     freed = sum(tree_size(path) for path in going)
     for path in going:
-        out().print(str(path.relative_to(store.root)), highlight=False)
+        out().print(str(path.relative_to(store.root)))
         if yes and path.suffix == ".partial":
             shutil.rmtree(path)
         elif yes:
             open_ones += not store.remove(path.parent.name, path.name)
     verb = "freed" if yes else "could be freed (--yes deletes)"
-    out().print(f"{len(going)} artifacts, {_size(freed)} {verb}.")
+    out().print(f"{len(going)} artifacts, {decimal(freed)} {verb}.")
     if open_ones:
         out().print(f"{open_ones} of these are in use by an open run, and so not deleted: stop it, then repeat this.")
     if spared:
-        out().print(
-            f"{spared} that no run uses are spared, being younger than {days:g} days (--days 0 takes them too)."
-        )
+        out().print(f"{spared} that no run uses are spared: younger than {days:g} days (--days 0 takes them too).")
 
 
 def _delete_uploads(url: str, yes: bool, days: float) -> None:
+    from rich.filesize import decimal
+
     from afarm.core.errors import ConfigError
     from afarm.storage.shared_store import SharedStore, open_shared_store
 
@@ -186,19 +165,18 @@ def _delete_uploads(url: str, yes: bool, days: float) -> None:
     store = open_shared_store(url)
     going = store.abandoned(days * 86400)
     for upload in sorted(going):
-        out().print(upload, highlight=False, soft_wrap=True, markup=False)
+        out().print(upload, markup=False)
         if yes:
             store.delete_upload(upload)
     verb = "freed" if yes else "could be freed (--yes deletes)"
-    out().print(f"{len(going)} uploads that were never finished, {_size(sum(going.values()))} {verb}.")
+    out().print(f"{len(going)} uploads that were never finished, {decimal(sum(going.values()))} {verb}.")
 
 
 def why(
     key: Annotated[
         str,
         typer.Argument(
-            autocompletion=complete_artifacts,
-            help="The key, or its first characters, as `afarm artifacts list` shows it.",
+            autocompletion=complete_artifacts, help="The key, or its first characters (`afarm artifacts list`)."
         ),
     ],
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
@@ -211,15 +189,15 @@ def why(
     artifact = store.find(*_only(store, key))
     assert artifact is not None  # its key is stored
     label = artifact.meta["label"] or artifact.stage
-    out().print(f"[bold]{markup(artifact.name)}[/] ({markup(label)}) was made from", highlight=False, soft_wrap=True)
+    out().print(f"[bold]{markup(artifact.name)}[/] ({markup(label)}) was made from")
     for name, value in flatten(artifact.key_fields).items():
-        out().print(f"  {name}: {value}", highlight=False, soft_wrap=True, markup=False)
+        out().print(f"  {name}: {value}", markup=False)
     if artifact.stage == "preferences":
-        out().print(describe_pairs(artifact.meta["summary"]), highlight=False, soft_wrap=True, markup=False)
+        out().print(describe_pairs(artifact.meta["summary"]), markup=False)
     runs = [run for run, names in store.uses().items() if artifact.name in names]
-    out().print(f"Used by: {', '.join(runs) or 'no finished run'}", highlight=False, soft_wrap=True, markup=False)
+    out().print(f"Used by: {', '.join(runs) or 'no finished run'}", markup=False)
     for line in _relation(store, artifact, label):
-        out().print(line, highlight=False, soft_wrap=True, markup=False)
+        out().print(line, markup=False)
 
 
 def _relation(store: Store, artifact: Artifact, label: str) -> Iterator[str]:
@@ -246,14 +224,10 @@ def _relation(store: Store, artifact: Artifact, label: str) -> Iterator[str]:
 def verify(
     keys: Annotated[
         list[str] | None,
-        typer.Argument(
-            autocompletion=complete_artifacts, help="Keys, or their first characters; all artifacts without one."
-        ),
+        typer.Argument(autocompletion=complete_artifacts, help="Keys, or their first characters; else all artifacts."),
     ] = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
-    remove: Annotated[
-        bool, typer.Option("--remove", help="Delete damaged ones: the next run makes them again.")
-    ] = False,
+    remove: Annotated[bool, option("--remove", "Delete damaged ones: the next run makes them again.")] = False,
     as_json: Json = False,
 ) -> None:
     """Compare every byte of the artifacts with what was written, and name the damaged ones.
@@ -276,12 +250,12 @@ def verify(
         for row in damaged:
             name = f"{row['stage']}/{row['key']}" + (f" ({row['label']})" if row["label"] else "")
             left = "; in use by an open run, and so not deleted" if row in in_use else ""
-            out().print(f"{name}: {'; '.join(row['damages'])}{left}", highlight=False, soft_wrap=True, markup=False)
+            out().print(f"{name}: {'; '.join(row['damages'])}{left}", markup=False)
         done = "none is damaged" if not damaged else f"{len(damaged)} damaged"
         done += ", deleted: the next run makes them again" if damaged and remove and not in_use else ""
         done += f", {len(damaged) - len(in_use)} deleted: stop the run, then repeat this" if in_use else ""
         done += " (--remove deletes them: the next run makes them again)" if damaged and not remove else ""
-        out().print(f"{len(rows)} artifacts checked, {done}.", highlight=False, soft_wrap=True)
+        out().print(f"{len(rows)} artifacts checked, {done}.")
     if damaged and (in_use or not remove):
         raise typer.Exit(1)
 
@@ -289,7 +263,7 @@ def verify(
 def _only(store: Store, key: str) -> tuple[str, str]:
     """Return the stage and the key of the one artifact whose key begins like `key`.
 
-    Raises `StoreError` if there is none, listing those that are there, or if there are several.
+    Raises `StoreError` if there is none, or if there are several.
     """
     stored, wanted = _stored(store), key.rpartition("/")[2]
     if not wanted:
@@ -299,20 +273,7 @@ def _only(store: Store, key: str) -> tuple[str, str]:
         return fitting[0]
     if fitting:
         raise StoreError(f"{key!r} fits {', '.join('/'.join(names) for names in fitting)}: give more characters")
-    message = f"no artifact {key!r} in {store.root}"
-    if near := get_close_matches(wanted, [other for _, other in stored], cutoff=0.7):
-        message += f". Did you mean {' or '.join(map(repr, near))}?"
-    elif stored:
-        rows = [_row(store, stage, other, {}) for stage, other in stored[-SUGGESTED:]]
-        more = len(stored) - len(rows)
-        message += ", which has" + (f" {more} others (`afarm artifacts list`) and" if more else "") + "\n"
-        message += "\n".join(f"  {row['key']}  {row['label']}" for row in rows)
-    raise StoreError(message)
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"
+    near = get_close_matches(wanted, [other for _, other in stored], cutoff=0.7)
+    meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    command = f"afarm artifacts list --output-dir {shlex.quote(str(store.root))}"
+    raise StoreError(f"no artifact {key!r} in {store.root}.{meant} `{command}` shows what is there")

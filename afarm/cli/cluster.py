@@ -41,19 +41,22 @@ def check(launcher: LauncherName = LOCAL, *, options: FarmOptions) -> None:
         opened = open_launcher("local:1" if launcher == LOCAL else launcher, workspace)
         assert opened is not None
         if not options.as_json:
-            err().print(f"Looking at {opened.describe()} …", highlight=False, markup=False)
+            err().print(f"Looking at {opened.describe()} …", markup=False)
         reports = check_nodes(opened, workspace, workspace.config.method, workspace.run_name())
         root = workspace.store.root.absolute()
     if options.as_json:
         print_json({"launcher": opened.describe(), "output_dir": str(root), "nodes": [_row(r) for r in reports]})
-    else:
-        for report in reports:
-            for line in _lines(report):
-                out().print(line, highlight=False, soft_wrap=True)
+    for report in () if options.as_json else reports:
+        facts = report.facts
+        gpus = "no answer" if facts is None else ", ".join(facts.gpus) or "no GPU of NVIDIA's"
+        place = f" ({facts.place})" if facts else ""
+        out().print(f"{'[red]✗[/]' if report.problems else '✓'} {markup(f'{report.node}{place}: {gpus}')}")
+        for problem in report.problems:
+            out().print(f"  - {problem}", markup=False)
     if any(report.problems for report in reports):
         raise typer.Exit(1)
     if not options.as_json:
-        out().print(f"All have the same code and libraries, and share {markup(str(root))}.", soft_wrap=True)
+        out().print(f"All have the same code and libraries, and share {root}.", markup=False)
 
 
 def _row(report: NodeReport) -> dict[str, object]:
@@ -66,15 +69,3 @@ def _row(report: NodeReport) -> dict[str, object]:
         "seconds_ahead": None if report.clock is None else round(report.clock, 2),
         "problems": list(report.problems),
     }
-
-
-def _lines(report: NodeReport) -> list[str]:
-    """Return a line for the machine, and one for each problem."""
-    facts = report.facts
-    gpus = "no answer" if facts is None else ", ".join(facts.gpus) or "no GPU of NVIDIA's"
-    place = f" ({facts.place})" if facts else ""
-    mark = "[red]✗[/]" if report.problems else "✓"
-    return [
-        f"{mark} {markup(report.node)}{markup(place)}: {markup(gpus)}",
-        *(f"  - {markup(p)}" for p in report.problems),
-    ]

@@ -7,19 +7,44 @@ from typing import NamedTuple
 
 
 class Listed(NamedTuple):
-    """A command in the help: the module of this room whose `add_commands` brings it, and what it does."""
+    """A command: what it does, and examples of words after its name.
 
-    module: str
+    `target` is its function, as MODULE:FUNCTION of this room, unless both are called like the command. A group, and the
+    steps, are added by the module's `add_commands`.
+    """
+
     summary: str
+    examples: tuple[str, ...] = ()
+    target: str = ""
     is_group: bool = False
+    bare_is_help: bool = False
+    """Called with no word, it shows its help."""
 
 
 STEPS: Mapping[str, Listed] = {
-    "sft": Listed("stage_commands", "Train the starting policy on demonstrations."),
-    "sample": Listed("stage_commands", "Sample the outputs that will be compared."),
-    "annotate": Listed("stage_commands", "Have the annotator compare the sampled outputs."),
-    "fit-reward": Listed("stage_commands", "Fit the reward model to the preferences."),
-    "train": Listed("stage_commands", "Train a method's policy."),
+    "sft": Listed(
+        "Train the starting policy on demonstrations.",
+        ("--set sft.num_train_epochs=1", "--data mine.json --model HuggingFaceTB/SmolLM2-135M"),
+        target="stage_commands",
+    ),
+    "sample": Listed(
+        "Sample the outputs that will be compared.", ("--set sample.n=4", "--policy ppo"), target="stage_commands"
+    ),
+    "annotate": Listed(
+        "Have the annotator compare the sampled outputs.",
+        ("--annotator gpt4 --judge openai:gpt-4o", "--label-noise 0 --dry-run"),
+        target="stage_commands",
+    ),
+    "fit-reward": Listed(
+        "Fit the reward model to the preferences.",
+        ("--set bradley_terry.num_train_epochs=2", "--annotator pool --label-noise 0.1"),
+        target="stage_commands",
+    ),
+    "train": Listed(
+        "Train a method's policy.",
+        ("--method dpo --set dpo.beta=0.2", "--method ppo --dry-run"),
+        target="stage_commands",
+    ),
 }
 
 BY_PLUGINS = "Brought by plugins"
@@ -27,40 +52,57 @@ BY_PLUGINS = "Brought by plugins"
 
 COMMANDS: Mapping[str, Mapping[str, Listed]] = {
     "The pipeline": {
-        "run": Listed("run", "Run the whole experiment, from SFT to the report."),
+        "run": Listed(
+            "Run the whole experiment, from SFT to the report.",
+            ("--method dpo --seed 1", "--judge openai:gpt-4o --budget 5 --dry-run"),
+        ),
         "compare": Listed(
-            "compare", "Run several methods on the same samples, preferences and reward model, and rank them."
+            "Run several methods on the same samples, preferences and reward model, and rank them.",
+            ("--methods ppo,best_of_n --seeds 1,2", "--methods all --dry-run"),
         ),
         **STEPS,
-        "evaluate": Listed("evaluate", "Compare a policy, or files of outputs, with a reference."),
-        "report": Listed("stage_commands", "Write a run's report again."),
-        "leaderboard": Listed("leaderboard", "Show all evaluated systems, in one board for each way of judging them."),
+        "evaluate": Listed(
+            "Compare a policy, or files of outputs, with a reference.",
+            ("mine.json --reference theirs.json --judge openai:gpt-4o", "--method dpo --seed 1"),
+            bare_is_help=True,
+        ),
+        "report": Listed("Write a run's report again.", ("", "toy-ppo-pool-seed42-1a2b3c"), target="stage_commands"),
+        "leaderboard": Listed(
+            "Show all evaluated systems, in one board for each way of judging them.",
+            ("", "afarm-runs leaderboard.csv --output board.html"),
+        ),
         "diff": Listed(
-            "diff", "Show what sets two runs apart: settings, versions, judging, figures, and flipped instructions."
+            "Show what sets two runs apart: settings, versions, judging, figures, and flipped instructions.",
+            ("toy-ppo-pool-seed42-1a2b3c toy-dpo-pool-seed42-4d5e6f", "one/run.json other/run.json --flips 3"),
+            bare_is_help=True,
         ),
         "export": Listed(
-            "export", "Write a run's policy for transformers, its preferences for TRL and its outputs for AlpacaEval."
+            "Write a run's policy for transformers, its preferences for TRL and its outputs for AlpacaEval.",
+            ("toy-dpo-pool-seed42-1a2b3c policy/", "toy-dpo-pool-seed42-1a2b3c --push-to-hub me/policy --private"),
+            target="export:export_policy",
         ),
     },
     "Judges and their cost": {
-        "annotators": Listed(
-            "annotators", "List the annotators and the judges of their roles, or compare them.", is_group=True
-        ),
+        "annotators": Listed("List the annotators and the judges of their roles, or compare them.", is_group=True),
         "cost": Listed(
-            "cost", "Estimate what the judges of a run, or of files of outputs, would cost, and send nothing."
+            "Estimate what the judges of a run, or of files of outputs, would cost, and send nothing.",
+            ("--judge openai:gpt-4o", "mine.json --reference theirs.json --judge openai:gpt-4o"),
+            target="evaluate",
         ),
         "ledger": Listed(
-            "ledger", "Show what judges have cost: by run, judge, annotator and day, and what was not paid again."
+            "Show what judges have cost: by run, judge, annotator and day, and what was not paid again.", ("", "--json")
         ),
     },
     "Look up": {
         "settings": Listed(
-            "settings", "List the settings of a method, a judge, any plugin or the run, for --set and recipes."
+            "List the settings of a method, a judge, any plugin or the run, for --set and recipes.",
+            ("ppo", "dpo --recipe paper"),
+            target="listing",
         ),
-        "recipes": Listed("listing", "List the recipes, or show one."),
-        "plugins": Listed("listing", "List every plugin, and why a broken one is broken."),
-        "cluster": Listed("cluster", "Check the machines that a launcher runs stages on.", is_group=True),
-        "artifacts": Listed("artifacts", "What is stored, what can go, and what was reused.", is_group=True),
+        "recipes": Listed("List the recipes, or show one.", ("", "toy"), target="listing"),
+        "plugins": Listed("List every plugin, and why a broken one is broken.", ("", "--json"), target="listing"),
+        "cluster": Listed("Check the machines that a launcher runs stages on.", is_group=True),
+        "artifacts": Listed("What is stored, what can go, and what was reused.", is_group=True),
     },
 }
 """afarm's own commands by the panels of the help, those of the pipeline first."""

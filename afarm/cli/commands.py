@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperGroup
-from typer.models import TyperInfo
 
-from afarm.cli.command_list import BY_PLUGINS, COMMANDS, OWN
+from afarm.cli.command_list import BY_PLUGINS, COMMANDS, OWN, STEPS
 from afarm.cli.completion import VARIABLE
 from afarm.cli.console import err
 from afarm.cli.help_pages import WIDEST, build_commands, write_panels
 from afarm.cli.plugin_commands import add_plugin_commands, command_name, merge_group
+from afarm.cli.shared_options import write_examples
 from afarm.core.errors import did_you_mean
 from afarm.storage.text import markup
 
@@ -38,9 +38,19 @@ class Commands(TyperGroup):
             return self.commands[cmd_name]
         app = typer.Typer(rich_markup_mode=None)
         if cmd_name in OWN:
-            importlib.import_module(f"afarm.cli.{OWN[cmd_name].module}").add_commands(app)
+            own = OWN[cmd_name]
+            place, _, function = (own.target or cmd_name).partition(":")
+            module = importlib.import_module(f"afarm.cli.{place}")
+            if own.is_group or cmd_name in STEPS:
+                module.add_commands(app)
+            else:
+                command = getattr(module, function or cmd_name)
+                examples = write_examples(cmd_name, *own.examples)
+                app.command(cmd_name, epilog=examples, no_args_is_help=own.bare_is_help)(command)
             for group in app.registered_groups:
-                self._add_to_group(group)
+                for more in self.plugin_app.registered_groups:  # what plugins bring for it
+                    for name in merge_group(group, more) if command_name(more) == command_name(group) else ():
+                        _warn(f"a plugin may not replace the command '{cmd_name} {name}'")
         elif cmd_name in self.of_plugins:
             self.commands.update(self.of_plugins)
         elif component := self.methods.get(cmd_name):
@@ -59,13 +69,6 @@ class Commands(TyperGroup):
         if any(word.partition("=")[0] == "--method" for word in args) and name not in OWN and name in self.methods:
             raise typer.BadParameter(f"{name!r} is the method; leave --method out")
         return super().resolve_command(ctx, args)
-
-    def _add_to_group(self, group: TyperInfo) -> None:
-        """Add to one of afarm's groups what plugins bring for it."""
-        for more in self.plugin_app.registered_groups:
-            if command_name(more) == command_name(group):
-                for name in merge_group(group, more):
-                    _warn(f"a plugin may not replace the command '{command_name(group)} {name}'")
 
     @cached_property
     def plugin_app(self) -> typer.Typer:
@@ -99,4 +102,4 @@ class Commands(TyperGroup):
 
 
 def _warn(problem: str) -> None:
-    err().print(f"[yellow]Warning:[/] {markup(problem)}", highlight=False, soft_wrap=True)
+    err().print(f"[yellow]Warning:[/] {markup(problem)}")

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +21,7 @@ from afarm.cli.leaderboard import show_board
 from afarm.cli.plans import show_plan, warn_of_budget
 from afarm.cli.recording import command_line, record_run
 from afarm.cli.run import warn_of_simulation
-from afarm.cli.shared_options import DryRun, model_option, parse_seeds, write_examples
+from afarm.cli.shared_options import DryRun, model_option, parse_seeds
 from afarm.cli.stage_lines import make_room
 from afarm.core.errors import AfarmError, ConfigError, DataError
 from afarm.core.records import Row
@@ -40,23 +41,15 @@ ALL = "all"
 Methods = Annotated[
     str,
     model_option(
-        "--methods",
-        autocompletion=complete_methods,
-        help="Methods by name, with commas between, or all; a judge LLM (openai:MODEL) answers as a system of its own.",
-        metavar="NAMES",
+        "--methods NAMES",
+        "Methods by name, with commas between, or all; a judge LLM (openai:MODEL) answers as a system of its own.",
+        complete_methods,
     ),
 ]
-Seeds = Annotated[
-    str | None,
-    model_option("--seeds", help="Several seeds, with commas between: means over them.", metavar="NUMBERS"),
-]
+Seeds = Annotated[str | None, model_option("--seeds NUMBERS", "Several seeds, with commas between: means over them.")]
 
 
-def add_commands(app: typer.Typer) -> None:
-    examples = write_examples("compare", "--methods ppo,best_of_n --seeds 1,2", "--methods all --dry-run")
-    app.command("compare", epilog=examples)(with_options(compare, without={"method"}))
-
-
+@partial(with_options, without={"method"})
 def compare(
     methods: Methods = ALL,
     seeds: Seeds = None,
@@ -84,14 +77,17 @@ def compare(
 
     def tell(heading: str) -> None:
         if process_info().is_main_process and made is None:
-            err().print(f"[bold]{markup(heading)}[/]", highlight=False)
+            err().print(f"[bold]{markup(heading)}[/]")
 
     records: list[RunRecord] = []
     with ExitStack() as farms:
-        laid_out, left_out = _lay_out(options, methods, _seeds(options, seeds), farms, dry_run)
+        if seeds is not None and options.seed is not None:
+            raise ConfigError(["--seed and --seeds contradict each other: give one"])
+        wanted: Sequence[int | None] = [options.seed] if seeds is None else parse_seeds(seeds)
+        laid_out, left_out = _lay_out(options, methods, wanted, farms, dry_run)
         account = name_account(workspace.run_name(system) for system, workspace in laid_out)
         for name, why in left_out.items():
-            err().print(f"[yellow]Left out:[/] {markup(name)}: {markup(why)}", highlight=False, soft_wrap=True)
+            err().print(f"[yellow]Left out:[/] {markup(name)}: {markup(why)}")
         with laid_out[0][1].judges.client.charge_run(account):
             if dry_run:
                 asked = preview_launch(launcher, laid_out, account)
@@ -109,24 +105,22 @@ def compare(
             elif outcome is not None:
                 name = f"{system} (seed {workspace.config.seed})" if seeds else system
                 failed[name] = outcome
-                err().print(f"[red]Failed:[/] {markup(name)}: {markup(str(outcome))}", highlight=False, soft_wrap=True)
+                err().print(f"[red]Failed:[/] {markup(name)}: {markup(str(outcome))}")
     if not records and failed:
         raise next(iter(failed.values()))
     if not process_info().is_main_process:
         return
     left_out |= {name: str(error) for name, error in failed.items()}
-    board = board_of_systems(records)
-    path = _write(options.output_dir / "boards" / f"{account}.md", board, records, left_out)
-    page = _write_page(path.with_suffix(".html"), board, records, left_out)
+    board, path = board_of_systems(records), options.output_dir / "boards" / f"{account}.md"
+    page = _write(path, board, records, left_out)
     if options.as_json:
         tasks = {} if made is None else {"tasks": outcomes_as_rows(made)}
-        print_json(
-            {"standings": _standings(board), "left_out": left_out, "board": str(path), "page": str(page), **tasks}
-        )
+        places = {"board": str(path), "page": str(page)}
+        print_json({"standings": _list_standings(board), "left_out": left_out, **places, **tasks})
     console = err() if options.as_json else out()
     _show(console, board, records)
-    console.print(f"Board: {path} (took {time.time() - started:.0f} s)", soft_wrap=True, highlight=False, markup=False)
-    console.print(f"Page, with each run’s report: {page}", soft_wrap=True, highlight=False, markup=False)
+    console.print(f"Board: {path} (took {time.time() - started:.0f} s)", markup=False)
+    console.print(f"Page, with each run’s report: {page}", markup=False)
     if failed:
         raise typer.Exit(1)
 
@@ -138,19 +132,10 @@ def _show(console: Console, board: Leaderboard, records: Sequence[RunRecord]) ->
 
     show_board(console, board, "the board has them")
     for line in chosen_checkpoints(records):
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        console.print(line, markup=False)
     for line in dict.fromkeys(line for record in records for line in cut_off(record["stages"])):
-        console.print(f"[yellow]Cut off:[/] {markup(line)}", highlight=False, soft_wrap=True)
+        console.print(f"[yellow]Cut off:[/] {markup(line)}")
     warn_of_simulation(console, records[0])
-
-
-def _seeds(options: FarmOptions, text: str | None) -> list[int | None]:
-    if text is None:
-        return [options.seed]
-    seeds = parse_seeds(text)
-    if options.seed is not None:
-        raise ConfigError(["--seed and --seeds contradict each other: give one"])
-    return [*seeds]
 
 
 def _lay_out(
@@ -216,56 +201,34 @@ def _planned(laid_out: Sequence[tuple[str, Workspace]]) -> list[PlannedStage]:
     return list(found.values())
 
 
-def _standings(board: Leaderboard) -> list[Row]:
-    """The entries as rows of JSON, each with its reference and its differences from that."""
+def _list_standings(board: Leaderboard) -> list[Row]:
+    """Return the entries as rows of JSON, each with its reference and its differences from that."""
     from afarm.evaluation.boards.board import DIFFERENCE
 
-    return [
-        {
-            **entry.to_row(),
-            "reference": entry.source.reference,
-            "differences": {
-                name.removeprefix(DIFFERENCE): metric.value
-                for name, metric in entry.metrics.items()
-                if name.startswith(DIFFERENCE)
-            },
-        }
-        for entry in board.entries
-    ]
+    rows = []
+    for entry in board.entries:
+        metrics = {name: metric.value for name, metric in entry.metrics.items() if name.startswith(DIFFERENCE)}
+        differences = {name.removeprefix(DIFFERENCE): value for name, value in metrics.items()}
+        rows.append({**entry.to_row(), "reference": entry.source.reference, "differences": differences})
+    return rows
 
 
-def _write(
-    path: Path,
-    board: Leaderboard,
-    records: Sequence[RunRecord],
-    left_out: Mapping[str, str],
-) -> Path:
-    """Write the leaderboard as Markdown at `path`, and as JSON beside it. Returns `path`."""
+def _write(path: Path, board: Leaderboard, records: Sequence[RunRecord], left_out: Mapping[str, str]) -> Path:
+    """Write the board as Markdown, as JSON and, with plots and links to its runs' reports, as a page: its path."""
     from afarm.evaluation.boards.rendering import as_markdown
-    from afarm.report.run import chosen_checkpoints
-
-    command = command_line()
-    lines = [
-        f"`{command}`",
-        "",
-        as_markdown([board]),
-        *chosen_checkpoints(records),
-        *(f"Left out: {name}: {why}" for name, why in left_out.items()),
-    ]
-    write_whole(path, "\n".join(lines).rstrip() + "\n", "make room or choose another --output-dir")
-    rows = {"command": command, "runs": [record["name"] for record in records], "standings": _standings(board)}
-    write_json(path.with_suffix(".json"), {**rows, "left_out": left_out})
-    return path
-
-
-def _write_page(path: Path, board: Leaderboard, records: Sequence[RunRecord], left_out: Mapping[str, str]) -> Path:
-    """Write the board with plots, and links to the reports of its runs. Returns `path`."""
     from afarm.report.comparison_findings import build_progress, comparison_findings
+    from afarm.report.run import chosen_checkpoints
     from afarm.report.study_files import ShownStudy
     from afarm.report.study_page import write_comparison
 
+    command = command_line()
+    absent = [f"Left out: {name}: {why}" for name, why in left_out.items()]
+    lines = [f"`{command}`", "", as_markdown([board]), *chosen_checkpoints(records), *absent]
+    write_whole(path, "\n".join(lines).rstrip() + "\n", "make room or choose another --output-dir")
+    rows = {"command": command, "runs": [record["name"] for record in records], "standings": _list_standings(board)}
+    write_json(path.with_suffix(".json"), {**rows, "left_out": left_out})
     progress = build_progress(records)
     findings = comparison_findings(board, records, progress)
-    notes = [*findings.notes, *(f"Left out: {name}: {why}" for name, why in left_out.items())]
     name = ", ".join(dict.fromkeys(run.method for run in progress.runs))
-    return write_comparison(path, ShownStudy(name, command_line(), progress, replace(findings, notes=notes)))
+    findings = replace(findings, notes=[*findings.notes, *absent])
+    return write_comparison(path.with_suffix(".html"), ShownStudy(name, command, progress, findings))

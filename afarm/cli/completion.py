@@ -6,7 +6,7 @@ that a shell may show. Files are left to the shell.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -104,38 +104,23 @@ def complete_sections(incomplete: str) -> list[str]:
 def complete_settings(incomplete: str) -> list[tuple[str, str]]:
     """Name settings as --set takes them: first the sections, then what is in one.
 
-    If one word alone fits, the shell would end it with a blank: a section goes on with its settings, and a setting
-    shows its default as well.
+    A shell ends a word with a blank if it alone fits: so a section goes on with its settings, and a setting shows its
+    default as well.
     """
+    from afarm.experiment.setting_list import RUN, section_settings, sections
+
     section, dot, _ = incomplete.partition(".")
-    named = dict(_list_settings(section)) if dot else dict(_first_words())
-    fitting = [word for word in named if word.startswith(incomplete)]
-    if not dot and len(fitting) == 1 and fitting[0].endswith("."):
-        named = dict(_list_settings(fitting[0].removesuffix(".")))
-        fitting = [*named]
-    if len(fitting) == 1:
-        [word] = fitting
-        default, about = named[word]
-        return [(word, about), (word + default, "the default")]
-    return [(word, named[word][1]) for word in fitting]
-
-
-def _first_words() -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield the settings of the run that are in no section, and the names of sections."""
-    from afarm.experiment.setting_list import listed_settings
-    from afarm.experiment.settings import RunConfig
-
-    for row in listed_settings(RunConfig):
-        first, dot, _ = row.name.partition(".")
-        yield (f"{first}.", ("", "")) if dot else (f"{first}=", (row.default, row.description))
-    yield from ((f"{name}.", ("", "")) for name in complete_sections("") if name != "run")
-
-
-def _list_settings(section: str) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield the settings of a section, each with its default and description."""
-    from afarm.experiment.setting_list import section_settings
-    from afarm.experiment.settings import RunConfig
-
-    prefix = "" if section in RunConfig.model_fields else f"{section}."
-    for rows in section_settings(section, _plugins()).values():
-        yield from ((f"{prefix}{row.name}=", (row.default, row.description)) for row in rows)
+    run = section_settings(RUN, _plugins())[RUN]
+    own = dict.fromkeys(row.name.partition(".")[0] for row in run if "." in row.name)
+    rows = {f"{row.name}=": row for row in run if "." not in row.name}
+    if dot:
+        prefix = "" if section in own else f"{section}."
+        listed = section_settings(section, _plugins()).values()
+        rows = {f"{prefix}{row.name}=": row for settings in listed for row in settings}
+    found = [(word, row.description) for word, row in rows.items() if word.startswith(incomplete)]
+    if not dot:
+        found += [(f"{name}.", "") for name in (*own, *sections(_plugins())) if name.startswith(incomplete)]
+    if len(found) != 1:
+        return found
+    [(word, _)] = found
+    return complete_settings(word) if word.endswith(".") else [*found, (word + rows[word].default, "the default")]

@@ -32,19 +32,23 @@ def err() -> Console:
 
 
 def console_on(**options: Any) -> Console:
-    """A console that names from files can neither break nor command: what is no markup is text."""
+    """A console whose lines stay whole, and which names from files cannot break: what is no markup is text."""
     from rich.console import Console
     from rich.errors import MarkupError
     from rich.text import Text
 
     class NamesAreText(Console):
+        def print(self, *objects: Any, **how: Any) -> None:
+            lines = all(isinstance(thing, str) for thing in objects)
+            super().print(*objects, **({"soft_wrap": True} if lines else {}) | how)
+
         def render_str(self, text: str, **how: Any) -> Text:
             try:
                 return super().render_str(visible(text), **how)
             except MarkupError:
                 return super().render_str(visible(text), **(how | {"markup": False}))
 
-    return NamesAreText(emoji=False, **options)
+    return NamesAreText(emoji=False, highlight=False, **options)
 
 
 _document: TextIO | None = None

@@ -1,4 +1,4 @@
-"""`afarm evaluate`: a policy compared with its reference, or any files of outputs with any other."""
+"""`afarm evaluate`, a policy or any files of outputs compared with a reference, and `afarm cost`, its price before."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from afarm.cli import evaluate_options as output_files
 from afarm.cli.console import err
-from afarm.cli.evaluate_options import EvaluateOptions, OutputFiles
+from afarm.cli.evaluate_options import EvaluateOptions
 from afarm.cli.farm_options import with_options
-from afarm.cli.plans import show_plan_of_files, warn_of_budget
+from afarm.cli.plans import show_plan, show_plan_of_files, warn_of_budget
 from afarm.cli.recording import command_line
 from afarm.cli.run import run_experiment
-from afarm.cli.shared_options import DryRun, write_examples
+from afarm.cli.shared_options import DryRun
 from afarm.core.errors import ConfigError, DataError
 from afarm.storage.text import markup, one_line
 
@@ -27,16 +25,6 @@ if TYPE_CHECKING:
 
 MANY = 20
 """Systems of one command up to which each has a report at once, of some megabytes; `afarm report RUN` writes others."""
-
-
-def add_commands(app: typer.Typer) -> None:
-    app.command(
-        "evaluate",
-        no_args_is_help=True,
-        epilog=write_examples(
-            "evaluate", "mine.json --reference theirs.json --judge openai:gpt-4o", "--method dpo --seed 1"
-        ),
-    )(evaluate)
 
 
 @with_options
@@ -53,37 +41,49 @@ def evaluate(
 ) -> None:
     """Compare a policy, or files of outputs, with a reference."""
     started = time.time()
-    if until and (annotations or not outputs):
-        raise ConfigError(["--until decided needs files of outputs to judge"])
-    if alpha is not None and not until:
-        raise ConfigError(["--alpha says how sure to be with --until decided: give both, or neither"])
-    if humans and (not annotations or not outputs):
-        raise ConfigError(["--humans needs simulated labels to be put together with: --annotations FILE"])
-    if options.labels is not None and outputs and not annotations:
-        raise ConfigError(["--labels says how labels in files are read: files of outputs have none"])
+    stored, judged = bool(outputs) and annotations, bool(outputs) and not annotations
+    contradictions = {
+        "--until decided needs files of outputs to judge": until and not judged,
+        "--alpha says how sure to be with --until decided: give both, or neither": alpha is not None and not until,
+        "--humans needs simulated labels to be put together with: --annotations FILE": humans and not stored,
+        "--labels says how labels in files are read: files of outputs have none": options.labels is not None and judged,
+        "--annotations needs files after it": annotations and not outputs,
+        "--annotations asks nobody anything: leave out --dry-run": stored and dry_run,
+    }
+    if problems := [problem for problem, is_there in contradictions.items() if is_there]:
+        raise ConfigError(problems)
     if annotations:
-        if not outputs or dry_run:
-            raise ConfigError(
-                ["--annotations needs files after it" if not outputs else "--annotations asks nobody anything"]
-            )
-        evaluate_annotations(outputs, humans, reference, options, started)
-    elif files := output_files.given(outputs, reference, options):
-        evaluate_outputs(files, options.judging_files(), bool(until), alpha, dry_run, started)
+        evaluate_annotations(outputs or [], humans, reference, options, started)
+    elif against := output_files.reference_of(outputs, reference, options):
+        evaluate_outputs(outputs or [], against, options.judging_files(), bool(until), alpha, dry_run, started)
+    elif options.recipe is None and not options.settings and not output_files.list_given(options, output_files.RUNS):
+        raise ConfigError(  # hours of training should be asked for
+            ["evaluate needs files of outputs (afarm evaluate FILE --reference FILE) or a method (--method ppo)"]
+        )
     else:
-        require_run(options)
         run_experiment(options, dry_run, started)
 
 
-def require_run(options: EvaluateOptions) -> None:
-    """Raise `ConfigError` if neither files nor a run were named: hours of training should be asked for."""
-    if not options.names_a_run:
-        raise ConfigError(
-            ["evaluate needs files of outputs (afarm evaluate FILE --reference FILE) or a method (--method ppo)"]
-        )
+@with_options
+def cost(
+    outputs: output_files.Outputs = None, reference: output_files.Reference = None, *, options: EvaluateOptions
+) -> None:
+    """Estimate what the judges of a run, or of files of outputs, would cost, and send nothing."""
+    from afarm.experiment import preflight
+
+    if against := output_files.reference_of(outputs, reference, options):
+        options = options.judging_files()
+        with options.dry_run(preflight.judging_checks()) as workspace:
+            compared = output_files.output_comparisons(workspace, outputs or [], against, options)
+            show_plan_of_files(compared, options.as_json, all_stages=False)
+    else:
+        with options.dry_run(preflight.run_checks()) as workspace:
+            show_plan(workspace, workspace.config.method, options.as_json, all_stages=False)
 
 
 def evaluate_outputs(
-    files: OutputFiles,
+    outputs: Sequence[Path],
+    reference: str,
     options: EvaluateOptions,
     until_decided: bool,
     alpha: float | None,
@@ -96,14 +96,15 @@ def evaluate_outputs(
     from afarm.experiment.comparison.until_decided import ALPHA, SequentialComparison
 
     with options.dry_run(preflight.judging_checks()) if dry_run else options.judging_workspace() as workspace:
-        compared = output_files.output_comparisons(workspace, files, options)
+        compared = output_files.output_comparisons(workspace, outputs, reference, options)
         sequential = SequentialComparison(compared, alpha or ALPHA) if until_decided else None
         if dry_run:
             show_plan_of_files(compared, options.as_json)
         else:
             if not sequential:
                 warn_of_budget(workspace, lambda: [plan_comparison(one) for one in compared])
-            _run(workspace, sequential.run() if sequential else compared, files.named, options.as_json, started)
+            named = [{"outputs": str(path), "reference": reference} for path in outputs]
+            _run(workspace, sequential.run() if sequential else compared, named, options.as_json, started)
 
 
 def evaluate_annotations(
@@ -145,7 +146,7 @@ def _run(
     from afarm.storage.runs import read_run
 
     for note in dict.fromkeys(note for one in compared for note in one.notes):
-        err().print(f"[yellow]{markup(one_line(note, 1000))}[/]", highlight=False, soft_wrap=True)
+        err().print(f"[yellow]{markup(one_line(note, 1000))}[/]")
     found: list[tuple[RunRecord, Path]] = []
     failed: list[DataError] = []
     for one, named in zip(compared, files, strict=True):

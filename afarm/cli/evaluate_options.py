@@ -3,22 +3,21 @@
 # Annotations are evaluated here: `with_options` hands those of the fields on to Typer.
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import typer
 
-from afarm.cli.completion import complete_names, complete_recipes
+from afarm.cli.completion import complete_recipes
 from afarm.cli.console import err
 from afarm.cli.farm_options import FarmOptions
-from afarm.cli.given_settings import refuse_contradictions
-from afarm.cli.shared_options import RECIPE_HELP, judge_option, model_option
-from afarm.cli.stray import NAMED_BY_OPTION, refuse_stray
+from afarm.cli.given_settings import NAMED_BY_OPTION, refuse_contradictions, refuse_stray
+from afarm.cli.shared_options import DEFAULT_RECIPE, RECIPE_HELP, judge_option, model_option, option
 from afarm.core.errors import ConfigError
 from afarm.storage.text import markup
 
@@ -36,39 +35,50 @@ JUDGING = (
 RUNS = ("method", "reward_model", "model", "dataset", "data", "preferences")
 """Those that say what to train, with and on what."""
 
+LACKING = {
+    "ratings": "ratings, and annotator {annotator!r} gives none: name one that rates each output alone, --annotator "
+    "ratings or criteria",
+    "reward_model": "the reward model of a run, which files lack: evaluate a method with it (--method NAME), or let a "
+    "fitted one judge the files (--annotator reward:DIR)",
+}
+"""What evaluators need and a comparison of files may lack, and how to have it."""
+
 Outputs = Annotated[
     list[Path] | None,
     typer.Argument(help="Files of outputs to evaluate, one a system, instead of a method's.", show_default=False),
 ]
 Reference = Annotated[
     str | None,
-    typer.Option(
-        "--reference",
-        autocompletion=complete_names("datasets"),
-        help="The reference outputs: a file, hf:OWNER/NAME[:SPLIT], or a data set by name.",
-    ),
+    option("--reference", "The reference outputs: a file, hf:OWNER/NAME[:SPLIT], or a data set by name.", "datasets"),
 ]
-Annotations = Annotated[
-    bool, typer.Option("--annotations", help="The files hold stored annotations: no judge is asked.")
-]
+Annotations = Annotated[bool, option("--annotations", "The files hold stored annotations: no judge is asked.")]
 Humans = Annotated[
-    list[Path] | None,
-    typer.Option("--humans", help="With --annotations: a file of people's labels; repeatable.", metavar="FILE"),
+    list[Path] | None, option("--humans FILE", "With --annotations: a file of people's labels; repeatable.")
 ]
 Until = Annotated[
     Literal["decided"] | None,
-    typer.Option("--until", help="Stop asking judges when the answer is clear, or the budget ends.", metavar="decided"),
+    option("--until decided", "Stop asking judges when the answer is clear, or the budget ends."),
 ]
-Alpha = Annotated[
-    float | None,
-    typer.Option(
-        "--alpha",
-        min=0.0001,
-        max=0.5,
-        help="With --until: how often a wrong answer may be decided.",
-        show_default="0.05",
+ALPHA_HELP = "With --until: how often a wrong answer may be decided."
+Alpha = Annotated[float | None, option("--alpha", ALPHA_HELP, None, "0.05", min=0.0001, max=0.5)]
+
+OPTIONS: Mapping[str, Any] = {
+    "annotator": judge_option(
+        "--annotator NAME", "Who judges files of outputs; with a method, who labels its training pairs.", "annotators"
     ),
-]
+    "recipe": model_option("--recipe NAME|FILE", RECIPE_HELP, complete_recipes, DEFAULT_RECIPE),
+    "evaluator": option(
+        "--evaluator NAME", "What to work out, by name (`afarm plugins` lists them); repeatable.", "evaluators"
+    ),
+    "on_missing": option(
+        "--on-missing POLICY",
+        "Instructions without an output: error (the default), skip, or loss.",
+        ["error", "skip", "loss"],
+    ),
+    "on_duplicate": option(
+        "--on-duplicate POLICY", "What contradicts an earlier row: error, or first.", ["error", "first"]
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -78,48 +88,12 @@ class EvaluateOptions(FarmOptions):
     It matters here if a recipe was named; --annotator may judge files of outputs, and their rows may not fit.
     """
 
-    annotator: Annotated[
-        str | None,
-        judge_option(
-            "--annotator",
-            autocompletion=complete_names("annotators"),
-            help="Who judges files of outputs; with a method, who labels its training pairs.",
-            metavar="NAME",
-        ),
-    ] = None
-    recipe: Annotated[
-        str | None,
-        model_option(
-            "--recipe", autocompletion=complete_recipes, help=RECIPE_HELP, metavar="NAME|FILE", show_default="toy"
-        ),
-    ] = None
-    evaluator: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--evaluator",
-            autocompletion=complete_names("evaluators"),
-            help="What to work out, by name (`afarm plugins` lists them); repeatable.",
-            metavar="NAME",
-        ),
-    ] = None
-    on_missing: Annotated[
-        str | None,
-        typer.Option(
-            "--on-missing",
-            autocompletion=lambda: ["error", "skip", "loss"],
-            help="Instructions without an output: error (the default), skip, or loss.",
-            metavar="POLICY",
-        ),
-    ] = None
-    on_duplicate: Annotated[
-        str,
-        typer.Option(
-            "--on-duplicate",
-            autocompletion=lambda: ["error", "first"],
-            help="What contradicts an earlier row: error, or first.",
-            metavar="POLICY",
-        ),
-    ] = "error"
+    shown: ClassVar[Mapping[str, Any]] = {**FarmOptions.shown, **OPTIONS}
+
+    recipe: str | None = None
+    evaluator: list[str] | None = None
+    on_missing: str | None = None
+    on_duplicate: str = "error"
 
     def _collect_given(self) -> dict[str, Any]:
         given = super()._collect_given()
@@ -131,11 +105,6 @@ class EvaluateOptions(FarmOptions):
     def names_a_judge(self) -> bool:
         """True if it is said who answers for the judge."""
         return bool(self.judge) or self.recipe is not None
-
-    @property
-    def names_a_run(self) -> bool:
-        """True if it is said what to train, by an option, a recipe or a setting."""
-        return self.recipe is not None or bool(self.settings) or bool(_list_given(self, RUNS))
 
     def judging_files(self) -> Self:
         """Return these options as they are meant with files of outputs: --annotator judges them.
@@ -152,37 +121,27 @@ class EvaluateOptions(FarmOptions):
         return replace(self, label_noise=None, labels=None, settings=[*judge, *meant, *settings])
 
 
-@dataclass(frozen=True)
-class OutputFiles:
-    """The files of several systems' outputs, and the reference: a file, or the name of an evaluation set."""
+def reference_of(outputs: Sequence[Path] | None, reference: str | None, options: EvaluateOptions) -> str:
+    """Return what files of outputs are compared with: a file, or the name of an evaluation set.
 
-    outputs: tuple[Path, ...]
-    reference: str
-
-    @property
-    def named(self) -> list[dict[str, str]]:
-        """The names of the files in each system's record."""
-        return [{"outputs": str(path), "reference": self.reference} for path in self.outputs]
-
-
-def given(outputs: Sequence[Path] | None, reference: str | None, options: EvaluateOptions) -> OutputFiles | None:
-    """Return the files, None if none is named. Raises `ConfigError` if one is missing, or named twice."""
+    Empty without files. Raises `ConfigError` if a file is missing, or named twice.
+    """
     if not outputs:
         if reference is not None:
             raise ConfigError(["--reference needs a file of outputs before it"])
-        return None
+        return ""
     for path in outputs:
         if not path.exists():
             refuse_stray(str(path), NAMED_BY_OPTION.values())
     _refuse_repeats(outputs)
-    if trained := _list_given(options, RUNS):
+    if trained := list_given(options, RUNS):
         raise ConfigError([f"{outputs[0]} and {name} contradict each other: files are not trained" for name in trained])
     reference = reference or options.eval_set
     if reference is None:
         told = f"{outputs[0]} needs something to be compared with: --reference FILE, or --eval-set NAME"
         both = f"; the two with each other: afarm evaluate {outputs[0]} --reference {outputs[-1]}"
         raise ConfigError([told + both if len(outputs) == 2 else told])
-    return OutputFiles(tuple(outputs), reference)
+    return reference
 
 
 def _refuse_repeats(files: Sequence[Path]) -> None:
@@ -192,7 +151,7 @@ def _refuse_repeats(files: Sequence[Path]) -> None:
 
 
 def output_comparisons(
-    workspace: "Workspace", files: OutputFiles, options: EvaluateOptions
+    workspace: "Workspace", outputs: Sequence[Path], reference: str, options: EvaluateOptions
 ) -> "list[OutputComparison]":
     """Return the comparison of each system with the reference, called as its rows say or else as its file.
 
@@ -209,24 +168,22 @@ def output_comparisons(
 
     annotator = workspace.config.evaluate.annotator
     match_policy = MatchPolicy(options.on_missing or "error", options.on_duplicate)  # type: ignore[arg-type]
-    theirs = _reference(workspace, files.reference)
+    theirs = _reference(workspace, reference)
     asked_of_all = [row.instruction for row in theirs]
-    systems = {str(path): read_outputs(path, asked_of_all) for path in files.outputs}
-    for source, rows in [*systems.items(), *([(files.reference, theirs)] if names_a_file(files.reference) else [])]:
+    systems = {str(path): read_outputs(path, asked_of_all) for path in outputs}
+    for source, rows in [*systems.items(), *([(reference, theirs)] if names_a_file(reference) else [])]:
         _require_one_generator(source, rows)
     if same := [
         f"{one} and {other} hold the same outputs: name each system once" for one, other in same_answers(systems)
     ]:
         raise ConfigError(same)
-    if options.eval_set not in (None, files.reference):
+    if options.eval_set not in (None, reference):
         asked = [row.instruction for row in evaluation_set(workspace.components, options.eval_set or "")]
         theirs = among(theirs, asked)
         systems = {path: among(rows, asked) for path, rows in systems.items()}
-    reference_name, *names = _names([(files.reference, theirs), *systems.items()])
+    reference_name, *names = _names([(reference, theirs), *systems.items()])
     found = [
-        OutputComparison(
-            workspace, rows, theirs, annotator, name, reference_name, match_policy, (path, files.reference)
-        )
+        OutputComparison(workspace, rows, theirs, annotator, name, reference_name, match_policy, (path, reference))
         for name, (path, rows) in zip(names, systems.items(), strict=True)
     ]
     _require_usable(workspace, options, found)
@@ -236,7 +193,7 @@ def output_comparisons(
     if not options.names_a_judge and asks:
         from afarm.experiment.comparison.compare import TEXT_JUDGE
 
-        err().print(f"[dim]Unless you name a judge with --judge, it is {TEXT_JUDGE}, a formula.[/]", highlight=False)
+        err().print(f"[dim]Unless you name a judge with --judge, it is {TEXT_JUDGE}, a formula.[/]")
     return found
 
 
@@ -294,7 +251,7 @@ def _require_usable(workspace: "Workspace", options: EvaluateOptions, compared: 
         used = [{*one.evaluators, *one.together} for one in compared] if options.recipe else []
         if left := [name for name in names if any(name not in one for one in used)]:
             said = f"Left out of {options.recipe}, for they need more than these files: {', '.join(left)}"
-            err().print(f"[dim]{markup(said)}[/]", highlight=False, soft_wrap=True)
+            err().print(f"[dim]{markup(said)}[/]")
         return
     from afarm.experiment.promises import problems_seen
 
@@ -303,27 +260,13 @@ def _require_usable(workspace: "Workspace", options: EvaluateOptions, compared: 
     for one in compared:
         asked = one.instructions
         for name, evaluator in built.items():
-            lacking = sorted(evaluator.needs - one.offered)
-            problems += [_lacks(name, need, one.annotator) for need in lacking]
+            for need in sorted(evaluator.needs - one.offered):
+                lacks = LACKING.get(need, f"{need}, which files lack").format(annotator=one.annotator)
+                problems.append(f"--evaluator {name} needs {lacks}")
             seen = problems_seen(partial(evaluator.check, asked), "evaluators", name, evaluator)
             problems += [f"--evaluator {name}: {problem}" for problem in seen]
     if problems := list(dict.fromkeys(problems)):
         raise ConfigError(problems)
-
-
-def _lacks(evaluator: str, need: str, annotator: str) -> str:
-    """Say that the evaluator needs what a comparison of files has not, and how to have it."""
-    if need == "ratings":
-        return (
-            f"--evaluator {evaluator} needs ratings, and annotator {annotator!r} gives none: name one that rates each "
-            "output alone, --annotator ratings or criteria"
-        )
-    if need == "reward_model":
-        return (
-            f"--evaluator {evaluator} needs the reward model of a run, which files lack: evaluate a method with it "
-            "(--method NAME), or let a fitted one judge the files (--annotator reward:DIR)"
-        )
-    return f"--evaluator {evaluator} needs {need}, which files lack"
 
 
 @contextmanager
@@ -339,14 +282,10 @@ def stored_comparisons(
     from afarm.evaluation.spilled_rows import SpillToDisk
     from afarm.experiment.comparison.annotations import AnnotationComparison
 
-    problems = [
-        f"--annotations and {name} contradict each other: they are judged" for name in _list_given(options, JUDGING)
-    ]
-    problems += [
-        f"--annotations and {name} contradict each other: nothing is trained" for name in _list_given(options, RUNS)
-    ]
-    if options.eval_set is not None:
-        problems.append("--annotations and --eval-set contradict each other: keep the rows of that set in the files")
+    why = dict.fromkeys(list_given(options, JUDGING), "they are judged")
+    why |= dict.fromkeys(list_given(options, RUNS), "nothing is trained")
+    why |= dict.fromkeys(list_given(options, ["eval_set"]), "keep the rows of that set in the files")
+    problems = [f"--annotations and {name} contradict each other: {reason}" for name, reason in why.items()]
     if options.on_missing == "loss":
         problems.append("--on-missing loss needs the outputs: annotations do not tell what is missing in them")
     if problems:
@@ -361,6 +300,6 @@ def stored_comparisons(
         yield compared
 
 
-def _list_given(options: EvaluateOptions, names: Sequence[str]) -> list[str]:
+def list_given(options: EvaluateOptions, names: Sequence[str]) -> list[str]:
     """List which of the options `names` the command was given."""
     return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) not in (None, [])]

@@ -9,23 +9,12 @@ import typer
 
 from afarm.cli.completion import complete_runs
 from afarm.cli.console import err, out, print_json
-from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR, Json, OutputDir, write_examples
+from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR, Json, OutputDir, option
 from afarm.core.errors import ConfigError
 
 FORMS = "afarm export RUN DIR, or afarm export RUN --push-to-hub OWNER/NAME"
 SHOWN_RUNS = 5
 """Runs that are named if none was, the newest first."""
-
-
-def add_commands(app: typer.Typer) -> None:
-    app.command(
-        "export",
-        epilog=write_examples(
-            "export",
-            "toy-dpo-pool-seed42-1a2b3c policy/",
-            "toy-dpo-pool-seed42-1a2b3c --push-to-hub me/policy --private",
-        ),
-    )(export_policy)
 
 
 def export_policy(
@@ -39,10 +28,9 @@ def export_policy(
         Path | None, typer.Argument(help="A new or empty folder; none is kept if only pushed.", metavar="DIR")
     ] = None,
     push_to_hub: Annotated[
-        str | None,
-        typer.Option("--push-to-hub", help="Also upload it to this model repository of the Hub.", metavar="OWNER/NAME"),
+        str | None, option("--push-to-hub OWNER/NAME", "Also upload it to this model repository of the Hub.")
     ] = None,
-    private: Annotated[bool, typer.Option("--private", help="Make the repository private, if it is new.")] = False,
+    private: Annotated[bool, option("--private", "Make the repository private, if it is new.")] = False,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
     as_json: Json = False,
 ) -> None:
@@ -51,10 +39,16 @@ def export_policy(
 
     from afarm.experiment.export import export_run
     from afarm.storage.hub import push_folder, require_token
-    from afarm.storage.runs import find_run, read_run
+    from afarm.storage.runs import find_run, read_run, run_directories
 
     if run is None:
-        raise ConfigError(f"name the run to export: {FORMS}.{_runs_there(output_dir)}")
+        runs = sorted(run_directories(output_dir / "runs"), key=lambda run: -run.stat().st_mtime)
+        there = f" There is none in {output_dir} (--output-dir): `afarm run` makes one"
+        if runs:
+            names = ", ".join(run.name for run in runs[:SHOWN_RUNS])
+            more = f", and {len(runs) - SHOWN_RUNS} more" if len(runs) > SHOWN_RUNS else ""
+            there = f" In {output_dir} (--output-dir), newest first: {names}{more}"
+        raise ConfigError(f"name the run to export: {FORMS}.{there}")
     found = find_run(run, output_dir)
     if directory is None and push_to_hub is None:
         raise ConfigError(f"name a folder or a repository to export to: {FORMS}")
@@ -63,28 +57,13 @@ def export_policy(
         require_token(push_to_hub)  # before the work
     with tempfile.TemporaryDirectory() as passing:
         written = export_run(record, directory or Path(passing) / record.name)
-        address = push_folder(written, push_to_hub, private=private) if push_to_hub else ""
+        address = push_folder(written, push_to_hub, private=private) if push_to_hub else None
         files = sorted(str(path.relative_to(written)) for path in written.rglob("*") if path.is_file())
+    path = str(directory) if directory else None
     if as_json:
-        row = {
-            "run": record.name,
-            "path": str(directory) if directory else None,
-            "url": address or None,
-            "files": files,
-        }
-        print_json(row)
+        print_json({"run": record.name, "path": path, "url": address, "files": files})
         return
     for name in files:
-        err().print(f"  {name}", highlight=False, markup=False)
-    for place in filter(None, (str(directory) if directory else "", address)):
-        out().print(place, soft_wrap=True, highlight=False, markup=False)
-
-
-def _runs_there(output_dir: Path) -> str:
-    from afarm.storage.runs import run_directories
-
-    runs = sorted(run_directories(output_dir / "runs"), key=lambda run: -run.stat().st_mtime)
-    if not runs:
-        return f" There is none in {output_dir} (--output-dir): `afarm run` makes one"
-    more = f", and {len(runs) - SHOWN_RUNS} more" if len(runs) > SHOWN_RUNS else ""
-    return f" In {output_dir} (--output-dir), newest first: {', '.join(run.name for run in runs[:SHOWN_RUNS])}{more}"
+        err().print(f"  {name}", markup=False)
+    for place in filter(None, (path, address)):
+        out().print(place, markup=False)

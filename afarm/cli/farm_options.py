@@ -11,12 +11,12 @@ from dataclasses import dataclass, fields
 from functools import partial, reduce
 from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
 from afarm.cli import launch
-from afarm.cli.completion import complete_launch_configs, complete_names, complete_recipes, complete_settings
+from afarm.cli.completion import complete_launch_configs, complete_recipes, complete_settings
 from afarm.cli.console import err
 from afarm.cli.given_settings import JUDGING, parse_judges, parse_prices, refuse_contradictions
 from afarm.cli.launch import LOCAL
@@ -26,6 +26,9 @@ from afarm.cli.recording import command_line
 from afarm.cli.shared_options import (
     DEFAULT_OUTPUT_DIR,
     DEFAULT_RECIPE,
+    LABELS,
+    LABELS_HELP,
+    OF_RECIPE,
     RECIPE_HELP,
     Json,
     LedgerPlace,
@@ -47,200 +50,98 @@ if TYPE_CHECKING:
     from afarm.experiment.workspace import Workspace
 
 
+OPTIONS: Mapping[str, Any] = {
+    "method": model_option("--method NAME", "The method to train (`afarm plugins` lists them).", "methods", OF_RECIPE),
+    "annotator": judge_option("--annotator NAME", "Who labels the training pairs.", "annotators", OF_RECIPE),
+    "both_orders": judge_option("--both-orders", "Judge each pair in both orders; where they disagree, a draw."),
+    "votes": judge_option("--votes", "Independent draws of the judgement of each pair.", None, OF_RECIPE, min=1),
+    "vote": judge_option("--vote RULE", "How votes make a label: majority, or mean.", ["majority", "mean"]),
+    "label_noise": judge_option(
+        "--label-noise SHARE",
+        "Share of training labels flipped; with two files, of judgements.",
+        None,
+        OF_RECIPE,
+        min=0,
+        max=0.5,
+    ),
+    "judge": judge_option(
+        "--judge NAME:MODEL",
+        "The judge LLM, as NAME:SPEC, or ROLE=NAME:SPEC for one family role; repeatable.",
+        "judges",
+        OF_RECIPE,
+    ),
+    "reward_model": model_option("--reward-model NAME", "The reward model to fit or use.", "reward_models", OF_RECIPE),
+    "recipe": model_option("--recipe NAME|FILE", RECIPE_HELP, complete_recipes),
+    "model": model_option("--model MODEL", "The base model: a Hub id, a directory or a .gguf file.", None, OF_RECIPE),
+    "dataset": data_option("--dataset NAME", "The data set, by name.", "datasets", OF_RECIPE),
+    "data": data_option("--data FILE", "Your own file of instructions, cut into splits."),
+    "preferences": data_option(
+        "--preferences FILE",
+        "Your own preferences to train on, a file or hf:OWNER/NAME[:SPLIT]: nothing is sampled or labelled.",
+    ),
+    "on_unusable": data_option(
+        "--on-unusable POLICY",
+        "Preferences that cannot be learned from: error (the default), or drop.",
+        ["error", "drop"],
+    ),
+    "labels": data_option(LABELS, LABELS_HELP),
+    "eval_set": data_option(
+        "--eval-set NAME|FILE",
+        "What is evaluated on: a data set by name, a file, or hf:OWNER/NAME[:SPLIT].",
+        "datasets",
+        OF_RECIPE,
+    ),
+    "settings": model_option("--set NAME=VALUE", "A setting, as section.name=value; repeatable.", complete_settings),
+    "seed": model_option("--seed", "The seed that every draw derives from.", None, OF_RECIPE),
+    "budget": money_option("--budget DOLLARS", "Dollars that judges may cost at most."),
+    "price": money_option(
+        "--price JUDGE=INPUT/OUTPUT[/CACHED]", "What a judge charges, in dollars per million tokens; repeatable."
+    ),
+    "max_concurrency": money_option("--max-concurrency", "Requests in flight at once to each judge."),
+    "allow_degraded": judge_option("--allow-degraded", "Leave out what a judge cannot take; every label then says so."),
+    "batch_api": money_option("--batch-api", "Ask through batch endpoints: half the price, within a day."),
+    "accelerate_config": money_option(
+        "--accelerate-config NAME",
+        "Run in several processes: two_processes, fsdp2, fsdp2_offload, or a file of accelerate's.",
+        complete_launch_configs,
+    ),
+}
+
+
 @dataclass(frozen=True)
 class FarmOptions:
     """The options of every command that makes a farm, in the order of --help.
 
-    To add an option, add a field: one that is called like a field of `RunConfig` gives that setting.
+    To add an option, add a field, and what help says of it to `shown`: one that is called like a field of `RunConfig`
+    gives that setting.
     """
 
-    method: Annotated[
-        str | None,
-        model_option(
-            "--method",
-            autocompletion=complete_names("methods"),
-            show_default="the recipe's",
-            help="The method to train (`afarm plugins` lists them).",
-            metavar="NAME",
-        ),
-    ] = None
-    annotator: Annotated[
-        str | None,
-        judge_option(
-            "--annotator",
-            autocompletion=complete_names("annotators"),
-            show_default="the recipe's",
-            help="Who labels the training pairs.",
-            metavar="NAME",
-        ),
-    ] = None
-    both_orders: Annotated[
-        bool | None, judge_option("--both-orders", help="Judge each pair in both orders; where they disagree, a draw.")
-    ] = None
-    votes: Annotated[
-        int | None,
-        judge_option(
-            "--votes", min=1, show_default="the recipe's", help="Independent draws of the judgement of each pair."
-        ),
-    ] = None
-    vote: Annotated[
-        str | None,
-        judge_option(
-            "--vote",
-            autocompletion=lambda: ["majority", "mean"],
-            help="How votes make a label: majority, or mean.",
-            metavar="RULE",
-        ),
-    ] = None
-    label_noise: Annotated[
-        float | None,
-        judge_option(
-            "--label-noise",
-            min=0,
-            max=0.5,
-            show_default="the recipe's",
-            help="Share of training labels flipped; with two files, of judgements.",
-            metavar="SHARE",
-        ),
-    ] = None
-    judge: Annotated[
-        list[str] | None,
-        judge_option(
-            "--judge",
-            autocompletion=complete_names("judges"),
-            show_default="the recipe's",
-            help="The judge LLM, as NAME:SPEC, or ROLE=NAME:SPEC for one family role; repeatable.",
-            metavar="NAME:MODEL",
-        ),
-    ] = None
-    reward_model: Annotated[
-        str | None,
-        model_option(
-            "--reward-model",
-            autocompletion=complete_names("reward_models"),
-            show_default="the recipe's",
-            help="The reward model to fit or use.",
-            metavar="NAME",
-        ),
-    ] = None
-    recipe: Annotated[
-        str | None,
-        model_option(
-            "--recipe",
-            autocompletion=complete_recipes,
-            help=RECIPE_HELP,
-            metavar="NAME|FILE",
-        ),
-    ] = DEFAULT_RECIPE
-    model: Annotated[
-        str | None,
-        model_option(
-            "--model",
-            show_default="the recipe's",
-            help="The base model: a Hub id, a directory or a .gguf file.",
-            metavar="MODEL",
-        ),
-    ] = None
-    dataset: Annotated[
-        str | None,
-        data_option(
-            "--dataset",
-            autocompletion=complete_names("datasets"),
-            show_default="the recipe's",
-            help="The data set, by name.",
-            metavar="NAME",
-        ),
-    ] = None
-    data: Annotated[
-        Path | None,
-        data_option(
-            "--data",
-            help="Your own file of instructions, cut into splits.",
-            metavar="FILE",
-        ),
-    ] = None
-    preferences: Annotated[
-        list[str] | None,
-        data_option(
-            "--preferences",
-            help="Your own preferences to train on, a file or hf:OWNER/NAME[:SPLIT]: nothing is sampled or labelled.",
-            metavar="FILE",
-        ),
-    ] = None
-    on_unusable: Annotated[
-        str | None,
-        data_option(
-            "--on-unusable",
-            autocompletion=lambda: ["error", "drop"],
-            help="Preferences that cannot be learned from: error (the default), or drop.",
-            metavar="POLICY",
-        ),
-    ] = None
-    labels: Annotated[
-        str | None,
-        data_option(
-            "--labels",
-            help="The labels in files for the first output, the second and a draw, if not 1,2,0: 0,1, or A,B,tie.",
-            metavar="FIRST,SECOND[,DRAW]",
-        ),
-    ] = None
-    eval_set: Annotated[
-        str | None,
-        data_option(
-            "--eval-set",
-            autocompletion=complete_names("datasets"),
-            show_default="the recipe's",
-            help="What is evaluated on: a data set by name, a file, or hf:OWNER/NAME[:SPLIT].",
-            metavar="NAME|FILE",
-        ),
-    ] = None
-    settings: Annotated[
-        list[str] | None,
-        model_option(
-            "--set",
-            autocompletion=complete_settings,
-            help="A setting, as section.name=value; repeatable.",
-            metavar="NAME=VALUE",
-        ),
-    ] = None
-    seed: Annotated[
-        int | None, model_option("--seed", show_default="the recipe's", help="The seed that every draw derives from.")
-    ] = None
-    budget: Annotated[
-        float | None,
-        money_option(
-            "--budget",
-            help="Dollars that judges may cost at most.",
-            metavar="DOLLARS",
-        ),
-    ] = None
-    price: Annotated[
-        list[str] | None,
-        money_option(
-            "--price",
-            help="What a judge charges, in dollars per million tokens; repeatable.",
-            metavar="JUDGE=INPUT/OUTPUT[/CACHED]",
-        ),
-    ] = None
-    max_concurrency: Annotated[
-        int | None, money_option("--max-concurrency", help="Requests in flight at once to each judge.")
-    ] = None
-    allow_degraded: Annotated[
-        bool | None,
-        judge_option("--allow-degraded", help="Leave out what a judge cannot take; every label then says so."),
-    ] = None
-    batch_api: Annotated[
-        bool | None, money_option("--batch-api", help="Ask through batch endpoints: half the price, within a day.")
-    ] = None
-    accelerate_config: Annotated[
-        str | None,
-        money_option(
-            "--accelerate-config",
-            autocompletion=complete_launch_configs,
-            help="Run in several processes: two_processes, fsdp2, fsdp2_offload, or a file of accelerate's.",
-            metavar="NAME",
-        ),
-    ] = None
+    shown: ClassVar[Mapping[str, Any]] = OPTIONS
+
+    method: str | None = None
+    annotator: str | None = None
+    both_orders: bool | None = None
+    votes: int | None = None
+    vote: str | None = None
+    label_noise: float | None = None
+    judge: list[str] | None = None
+    reward_model: str | None = None
+    recipe: str | None = DEFAULT_RECIPE
+    model: str | None = None
+    dataset: str | None = None
+    data: Path | None = None
+    preferences: list[str] | None = None
+    on_unusable: str | None = None
+    labels: str | None = None
+    eval_set: str | None = None
+    settings: list[str] | None = None
+    seed: int | None = None
+    budget: float | None = None
+    price: list[str] | None = None
+    max_concurrency: int | None = None
+    allow_degraded: bool | None = None
+    batch_api: bool | None = None
+    accelerate_config: str | None = None
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR
     ledger: LedgerPlace = None
     store: StorePlace = None
@@ -277,7 +178,7 @@ class FarmOptions:
 
         if not launch.process_info().is_main_process:
             raise typer.Exit
-        tell = partial(err().print, highlight=False, soft_wrap=True, markup=False)
+        tell = partial(err().print, markup=False)
         with (
             view_store(self.output_dir, tell) as output_dir,
             self.workspace(checks, output_dir, trains=trains) as workspace,
@@ -355,11 +256,11 @@ class FarmOptions:
         if not is_url(place) and (kind := network_file_system(Path(place))):
             there = f"the ledger {place} is on a network file system ({kind})"
             err().print(f"[yellow]{there}: locking is slower; prefer a local disk, or a database (--ledger).[/]")
-        if launch.mpi_is_missing():
-            err().print(
-                "[yellow]This is one process: accelerate starts several on CPUs through MPI only. "
-                "--accelerate-config two_processes needs none.[/]"
-            )
+        # `accelerate launch --cpu` starts one of several processes, and leaves the rest to MPI.
+        several_wanted = "MASTER_PORT" in os.environ and "ACCELERATE_USE_CPU" in os.environ
+        if several_wanted and "LOCAL_RANK" not in os.environ and not launch.process_info().is_distributed:
+            told = "This is one process: accelerate starts several on CPUs through MPI only."
+            err().print(f"[yellow]{told} --accelerate-config two_processes needs none.[/]")
         return workspace
 
     def as_recipe(self) -> dict[str, Any]:
@@ -372,17 +273,25 @@ class FarmOptions:
         """Return the options as settings. Raises `ConfigError` if two contradict each other."""
         from afarm.experiment.settings import RunConfig
 
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        given = {k: v for k, v in values.items() if k in RunConfig.model_fields and v not in (None, [])}
+        given = {k: v for k, v in vars(self).items() if k in RunConfig.model_fields and v not in (None, [])}
         if self.price:
             given["price"] = parse_prices(self.price)
         if self.judge:
             given["judge"] = parse_judges(self.judge)
         if labelling := self.labelling():
             given["annotate"] = labelling
-        judging = self.judging()
+        judging = {name: value for name in JUDGING if (value := getattr(self, name)) is not None}
         if self.preferences:
-            given["preferences"] = self._one_source(self.preferences, [*labelling, *judging])
+            problems = [
+                f"--preferences and --{name.replace('_', '-')} contradict each other: the file has the labels"
+                for name in (*labelling, *judging)
+            ]
+            if len(self.preferences) > 1:
+                both = " and ".join(self.preferences)
+                problems.append(f"--preferences takes one file at a time: join {both} into one")
+            if problems:
+                raise ConfigError(problems)
+            given["preferences"] = self.preferences[0]
         if judging and (section := self._section(judging)):
             given[section] = judging
         if self.data is not None:
@@ -390,23 +299,6 @@ class FarmOptions:
                 raise ConfigError([f"--data {self.data} and --dataset {self.dataset} contradict each other: give one"])
             given |= {"dataset": "files", "files": {"path": str(self.data)}}
         return given
-
-    @staticmethod
-    def _one_source(sources: Sequence[str], labelling: Sequence[str]) -> str:
-        """Return the file of own preferences. Raises `ConfigError` for several, or options that label pairs."""
-        problems = [
-            f"--preferences and --{name.replace('_', '-')} contradict each other: the file has the labels"
-            for name in labelling
-        ]
-        if len(sources) > 1:
-            problems.append(f"--preferences takes one file at a time: join {' and '.join(sources)} into one")
-        if problems:
-            raise ConfigError(problems)
-        return sources[0]
-
-    def judging(self) -> dict[str, Any]:
-        """Return the settings of the annotator that have options of their own, those that were given."""
-        return {name: value for name in JUDGING if (value := getattr(self, name)) is not None}
 
     def labelling(self) -> dict[str, Any]:
         """Return the settings of the training labels, those that were given."""
@@ -443,19 +335,23 @@ def with_options(command: Callable[..., None], without: Collection[str] = ()) ->
     """
     parameters = dict(inspect.signature(command, eval_str=True).parameters)
     options: type[FarmOptions] = parameters["options"].annotation
-    own = [Parameter(f.name, Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type) for f in fields(options)]
-    own = [parameter for parameter in own if parameter.name not in without]
+    own = []
+    for field in fields(options):
+        if field.name not in without:
+            shown = options.shown.get(field.name)
+            kind = Annotated[field.type, shown] if shown else field.type
+            own.append(Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=kind))
 
     def expanded(**given: Any) -> None:
         chosen = options(**{parameter.name: given.pop(parameter.name) for parameter in own})
         launch.require_one_way(given.get("launcher", LOCAL), chosen.accelerate_config)
         command(options=chosen, **given)
 
-    shown = [p for name, parameter in parameters.items() for p in (own if name == "options" else [parameter])]
-    shown = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in shown]
+    every = [p for name, parameter in parameters.items() for p in (own if name == "options" else [parameter])]
+    every = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in every]
     expanded.__doc__ = command.__doc__
-    expanded.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
-    expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+    expanded.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
+    expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in every}
     return expanded
 
 

@@ -1,8 +1,8 @@
-"""Options that give settings, and what several of them say together."""
+"""Options that give settings, what several of them say together, and names that were given without their option."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -64,3 +64,28 @@ def parse_prices(options: list[str]) -> dict[str, str]:
     if wrong := [option for option, (spec, _, _) in parts.items() if not spec]:
         raise ConfigError(map(malformed, wrong))
     return {spec: rates for spec, _, rates in parts.values()}
+
+
+NAMED_BY_OPTION = {
+    "recipes": "--recipe",
+    "methods": "--method",
+    "annotators": "--annotator",
+    "reward_models": "--reward-model",
+    "judges": "--judge",
+    "datasets": "--dataset",
+    "evaluators": "--evaluator",
+}
+"""The options that take the name of a recipe or a component, by its kind."""
+
+
+def refuse_stray(name: str, options: Collection[str]) -> None:
+    """Raise `ConfigError` if one of a command's `options` takes `name`: that of a component or a recipe."""
+    from afarm.core.plugins import discover
+    from afarm.experiment.recipe import recipe_names
+
+    registry = discover(check_configs=False).registry
+    kinds = {c.kind for c in registry if name in registry.list_names(c)}
+    kinds |= {"recipes"} if name in recipe_names() else set()
+    taking = [option for kind, option in NAMED_BY_OPTION.items() if kind in kinds]
+    if named := [f"{option} {name}" for option in taking if option in options]:
+        raise ConfigError([f"{name!r} must be named by its option: {' or '.join(named)}"])

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.models import DefaultPlaceholder
 
-from afarm.cli.stray import refuse_stray
+from afarm.cli.given_settings import refuse_stray
 from afarm.core.errors import did_you_mean
 from afarm.storage.text import visible
 

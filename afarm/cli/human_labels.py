@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,6 @@ from afarm.evaluation.matching import counted
 from afarm.evaluation.metrics import BY_PEOPLE
 from afarm.storage.labelled_pairs import read_annotations
 from afarm.storage.rows import preferences_on_disk
-from afarm.storage.text import markup
 
 if TYPE_CHECKING:
     from afarm.experiment.comparison.annotations import AnnotationComparison
@@ -45,7 +44,7 @@ def with_people(
             "'generator_1' and 'generator_2' say whose outputs those are)"
         )
     if without := [one.system for one, mine in zip(compared, found, strict=True) if not mine]:
-        _tell(f"Without labels by people, judged alone: {', '.join(without)}")
+        err().print(f"Without labels by people, judged alone: {', '.join(without)}", markup=False)
     return [
         replace(one, people=wins(mine, one.reference_name)) if mine else one
         for one, mine in zip(compared, found, strict=True)
@@ -56,7 +55,11 @@ def _labels(one: AnnotationComparison, labels: Sequence[Label], leave_out: bool)
     """Select the labels about the pairs of `one`; for labels about other outputs see `with_people`."""
     players = one.reference_name, one.system
     mine = [(label, where) for label, where in labels if {*players} == {label.pair.generator_1, label.pair.generator_2}]
-    judged = _judged(one, {label.pair.instruction.id for label, _ in mine})
+    asked = {label.pair.instruction.id for label, _ in mine}
+    judged: dict[str, set[tuple[int, int]]] = {}  # the outputs that the judge saw, as `_outputs`, by instruction
+    for row in preferences_on_disk(one.stored.rows) if asked else ():
+        if row.pair.instruction.id in asked:
+            judged.setdefault(row.pair.instruction.id, set()).add(_outputs(row.pair))
     fit, others = [], 0
     for label, where in mine:
         pair, turned = label.pair, label.pair.generator_1 == one.system
@@ -74,27 +77,14 @@ def _labels(one: AnnotationComparison, labels: Sequence[Label], leave_out: bool)
                 f"than the judge of {one.system!r}; use labels of those judged, or leave others out: --on-missing skip"
             )
     if others:
-        _tell(f"{one.system}: {counted(others, 'label')} by people left out, about other outputs than the judge's")
+        told = f"{one.system}: {counted(others, 'label')} by people left out, about other outputs than the judge's"
+        err().print(told, markup=False)
     return fit
-
-
-def _judged(one: AnnotationComparison, asked: Collection[str]) -> dict[str, set[tuple[int, int]]]:
-    """Collect the outputs that the judge saw, as `_outputs`, by the ids of these instructions."""
-    found: dict[str, set[tuple[int, int]]] = {}
-    if asked:
-        for row in preferences_on_disk(one.stored.rows):
-            if row.pair.instruction.id in asked:
-                found.setdefault(row.pair.instruction.id, set()).add(_outputs(row.pair))
-    return found
 
 
 def _outputs(pair: Pair) -> tuple[int, int]:
     """Hash both outputs; a hash stands for its text within one process."""
     return hash(pair.output_1), hash(pair.output_2)
-
-
-def _tell(text: str) -> None:
-    err().print(markup(text), highlight=False, soft_wrap=True)
 
 
 def _named(pairs: Iterable[tuple[str, str]]) -> str:

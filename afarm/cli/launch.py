@@ -43,12 +43,6 @@ def only_the_first_speaks() -> Iterator[None]:
         yield
 
 
-def mpi_is_missing() -> bool:
-    """Return True if `accelerate launch --cpu` started one of several processes, and left the rest to MPI."""
-    several_wanted = "MASTER_PORT" in os.environ and "ACCELERATE_USE_CPU" in os.environ
-    return several_wanted and "LOCAL_RANK" not in os.environ and not process_info().is_distributed
-
-
 def require_one_way(launcher: str, config: str | None) -> None:
     """Raise `ConfigError` if a launcher is asked for in several processes.
 

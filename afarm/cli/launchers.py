@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import nullcontext
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
 
 from afarm.cli.completion import complete_launchers
 from afarm.cli.console import err, out
 from afarm.cli.progress import LOG_SECONDS
+from afarm.cli.shared_options import option
 from afarm.cli.stage_lines import in_short, make_room, stage_line
+from afarm.cli.tables import print_table
 from afarm.storage.text import markup, one_line
 
 if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
     from afarm.experiment.launching.launcher import Launcher, TaskEvent
-    from afarm.experiment.tasks import Demand, Launched, Systems, TaskGraph
+    from afarm.experiment.tasks import Launched, Systems, TaskGraph
     from afarm.storage.artifacts import Store
 
 LauncherName = Annotated[
     str,
-    typer.Option(
-        "--launcher",
-        autocompletion=complete_launchers,
-        help="Where stages run: local, local:N for N at once, or a plugin's, such as ray:HOST:PORT.",
-        metavar="NAME",
+    option(
+        "--launcher NAME",
+        "Where stages run: local, local:N for N at once, or a plugin's, such as ray:HOST:PORT.",
+        complete_launchers,
     ),
 ]
 """The option --launcher; `LOCAL` by default."""
+
+
+def build_launcher(spec: str, systems: Systems) -> Launcher | None:
+    """Build the launcher; None for "local"."""
+    from afarm.experiment.tasks import open_launcher
+
+    return open_launcher(spec, systems[0][1])
 
 
 def launch_stages(spec: str, systems: Systems, account: str) -> Launched | None:
@@ -41,91 +48,16 @@ def launch_stages(spec: str, systems: Systems, account: str) -> Launched | None:
     if (launcher := build_launcher(spec, systems)) is None:
         return None
     graph = task_graph(systems, account, launcher.processes)
-    with ExitStack() as screen:
-        lines = screen.enter_context(TaskLines(graph, systems[0][1].store))
+    with _bars(len(graph.tasks)) if graph.tasks and err().is_terminal else nullcontext() as bars:
         if graph.tasks:
             require_same_code(launcher, systems[0][1], systems[0][0], account)
-            lines.say(f"{_stages(len(graph.tasks))} on {launcher.describe()}, {_at_once(launcher, graph)}")
-        return launch(launcher, graph, systems, lines)
+            most = f"at most {_most_at_once(launcher, graph)} at once"
+            err().print(f"{_stages(len(graph.tasks))} on {launcher.describe()}, {most}")
+        return launch(launcher, graph, systems, TaskLines(graph, systems[0][1].store, bars))
 
 
-def build_launcher(spec: str, systems: Systems) -> Launcher | None:
-    """Build the launcher; None for "local"."""
-    from afarm.experiment.tasks import open_launcher
-
-    return open_launcher(spec, systems[0][1])
-
-
-@dataclass(frozen=True)
-class LaunchPreview:
-    """A launcher, and what it would be asked for, beside a dry run.
-
-    It is for the stages of so many `runs`, `of` all that the command makes.
-    """
-
-    launcher: Launcher
-    graph: TaskGraph
-    problems: Sequence[str]
-    runs: int
-    of: int
-
-    def as_json(self) -> dict[str, object]:
-        """Return it as a value of JSON."""
-        kinds = [
-            {
-                "kind": demand.kind,
-                "stages": demand.stages,
-                "at_once": demand.at_once,
-                "processes": demand.needs.processes,
-                "sharded": self._is_sharded(demand),
-                "cpus": demand.needs.cpus,
-                "gpus": demand.needs.gpus,
-                "asks_judges": demand.needs.asks,
-            }
-            for demand in self.graph.demands(self.launcher)
-        ]
-        return {
-            "asked_of": self.launcher.describe(),
-            "runs": self.runs,
-            "of_runs": self.of,
-            "stages": len(self.graph.tasks),
-            "at_once": _most_at_once(self.launcher, self.graph),
-            "kinds": kinds,
-            "problems": list(self.problems),
-        }
-
-    def show(self) -> None:
-        """Print it: a row per kind of stage."""
-        from rich import box
-        from rich.table import Table
-
-        if not self.graph.tasks:
-            self._print(f"Nothing would be asked of {self.launcher.describe()}: all is there.")
-            return
-        asked = f"{_stages(len(self.graph.tasks))}, {_at_once(self.launcher, self.graph)}"
-        part = f", for {self.runs} of {self.of:,} runs" if self.runs < self.of else ""
-        self._print(f"Asked of {self.launcher.describe()}: {asked}{part}.")
-        table = Table(box=box.SIMPLE)
-        for column in ("stage", "number", "at once", "processes", "CPUs each", "GPUs each, if any", "judges"):
-            table.add_column(column, justify="left" if column in ("stage", "judges") else "right")
-        for demand in self.graph.demands(self.launcher):
-            needs, counts = demand.needs, (str(demand.stages), str(demand.at_once))
-            processes = f"{needs.processes}{', sharded' if self._is_sharded(demand) else ''}"
-            each = tuple(f"{amount:g}" if amount else "" for amount in (needs.cpus, needs.gpus))
-            table.add_row(demand.kind, *counts, processes, *each, "asked" if needs.asks else "")
-        out().print(table)
-        for problem in self.problems:
-            self._print(problem)
-
-    def _is_sharded(self, demand: Demand) -> bool:
-        return self.launcher.sharded and demand.needs.processes > 1
-
-    def _print(self, text: str) -> None:
-        out().print(text, highlight=False, soft_wrap=True, markup=False)
-
-
-def preview_launch(spec: str, systems: Systems, account: str, of: int | None = None) -> LaunchPreview | None:
-    """Read what the launcher `spec` would be asked for; None for "local".
+def preview_launch(spec: str, systems: Systems, account: str, of: int | None = None) -> dict[str, Any] | None:
+    """Read what the launcher `spec` would be asked for, as a value of JSON; None for "local".
 
     It is for `systems`, the first `of` so many; for all without a number.
     """
@@ -134,15 +66,57 @@ def preview_launch(spec: str, systems: Systems, account: str, of: int | None = N
     if (launcher := build_launcher(spec, systems)) is None:
         return None
     graph = task_graph(systems, account, launcher.processes)
-    return LaunchPreview(launcher, graph, launcher.problems(graph.tasks), len(systems), of or len(systems))
+    kinds = [
+        {
+            "kind": demand.kind,
+            "stages": demand.stages,
+            "at_once": demand.at_once,
+            "processes": demand.needs.processes,
+            "sharded": launcher.sharded and demand.needs.processes > 1,
+            "cpus": demand.needs.cpus,
+            "gpus": demand.needs.gpus,
+            "asks_judges": demand.needs.asks,
+        }
+        for demand in graph.demands(launcher)
+    ]
+    return {
+        "asked_of": launcher.describe(),
+        "runs": len(systems),
+        "of_runs": of or len(systems),
+        "stages": len(graph.tasks),
+        "at_once": _most_at_once(launcher, graph),
+        "kinds": kinds,
+        "problems": list(launcher.problems(graph.tasks)),
+    }
 
 
-def _at_once(launcher: Launcher, graph: TaskGraph) -> str:
-    """Say how many stages can be at work together, as far as the launcher and the graph know."""
-    return f"at most {_most_at_once(launcher, graph)} at once"
+def show_launch(asked: Mapping[str, Any]) -> None:
+    """Print what `preview_launch` has read: a row per kind of stage."""
+    if not asked["stages"]:
+        out().print(f"Nothing would be asked of {asked['asked_of']}: all is there.", markup=False)
+        return
+    part = f", for {asked['runs']} of {asked['of_runs']:,} runs" if asked["runs"] < asked["of_runs"] else ""
+    columns = {"stage": False, "number": True, "at once": True, "processes": True, "CPUs each": True}
+    columns |= {"GPUs each, if any": True, "judges": False}
+    rows = [
+        [
+            kind["kind"],
+            *(f"{kind[name]}" for name in ("stages", "at_once")),
+            f"{kind['processes']}{', sharded' if kind['sharded'] else ''}",
+            *(f"{kind[name]:g}" if kind[name] else "" for name in ("cpus", "gpus")),
+            "asked" if kind["asks_judges"] else "",
+        ]
+        for kind in asked["kinds"]
+    ]
+    most = f"at most {asked['at_once']} at once"
+    out().print(f"Asked of {asked['asked_of']}: {_stages(asked['stages'])}, {most}{part}.", markup=False)
+    print_table(out(), "", columns, rows)
+    for problem in asked["problems"]:
+        out().print(problem, markup=False)
 
 
 def _most_at_once(launcher: Launcher, graph: TaskGraph) -> int:
+    """Count the stages that can be at work together, as far as the launcher and the graph know."""
     return min(graph.widest, launcher.at_once or graph.widest)
 
 
@@ -151,63 +125,45 @@ def _stages(count: int) -> str:
 
 
 class TaskLines:
-    """Shows the news of tasks: a line for each that has ended, and on a terminal one for each at work."""
+    """Shows the news of tasks: a line for each that has ended, and in `bars`, if any, one for each at work."""
 
-    def __init__(self, graph: TaskGraph, store: Store):
+    def __init__(self, graph: TaskGraph, store: Store, bars: Progress | None):
         self.store = store
-        self.kinds = {task.id: task.kind for task in graph.tasks}
-        self.total = len(graph.tasks)
         self.ended = 0
-        self._rows: dict[str, Any] = {}
+        self._bars = bars
+        self._rows: dict[str, TaskID] = {}
         self._logged: dict[str, float] = {}
-        self._bars: Any = _bars(self.total) if err().is_terminal and self.total else None
-        make_room(self.kinds)
-
-    def __enter__(self) -> TaskLines:
-        if self._bars:
-            self._bars.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._bars:
-            self._bars.stop()
+        make_room(task.id for task in graph.tasks)
 
     def __call__(self, event: TaskEvent) -> None:
         name = markup(one_line(event.task, 100))
+        ended = event.news == "lost" or event.outcome is not None
+        if self._bars and event.task in self._rows and (ended or event.news == "started"):
+            self._bars.remove_task(self._rows.pop(event.task))
         if event.news == "started":
-            self._begin(event, name)
+            self._logged[event.task] = monotonic()
+            if self._bars:
+                self._rows[event.task] = self._bars.add_task(name, total=None, text=f"on {event.place}")
+            else:
+                err().print(f"… {name}  on {markup(event.place)}")
         elif event.news == "progress":
             self._progress(event, name)
         elif event.news == "noted":
-            self.say(f"… {name}: {markup(one_line(event.text, 500))}")
+            err().print(f"… {name}: {markup(one_line(event.text, 500))}")
         elif event.news == "lost":
-            self._take_down(event.task)
-            self.say(f"[yellow]↻[/] {name}: lost ({markup(one_line(event.text, 300))}), run again")
+            err().print(f"[yellow]↻[/] {name}: lost ({markup(one_line(event.text, 300))}), run again")
         elif event.outcome is not None:
-            self._end(event)
-
-    def say(self, text: str) -> None:
-        """Print a line above those of tasks at work."""
-        err().print(text, highlight=False, soft_wrap=True)
-
-    def _begin(self, event: TaskEvent, name: str) -> None:
-        self._logged[event.task] = monotonic()
-        if self._bars:
-            self._take_down(event.task)
-            self._rows[event.task] = self._bars.add_task(name, total=None, text=f"on {event.place}")
-        else:
-            self.say(f"… {name}  on {markup(event.place)}")
+            self._end(event, name)
 
     def _progress(self, event: TaskEvent, name: str) -> None:
-        if event.task in self._rows:
+        if self._bars and event.task in self._rows:
             self._bars.update(self._rows[event.task], text=one_line(event.text))
         elif monotonic() - self._logged.get(event.task, 0.0) > LOG_SECONDS:
             self._logged[event.task] = monotonic()
-            self.say(f"… {name}: {markup(one_line(event.text, 300))}")
+            err().print(f"… {name}: {markup(one_line(event.text, 300))}")
 
-    def _end(self, event: TaskEvent) -> None:
+    def _end(self, event: TaskEvent, name: str) -> None:
         assert event.outcome is not None
-        self._take_down(event.task)
         self.ended += 1
         if self._bars:
             self._bars.update(self._bars.task_ids[0], completed=self.ended)
@@ -217,18 +173,14 @@ class TaskLines:
             artifact = self.store.find(kind, key)
             rest = in_short(artifact.meta["summary"]) if artifact and not outcome.reused else ""
             took = None if outcome.reused else outcome.seconds
-            self.say(f"{stage_line(event.task, took, key[:8])}{f'  {markup(rest)}' if rest else ''}{place}")
+            err().print(f"{stage_line(event.task, took, key[:8])}{f'  {markup(rest)}' if rest else ''}{place}")
         elif outcome.error_type:
-            self.say(f"[red]✗[/] {markup(one_line(event.task, 100))}: {markup(outcome.error)}{place}")
+            err().print(f"[red]✗[/] {name}: {markup(outcome.error)}{place}")
         else:
-            self.say(f"[dim]– {markup(one_line(event.task, 100))}: not begun, since {markup(outcome.error)}[/]")
-
-    def _take_down(self, task: str) -> None:
-        if task in self._rows:
-            self._bars.remove_task(self._rows.pop(task))
+            err().print(f"[dim]– {name}: not begun, since {markup(outcome.error)}[/]")
 
 
-def _bars(total: int) -> Any:
+def _bars(total: int) -> Progress:
     """Return rows of tasks at work, the first of them for all."""
     from rich import progress as rich
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from enum import StrEnum
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from afarm.cli.completion import complete_names
 from afarm.cli.console import console_on, err, out, write_document
-from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR, Json, OutputDir, write_examples
+from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR, Json, OutputDir, option
 from afarm.core.errors import ConfigError, DataError, StoreError
 from afarm.storage.disk import write_whole
 from afarm.storage.row_shapes import require_file_of_annotations
@@ -25,44 +23,25 @@ if TYPE_CHECKING:
     from afarm.evaluation.boards.correlation import Agreement
 
 
-class Format(StrEnum):
-    """The formats that a leaderboard can be written in."""
+Format = Literal["terminal", "markdown", "csv", "json", "html"]
 
-    terminal = "terminal"
-    markdown = "markdown"
-    csv = "csv"
-    json = "json"
-    html = "html"
-
-
-SUFFIXES = {".md": Format.markdown, ".csv": Format.csv, ".json": Format.json, ".html": Format.html}
+SUFFIXES: Mapping[str, Format] = {".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html"}
 
 
 Evaluators = Annotated[
     list[str] | None,
-    typer.Option(
-        "--evaluator",
-        autocompletion=complete_names("evaluators"),
-        help="Also the figures of this evaluator, from judgements; repeatable.",
-    ),
+    option("--evaluator", "Also the figures of this evaluator, from judgements; repeatable.", "evaluators"),
 ]
 Orders = Annotated[
     list[str] | None,
-    typer.Option(
-        "--order-by",
-        autocompletion=complete_names("evaluators"),
-        help="The figure to rank and correlate by: length_controlled, an evaluator's, a table's column; "
+    option(
+        "--order-by FIGURE",
+        "The figure to rank and correlate by: length_controlled, an evaluator's, a table's column; "
         "repeatable: a board goes by the first it has. By bradley_terry or elo, annotations make one board of all "
         "that met.",
-        metavar="FIGURE",
+        "evaluators",
     ),
 ]
-
-
-def add_commands(app: typer.Typer) -> None:
-    app.command(
-        "leaderboard", epilog=write_examples("leaderboard", "", "afarm-runs leaderboard.csv --output board.html")
-    )(leaderboard)
 
 
 def leaderboard(
@@ -75,22 +54,21 @@ def leaderboard(
         ),
     ] = None,
     annotations: Annotated[
-        list[str] | None, typer.Option("--annotations", help="A file of stored annotations; repeatable.")
+        list[str] | None, option("--annotations", "A file of stored annotations; repeatable.")
     ] = None,
     ranks: Annotated[
-        bool, typer.Option("--ranks", help="Read the judgements of runs as well: ranks with intervals, differences.")
+        bool, option("--ranks", "Read the judgements of runs as well: ranks with intervals, differences.")
     ] = False,
     evaluator: Evaluators = None,
     order_by: Orders = None,
     correlate: Annotated[
-        bool, typer.Option("--correlate", help="How far each two boards agree on the systems that both have.")
+        bool, option("--correlate", "How far each two boards agree on the systems that both have.")
     ] = False,
     chosen: Annotated[
-        Format | None,
-        typer.Option("--format", help="What to print or write; unless it is given, what --output ends in."),
+        Format | None, option("--format", "What to print or write; unless it is given, what --output ends in.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", help="Write it here instead: a file in .md, .csv, .json or .html.")
+        Path | None, option("--output", "Write it here instead: a file in .md, .csv, .json or .html.")
     ] = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
     as_json: Json = False,
@@ -99,128 +77,109 @@ def leaderboard(
     from afarm.evaluation.boards import read_boards
     from afarm.evaluation.boards.correlation import agreements
     from afarm.evaluation.boards.ranking import with_ranks
+    from afarm.evaluation.boards.sources import REFERENCE_BOARDS
 
-    form = _format(Format.json if as_json and chosen is None else chosen, output)
-    problems = [
-        "--format html makes a page: --output FILE says where" if form is Format.html and output is None else "",
-        f"--json and --format {form}: choose one" if as_json and form is not Format.json else "",
-        "--correlate: a table of CSV has no place for correlations; --format json has"
-        if correlate and form is Format.csv
-        else "",
-    ]
-    if any(problems):
-        raise ConfigError([problem for problem in problems if problem])
-    given = sources or ([] if annotations else [_runs(output_dir)])
+    form = _format("json" if as_json and chosen is None else chosen, output)
+    problems = {
+        "--format html makes a page: --output FILE says where": form == "html" and output is None,
+        f"--json and --format {form}: choose one": as_json and form != "json",
+        "--correlate: a table of CSV has no place for correlations; --format json has": correlate and form == "csv",
+    }
+    if any(problems.values()):
+        raise ConfigError([problem for problem, is_there in problems.items() if is_there])
+    if not (sources or annotations or output_dir.is_dir()):
+        raise StoreError(f"{output_dir} does not exist: name the directory of your runs with --output-dir, or sources")
+    given = sources or ([] if annotations else [str(output_dir)])
+    for source in given:
+        if not Path(source).exists() and source not in REFERENCE_BOARDS:
+            raise DataError(
+                f"{source}: no such file: name a directory of runs, which `afarm run` and `afarm evaluate` make, a "
+                f"board, a file of annotations, or {' or '.join(REFERENCE_BOARDS)}"
+            )
     boards, left_out = read_boards(given, annotations or [], order_by or (), evaluator or ())
     if not boards:
         for directory in map(Path, given):
             if not (directory / "runs").is_dir():
                 require_file_of_annotations(directory)
-        raise DataError(
-            f"{', '.join(map(str, given))}: no run with a win rate; `afarm run` makes one"
-            + "".join(f"\n{s}" for s in left_out)
-        )
+        told = f"{', '.join(given)}: no run with a win rate; `afarm run` makes one"
+        raise DataError("\n".join([told, *left_out]))
     for number, board in enumerate(boards):
         if ranks or correlate or board.wins is not None:
             boards[number], said = with_ranks(board)
             left_out += said
-    boards, lacking = _in_order(boards, evaluator or (), order_by or (), [*given, *(annotations or ())])
+    boards, lacking = _with_figures(boards, evaluator or [], order_by or [], [*given, *(annotations or [])])
     left_out += lacking
     found = list(agreements(boards)) if correlate else []
     if correlate and not found:
         raise DataError("no two of these boards have three systems of the same name: there is nothing to correlate")
-    if form is Format.terminal:
-        _show(boards, left_out, found, ranks)
-        return
-    _write(_written(boards, left_out, found, form), output)
-    if form is not Format.json:  # it holds them
-        _tell(left_out)
+    if form == "terminal":
+        _show(boards, found, ranks)
+    elif output is None:
+        write_document(_written(boards, left_out, found, form))
+    else:
+        write_whole(output, _written(boards, left_out, found, form), "choose another --output")
+        err().print(f"Written to {output}", markup=False)
+    if form != "json":  # it holds them
+        for line in left_out:
+            err().print(f"[yellow]Left out:[/] {markup(line)}")
 
 
 def _format(chosen: Format | None, output: Path | None) -> Format:
     """Choose the format. Raises `ConfigError` if the name of the file does not say what to write."""
-    if output is None or chosen not in (None, Format.terminal):
-        return chosen or Format.terminal
+    if output is None or chosen not in (None, "terminal"):
+        return chosen or "terminal"
     form = None if chosen else SUFFIXES.get(output.suffix.lower())
     if form is None:
         raise ConfigError([f"--output {output}: say what to write with --format markdown, csv, json or html"])
     return form
 
 
-def _in_order(
+def _with_figures(
     boards: list[Leaderboard], evaluators: Sequence[str], orders: Sequence[str], sources: Sequence[str]
 ) -> tuple[list[Leaderboard], list[str]]:
-    """Add the metrics of evaluators over all systems (`_evaluated`), and order the boards."""
-    from afarm.evaluation.boards.ranking import looks_at_all_systems
-    from afarm.evaluation.boards.sources import in_order
+    """Add the figures of evaluators, and of those over all systems among `orders`, by which boards are then ordered.
 
-    over_all = [name for name in orders if not _has(boards, name) and looks_at_all_systems(name)]
-    lacking: list[str] = []
-    if names := [*evaluators, *over_all]:
-        boards, lacking = _evaluated(boards, names, sources)
-    return in_order(boards, orders) if orders else boards, lacking
-
-
-def _evaluated(
-    boards: Sequence[Leaderboard], evaluators: Sequence[str], sources: Sequence[str]
-) -> tuple[list[Leaderboard], list[str]]:
-    """Add the metrics of evaluators, and say which boards have none.
-
-    Raises `DataError` if no board has any.
+    The second value says which boards lack one. Raises `DataError` if all do.
     """
     from afarm.evaluation.boards.ranking import evaluated, looks_at_all_systems, stored_judgements, stored_rows
-    from afarm.evaluation.boards.sources import holds_annotations
+    from afarm.evaluation.boards.sources import holds_annotations, in_order
 
-    files = [Path(source) for source in dict.fromkeys(sources) if holds_annotations(Path(source))]
-    complete = [all(_has([board], name) for name in evaluators) for board in boards]
-    over_all = [looks_at_all_systems(name) for name in evaluators]
+    names = [*evaluators, *(name for name in orders if not _has(boards, name) and looks_at_all_systems(name))]
+    over_all = [looks_at_all_systems(name) for name in names]
+    complete = [all(_has([board], name) for name in names) for board in boards]
+    files = [Path(source) for source in dict.fromkeys(sources) if holds_annotations(Path(source))] if names else []
     found, lacking = [], []
     with TemporaryDirectory() as directory:
         stored = stored_judgements(files) if any(over_all) and not all(complete) else {}
         texts = {} if all(over_all) or all(complete) else stored_rows(files, Path(directory))
         for board, is_complete in zip(boards, complete, strict=True):
             try:
-                found.append(board if is_complete else evaluated(board, evaluators, stored, texts))
+                found.append(board if is_complete else evaluated(board, names, stored, texts))
             except DataError as error:
                 lacking.append(str(error))
                 found.append(board)
     if len(lacking) == len(boards):
         raise DataError("\n".join(lacking))
-    return found, lacking
+    return in_order(found, orders) if orders else found, lacking
 
 
 def _has(boards: Sequence[Leaderboard], figure: str) -> bool:
     return any(entry.figure(figure) is not None for board in boards for entry in board.entries)
 
 
-def _runs(output_dir: Path) -> str:
-    if not output_dir.is_dir():
-        raise StoreError(f"{output_dir} does not exist: name the directory of your runs with --output-dir, or sources")
-    return str(output_dir)
-
-
 def _written(boards: Sequence[Leaderboard], left_out: Sequence[str], found: Sequence[Agreement], form: Format) -> str:
     from afarm.evaluation.boards import from_csv as csv_table
     from afarm.evaluation.boards import rendering as table
 
-    if form is Format.csv:
+    if form == "csv":
         return csv_table.as_csv(boards)
-    if form is Format.json:
+    if form == "json":
         return table.as_json(boards, left_out, found)
-    if form is Format.html:
+    if form == "html":
         from afarm.report.leaderboard_page import render_leaderboards
 
         return render_leaderboards(boards, left_out, found)
     return table.as_markdown(boards, found)
-
-
-def _write(text: str, output: Path | None) -> None:
-    """Write to the file, whole or not at all, or to stdout. Raises `StoreError` if it cannot be written."""
-    if output is None:
-        write_document(text)
-        return
-    write_whole(output, text, "choose another --output")
-    err().print(f"Written to {output}", highlight=False, markup=False, soft_wrap=True)
 
 
 def show_board(console: Console, board: Leaderboard, elsewhere: str = "--format markdown shows all") -> None:
@@ -247,10 +206,10 @@ def show_board(console: Console, board: Leaderboard, elsewhere: str = "--format 
     lines = [*remarks(board), *(f"Flag: {sentence}" for sentence in flags(board))]
     lines += [f"No room for {', '.join(spared)}: {elsewhere}."] if spared else []
     for line in lines:
-        console.print(one_line(line, 600), soft_wrap=True, highlight=False, markup=False)
+        console.print(one_line(line, 600), soft_wrap=True, markup=False)
 
 
-def _show(boards: Sequence[Leaderboard], left_out: Sequence[str], found: Sequence[Agreement], ranks: bool) -> None:
+def _show(boards: Sequence[Leaderboard], found: Sequence[Agreement], ranks: bool) -> None:
     from afarm.evaluation.boards.rendering import LEGEND
     from afarm.storage.text import one_line
 
@@ -263,10 +222,4 @@ def _show(boards: Sequence[Leaderboard], left_out: Sequence[str], found: Sequenc
         lines.append("--ranks reads the judgements too: ranks with intervals, and differences.")
     lines += [one_line(f"{a.first} and {a.second}: {a.sentence}", 1000) for a in found]
     for line in lines:
-        out().print(line, soft_wrap=True, highlight=False, markup=False)
-    _tell(left_out)
-
-
-def _tell(left_out: Sequence[str]) -> None:
-    for line in left_out:
-        err().print(f"[yellow]Left out:[/] {markup(line)}", highlight=False, soft_wrap=True)
+        out().print(line, markup=False)

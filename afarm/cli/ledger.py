@@ -5,14 +5,12 @@ from __future__ import annotations
 import shlex
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Annotated
 
 from afarm.cli.console import err, out, print_json
-from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR, Json, LedgerPlace, OutputDir, write_examples
+from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR, Json, LedgerPlace, OutputDir, option
+from afarm.cli.tables import print_table
 from afarm.core.errors import StoreError
-from afarm.storage.text import markup
 
 if TYPE_CHECKING:
     from afarm.judging.ledger import Ledger
@@ -21,26 +19,15 @@ ROUNDING = 1e-6
 """Dollars by which sums of prices may differ."""
 
 
-def add_commands(app: typer.Typer) -> None:
-    app.command("ledger", epilog=write_examples("ledger", "", "--json"))(ledger)
-
-
 def ledger(
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
     ledger: LedgerPlace = None,
-    export: Annotated[
-        Path | None, typer.Option("--export", help="Write every answer to this file, JSONL or (.csv) CSV.")
-    ] = None,
-    forget: Annotated[
-        str | None, typer.Option("--forget", help="Wait no more for the batch with this id.", metavar="BATCH")
-    ] = None,
+    export: Annotated[Path | None, option("--export", "Write every answer to this file, JSONL or (.csv) CSV.")] = None,
+    forget: Annotated[str | None, option("--forget BATCH", "Wait no more for the batch with this id.")] = None,
     recover: Annotated[
-        bool,
-        typer.Option("--recover", help="Replace a damaged ledger by what can be read; the file is kept."),
+        bool, option("--recover", "Replace a damaged ledger by what can be read; the file is kept.")
     ] = False,
-    start_anew: Annotated[
-        bool, typer.Option("--start-anew", help="Begin an empty ledger where the old one is gone.")
-    ] = False,
+    start_anew: Annotated[bool, option("--start-anew", "Begin an empty ledger where the old one is gone.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show what judges have cost: by run, judge, annotator and day, and what was not paid again."""
@@ -51,10 +38,14 @@ def ledger(
 
     place = ledger or Store(output_dir).ledger_path
     if start_anew:
-        _start_anew(place)
+        if is_there(place):
+            raise StoreError(f"{redact_place(place)} is there: move it away first, or recover it with --recover")
+        Ledger(place).close()
     if not is_there(place):
         where = f"at {redact_place(place)}" if ledger else f"in {output_dir}"
-        raise StoreError(f"no ledger {where}: nothing has been asked of a judge there (--output-dir, --ledger)")
+        raise StoreError(
+            f"no ledger {where}: nothing has been asked of a judge there; name another with --output-dir or --ledger"
+        )
     if recover:
         if is_url(place):
             raise StoreError("--recover is for damaged files: a server recovers by itself, or from its backup")
@@ -69,20 +60,11 @@ def ledger(
             err().print(f"Forgot the batch of {count} requests: they will be asked, and paid, again.")
         if export is not None:
             count = accounting.export(opened, export)
-            err().print(f"{count} answers written to {export}", highlight=False, soft_wrap=True)
+            err().print(f"{count} answers written to {export}")
         if as_json:
             print_json(accounting.summary(opened))
         elif export is None and forget is None and not recover:
             _show(opened)
-
-
-def _start_anew(place: Path | str) -> None:
-    from afarm.judging.database import is_there, redact_place
-    from afarm.judging.ledger import Ledger
-
-    if is_there(place):
-        raise StoreError(f"{redact_place(place)} is there: move it away first, or recover it with --recover")
-    Ledger(place).close()
 
 
 def _recover(path: Path) -> None:
@@ -90,7 +72,7 @@ def _recover(path: Path) -> None:
     from afarm.storage.text import dollars
 
     if is_sound(path):
-        err().print(f"{path} is sound: nothing to recover.", highlight=False, soft_wrap=True, markup=False)
+        err().print(f"{path} is sound: nothing to recover.", markup=False)
         return
     saved = recover(path)
     text = f"{saved.answers:,} answers are saved in {path}, with all spending; the damaged file is {saved.damaged}.\n"
@@ -103,20 +85,17 @@ def _recover(path: Path) -> None:
         )
     else:
         text += "Nothing is lost."
-    err().print(text, highlight=False, soft_wrap=True, markup=False)
+    err().print(text, markup=False)
 
 
 def _show(ledger: Ledger) -> None:
-    from rich import box
-    from rich.table import Table
-
-    from afarm.judging.accounting import GROUPS, accounts, open_items
+    from afarm.judging.accounting import GROUPS, accounts, open_items, unanswered
+    from afarm.storage.text import dollars
 
     for group in GROUPS:
         rows = accounts(ledger, group)
-        table = Table(title=f"by {group}", title_justify="left", box=box.SIMPLE)
-        table.add_column(group, overflow="fold")
         columns = {
+            group: [a.name or "–" for a in rows],
             "answers": [f"{a.answers:,}" for a in rows],
             "tokens in": [f"{a.input_tokens:,}" for a in rows],
             "out": [f"{a.output_tokens:,}" for a in rows],
@@ -125,39 +104,22 @@ def _show(ledger: Ledger) -> None:
             "reused": [f"{a.reused:,}" for a in rows] if any(a.reused for a in rows) else [],
             "saved": [f"{a.saved:.4f}" for a in rows] if any(a.saved for a in rows) else [],
         }
-        columns = {title: cells for title, cells in columns.items() if cells}
-        for title in columns:
-            table.add_column(title, justify="right", no_wrap=True)  # names give way
-        for number, account in enumerate(rows):
-            table.add_row(markup(account.name) or "–", *(cells[number] for cells in columns.values()))
-        out().print(table)
-    _show_unanswered(ledger)
-    _show_open(open_items(ledger))
-
-
-def _show_unanswered(ledger: Ledger) -> None:
-    """Show the reasons of answers without a text: content filters, too long prompts and the like."""
-    from afarm.judging.accounting import unanswered
-
+        columns = {title: cells for title, cells in columns.items() if cells or title == group}
+        figures = {title: title != group for title in columns}
+        print_table(out(), f"by {group}", figures, list(zip(*columns.values(), strict=True)))
+    # Reasons of answers without a text: content filters, too long prompts and the like.
     if counts := [f"{count:,} {reason or 'without a reason'}" for reason, count in unanswered(ledger)]:
-        out().print(f"Answers without a text: {', '.join(counts)}.", soft_wrap=True, highlight=False, markup=False)
-
-
-def _show_open(items: dict[str, Any]) -> None:
-    from afarm.storage.text import dollars
-
+        out().print(f"Answers without a text: {', '.join(counts)}.", markup=False)
+    items = open_items(ledger)
     for batch in items["batches"]:
         out().print(
             f"Pending: batch {batch['ticket']} of {batch['judge']}, {batch['requests']} requests, at most "
             f"{dollars(batch['reserved'])}. The same command collects it.",
-            soft_wrap=True,
-            highlight=False,
+            markup=False,
         )
     unseen = items["in_flight"]
     if unseen["requests"]:
         out().print(
             f"May have been charged for without an answer, or still in flight: {unseen['requests']} requests, at most "
-            f"{dollars(unseen['reserved'])} (counted against the budgets of their runs).",
-            soft_wrap=True,
-            highlight=False,
+            f"{dollars(unseen['reserved'])} (counted against the budgets of their runs)."
         )

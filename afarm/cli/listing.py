@@ -1,33 +1,33 @@
-"""`afarm plugins` and `afarm recipes`: lists of what is installed."""
+"""`afarm plugins`, `recipes` and `settings`: lists of what is installed and of what can be set."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from afarm.cli.completion import complete_components, complete_recipes
+from afarm.cli.completion import complete_components, complete_recipes, complete_sections
 from afarm.cli.console import out, print_json
-from afarm.cli.shared_options import Json, write_examples
+from afarm.cli.shared_options import Json, option
+from afarm.cli.tables import print_table
 from afarm.core.errors import AfarmError, PluginError, did_you_mean
 from afarm.core.hooks import KINDS
 from afarm.storage.text import markup
 
-
-def add_commands(app: typer.Typer) -> None:
-    app.command("plugins", epilog=write_examples("plugins", "", "--json"))(plugins)
-    app.command("recipes", epilog=write_examples("recipes", "", "toy"))(recipes)
+if TYPE_CHECKING:
+    from afarm.core.plugins import Plugins
 
 
 def plugins(
     check: Annotated[
         str | None,
-        typer.Option(
-            "--check",
-            autocompletion=complete_components,
-            help="Instead: hold this component, by its name or KIND/NAME[:SPEC], to what its interface promises.",
-            metavar="NAME",
+        option(
+            "--check NAME",
+            "Instead: hold this component, by its name or KIND/NAME[:SPEC], to what its interface promises.",
+            complete_components,
         ),
     ] = None,
     as_json: Json = False,
@@ -40,36 +40,24 @@ def plugins(
         return
     found = discover().found
     if as_json:
-        rows: list[dict[str, Any]] = [
-            {
-                "plugin": p.name,
-                "package": p.package,
-                "version": p.version,
-                "error": p.error,
-                "components": [
-                    {"kind": KINDS[c.kind], "name": c.full_name, "summary": c.summary} for c in p.components
-                ],
-            }
-            for p in found
-        ]
+        rows: list[dict[str, Any]] = []
+        for p in found:
+            parts = [{"kind": KINDS[c.kind], "name": c.full_name, "summary": c.summary} for c in p.components]
+            row = {"plugin": p.name, "package": p.package, "version": p.version, "error": p.error}
+            rows.append({**row, "components": parts})
         print_json(rows)
         return
     for plugin in found:
-        out().print(
-            f"[bold]{markup(plugin.name)}[/]  [dim]{markup(plugin.package)} {plugin.version}[/]", highlight=False
-        )
+        out().print(f"[bold]{markup(plugin.name)}[/]  [dim]{markup(plugin.package)} {plugin.version}[/]")
         if plugin.error:
-            out().print(f"  [red]broken[/]  {markup(plugin.error)}", highlight=False)
+            out().print(f"  [red]broken[/]  {markup(plugin.error)}")
         for component in plugin.components:
-            kind = f"{KINDS[component.kind]:<12}"
-            summary = f"[dim]{markup(component.summary)}[/]"
-            out().print(
-                f"  {kind}  [bold]{markup(component.full_name):<16}[/]  {summary}", highlight=False, soft_wrap=True
-            )
+            name = f"[bold]{markup(component.full_name):<16}[/]"
+            out().print(f"  {KINDS[component.kind]:<12}  {name}  [dim]{markup(component.summary)}[/]")
         if not plugin.components and not plugin.error:
             out().print("  commands only")
     broken = sum(bool(plugin.error) for plugin in found)
-    out().print(f"{len(found)} plugins" + (f", {broken} broken" if broken else ""), highlight=False)
+    out().print(f"{len(found)} plugins" + (f", {broken} broken" if broken else ""))
 
 
 def _check(name: str) -> None:
@@ -97,10 +85,10 @@ def _check(name: str) -> None:
             try:
                 check_component(component, Path(directory), spec=spec)
             except (AfarmError, ConformanceError) as error:
-                out().print(f"[red]✗[/] {markup(title)}: {markup(str(error))}", highlight=False, soft_wrap=True)
+                out().print(f"[red]✗[/] {markup(title)}: {markup(str(error))}")
                 broken += 1
             else:
-                out().print(f"[green]✓[/] {markup(title)} keeps what its interface promises", highlight=False)
+                out().print(f"[green]✓[/] {markup(title)} keeps what its interface promises")
     if broken:
         raise typer.Exit(1)
 
@@ -112,16 +100,75 @@ def recipes(
 ) -> None:
     """List the recipes, or show one."""
     import yaml
-    from rich.table import Table
 
     from afarm.experiment.recipe import read_recipe, recipe_names
 
     if name is not None:
-        out().print(
-            yaml.safe_dump(read_recipe(name), sort_keys=False, allow_unicode=True), markup=False, highlight=False
-        )
+        out().print(yaml.safe_dump(read_recipe(name), sort_keys=False, allow_unicode=True), markup=False)
         return
-    table = Table("recipe", "what it is")
-    for recipe in recipe_names():
-        table.add_row(recipe, markup(str(read_recipe(recipe).get("summary", ""))))
-    out().print(table)
+    rows = [[recipe, str(read_recipe(recipe).get("summary", ""))] for recipe in recipe_names()]
+    print_table(out(), "", {"recipe": False, "what it is": False}, rows)
+
+
+def settings(
+    section: Annotated[
+        str | None,
+        typer.Argument(
+            autocompletion=complete_sections,
+            help="A section (ppo, judge, run) or a setting (ppo.kl_coef); without one, all sections are listed.",
+        ),
+    ] = None,
+    recipe: Annotated[
+        str | None, option("--recipe", "A recipe, whose values stand beside the defaults.", complete_recipes)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the settings of a method, a judge, any plugin or the run, for --set and recipes."""
+    from rich.padding import Padding
+
+    from afarm.core.plugins import discover
+    from afarm.experiment.recipe import read_recipe
+    from afarm.experiment.setting_list import RUN, section_settings, value_text
+
+    plugins = discover()
+    if section is None:
+        _show_sections(plugins, as_json)
+        return
+    listed = section_settings(section, plugins)
+    section = section.partition(".")[0]
+    values = read_recipe(recipe) if recipe else {}
+    of_recipe = values if RUN in listed else values.get(section, {})
+    if as_json:
+        named = [(owner, row) for owner, rows in listed.items() for row in rows]
+        print_json([{"of": owner, **asdict(row), "recipe": at(of_recipe, row.name)} for owner, row in named])
+        return
+    prefix = "" if RUN in listed else f"{section}."
+    for owner, settings_of_one in listed.items():
+        out().print(f"[italic]{markup(owner)}[/]")
+        for row in settings_of_one:
+            value = at(of_recipe, row.name)
+            of_one = "" if value is None else f" ({markup(f'{recipe}: {value_text(value)}')})"
+            about = markup(row.description) + ("" if row.changes_result else " [dim](changes no result)[/]")
+            out().print(f"[bold]{markup(prefix + row.name)}[/] = {markup(row.default)}{of_one}")
+            out().print(Padding(about, (0, 0, 0, 4)))
+
+
+def _show_sections(plugins: Plugins, as_json: bool) -> None:
+    from afarm.experiment.setting_list import RUN, sections
+
+    owners = {RUN: "the run itself"}
+    for name, components in sections(plugins).items():
+        owners[name] = ", ".join(dict.fromkeys(f"{KINDS[c.kind]} of {c.package}" for c in components))
+    if as_json:
+        print_json(owners)
+        return
+    for name, owner in owners.items():
+        out().print(f"[bold]{markup(name):<24}[/] [dim]{markup(owner)}[/]")
+    out().print("`afarm settings NAME` lists the settings of one.", markup=False)
+
+
+def at(values: Any, name: str) -> Any:
+    """Return the value at a dotted name; None if there is none."""
+    for part in name.split("."):
+        values = values.get(part) if isinstance(values, Mapping) else None
+    return values

@@ -22,6 +22,7 @@ from afarm.cli.shared_options import (
     Json,
     LedgerPlace,
     OutputDir,
+    option,
     parse_seeds,
     write_examples,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "err",
     "launch_stages",
     "markup",
+    "option",
     "out",
     "parse_seeds",
     "preview_launch",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from afarm.cli.console import err, out, print_json
-from afarm.storage.text import dollars, markup, one_line
+from afarm.cli.launchers import show_launch
+from afarm.cli.tables import print_table
+from afarm.storage.text import dollars, markup
 
 if TYPE_CHECKING:
-    from afarm.cli.launchers import LaunchPreview
     from afarm.experiment.comparison.outputs import OutputComparison
     from afarm.experiment.dry_run import JudgeEstimate, PlannedStage
     from afarm.experiment.workspace import Workspace
@@ -23,11 +24,11 @@ def show_plan(
     all_stages: bool = True,
     planned: Sequence[PlannedStage] | None = None,
     step: str = "",
-    launcher: LaunchPreview | None = None,
+    launcher: Mapping[str, Any] | None = None,
 ) -> None:
     """Show the stages of a run, or those `planned` of a `step`, and what each judge would be asked.
 
-    Without `all_stages`, only those that ask. A `launcher` is shown with what it would be asked for.
+    Without `all_stages`, only those that ask. Of a `launcher`, what `preview_launch` says is shown too.
     """
     from afarm.experiment.dry_run import plan_run
 
@@ -48,17 +49,13 @@ def show_plan_of_files(given: Sequence[OutputComparison], as_json: bool, all_sta
 
 def warn_of_budget(workspace: Workspace, planned: Callable[[], Sequence[PlannedStage]]) -> None:
     """Say on stderr, before anything is bought, that a plan does not fit the budget."""
-    if workspace.config.budget is None or not any(judge.price() for judge in workspace.judges.by_role.values()):
-        return
-    if problem := _over_budget(workspace, planned()):
-        err().print(f"[yellow]{markup(problem)}.[/]", highlight=False, soft_wrap=True)
-
-
-def _over_budget(workspace: Workspace, planned: Sequence[PlannedStage]) -> str:
     from afarm.experiment.dry_run import over_budget
 
-    config = workspace.config
-    return over_budget(planned, config.budget, workspace.judges.committed, config.evaluate.split)
+    config, judges = workspace.config, workspace.judges
+    if config.budget is None or not any(judge.price() for judge in judges.by_role.values()):
+        return
+    if problem := over_budget(planned(), config.budget, judges.committed, config.evaluate.split):
+        err().print(f"[yellow]{markup(problem)}.[/]")
 
 
 def _show(
@@ -67,29 +64,41 @@ def _show(
     as_json: bool,
     title: str,
     workspace: Workspace,
-    launcher: LaunchPreview | None = None,
+    launcher: Mapping[str, Any] | None = None,
 ) -> None:
     """Without a `title` the table of stages is left out."""
-    from afarm.experiment.dry_run import by_judge, thoughts_sentence
+    from afarm.experiment.dry_run import by_judge, over_budget, thoughts_sentence
 
-    problem = _over_budget(workspace, planned)
+    config, totals = workspace.config, by_judge(planned)
+    problem = over_budget(planned, config.budget, workspace.judges.committed, config.evaluate.split)
     if as_json:
-        asked = {"launcher": launcher.as_json()} if launcher else {}
-        print_json({**what, **_as_json(planned), "over_budget": problem, **asked})
+        sums = ("calls", "dollars", "most_dollars")
+        stages = [{**asdict(stage), **{name: getattr(stage, name) for name in sums}} for stage in planned]
+        judges = [asdict(total) for total in totals]
+        asked = {"launcher": launcher} if launcher else {}
+        print_json({**what, "stages": stages, "judges": judges, "over_budget": problem, **asked})
         return
     if title:
-        _show_stages(title, planned)
+        columns = {"stage": False, "do": False, "judge calls": True, "at most": True, "why": False}
+        rows = []
+        for stage in planned:
+            asks = (str(stage.calls), _dollars(stage.most_dollars)) if stage.calls else ("", "")
+            rows.append([stage.label, "reuse" if stage.reused else "run", *asks, stage.why])
+        print_table(out(), f"Plan: {title} (nothing is run)", columns, rows)
     for pairs in dict.fromkeys(stage.pairs for stage in planned if stage.pairs):  # several seeds share them
-        out().print(pairs, highlight=False, soft_wrap=True, markup=False)
-    if any(stage.judges for stage in planned):
-        _show_judges(planned, by_stage=not title)
-    totals = by_judge(planned)
-    sentences = [_priced_sentence(totals), *_unpriced_sentences(totals), "Nothing was sent."]
-    out().print(" ".join(sentences), highlight=False, soft_wrap=True, markup=False)
+        out().print(pairs, markup=False)
+    if totals:
+        _show_judges(planned, totals, by_stage=not title)
+    sentences = [_priced_sentence(totals)]
+    if unpriced := [total.judge for total in totals if total.most_dollars is None]:
+        what = "The price is" if len(unpriced) == 1 else "The prices are"
+        options = " ".join(f"--price {judge}=INPUT/OUTPUT" for judge in unpriced)
+        sentences.append(f"{what} unknown: give {options} (dollars per million tokens).")
+    out().print(" ".join([*sentences, "Nothing was sent."]), markup=False)
     if problem or (problem := thoughts_sentence(totals)):
-        out().print(f"[yellow]{markup(problem)}.[/]", highlight=False, soft_wrap=True)
+        out().print(f"[yellow]{markup(problem)}.[/]")
     if launcher:
-        launcher.show()
+        show_launch(launcher)
 
 
 def _priced_sentence(totals: Sequence[JudgeEstimate]) -> str:
@@ -107,64 +116,24 @@ def _priced_sentence(totals: Sequence[JudgeEstimate]) -> str:
     return f"About {calls:,} judge calls: {low}{_dollars(expected)} expected, at most {dollars(most)}{beside}{again}."
 
 
-def _unpriced_sentences(totals: Sequence[JudgeEstimate]) -> list[str]:
-    """Say which prices are unknown, and how they are given."""
-    judges = [total.judge for total in totals if total.most_dollars is None]
-    options = " ".join(f"--price {judge}=INPUT/OUTPUT" for judge in judges)
-    what = "The price is" if len(judges) == 1 else "The prices are"
-    return [f"{what} unknown: give {options} (dollars per million tokens)."] if judges else []
-
-
-def _as_json(planned: Sequence[PlannedStage]) -> dict[str, object]:
-    from afarm.experiment.dry_run import by_judge
-
-    totals = ("calls", "dollars", "most_dollars")
-    stages = [{**asdict(stage), **{name: getattr(stage, name) for name in totals}} for stage in planned]
-    return {"stages": stages, "judges": [asdict(total) for total in by_judge(planned)]}
-
-
-def _show_stages(title: str, planned: Sequence[PlannedStage]) -> None:
-    from rich.table import Table
-
-    table = Table(title=f"Plan: {markup(title)} (nothing is run)", title_justify="left")
-    for column in ("stage", "do", "judge calls", "at most", "why"):
-        table.add_column(column, justify="right" if column in ("judge calls", "at most") else "left")
-    for p in planned:
-        price = _dollars(p.most_dollars)
-        asks = p.calls > 0
-        table.add_row(
-            markup(one_line(p.label)),
-            "reuse" if p.reused else "run",
-            str(p.calls) if asks else "",
-            price if asks else "",
-            markup(p.why),
-        )
-    out().print(table)
-
-
-def _show_judges(planned: Sequence[PlannedStage], by_stage: bool) -> None:
+def _show_judges(planned: Sequence[PlannedStage], totals: Sequence[JudgeEstimate], by_stage: bool) -> None:
     """Without `by_stage` only the sums, as beside the table of stages."""
-    from rich import box
-    from rich.table import Table
-
-    from afarm.experiment.dry_run import by_judge
-
-    rows = [(stage.label, estimate) for stage in planned for estimate in stage.judges]
-    totals = by_judge(planned)
+    asked = [(stage.label, estimate) for stage in planned for estimate in stage.judges]
+    if len(asked) > len(totals):
+        asked = [*(asked if by_stage else []), *(("all", total) for total in totals)]
     several = len(totals) > 1  # one alone would take a column of a narrow screen to say the same in each row
-    title = "Judges" if several else f"Judge: {markup(totals[0].judge)}"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE)
-    for column in ("stage", "judge") if several else ("stage",):
-        table.add_column(column, overflow="fold")
-    for column in ("calls", "tokens in", "out", "at most", "dollars", "at most"):
-        table.add_column(column, justify="right", no_wrap=True)  # texts give way to figures
-    if len(rows) > len(totals):
-        rows = [*(rows if by_stage else []), *(("all", total) for total in totals)]
-    for label, e in rows:
-        tokens = (f"{e.calls:,}", f"{e.input_tokens:,}", f"{e.output_tokens:,}", f"{e.most_output_tokens:,}")
-        names = [one_line(label), *([e.judge] if several else [])]
-        table.add_row(*map(markup, names), *tokens, _dollars(e.dollars), _dollars(e.most_dollars))
-    out().print(table)
+    columns = {"stage": False, **({"judge": False} if several else {})}
+    columns |= dict.fromkeys(("calls", "tokens in", "out", "out at most", "dollars", "at most"), True)
+    rows = [
+        [
+            label,
+            *([e.judge] if several else []),
+            *(f"{count:,}" for count in (e.calls, e.input_tokens, e.output_tokens, e.most_output_tokens)),
+            *map(_dollars, (e.dollars, e.most_dollars)),
+        ]
+        for label, e in asked
+    ]
+    print_table(out(), "Judges" if several else f"Judge: {totals[0].judge}", columns, rows)
 
 
 def _dollars(amount: float | None) -> str:

@@ -46,12 +46,7 @@ class ProgressBars:
         self.note: Callable[[], str] = str
         """What to say at the end of a bar: the spend so far, say."""
         self._stage: Any = None
-        self._stage_began = 0.0
-
-    @property
-    def stage_seconds(self) -> float:
-        """Seconds since the stage began."""
-        return time.monotonic() - self._stage_began
+        self.stage_began = 0.0
 
     @property
     def share(self) -> float:
@@ -64,7 +59,7 @@ class ProgressBars:
 
         `place` says "stage 6 of 9", `done` is the share of the stages before it, `left` what is left of all.
         """
-        self._stage_began = time.monotonic()
+        self.stage_began = time.monotonic()
         if not self.console.is_terminal:
             place = f" ({place})" if place else ""
             self.console.print(f"… {one_line(label)}{place}", highlight=False, markup=False)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import typer
 
 from afarm.cli.console import err, out, print_json
 from afarm.cli.farm_options import FarmOptions, with_options
@@ -16,7 +14,7 @@ from afarm.cli.launch import LOCAL
 from afarm.cli.launchers import LauncherName, build_launcher, launch_stages, preview_launch
 from afarm.cli.plans import show_plan, warn_of_budget
 from afarm.cli.recording import record_run
-from afarm.cli.shared_options import DryRun, write_examples
+from afarm.cli.shared_options import DryRun
 from afarm.storage.text import dollars, markup, one_line
 
 if TYPE_CHECKING:
@@ -24,11 +22,6 @@ if TYPE_CHECKING:
 
 
 OUTCOMES = {"wins": "won", "wins_base": "lost", "draws": "drawn", "unparsed": "unparsed"}
-
-
-def add_commands(app: typer.Typer) -> None:
-    examples = write_examples("run", "--method dpo --seed 1", "--judge openai:gpt-4o --budget 5 --dry-run")
-    app.command("run", epilog=examples)(run)
 
 
 @with_options
@@ -63,76 +56,63 @@ def run_experiment(options: FarmOptions, dry_run: bool, started: float, launcher
         if (made := launch_stages(launcher, systems, workspace.run_name())) is not None:
             made.hand_over(workspace)
         record, report = record_run(farm, workspace.config.method, started)
-    show_run(record, report, options.as_json)
-
-
-def show_run(record: Mapping[str, Any], report: Path, as_json: bool) -> None:
-    """The result screen; with `as_json` the record on stdout, and the screen on stderr."""
-    if as_json:
+    if options.as_json:
         print_json({**record, "report": str(report)})
-    show_results(record, report, to_stderr=as_json)
+    _show(record, report, err() if options.as_json else out())
 
 
-def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = False) -> None:
-    """One screen: the numbers, what they cost, where the report is, and what to try next."""
+def _show(record: Mapping[str, Any], report: Path, console: Console) -> None:
+    """Show one screen: the numbers, what they cost, where the report is, and what to try next."""
     from rich.table import Table
+    from rich.text import Text
 
+    title = f"{record['method']} against {record['results'][0]['reference']}"
+    table = Table(title=markup(one_line(title)), title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column()
+    for label, text in _rows(record):
+        table.add_row(markup(label), text)
+    console.print(table)
+    warn_of_simulation(console, record)
+    # A link, on a line of its own if the screen is narrow.
+    apart = "\n" if console.is_terminal and len(f"Report: {report}") > console.width else " "
+    link = Text(str(report), style=f"link {report.resolve().as_uri()}")
+    console.print(Text.assemble("Report:", apart, link), soft_wrap=True)
+    console.print(f"Next:   {_next_command(record)}", markup=False)
+
+
+def _rows(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the lines of the screen: labels, and texts with rich's markup."""
     from afarm.evaluation.cut_off import cut_off
     from afarm.evaluation.metrics import undetectable_difference
     from afarm.evaluation.red_flags import red_flag_lines
     from afarm.report.run import STOPPED_AT, degraded, not_finite, training
 
-    console = err() if to_stderr else out()
-    head, spend = record["headline"], record["spend"]
-    results = record["results"]
-    reference = results[0]["reference"]
+    head, stages, results = record["headline"], record["stages"], record["results"]
     main = next((result for result in results if result["evaluator"] == "win_rate"), None)
-    table = Table(
-        title=markup(one_line(f"{record['method']} against {reference}")), title_justify="left", show_header=False
-    )
-    table.add_column(style="bold")
-    table.add_column()
     if main is not None:
-        table.add_row("win rate", f"{head['win_rate']:.1f} %{format_error(head)}")
+        yield "win rate", f"{head['win_rate']:.1f} %{format_error(head)}"
         if blind := undetectable_difference(main["metrics"]):
-            table.add_row("", f"not clear from 50 %: {blind}")
-        table.add_row("", outcomes(main["metrics"]))
-        for label, line in red_flag_lines(main.get("red_flags")):
-            table.add_row(label, markup(line))
+            yield "", f"not clear from 50 %: {blind}"
+        yield "", outcomes(main["metrics"])
+        yield from ((label, markup(line)) for label, line in red_flag_lines(main.get("red_flags")))
     for result in results:
         if result is not main:
-            table.add_row(*map(markup, result_row(result, reference)))
-    for line in degraded(record["stages"]):
-        table.add_row("degraded", markup(line))
-    for line in cut_off(record["stages"]):
-        table.add_row("cut off", f"[yellow]{markup(line)}[/]")
-    for line in not_finite(record["stages"]):
-        table.add_row("not finite", f"[yellow]{markup(line)}[/]")
+            label, text = result_row(result, results[0]["reference"])
+            yield label, markup(text)
+    yield from (("degraded", markup(line)) for line in degraded(stages))
+    yield from (("cut off", f"[yellow]{markup(line)}[/]") for line in cut_off(stages))
+    yield from (("not finite", f"[yellow]{markup(line)}[/]") for line in not_finite(stages))
     for line in training(record.get("checkpoint", {})):
-        table.add_row("training", f"[yellow]{line}[/]" if line.startswith(STOPPED_AT) else line)
+        yield "training", f"[yellow]{line}[/]" if line.startswith(STOPPED_AT) else line
     if head["kl"] is not None:
-        table.add_row("KL to the start", f"{head['kl']:.3f} nats a response")
+        yield "KL to the start", f"{head['kl']:.3f} nats a response"
     if head["length"] is not None:
-        table.add_row("mean length", f"{head['length']:.0f} characters (reference {head['length_reference']:.0f})")
-    table.add_row("spend", spent(spend))
-    ran = [f"{s['stage']} {s['seconds']:.0f} s" for s in record["stages"] if not s["reused"] and s["seconds"] >= 0.5]
-    reused = sum(s["reused"] for s in record["stages"])
-    table.add_row("time", f"{record['finished'] - record['created']:.0f} s" + (f": {', '.join(ran)}" if ran else ""))
-    table.add_row("reused", f"{reused} of {len(record['stages'])} stages")
-    console.print(table)
-    warn_of_simulation(console, record)
-    show_path(console, "Report:", report)
-    console.print(f"Next:   {_next_command(record)}", soft_wrap=True, highlight=False, markup=False)
-
-
-def show_path(console: Console, label: str, path: Path) -> None:
-    """Print where something is: a link, on a line of its own if the screen is narrow."""
-    from rich.text import Text
-
-    name = str(path)
-    apart = "\n" if console.is_terminal and len(label) + 1 + len(name) > console.width else " "
-    link = Text(name, style=f"link {path.resolve().as_uri()}")
-    console.print(Text.assemble(label, apart, link), soft_wrap=True, highlight=False)
+        yield "mean length", f"{head['length']:.0f} characters (reference {head['length_reference']:.0f})"
+    yield "spend", spent(record["spend"])
+    ran = [f"{s['stage']} {s['seconds']:.0f} s" for s in stages if not s["reused"] and s["seconds"] >= 0.5]
+    yield "time", f"{record['finished'] - record['created']:.0f} s" + (f": {', '.join(ran)}" if ran else "")
+    yield "reused", f"{sum(s['reused'] for s in stages)} of {len(stages)} stages"
 
 
 def format_error(metrics: Mapping[str, Any]) -> str:

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from afarm.cli import human_labels
 from afarm.cli.console import err, out, print_json
+from afarm.cli.leaderboard import show_board
 from afarm.cli.run import format_error, outcomes, result_row, spent, warn_of_simulation
 from afarm.core.errors import PluginError
 from afarm.evaluation.matching import Coverage
 from afarm.evaluation.metrics import BY_PEOPLE, undetectable_difference, win_rate_interval
 from afarm.storage.runs import is_simulated
+from afarm.storage.text import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,7 +52,10 @@ def present(
         print_json(told)
     if len(found) == 1:
         _show_one(console, records[0])
-    _show_boards(console, boards)
+    for board in boards:
+        show_board(console, board)
+    if len(boards) > 1:
+        console.print("Win rates of different boards cannot be compared.")
     if several:
         _tell(console, _lines_of_several(records))
     warn_of_simulation(console, records[0])
@@ -91,21 +96,15 @@ def _as_json(record: Record, directory: Path) -> dict[str, Any]:
     }
 
 
-def _rate(record: Record) -> str:
-    """A win rate with its error and interval, where it has any."""
-    metrics = record["results"][0]["metrics"]
-    bounds = win_rate_interval(metrics)
-    rate = f"{metrics['win_rate']:.1f} %{format_error(metrics)}"
-    return f"{rate}, 95 % interval {bounds[0]:.1f} to {bounds[1]:.1f}," if bounds else rate
-
-
 def _show_one(console: Console, record: Record) -> None:
     from afarm.evaluation.red_flags import red_flag_lines
 
     main, *others = record["results"]
     metrics, further = main["metrics"], [result for result in others if result["evaluator"] != BY_PEOPLE]
+    bounds, rate = win_rate_interval(metrics), f"{metrics['win_rate']:.1f} %{format_error(metrics)}"
+    rate += f", 95 % interval {bounds[0]:.1f} to {bounds[1]:.1f}," if bounds else ""
     lines = [
-        f"{main['system']}: win rate {_rate(record)} against {main['reference']}",
+        f"{main['system']}: win rate {rate} against {main['reference']}",
         *([f"Not clear from 50 %: {blind}"] if (blind := undetectable_difference(metrics)) else []),
         outcomes(metrics),
         *(": ".join(result_row(result, main["reference"])) for result in further),
@@ -116,24 +115,23 @@ def _show_one(console: Console, record: Record) -> None:
 
 
 def _lines_of_several(records: Sequence[Record]) -> list[str]:
-    """The lines of each system after its name; what several share is said once."""
+    """The lines of each system after its name, with annotator and reference unless all have those in common.
+
+    What several share is said once.
+    """
     by_line: dict[str, list[str]] = {}
     all_by = Counter(JUDGED.format(record["annotator"]) for record in records)
+    references = {record["results"][0]["reference"] for record in records}
     for record in records:
+        main = record["results"][0]
+        name = f"{main['system']} by {record['annotator']}" if len(all_by) > 1 else main["system"]
+        name += f" against {main['reference']}" if len(references) > 1 else ""
         for line in _lines(record):
-            by_line.setdefault(line, []).append(_called(record, records))
+            by_line.setdefault(line, []).append(name)
     return [
         line if len(names) in (len(records), all_by[line.partition(": ")[0]]) else f"{', '.join(names)}: {line}"
         for line, names in by_line.items()
     ]
-
-
-def _called(record: Record, among: Sequence[Record]) -> str:
-    """Name its system, with the annotator and the reference if those are not the same of all."""
-    main, apart = record["results"][0], {other["annotator"] for other in among}
-    references = {other["results"][0]["reference"] for other in among}
-    by = f" by {record['annotator']}" if len(apart) > 1 else ""
-    return f"{main['system']}{by}" + (f" against {main['reference']}" if len(references) > 1 else "")
 
 
 def _lines(record: Record) -> list[str]:
@@ -152,17 +150,6 @@ def _lines(record: Record) -> list[str]:
     ]
 
 
-def _show_boards(console: Console, boards: Sequence[Leaderboard]) -> None:
-    from afarm.cli.leaderboard import show_board
-
-    for board in boards:
-        show_board(console, board)
-    if len(boards) > 1:
-        console.print("Win rates of different boards cannot be compared.", highlight=False)
-
-
 def _tell(console: Console, lines: Sequence[str]) -> None:
-    from afarm.storage.text import one_line
-
     for line in lines:  # with names that files of anybody's gave
-        console.print(one_line(line, LONGEST_LINE), soft_wrap=True, highlight=False, markup=False)
+        console.print(one_line(line, LONGEST_LINE), markup=False)

@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from afarm.cli.completion import complete_names
 from afarm.core.errors import ConfigError
 
-model_option = partial(typer.Option, rich_help_panel="Method and model")
-data_option = partial(typer.Option, rich_help_panel="Data")
-judge_option = partial(typer.Option, rich_help_panel="Judges")
-money_option = partial(typer.Option, rich_help_panel="Money and speed")
-output_option = partial(typer.Option, rich_help_panel="Output")
+Completion = str | list[str] | Callable[..., Any] | None
+"""How the shell completes a value: a function of words, the words, or the kind of the components to name."""
+
+
+def option(shown: str, help: str, complete: Completion = None, default: str | bool = True, **more: Any) -> Any:
+    """Make an option as its help shows it: "--seed N", with a word for the value. `default` is shown for its own."""
+    name, _, metavar = shown.partition(" ")
+    words = complete_names(complete) if isinstance(complete, str) else complete
+    found = (lambda: complete) if isinstance(complete, list) else words
+    return typer.Option(name, metavar=metavar or None, help=help, autocompletion=found, show_default=default, **more)
+
+
+model_option = partial(option, rich_help_panel="Method and model")
+data_option = partial(option, rich_help_panel="Data")
+judge_option = partial(option, rich_help_panel="Judges")
+money_option = partial(option, rich_help_panel="Money and speed")
+output_option = partial(option, rich_help_panel="Output")
+
+OF_RECIPE = "the recipe's"
+"""The default that help shows for a setting that every recipe gives."""
+
+LABELS = "--labels FIRST,SECOND[,DRAW]"
+LABELS_HELP = "The labels in files for the first output, the second and a draw, if not 1,2,0: 0,1, or A,B,tie."
 
 DEFAULT_OUTPUT_DIR = Path("afarm-runs")
 """The output directory of a command that is given none."""
@@ -25,15 +45,14 @@ DEFAULT_RECIPE = "toy"
 RECIPE_HELP = "A recipe by name (`afarm recipes`), or a YAML file."
 """The help of an option --recipe."""
 
-OutputDir = Annotated[Path, output_option("--output-dir", help="Where everything is kept.", metavar="DIR")]
+OutputDir = Annotated[Path, output_option("--output-dir DIR", "Where everything is kept.")]
 """The option --output-dir; its default is `DEFAULT_OUTPUT_DIR`."""
 
 LedgerPlace = Annotated[
     str | None,
     output_option(
-        "--ledger",
-        help="Where answers of judges are kept: postgresql://HOST/DATABASE for several machines, or a file.",
-        metavar="URL|FILE",
+        "--ledger URL|FILE",
+        "Where answers of judges are kept: postgresql://HOST/DATABASE for several machines, or a file.",
     ),
 ]
 """The option --ledger: a database's address, a file, or None for the one in the output directory."""
@@ -41,16 +60,15 @@ LedgerPlace = Annotated[
 StorePlace = Annotated[
     str | None,
     output_option(
-        "--store",
-        help="Where artifacts are shared with other machines: s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or a directory.",
-        metavar="URL|DIR",
+        "--store URL|DIR",
+        "Where artifacts are shared with other machines: s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or a directory.",
     ),
 ]
 
-DryRun = Annotated[bool, output_option("--dry-run", help="Show what would be done and bought, and do nothing.")]
+DryRun = Annotated[bool, output_option("--dry-run", "Show what would be done and bought, and do nothing.")]
 """The parameter of a command that has --dry-run, False by default; see `FarmOptions.show_plan`."""
 
-Json = Annotated[bool, output_option("--json", help="Print the result as JSON on stdout, all else on stderr.")]
+Json = Annotated[bool, output_option("--json", "Print the result as JSON on stdout, all else on stderr.")]
 """The option --json, False by default: print the result with `print_json`, and all else on `err()`."""
 
 

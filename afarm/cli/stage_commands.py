@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from afarm.cli.command_list import STEPS
-from afarm.cli.completion import complete_names, complete_runs
+from afarm.cli.completion import complete_runs
 from afarm.cli.console import err, out, print_json
 from afarm.cli.farm_options import FarmOptions, with_options
 from afarm.cli.plans import show_plan, warn_of_budget
-from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR, DryRun, OutputDir, write_examples
+from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR, DryRun, OutputDir, option, write_examples
 from afarm.storage.text import markup, without_passwords
 
 if TYPE_CHECKING:
@@ -38,20 +38,12 @@ UNUSED: dict[str, frozenset[str]] = {
 }
 """The options of a run that a step has no use for."""
 
-EXAMPLES = {
-    "sft": ("--set sft.num_train_epochs=1", "--data mine.json --model HuggingFaceTB/SmolLM2-135M"),
-    "sample": ("--set sample.n=4", "--policy ppo"),
-    "annotate": ("--annotator gpt4 --judge openai:gpt-4o", "--label-noise 0 --dry-run"),
-    "fit-reward": ("--set bradley_terry.num_train_epochs=2", "--annotator pool --label-noise 0.1"),
-    "train": ("--method dpo --set dpo.beta=0.2", "--method ppo --dry-run"),
-}
-
 
 def add_commands(app: typer.Typer) -> None:
     for name, listed in STEPS.items():
         step = with_options(sample, UNUSED[name]) if name == "sample" else _step(name, UNUSED[name])
-        app.command(name, help=f"{listed.summary} {BEFORE}", epilog=write_examples(name, *EXAMPLES[name]))(step)
-    app.command("report", epilog=write_examples("report", "", "toy-ppo-pool-seed42-1a2b3c"))(report)
+        about = f"{listed.summary} {BEFORE}"
+        app.command(name, help=about, epilog=write_examples(name, *listed.examples))(step)
 
 
 def add_method(app: typer.Typer, name: str, component: Component) -> None:
@@ -62,27 +54,17 @@ def add_method(app: typer.Typer, name: str, component: Component) -> None:
     about = f"Train the policy of {name}: {component.summary or 'a method'}. {BEFORE}"
     examples = write_examples(name, "--seed 1", "--recipe paper --dry-run")
     settings = f"\n\n`afarm settings {name}` lists its settings." if component.config else ""
-    step = _step("train", list_unused_options(component.load().needs), method=name)
-    app.command(name, help=about, epilog=examples + settings)(step)
-
-
-def list_unused_options(needs: Collection[str]) -> frozenset[str]:
-    """Name the options that do not affect the training of a method with these needs."""
-    unused = UNUSED["train"] | {"method"}
-    if "reward_model" not in needs:
-        unused |= {"reward_model"}
+    needs, unused = component.load().needs, UNUSED["train"] | {"method"}
+    unused |= {"reward_model"} - {*needs}
     if not {"reward_model", "preferences", "annotator"} & {*needs}:
         unused |= _LABELS | _ASKING | _PREFERENCES
-    return unused
+    step = _step("train", unused, method=name)
+    app.command(name, help=about, epilog=examples + settings)(step)
 
 
 def _step(name: str, unused: Collection[str], method: str | None = None) -> Callable[..., None]:
     def step(*, options: FarmOptions, dry_run: DryRun = False) -> None:
-        options = replace(options, method=method or options.method)
-        if dry_run:
-            _show_step(name, options)
-        else:
-            _make(name, options)
+        (_show_step if dry_run else _make)(name, replace(options, method=method or options.method))
 
     return with_options(step, unused)
 
@@ -90,20 +72,17 @@ def _step(name: str, unused: Collection[str], method: str | None = None) -> Call
 def sample(
     policy: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--policy",
-            autocompletion=complete_names("methods"),
-            help="Answer the evaluation instructions instead: with a method's policy, or a judge LLM (openai:MODEL).",
+            "Answer the evaluation instructions instead: with a method's policy, or a judge LLM (openai:MODEL).",
+            "methods",
         ),
     ] = None,
     *,
     options: FarmOptions,
     dry_run: DryRun = False,
 ) -> None:
-    if dry_run:
-        _show_step("sample", options, policy)
-    else:
-        _make("sample", options, policy)
+    (_show_step if dry_run else _make)("sample", options, policy)
 
 
 def _llm_systems(policy: str | None) -> list[str]:
@@ -119,8 +98,8 @@ def _make(name: str, options: FarmOptions, policy: str | None = None) -> None:
 
     with options.farm(_llm_systems(policy), "" if policy else name) as farm:
         workspace = farm.workspace
-        if stage := _stage(workspace, name, policy):
-            with _accounted(workspace, name, policy):
+        with _laid_out(workspace, name, policy) as stage:
+            if stage:
                 warn_of_budget(workspace, lambda: plan_stage(workspace, stage))
                 workspace.ensure(stage)
     runs = list(workspace.history.values())
@@ -130,33 +109,27 @@ def _make(name: str, options: FarmOptions, policy: str | None = None) -> None:
             print_json({"stage": None})
         return
     for line in cut_off({"stage": r.label, "kind": r.kind, "summary": r.artifact.meta["summary"]} for r in runs):
-        err().print(f"[yellow]Cut off:[/] {markup(line)}", highlight=False, soft_wrap=True)
-    last = runs[-1]
+        err().print(f"[yellow]Cut off:[/] {markup(line)}")
+    label, artifact = runs[-1].label, runs[-1].artifact
     if options.as_json:
-        made = {
-            "stage": last.label,
-            "key": last.artifact.key,
-            "path": str(last.artifact.path),
-            "reused": last.reused,
-        }
-        print_json({**made, "summary": dict(last.artifact.meta["summary"])})
-    else:
-        out().print(str(last.artifact.path), soft_wrap=True, highlight=False)
-        if name == "train" and workspace.process_info.is_main_process:
-            _show_next(workspace)
+        made = {"stage": label, "key": artifact.key, "path": str(artifact.path), "reused": runs[-1].reused}
+        print_json({**made, "summary": dict(artifact.meta["summary"])})
+        return
+    out().print(str(artifact.path))
+    if name == "train" and workspace.process_info.is_main_process:
+        _show_next(workspace)
 
 
 def _show_next(workspace: Workspace) -> None:
     """Say how a policy that was trained alone is evaluated and taken out."""
-    method, arguments = workspace.config.method, sys.argv[2:]
+    method, arguments, root = workspace.config.method, sys.argv[2:], workspace.store.root
     chosen = [] if any(word.partition("=")[0] == "--method" for word in arguments) else ["--method", method]
     command = without_passwords(shlex.join(["afarm", "run", *chosen, *arguments]))
-    run = workspace.run_name(method)
-    where = (
-        "" if workspace.store.root == DEFAULT_OUTPUT_DIR else f" --output-dir {shlex.quote(str(workspace.store.root))}"
+    where = [] if root == DEFAULT_OUTPUT_DIR else ["--output-dir", str(root)]
+    err().print(f"Evaluate it: {command}", markup=False)
+    err().print(
+        f"Then export: {shlex.join(['afarm', 'export', workspace.run_name(method), 'DIR', *where])}", markup=False
     )
-    for label, text in (("Evaluate it:", command), ("Then export:", f"afarm export {shlex.quote(run)} DIR{where}")):
-        err().print(f"{label} {text}", soft_wrap=True, highlight=False, markup=False)
 
 
 def _show_step(name: str, options: FarmOptions, policy: str | None = None) -> None:
@@ -165,24 +138,19 @@ def _show_step(name: str, options: FarmOptions, policy: str | None = None) -> No
     from afarm.experiment.dry_run import plan_stage
 
     checks = preflight.run_checks(_llm_systems(policy)) if policy else preflight.stage_checks(name)
-    with options.dry_run(checks, trains=bool(policy) or name == "train") as workspace:
-        stage = _stage(workspace, name, policy)
+    step = "" if name == "train" else f"{name} {policy}" if policy else name
+    looked_at = options.dry_run(checks, trains=bool(policy) or name == "train")
+    with looked_at as workspace, _laid_out(workspace, name, policy) as stage:
         planned = plan_stage(workspace, stage) if stage else []
-        method = workspace.config.method
-        step = "" if name == "train" else f"{name} {policy}" if policy else name
-        with _accounted(workspace, name, policy):
-            show_plan(workspace, method, options.as_json, planned=planned, step=step)
+        show_plan(workspace, workspace.config.method, options.as_json, planned=planned, step=step)
 
 
-def _accounted(workspace: Workspace, name: str, policy: str | None) -> AbstractContextManager[None]:
-    """Book the requests of a step on its own account and budget; those of training are its run's."""
-    if policy or name in ("annotate", "fit-reward"):
-        return workspace.judges.client.charge_run(workspace.run_name(policy or name))
-    return nullcontext()
+@contextmanager
+def _laid_out(workspace: Workspace, name: str, policy: str | None) -> Iterator[Stage | None]:
+    """Lay out a step's stage; None if there is nothing to make.
 
-
-def _stage(workspace: Workspace, name: str, policy: str | None) -> Stage | None:
-    """Lay out a step's stage; None if there is nothing to make."""
+    Requests are booked on an account and a budget of the step's own; those of training on its run's.
+    """
     from afarm.experiment import pipeline
 
     steps: dict[str, Callable[[], Stage | None]] = {
@@ -192,13 +160,15 @@ def _stage(workspace: Workspace, name: str, policy: str | None) -> Stage | None:
         "fit-reward": lambda: pipeline.fit_reward(workspace),
         "train": lambda: pipeline.train(workspace, workspace.config.method),
     }
-    return steps[name]()
+    own = workspace.run_name(policy or name) if policy or name in ("annotate", "fit-reward") else ""
+    stage = steps[name]()
+    with workspace.judges.client.charge_run(own) if own else nullcontext():
+        yield stage
 
 
 def report(
     run: Annotated[
-        str | None,
-        typer.Argument(autocompletion=complete_runs, help="The run's name; the last one if none is given."),
+        str | None, typer.Argument(autocompletion=complete_runs, help="The run's name; the last one if none is given.")
     ] = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:
@@ -215,4 +185,4 @@ def report(
     directory = runs / run if run else latest_run(runs)
     if directory is None:
         raise StoreError(f"no finished run in {output_dir}: start one with `afarm run`")
-    out().print(str(build(directory)), soft_wrap=True, highlight=False)
+    out().print(str(build(directory)))

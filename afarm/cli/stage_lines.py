@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from afarm.cli.console import err
@@ -63,13 +64,16 @@ class StageLines:
             self.bars.begin(label, place, (number - 1) / max(of, 1), lambda: self.left(label))
             return
         self.bars.end()
-        self._print(label, run)
+        rest = run.why if run.reused else in_short(run.artifact.meta["summary"])
+        shown = stage_line(label, None if run.reused else run.seconds, run.artifact.key[:8])
+        narrow = err().is_terminal and max(width, len(one_line(label))) + 18 + len(rest) + 4 > err().width
+        err().print(shown + ("\n    " if narrow and rest else "  ") + markup(rest))
 
     def left(self, label: str) -> str:
         """Say roughly how much time the command still takes, once there is something to go by."""
         if not self._expected:
             return ""
-        spent, share = self.bars.stage_seconds, self.bars.share
+        spent, share = monotonic() - self.bars.stage_began, self.bars.share
         this = spent * (1 - share) / share if share > 0.05 else self._expected.get(label, 0.0) - spent
         rest = sum(seconds for name, seconds in self._expected.items() if name != label)
         return f"≈ {roughly(max(0.0, this) + rest)} left"
@@ -89,14 +93,6 @@ class StageLines:
             texts.append(f"≈ {dollars(at_end)} at the end of this stage")
         return ", ".join(filter(None, [*texts, *self.workspace.judges.slowed]))
 
-    def _print(self, label: str, run: StageRun) -> None:
-        rest = run.why if run.reused else in_short(run.artifact.meta["summary"])
-        shown = stage_line(label, None if run.reused else run.seconds, run.artifact.key[:8])
-        console = err()
-        apart = console.is_terminal and max(width, len(one_line(label))) + 18 + len(rest) + 4 > console.width
-        shown += f"\n    {markup(rest)}" if apart and rest else f"  {markup(rest)}"
-        console.print(shown, highlight=False, soft_wrap=True)
-
 
 def stage_line(label: str, seconds: float | None, key: str) -> str:
     """Write the line of a stage that is there, as markup: made in `seconds`, or reused (None)."""
@@ -109,23 +105,19 @@ def expected_seconds(workspace: Workspace) -> dict[str, float]:
 
     The newest artifact of a stage's label counts, else what is typical of its kind, scaled to this run's stages.
     """
-    made = {run.label: (run.kind, float(run.artifact.meta["seconds"])) for run in workspace.history.values()}
-    made = {label: (kind, seconds) for label, (kind, seconds) in made.items() if seconds > MADE}
-    waiting = {label: stage.kind for label, stage in workspace.planned.items() if label not in workspace.history}
-    times = {label: _last_time(workspace, kind, label) for label, kind in waiting.items()}
-    known = {label: seconds for label, seconds in times.items() if seconds is not None}
-    typical = sum(TYPICAL_SECONDS.get(kind, 1.0) for kind, _ in made.values())
-    if not typical and len(known) < len(waiting):
-        return {}
-    scale = sum(seconds for _, seconds in made.values()) / typical if typical else 1.0
-    return {label: known.get(label, scale * TYPICAL_SECONDS.get(kind, 1.0)) for label, kind in waiting.items()}
-
-
-def _last_time(workspace: Workspace, kind: str, label: str) -> float | None:
-    """Seconds that the newest artifact of a label took; None if there is none."""
-    with suppress(AfarmError, LookupError, ValueError):  # a damaged one, which is reported where it is used
-        return float(workspace.store.of_stage(kind, label)[-1].meta["seconds"])
-    return None
+    made = [(run.kind, float(run.artifact.meta["seconds"])) for run in workspace.history.values()]
+    typical = sum(TYPICAL_SECONDS.get(kind, 1.0) for kind, seconds in made if seconds > MADE)
+    scale = sum(seconds for _, seconds in made if seconds > MADE) / typical if typical else None
+    found = {}
+    for label, stage in workspace.planned.items():
+        if label not in workspace.history:
+            seconds = scale * TYPICAL_SECONDS.get(stage.kind, 1.0) if scale else None
+            with suppress(AfarmError, LookupError, ValueError):  # a damaged one, which is reported where it is used
+                seconds = float(workspace.store.of_stage(stage.kind, label)[-1].meta["seconds"])
+            if seconds is None:
+                return {}
+            found[label] = seconds
+    return found
 
 
 def roughly(seconds: float) -> str:
@@ -137,8 +129,8 @@ def roughly(seconds: float) -> str:
 
 def in_short(summary: Mapping[str, Any]) -> str:
     """The few figures of a stage's summary that say how it went."""
-    shown = ["rows", "mean_characters", "loss", "eval_accuracy", "objective/scores", "objective/kl"]
-    figures = {name: summary[name] for name in shown if name in summary}
+    names = ["rows", "mean_characters", "loss", "eval_accuracy", "objective/scores", "objective/kl"]
+    figures = {name: summary[name] for name in names if name in summary}
     outcomes = summary.get("outcomes", {})
     identical = summary.get("members", {}).get("(identical)", 0)
     counts = {"identical": identical, "draws": outcomes.get("draw", 0) - identical}
@@ -147,8 +139,5 @@ def in_short(summary: Mapping[str, Any]) -> str:
     for name in ("rows_unusable", "rows_evaluated_on", "pairs_left_out", "examples_cut", "outputs_cut"):
         if count := summary.get(name):
             figures[name.replace("_", " ")] = int(count)
-    return ", ".join(f"{name} {_number(value)}" for name, value in figures.items())
-
-
-def _number(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    shown = {name: f"{value:.3g}" if isinstance(value, float) else value for name, value in figures.items()}
+    return ", ".join(f"{name} {value}" for name, value in shown.items())

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+LONGEST = 300
+"""Characters of a cell."""
+
+
 def print_table(console: Console, title: str, columns: Mapping[str, bool], rows: Sequence[Sequence[str]]) -> None:
     """Print a table of plain texts, which names from files cannot break: no markup is read in them.
 
@@ -20,7 +24,7 @@ def print_table(console: Console, title: str, columns: Mapping[str, bool], rows:
     from rich import box
     from rich.table import Table
 
-    rows = [list(map(one_line, row)) for row in rows]
+    rows = [[one_line(cell, LONGEST) for cell in row] for row in rows]
     cells = list(zip(map(one_line, columns), *rows, strict=True))
     widths: list[int] = []
     for whole, padding in ((True, 1), (True, 0), (False, 0)):  # figures keep their intervals beside them if they can
@@ -31,7 +35,8 @@ def print_table(console: Console, title: str, columns: Mapping[str, bool], rows:
     table = Table(title=markup(title), title_justify="left", box=box.SIMPLE, padding=(0, padding))
     for place, (heading, is_figure) in enumerate(columns.items()):
         justify, width = "right" if is_figure else "left", widths[place] if widths else None
-        table.add_column(markup(one_line(heading)), justify=justify, overflow="fold", width=width)  # type: ignore[arg-type]
+        whole = is_figure and not widths  # texts give way to figures
+        table.add_column(markup(one_line(heading)), justify=justify, overflow="fold", width=width, no_wrap=whole)  # type: ignore[arg-type]
     for row in rows:
         table.add_row(*map(markup, row))
     console.print(table)

@@ -78,7 +78,7 @@ def why_no_file(path: Path | str) -> str:
     if not place.exists() and re.match("https?:/", str(path)):
         return "URLs are not taken: download the file first"
     if not place.is_dir():
-        return "" if place.is_file() else "no such file"
+        return "" if place.is_file() else f"no such file (from {Path.cwd()}): name one that is there"
     try:
         inside = next((file for file in sorted(place.iterdir()) if names_a_file_of_rows(file.name)), None)
     except OSError as error:

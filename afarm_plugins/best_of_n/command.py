@@ -2,7 +2,6 @@
 
 # Annotations are evaluated here, by Typer.
 
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from afarm import ConfigError
-from afarm.cli.options import DryRun, FarmOptions, print_json, with_options, write_examples
+from afarm.cli.options import DryRun, FarmOptions, err, option, out, print_json, with_options, write_examples
 
 if TYPE_CHECKING:
     from afarm import Farm
@@ -20,21 +19,18 @@ NUMBERS = [1, 4, 16, 64]
 
 def add_commands(app: typer.Typer) -> None:
     examples = write_examples("best-of-n", "--n 1 --n 4", "--n 16 --seed 1")
-    app.command("best-of-n", epilog=examples)(best_of_n)
+    app.command("best-of-n", epilog=examples)(with_options(best_of_n, without={"method"}))
 
 
-@with_options
 def best_of_n(
     n: Annotated[
-        list[str] | None, typer.Option("--n", help="An n to evaluate, or several with commas between; repeatable.")
+        list[str] | None, option("--n", "An n to evaluate, or several with commas between; repeatable.")
     ] = None,
     *,
     options: FarmOptions,
     dry_run: DryRun = False,
 ) -> None:
     """Evaluate best-of-n at several n, from one run of the largest (1, 4, 16, 64 unless --n is given)."""
-    if options.method not in (None, "best_of_n"):
-        raise ConfigError([f"best-of-n has a method of its own: leave out --method {options.method}"])
     numbers = _numbers(n) if n else NUMBERS
     sampling = [*(options.settings or []), f"best_of_n.n={numbers[-1]}", "best_of_n.keep_scores=true"]
     options = replace(options, method="best_of_n", settings=sampling)
@@ -47,16 +43,16 @@ def best_of_n(
         options.warn_of_budget(farm, "best_of_n", evaluations=len(numbers))
         rows = []
         if not options.as_json:
-            typer.echo(f"{'n':>5}  {'KL at most':>10}  {'reward':>7}  {'win rate':>16}")
+            out().print(f"{'n':>5}  {'KL at most':>10}  {'reward':>7}  {'win rate':>16}")
         for row in curve(farm, numbers):
             rows.append(row)
             if not options.as_json:
-                typer.echo(line(row))
-                sys.stdout.flush()
+                rate = f"{row['win_rate']:.1f} % ± {row['standard_error']:.1f}"
+                out().print(f"{row['n']:>5}  {row['kl_bound']:>10.2f}  {row['reward']:>7.2f}  {rate:>16}")
         page = options.write_findings(farm, "best-of-n", curve_findings(rows))
         if options.as_json:
             print_json(rows)
-        typer.echo(f"Page: {page}", err=options.as_json)
+        (err() if options.as_json else out()).print(f"Page: {page}", markup=False)
 
 
 def _numbers(texts: list[str]) -> list[int]:
@@ -82,8 +78,3 @@ def curve(farm: "Farm", numbers: list[int]) -> Iterator[dict[str, Any]]:
         found = {k: v for _, evaluation in result.evaluations for k, v in evaluation.metrics.items()}
         reward = sum(row.details["score"] for row in winners) / len(winners)
         yield {**found, "n": n, "kl_bound": kl_bound(n), "reward": reward}
-
-
-def line(row: dict[str, Any]) -> str:
-    rate = f"{row['win_rate']:.1f} % ± {row['standard_error']:.1f}"
-    return f"{row['n']:>5}  {row['kl_bound']:>10.2f}  {row['reward']:>7.2f}  {rate:>16}"

@@ -31,17 +31,21 @@ NOTES = (
 def curve_findings(rows: Sequence[Mapping[str, Any]]) -> Findings:
     """Table the curve, and plot it over n. `curve.json` has all that was measured."""
     known = [name for name in COLUMNS if any(row.get(name) is not None for row in rows)]
-    table = StudyTable(
-        "curve", "Best of n", dict(COLUMNS[name] for name in known), [_cells(row, known) for row in rows]
-    )
-    plots = [_over_n(rows, "win_rate", "Win rate by n", "win rate, %")]
-    if "gold" in known:
-        plots.append(_proxy_and_gold(rows))
+    cells = [[measured(row, name) if name in ERRORS else row.get(name) for name in known] for row in rows]
+    table = StudyTable("curve", "Best of n", dict(COLUMNS[name] for name in known), cells)
+    rates = _series(rows, "win_rate", "win rate, %")
+    plots = [StudyPlot("win-rate", "Win rate by n", "n", "win rate, %", [rates], log_x=True)]
+    if "gold" in known:  # the reward that chose the samples, beside the gold reward of the chosen
+        both = [_series(rows, "gold", "gold reward"), _series(rows, "reward", "reward model’s score")]
+        title = "What it was chosen by, and the gold reward"
+        plots.append(StudyPlot("proxy-and-gold", title, "n", "reward", both, log_x=True))
     return Findings([table], plots, NOTES, {"curve.json": json.dumps(rows, indent=1) + "\n"})
 
 
-def measured(row: Mapping[str, Any], name: str) -> Bounded:
+def measured(row: Mapping[str, Any], name: str) -> Bounded | None:
     """Return a figure of a row, with its 95% interval if its error is known, a percentage within 0 to 100."""
+    if row.get(name) is None:
+        return None
     value, error = float(row[name]), row.get(ERRORS.get(name, ""))
     if error is None:
         return Bounded(value)
@@ -49,20 +53,6 @@ def measured(row: Mapping[str, Any], name: str) -> Bounded:
     return Bounded(value, max(low, 0.0), min(high, 100.0)) if name == "win_rate" else Bounded(value, low, high)
 
 
-def _cells(row: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
-    return [None if row.get(name) is None else measured(row, name) if name in ERRORS else row[name] for name in names]
-
-
-def _over_n(rows: Sequence[Mapping[str, Any]], name: str, title: str, unit: str) -> StudyPlot:
-    return StudyPlot(name.replace("_", "-"), title, "n", unit, [_series(rows, name, unit)], log_x=True)
-
-
 def _series(rows: Sequence[Mapping[str, Any]], name: str, title: str) -> Series:
-    known = [row for row in rows if row.get(name) is not None]
-    return Series(title, [row["n"] for row in known], [measured(row, name) for row in known])
-
-
-def _proxy_and_gold(rows: Sequence[Mapping[str, Any]]) -> StudyPlot:
-    """Plot the reward that chose the samples beside the gold reward of the chosen."""
-    both = [_series(rows, "gold", "gold reward"), _series(rows, "reward", "reward model’s score")]
-    return StudyPlot("proxy-and-gold", "What it was chosen by, and the gold reward", "n", "reward", both, log_x=True)
+    known = {row["n"]: figure for row in rows if (figure := measured(row, name))}
+    return Series(title, [*known], [*known.values()])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import tempfile
 from contextlib import nullcontext
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -19,14 +20,11 @@ from afarm.cli.options import (
     complete_runs,
     err,
     markup,
+    option,
     out,
     print_json,
     write_examples,
 )
-
-if TYPE_CHECKING:
-    from afarm_plugins.bundles.packing import Contents
-    from afarm_plugins.bundles.replay import Replayed
 
 ENDING = ".afarm.zip"
 
@@ -45,9 +43,7 @@ def bundle(
     name: Annotated[
         str, typer.Argument(autocompletion=complete_runs, help="A run or a study: its name, or its directory.")
     ],
-    to: Annotated[
-        Path | None, typer.Option("--out", help="The file; NAME.afarm.zip here, if not given.", dir_okay=False)
-    ] = None,
+    to: Annotated[Path | None, option("--out", "The file; NAME.afarm.zip here, if not given.", dir_okay=False)] = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
     ledger: LedgerPlace = None,
     as_json: Json = False,
@@ -56,31 +52,28 @@ def bundle(
     from afarm_plugins.bundles.archive import write_archive
     from afarm_plugins.bundles.packing import require_no_secret
 
-    contents = _contents(name, output_dir, ledger)
+    about, files = _contents(name, output_dir, ledger)
     secrets = [value for variable, value in os.environ.items() if any(part in variable.upper() for part in SECRET)]
-    require_no_secret(contents, secrets)
-    path = to or Path(f"{contents.about['name']}{ENDING}")
-    write_archive(path, contents.about, contents.files)
-    found = _replayed(path, None)
-    size = path.stat().st_size
+    require_no_secret(files, secrets)
+    path = to or Path(f"{about['name']}{ENDING}")
+    write_archive(path, {**about, "afarm": version("afarm")}, files)
+    found, size = _replayed(path, None), path.stat().st_size
     if as_json:
-        print_json({"bundle": str(path), "bytes": size, "files": len(contents.files), **_as_json(found)})
+        print_json({"bundle": str(path), "bytes": size, "files": len(files), **_as_json(found)})
     else:
-        out().print(f"Bundle: {path} ({size:,} bytes, {len(contents.files)} files)", soft_wrap=True, highlight=False)
-    _tell(found)
-    if any(one.difference for one in found):
+        out().print(f"Bundle: {path} ({size:,} bytes, {len(files)} files)", markup=False)
+    if _differs(found):
         raise DataError(
-            f"{path} does not replay: {contents.about['name']} was made by another afarm, or changed since. The "
-            "command that made it writes its page afresh; then bundle again"
+            f"{path} does not replay: {about['name']} was made by another afarm, or changed since. The command that "
+            "made it writes its page afresh; then bundle again"
         )
-    err().print(f"Replay it anywhere: afarm replay {path.name}", highlight=False, soft_wrap=True)
+    err().print(f"Replay it anywhere: afarm replay {path.name}")
 
 
 def replay(
     file: Annotated[Path, typer.Argument(help="A bundle.", dir_okay=False)],
     into: Annotated[
-        Path | None,
-        typer.Option("--into", help="An empty directory for all that is made again; kept.", file_okay=False),
+        Path | None, option("--into", "An empty directory for all that is made again; kept.", file_okay=False)
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -90,12 +83,12 @@ def replay(
     found = _replayed(file, into)
     if as_json:
         print_json(_as_json(found))
-    _tell(found)
-    if any(one.difference for one in found):
+    if _differs(found):
         raise typer.Exit(1)
 
 
-def _contents(name: str, output_dir: Path, ledger: Any) -> Contents:
+def _contents(name: str, output_dir: Path, ledger: Any) -> tuple[dict[str, str], dict[str, bytes]]:
+    """Return what a bundle of a run or a study is about, and its files."""
     from afarm import read_run, run_directories
     from afarm.experiments import STUDY
     from afarm.results import RECORD, Ledger, Store, is_there
@@ -106,16 +99,17 @@ def _contents(name: str, output_dir: Path, ledger: Any) -> Contents:
     with Ledger(place) if is_there(place) else nullcontext() as opened:
         for directory in places:
             if (directory / RECORD).is_file():
-                return pack_run(output_dir, read_run(directory), opened)
+                record = read_run(directory)
+                return {"kind": "run", "name": record.name}, pack_run(output_dir, record, opened)
             if (directory / STUDY).is_file():
-                return pack_study(output_dir, directory, opened)
+                return {"kind": "study", "name": directory.name}, pack_study(output_dir, directory, opened)
     known = [path.name for path in run_directories(output_dir / "runs")]
     known += sorted(path.parent.name for path in (output_dir / "studies").glob(f"*/{STUDY}"))
     near = did_you_mean(name, known) or " `afarm run` and `afarm study` make one"
     raise DataError(f"no run and no study {name!r} in {output_dir} (--output-dir).{near}")
 
 
-def _replayed(file: Path, into: Path | None) -> list[Replayed]:
+def _replayed(file: Path, into: Path | None) -> dict[str, str]:
     from afarm_plugins.bundles.archive import unpack_archive
     from afarm_plugins.bundles.replay import make_again
 
@@ -129,16 +123,18 @@ def _replayed(file: Path, into: Path | None) -> list[Replayed]:
         return found
 
 
-def _tell(found: list[Replayed]) -> None:
-    same = [one for one in found if not one.difference]
-    for one in found:
-        if one.difference:
-            err().print(f"[red]Not the same:[/] {markup(one.what)}: {markup(one.difference)}", soft_wrap=True)
-    err().print(f"{len(same)} of {len(found)} made again byte for byte.", highlight=False, soft_wrap=True)
+def _differs(found: dict[str, str]) -> bool:
+    """Tell what is not the same, if anything is."""
+    for what, difference in found.items():
+        if difference:
+            err().print(f"[red]Not the same:[/] {markup(what)}: {markup(difference)}")
+    same = sum(not difference for difference in found.values())
+    err().print(f"{same} of {len(found)} made again byte for byte.")
+    return same < len(found)
 
 
-def _as_json(found: list[Replayed]) -> dict[str, Any]:
+def _as_json(found: dict[str, str]) -> dict[str, Any]:
     return {
-        "same": [one.what for one in found if not one.difference],
-        "differs": {one.what: one.difference for one in found if one.difference},
+        "same": [what for what, difference in found.items() if not difference],
+        "differs": {what: difference for what, difference in found.items() if difference},
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from afarm.results import Ledger, Transaction, column_names, query_chunks
@@ -14,9 +14,8 @@ ANSWERS, JUDGEMENTS = column_names("completions"), column_names("judgements")
 def slice_ledger(ledger: Ledger, keys: Iterable[str]) -> tuple[bytes, bytes]:
     """Return the answers with these keys, and the judgements read from them."""
     ordered = sorted(set(keys))
-    answers = _rows(ledger, "completions", ANSWERS, "key", ordered)
-    judgements = _rows(ledger, "judgements", JUDGEMENTS, "completion", ordered)
-    return _lines(ANSWERS, answers), _lines(JUDGEMENTS, judgements)
+    answers = _lines(ledger, "completions", ANSWERS, "key", ordered)
+    return answers, _lines(ledger, "judgements", JUDGEMENTS, "completion", ordered)
 
 
 def restore_slice(ledger: Ledger, answers: bytes, judgements: bytes) -> None:
@@ -40,13 +39,11 @@ def _values(row: object, columns: Sequence[str]) -> list[object]:
     return [row[column] for column in columns]
 
 
-def _rows(
-    ledger: Ledger, table: str, columns: Sequence[str], by: str, keys: Sequence[str]
-) -> Iterator[Sequence[object]]:
+def _lines(ledger: Ledger, table: str, columns: Sequence[str], by: str, keys: Sequence[str]) -> bytes:
+    """Return the rows whose column `by` is one of `keys`, as sorted lines of JSON."""
+    texts = []
     for chunk, marks in query_chunks(keys):
-        yield from ledger.read(f"SELECT {', '.join(columns)} FROM {table} WHERE {by} IN ({marks})", list(chunk))
-
-
-def _lines(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
-    texts = [json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False, sort_keys=True) for row in rows]
+        for row in ledger.read(f"SELECT {', '.join(columns)} FROM {table} WHERE {by} IN ({marks})", list(chunk)):
+            named = dict(zip(columns, row, strict=True))
+            texts.append(json.dumps(named, ensure_ascii=False, sort_keys=True))
     return "".join(f"{text}\n" for text in sorted(texts)).encode()

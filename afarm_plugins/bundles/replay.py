@@ -6,8 +6,9 @@ Nothing is asked of a judge, and nothing is read but the bundle. Each thing that
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,19 +35,17 @@ from afarm_plugins.bundles.ledger_slice import restore_slice
 from afarm_plugins.bundles.packing import ANSWERS, INPUTS, JUDGEMENTS, LABELS, MADE_AGAIN, PAGE
 from afarm_plugins.bundles.stored_answers import StoredAnswersClient, judge_again, open_recorded
 
-
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """One thing that was made again: a file of the bundle, and why it is not the same (empty if it is)."""
-
-    what: str
-    difference: str = ""
+Replayed = tuple[str, str]
+"""One thing that was made again: a file of the bundle, and why it is not the same (empty if it is)."""
 
 
-def make_again(bundle: Path, into: Path) -> list[Replayed]:
-    """Make everything of an unpacked bundle again in an empty directory, and compare. Raises `DataError`."""
+def make_again(bundle: Path, into: Path) -> dict[str, str]:
+    """Make everything of an unpacked bundle again in an empty directory, and compare. Raises `DataError`.
+
+    Returns for each thing why it is not the same; empty if it is.
+    """
     into.mkdir(parents=True, exist_ok=True)
-    found: list[Replayed] = []
+    found: dict[str, str] = {}
     with Ledger(into / "ledger.sqlite") as ledger:
         try:
             restore_slice(ledger, (bundle / ANSWERS).read_bytes(), (bundle / JUDGEMENTS).read_bytes())
@@ -54,9 +53,9 @@ def make_again(bundle: Path, into: Path) -> list[Replayed]:
             raise DataError(f"the bundle's ledger cannot be read: {error}") from error
         done: set[str] = set()
         for directory in run_directories(bundle / "runs"):
-            found += _replay_run(bundle, read_run(directory), into, ledger, done)
+            found |= _replay_run(bundle, read_run(directory), into, ledger, done)
         for record in sorted((bundle / "studies").glob(f"*/{STUDY}")):
-            found += _replay_study(bundle, record.parent, into, ledger)
+            found |= _replay_study(bundle, record.parent, into, ledger)
     return found
 
 
@@ -72,9 +71,9 @@ def _replay_run(bundle: Path, record: RunRecord, into: Path, ledger: Ledger, don
                 for stage in fresh:
                     yield from _replay_stage(bundle, record, stage, into, workspace, ledger)
         except AfarmError as error:
-            yield Replayed(f"the labels of {record.name}", f"its settings cannot be opened here: {error}")
+            yield (f"the labels of {record.name}", f"its settings cannot be opened here: {error}")
     again = into / "runs" / record.directory.name
-    _copied(record.directory, again, lambda path: path.name != PAGE)
+    shutil.copytree(record.directory, again, ignore=shutil.ignore_patterns(PAGE))
     if (record.directory / PAGE).is_file():
         build(again)
         yield _compared(record.directory / PAGE, again / PAGE, bundle)
@@ -98,7 +97,7 @@ def _replay_stage(
         judged = annotate_in_chunks(pairs, annotator, settings.annotator, context, settings.label_noise)
         write_rows(again / path.name, (row.to_row() for row in judged))
     except AfarmError as error:
-        yield Replayed(what, str(error))
+        yield (what, str(error))
         return
     yield _compared(path, again / path.name, bundle)
     if kind == "evaluate":
@@ -122,10 +121,10 @@ def _replay_results(bundle: Path, record: RunRecord, source: Path, workspace: Wo
             inputs = EvaluationInputs(str(result["system"]), ours, theirs, rows, (), ())
             again = workspace.components.evaluate(str(result["evaluator"]), inputs)
         except AfarmError as error:
-            yield Replayed(what, str(error))
+            yield (what, str(error))
             continue
         same = json.loads(json.dumps(dict(again.metrics))) == result["metrics"]
-        yield Replayed(what, "" if same else "its figures differ")
+        yield (what, "" if same else "its figures differ")
 
 
 def _outputs(bundle: Path, record: RunRecord, system: str) -> Sequence[Output]:
@@ -162,7 +161,7 @@ def _replay_study(bundle: Path, directory: Path, into: Path, ledger: Ledger) -> 
                     study.read(workspace.data.load)
             findings = study.analyse(progress.finished)
     except AfarmError as error:
-        yield Replayed(f"studies/{directory.name}", str(error))
+        yield (f"studies/{directory.name}", str(error))
         return
     write_study(again, ShownStudy(record.name, record.command, progress, findings, record.formats))
     for path in sorted(again.iterdir()):
@@ -188,15 +187,8 @@ def _relocate_paths(value: Any, bundle: Path) -> Any:
 # ------------------------------------------------------------------------------------------------------------- files
 
 
-def _copied(source: Path, target: Path, wanted: Callable[[Path], bool]) -> None:
-    target.mkdir(parents=True, exist_ok=True)
-    for path in sorted(source.iterdir()):
-        if path.is_file() and wanted(path):
-            (target / path.name).write_bytes(path.read_bytes())
-
-
 def _compared(packed: Path, again: Path, bundle: Path) -> Replayed:
     what = str(packed.relative_to(bundle))
     if not packed.is_file():
-        return Replayed(what, "is not in the bundle")
-    return Replayed(what, "" if packed.read_bytes() == again.read_bytes() else "differs")
+        return (what, "is not in the bundle")
+    return (what, "" if packed.read_bytes() == again.read_bytes() else "differs")

@@ -20,7 +20,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,13 +86,14 @@ class Labelled:
         # People's order if it is known: its verdicts are half as many.
         one, both = reliability, 2 * reliability / (1 + reliability)
         seen = pool.wins[pair, :, (shown > 0).astype(int)]
+        canonical = [label.pair.canonical for label in labels]
         verdicts = np.where(
             shown[:, None] == 0, 0.5 + both * (pool.wins[pair].mean(axis=2) - 0.5), 0.5 + one * (seen - 0.5)
         )
         return cls(
             verdicts,
             np.array([float(is_for_second(label)) for label in labels]),
-            np.array([_length_ratio(*map(len, label.pair.canonical)) for label in labels]),
+            np.array([math.log2((1 + len(second)) / (1 + len(first))) for first, second in canonical]),
             shown,
             np.array([names[label.pair.instruction.id] for label in labels]),
             pair,
@@ -187,11 +187,6 @@ def loss_and_gradient(theta: Array, data: Labelled, counts: Array) -> tuple[floa
     return loss + 0.5 * float(((theta / data.spread) ** 2).sum()), gradient + theta / data.spread**2
 
 
-def _length_ratio(first: int, second: int) -> float:
-    """Return the log2 of the ratio of two lengths, second over first, each with 1 added."""
-    return math.log2((1 + second) / (1 + first))
-
-
 def _sigmoid(x: Array) -> Array:
     halved: Array = 0.5 * (1 + np.tanh(x / 2))
     return halved
@@ -216,19 +211,8 @@ class PoolFit:
     @property
     def calibration(self) -> tuple[Array, float, float, float]:
         """The weights [members], the noise, the tilt by length and that by position."""
-        return (
-            member_weights(self.theta, self.data),
-            flip_rate(self.theta[-3]),
-            float(self.theta[-2]),
-            float(self.theta[-1]),
-        )
-
-    def for_file(self, members: Sequence[str], digits: int = 4) -> dict[str, Any]:
-        """Return the section `calibration` of the pool's file."""
-        weights, noise, length, position = self.calibration
-        shares = {name: round(float(weight), digits) for name, weight in zip(members, weights, strict=True)}
-        tilts = {"noise": noise, "length": length, "position": position}
-        return {"weights": shares, **{name: round(float(value), digits) for name, value in tilts.items()}}
+        noise, length, position = flip_rate(self.theta[-3]), float(self.theta[-2]), float(self.theta[-1])
+        return member_weights(self.theta, self.data), noise, length, position
 
 
 def fit_pool(data: Labelled) -> PoolFit:
@@ -277,30 +261,20 @@ def _information(theta: Array, data: Labelled, free: NDArray[np.bool_]) -> Array
     values, vectors = np.linalg.eigh(hessian)
     posterior = vectors @ np.diag(1 / np.maximum(values, 1 / data.spread.max() ** 2)) @ vectors.T
     prior = np.diag(data.spread**2)
-    told = np.array([_share(contrast, prior, posterior) for contrast in _contrasts(data)])
-    told[~free] = 0.0
-    return told
-
-
-def _contrasts(data: Labelled) -> list[Array]:
-    """Return the contrast of each parameter: of a weight, with the mean of those beside it."""
+    told = np.zeros(size)
     families, members = len(data.families), len(data.roles)
-    found = []
-    for place in range(len(data.kinds)):
-        contrast = np.zeros(len(data.kinds))
+    for place in np.flatnonzero(free):
+        # What a parameter is told of: of a weight, its contrast with the mean of those beside it.
+        contrast = np.zeros(size)
         contrast[place] = 1.0
         if place < families:
             contrast[:families] -= 1 / families
         elif place < families + members:
             alike = [role == data.roles[place - families] for role in data.roles]
             contrast[families : families + members] -= np.array(alike) / sum(alike)
-        found.append(contrast)
-    return found
-
-
-def _share(contrast: Array, prior: Array, posterior: Array) -> float:
-    before = float(contrast @ prior @ contrast)
-    return 0.0 if before < FLOOR else float(np.clip(1 - contrast @ posterior @ contrast / before, 0.0, 1.0))
+        if (before := float(contrast @ prior @ contrast)) >= FLOOR:
+            told[place] = np.clip(1 - contrast @ posterior @ contrast / before, 0.0, 1.0)
+    return told
 
 
 def resampled_fits(fit: PoolFit, resamples: int, seed: int) -> list[Array]:

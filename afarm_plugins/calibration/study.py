@@ -37,7 +37,6 @@ from afarm_plugins.calibration.fit import (
     ROLE,
     SPREAD,
     Array,
-    Indices,
     Labelled,
     PoolFit,
     PoolVerdicts,
@@ -146,7 +145,10 @@ def calibrate_pool(people: PeoplesLabels, pool: PoolVerdicts, config: CalibrateC
     data = Labelled.of(people.labels, pool)
     fit = fit_pool(data)
     refits = resampled_fits(fit, config.resamples, seeding.integer("calibrate", "resamples"))
-    saw_none = predict_held_out(data, _folds(people))
+    # Instructions are dealt into folds of equal size.
+    ids = sorted({label.pair.instruction.id for label in people.labels}, key=lambda id: seeding.uniform("fold", id))
+    fold = {id: number % FOLDS for number, id in enumerate(ids)}
+    saw_none = predict_held_out(data, np.array([fold[label.pair.instruction.id] for label in people.labels]))
     systems = rate_systems(people.labels, fit, refits)
     tables = [
         _parameters(fit, refits),
@@ -160,16 +162,9 @@ def calibrate_pool(people: PeoplesLabels, pool: PoolVerdicts, config: CalibrateC
         *_notes_on_people(people, data, saw_none),
         *_notes_on_rankings(systems),
         f"{POOL_FILE} beside this page is the pool: --annotator pool:{POOL_FILE} --label-noise 0, since the noise is "
-        f"in it.{_beside(config.pool)}",
+        "in it." + (f" Put it beside {config.pool}, whose templates it uses." if config.pool else ""),
     ]
     return Findings(tables, plots, notes, {POOL_FILE: _file(people, pool, fit, config)})
-
-
-def _folds(people: PeoplesLabels) -> Indices:
-    """Deal instructions into folds of equal size."""
-    ids = sorted({label.pair.instruction.id for label in people.labels}, key=lambda id: seeding.uniform("fold", id))
-    place = {id: number % FOLDS for number, id in enumerate(ids)}
-    return np.array([place[label.pair.instruction.id] for label in people.labels])
 
 
 def _file(people: PeoplesLabels, pool: PoolVerdicts, fit: PoolFit, config: CalibrateConfig) -> str:
@@ -180,12 +175,11 @@ def _file(people: PeoplesLabels, pool: PoolVerdicts, fit: PoolFit, config: Calib
     given = {"members": list(pool.members)}
     if config.pool:
         given = yaml.safe_load(Path(config.pool).expanduser().read_text(encoding="utf-8"))
-    filled = {**given, "calibration": fit.for_file(pool.members)}
+    weights, noise, length, position = fit.calibration
+    shares = {name: round(float(weight), 4) for name, weight in zip(pool.members, weights, strict=True)}
+    tilts = {NOISE: round(noise, 4), LENGTH: round(length, 4), POSITION: round(position, 4)}
+    filled = {**given, "calibration": {"weights": shares, **tilts}}
     return head + yaml.safe_dump(filled, sort_keys=False, allow_unicode=True, width=120)
-
-
-def _beside(pool: str) -> str:
-    return f" Put it beside {pool}, whose templates it uses." if pool else ""
 
 
 # -------------------------------------------------------------------------------------------------------- tables
@@ -232,17 +226,12 @@ def _weights(fit: PoolFit, refits: Sequence[Array], pool: PoolVerdicts) -> Study
     data, families = fit.data, len(fit.data.families)
     prior, weights = data.often / data.often.sum(), member_weights(fit.theta, data)
     redrawn = np.array([member_weights(theta, data) for theta in refits])
-    rows = [
-        [
-            name,
-            pool.roles[place],
-            100 * float(prior[place]),
-            _interval(redrawn[:, place], float(weights[place]), 100),
-            100 * float(fit.told[families + place]),
-            "by itself" if fit.free[families + place] else "as its role",
-        ]
-        for place, name in enumerate(pool.members)
-    ]
+    rows: list[list[Any]] = []
+    for place, name in enumerate(pool.members):
+        told, is_free = 100 * float(fit.told[families + place]), fit.free[families + place]
+        weight = _interval(redrawn[:, place], float(weights[place]), 100)
+        weighed = "by itself" if is_free else "as its role"
+        rows.append([name, pool.roles[place], 100 * float(prior[place]), weight, told, weighed])
     columns = {"member": "", "role": "", "prior, %": ".1f", "weight, %": ".1f", "told, %": ".0f", "weighed": ""}
     return StudyTable("weights", "Members' weights", columns, rows)
 
@@ -275,29 +264,17 @@ def _tabulate_held_out(people: PeoplesLabels, data: Labelled, saw_none: Array) -
         )
     if (agreed := agreement_of_people(people.labels)) is not None:
         rows.append(["another person", None, None, None, Bounded(*(100 * x for x in agreed if x is not None)), None])
-    columns = {
-        "labels by": "",
-        "log loss": ".3f",
-        "less ours": "+.3f",
-        "error": ".3f",
-        "agrees, %": ".1f",
-        "likelier, %": ".1f",
-    }
+    columns = {"labels by": "", "log loss": ".3f", "less ours": "+.3f"}
+    columns |= {"error": ".3f", "agrees, %": ".1f", "likelier, %": ".1f"}
     return StudyTable("held-out", "On people's labels of instructions that the fit did not see", columns, rows)
 
 
 def _rankings(systems: SystemRates) -> StudyTable:
     order = np.argsort(-systems.people, kind="stable")
-    rows = [
-        [
-            systems.systems[place],
-            systems.pairs[place],
-            float(systems.people[place]),
-            float(systems.shipped[place]),
-            systems.interval(int(place)),
-        ]
-        for place in order
-    ]
+    rows: list[list[Any]] = []
+    for place in order:
+        rates = float(systems.people[place]), float(systems.shipped[place]), systems.interval(int(place))
+        rows.append([systems.systems[place], systems.pairs[place], *rates])
     columns = {"system": "", "pairs": "d", "by people, %": ".1f", "by the pool, %": ".1f", "by the fit, %": ".1f"}
     return StudyTable("rankings", "Win rates against the others, with 95% intervals over fits", columns, rows)
 
@@ -329,9 +306,10 @@ def _rankings_plot(systems: SystemRates) -> StudyPlot:
 
 
 def _notes_on_labels(people: PeoplesLabels, pool: PoolVerdicts, fit: PoolFit) -> list[str]:
+    left_out = ", ".join(f"{count} {reason}" for reason, count in people.left_out.items())
     notes = [
         f"{len(people.labels)} labels of {len(people.pairs)} pairs on {people.instructions} instructions choose an "
-        f"output. {_describe_excluded(people)}".rstrip(),
+        "output." + (f" Left out: {left_out}." if left_out else ""),
         "Told is the share of its prior's variance that the labels take from a parameter; below 25% it is kept at its "
         "prior. Length is in log-odds for the output that is twice as long, position for the one shown first.",
         "Held out: log loss in nats and how much more it is than the fit's; error is the expected calibration error; "
@@ -352,11 +330,6 @@ def _notes_on_labels(people: PeoplesLabels, pool: PoolVerdicts, fit: PoolFit) ->
     if pool.unread:
         notes.append(f"{pool.unread} verdicts of {pool.wins.size} could not be read and count as draws.")
     return notes
-
-
-def _describe_excluded(people: PeoplesLabels) -> str:
-    reasons = ", ".join(f"{count} {reason}" for reason, count in people.left_out.items())
-    return f"Left out: {reasons}." if reasons else ""
 
 
 def _notes_on_people(people: PeoplesLabels, data: Labelled, saw_none: Array) -> list[str]:

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from afarm import DataError, did_you_mean, run_directories
 from afarm.cli.options import (
     DryRun,
     FarmOptions,
     complete_runs,
     err,
+    option,
     out,
     print_json,
     show_plan,
@@ -45,10 +47,9 @@ def drift(
             help="Stored labels to ask about again: a file of judgements, or a run, by name or path.",
         ),
     ],
-    pairs: Annotated[int, typer.Option("--pairs", min=1, help="Labels to ask about, each twice.")] = 100,
+    pairs: Annotated[int, option("--pairs", "Labels to ask about, each twice.", min=1)] = 100,
     epoch: Annotated[
-        str | None,
-        typer.Option("--epoch", help="The probe's name: the same goes on, another asks anew.", show_default="today"),
+        str | None, option("--epoch", "The probe's name: the same goes on, another asks anew.", None, "today")
     ] = None,
     *,
     options: FarmOptions,
@@ -60,6 +61,10 @@ def drift(
 
     by_name = options.output_dir / "runs" / file
     labels = by_name if not file.exists() and by_name.is_dir() else file
+    if not labels.exists():
+        known = [run.name for run in run_directories(by_name.parent)]
+        near = did_you_mean(str(file), known) or " `afarm run` makes one; or name a file of labels."
+        raise DataError(f"no run and no file {str(file)!r} in {options.output_dir} (--output-dir).{near}")
     name = epoch or datetime.now(UTC).date().isoformat()
     if dry_run:
         with options.dry_run(judging_checks()) as workspace:

@@ -11,9 +11,9 @@ from afarm.cli.options import (
     DEFAULT_RECIPE,
     RECIPE_HELP,
     Json,
-    complete_names,
     complete_recipes,
     markup,
+    option,
     out,
     print_json,
     write_examples,
@@ -30,20 +30,13 @@ def add_commands(app: typer.Typer) -> None:
 
 
 def memory(
-    recipe: Annotated[
-        str, typer.Option("--recipe", autocompletion=complete_recipes, help=RECIPE_HELP)
-    ] = DEFAULT_RECIPE,
-    method: Annotated[
-        str | None,
-        typer.Option("--method", autocompletion=complete_names("methods"), help="The method, if not the recipe's."),
-    ] = None,
-    model: Annotated[str | None, typer.Option("--model", help="The base model, if not the recipe's.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a setting: SECTION.NAME=VALUE; repeatable.")
-    ] = None,
-    gpus: Annotated[int, typer.Option("--gpus", min=1, help="Processes with a card each; several shard all.")] = 1,
-    card: Annotated[float, typer.Option("--card", min=0.1, help="Gigabytes of a card.")] = 80,
-    offload: Annotated[bool, typer.Option("--offload", help="Shards wait on the host, as with fsdp2_offload.")] = False,
+    recipe: Annotated[str, option("--recipe", RECIPE_HELP, complete_recipes)] = DEFAULT_RECIPE,
+    method: Annotated[str | None, option("--method", "The method, if not the recipe's.", "methods")] = None,
+    model: Annotated[str | None, option("--model", "The base model, if not the recipe's.")] = None,
+    settings: Annotated[list[str] | None, option("--set", "Change a setting: SECTION.NAME=VALUE; repeatable.")] = None,
+    gpus: Annotated[int, option("--gpus", "Processes with a card each; several shard all.", min=1)] = 1,
+    card: Annotated[float, option("--card", "Gigabytes of a card.", min=0.1)] = 80,
+    offload: Annotated[bool, option("--offload", "Shards wait on the host, as with fsdp2_offload.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show what each stage of a run holds on a card, by arithmetic, and what to change if it does not fit.

@@ -31,7 +31,9 @@ def ledger_copy(
     place = ledger or Store(output_dir).ledger_path
     if not is_there(place):
         where = f"at {redact_place(place)}" if ledger else f"in {output_dir}"
-        raise StoreError(f"no ledger {where}: nothing has been asked of a judge there (--output-dir, --ledger)")
+        raise StoreError(
+            f"no ledger {where}: nothing has been asked of a judge there; name another with --output-dir or --ledger"
+        )
     with Ledger(place) as opened:
         count = copy_ledger(opened, to)
         there = shlex.quote(redact_place(to))

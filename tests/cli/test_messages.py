@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import os
 import subprocess
 import sys
@@ -114,3 +116,46 @@ def test_an_unknown_annotator_is_one_problem_whatever_else_is_asked_of_it(afarm:
 def test_groups_say_what_their_commands_do_in_whole_sentences(afarm: Afarm) -> None:
     said = " ".join(afarm("artifacts", "--help").out.split())
     assert "Show what an artifact was made from, and what sets it apart from its nearest relative." in said
+
+
+@pytest.mark.parametrize(
+    ("found", "training", "slurm"),
+    [
+        (None, "pip install 'afarm[train]'", "pip install afarm-slurm"),
+        (
+            '{"url": "file:///wheels/afarm.whl", "archive_info": {}}',
+            "pip install 'afarm[train]'",
+            "install afarm-slurm",
+        ),
+        (
+            '{"url": "file:///my%20clone", "dir_info": {"editable": true}}',
+            "pip install -e '/my clone[train]'",
+            "pip install '/my clone/plugins-contrib/afarm-slurm'",
+        ),
+    ],
+)
+def test_what_installs_a_part_of_afarm_names_the_clone_that_it_runs_from(
+    afarm: Afarm, monkeypatch: pytest.MonkeyPatch, found: str | None, training: str, slurm: str
+) -> None:
+    of_afarm = importlib.metadata.distribution("afarm")
+    monkeypatch.setattr(type(of_afarm), "read_text", lambda self, name: found)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert training in afarm("run", *LIGHT, "--accelerate-config", "two_processes").err
+    monkeypatch.undo()
+    monkeypatch.setattr(type(of_afarm), "read_text", lambda self, name: found)
+    assert slurm in afarm("run", *LIGHT, "--launcher", "slurm:gpu").err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "next_step"),
+    [
+        (["leaderboard", "nowhere"], "a directory of runs, which `afarm run` and `afarm evaluate` make"),
+        (["drift", "nowhere", *LIGHT], "`afarm run` makes one"),
+        (["judge", "fit", "nowhere", "--out", "fitted"], "name one that is there"),
+        (["artifacts", "why", "abc"], "`afarm artifacts list --output-dir afarm-runs`"),
+        (["ledger-copy", "foo://x"], "name another with --output-dir or --ledger"),
+    ],
+)
+def test_what_is_not_there_is_said_with_the_next_step(afarm: Afarm, arguments: list[str], next_step: str) -> None:
+    Path("afarm-runs/runs").mkdir(parents=True)
+    assert next_step in " ".join(afarm(*arguments).err.split())

@@ -453,7 +453,7 @@ def test_a_missing_optuna_is_said_before_the_first_trial(
     monkeypatch.setitem(sys.modules, "optuna", None)
     said = afarm(*TUNE, *SKILLS, "--trials", "2", *further)
     assert (said.code, RAN) == (1, [])
-    assert "tuning needs Optuna: pip install 'afarm[tune]'" in said.err
+    assert "tuning needs Optuna: pip install" in said.err
 
 
 def test_one_trial_is_wrong_usage(afarm: Afarm) -> None:
