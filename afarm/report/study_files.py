@@ -10,7 +10,7 @@ from pathlib import Path
 from afarm.core.errors import PluginError
 from afarm.experiment.studies.progress import GridProgress
 from afarm.experiment.studies.study import Cell, Findings, StudyTable
-from afarm.report.study_plots import as_svg, can_draw, draw_plot
+from afarm.report.study_plots import can_draw, draw_plot
 from afarm.report.study_tables import FORMATS, markdown_table
 from afarm.storage.disk import write_whole
 from afarm.storage.text import code, markdown
@@ -32,7 +32,7 @@ class ShownStudy:
         command: The command that it was asked for with.
         progress: Its runs.
         findings: What is read off them.
-        formats: "png" and "pdf", if plots are wanted in these too.
+        formats: Of the files of its plots: "svg", "png" and "pdf"; none if they were not drawn.
     """
 
     name: str
@@ -60,7 +60,6 @@ def write_files(directory: Path, study: ShownStudy) -> Path:
         for ending, write in FORMATS.items():
             write_whole(directory / f"{table.name}.{ending}", write(table), REMEDY)
     for plot in findings.plots:
-        write_whole(directory / f"{plot.name}.svg", as_svg(plot), REMEDY)
         for ending in study.formats if can_draw() else ():  # who replays a bundle may have no Matplotlib
             draw_plot(plot, directory / f"{plot.name}.{ending}")
     for further, text in findings.files.items():
@@ -93,8 +92,8 @@ def _lines(study: ShownStudy) -> list[str]:
         lines += ["**{}** {}".format(*BY_FORMULAS), ""]
     for table in filter(lambda table: table.rows, findings.tables):
         lines += [f"## {markdown(table.title)}", "", markdown_table(table), ""]
-    for plot in findings.plots:
-        lines += [f"![{markdown(plot.title)}]({plot.name}.svg)", ""]
+    for plot in findings.plots if study.formats else ():
+        lines += [f"![{markdown(plot.title)}]({plot.name}.{study.formats[0]})", ""]
     for note in findings.notes:
         lines += [f"- {markdown(note)}"]
     if progress.failed:

@@ -110,11 +110,9 @@ function walk(place, chart, isShown) {
 
 drawCharts((charts) => {
   charts.forEach((chart, place) => {
-    const plot = document.getElementById(`chart-${place}`);
     const boxes = [...document.querySelectorAll(`[data-plot="${place}"] .legend input`)];
     const isShown = (i) => boxes[i]?.checked ?? true;
     const draw = () => show(place, study(chart, isShown));
-    if (!plot.classList.contains("js-plotly-plot")) plot.replaceChildren();
     draw();
     walk(place, chart, isShown);
     for (const box of boxes) box.onchange = draw;

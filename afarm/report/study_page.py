@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from markupsafe import Markup
-
 from afarm.experiment.studies.progress import GridProgress
 from afarm.experiment.studies.study import Bounded, Cell, Findings, StudyPlot, StudyTable
 from afarm.report.charts import Chart, plotly_script
 from afarm.report.page_shell import render_page
 from afarm.report.study_files import BY_FORMULAS, REMEDY, ShownStudy, runs_table, stopped_sentence, write_files
-from afarm.report.study_plots import PointName, as_svg, place_labels
+from afarm.report.study_plots import can_draw, place_labels
 from afarm.report.study_tables import UNKNOWN, cell_text, end_texts
 from afarm.storage.disk import write_whole
 
@@ -41,8 +39,9 @@ def write_findings(output_dir: Path, name: str, command: str, findings: Findings
 
     Raises `StoreError`.
     """
-    progress = GridProgress((), simulated=set(simulated))
-    return write_study(output_dir / "studies" / name, ShownStudy(name, command, progress, findings)).with_name(PAGE)
+    progress, formats = GridProgress((), simulated=set(simulated)), ("svg",) if can_draw() else ()
+    study = ShownStudy(name, command, progress, findings, formats)
+    return write_study(output_dir / "studies" / name, study).with_name(PAGE)
 
 
 def write_comparison(path: Path, study: ShownStudy) -> Path:
@@ -52,7 +51,7 @@ def write_comparison(path: Path, study: ShownStudy) -> Path:
 
 
 def render_study(study: ShownStudy, plotly: str | None, kind: str = "study") -> str:
-    """Render the page as text; `plotly` is the source of plotly.js, None to show plots as in files.
+    """Render the page as text; `plotly` is the source of plotly.js, None to leave the plots' pictures out.
 
     A "comparison" lies among boards: of its tables and plots there are no files.
     """
@@ -145,7 +144,7 @@ def with_links(runs: dict[str, Any], root: str) -> dict[str, Any]:
 
 
 def describe_plot(plot: StudyPlot, formats: Sequence[str]) -> dict[str, Any]:
-    """Describe a plot: its drawing for readers without scripts, its points as a table, and its files."""
+    """Describe a plot: its series, its points as a table, and its files."""
     is_named = any(series.labels for series in plot.series)
     rows: list[list[Cell]] = []
     for series in plot.series:
@@ -160,9 +159,8 @@ def describe_plot(plot: StudyPlot, formats: Sequence[str]) -> dict[str, Any]:
         "title": plot.title,
         "series": names,
         "alone": names[0] if len(names) == 1 and names[0] != plot.y_title else "",
-        "svg": Markup(as_svg(plot)),
         "points": describe_table(StudyTable(plot.name, plot.title, columns, rows)),
-        "files": [f"{plot.name}.{ending}" for ending in ("svg", *formats)],
+        "files": [f"{plot.name}.{ending}" for ending in formats],
     }
 
 
@@ -173,7 +171,11 @@ def unlike(heading: str, others: Collection[str]) -> str:
 
 def build_chart(plot: StudyPlot) -> Chart:
     """Return the data of a plot, without numbers that JSON cannot represent."""
-    sides = {(label.number, label.point): _side(label) for label in place_labels(plot)}
+    right = {"start": "right", "middle": "center", "end": "left"}
+    sides = {
+        (name.number, name.point): f"{'top' if name.dy < 0 else 'bottom'} {right[name.anchor]}"
+        for name in place_labels(plot)
+    }
     return {
         "x_title": plot.x_title,
         "y_title": plot.y_title,
@@ -201,9 +203,3 @@ def _ends(values: Sequence[Bounded]) -> dict[str, list[str | float | None]]:
         "low": [finite_part(value.low) for value in values],
         "high": [finite_part(value.high) for value in values],
     }
-
-
-def _side(label: PointName) -> str:
-    """Name the side of its point on which a name stands, as plotly does."""
-    row = "top" if label.is_above else "bottom"
-    return f"{row} {({'start': 'right', 'middle': 'center', 'end': 'left'})[label.anchor]}"

@@ -24,8 +24,8 @@ REQUIREMENTS = "requirements.txt"
 ANSWERS, JUDGEMENTS = "ledger/answers.jsonl", "ledger/judgements.jsonl"
 INPUTS = "inputs"
 
-MADE_AGAIN = (".md", ".csv", ".tex", ".svg", ".html", ".yaml", ".json", ".jsonl", ".txt")
-"""The files of a study that a replay makes again; PNG and PDF hold more than the figures."""
+MADE_AGAIN = (".md", ".csv", ".tex", ".html", ".yaml", ".json", ".jsonl", ".txt")
+"""The files of a study that a replay makes again; pictures are Matplotlib's, and differ by its version."""
 
 
 Files = dict[str, bytes]

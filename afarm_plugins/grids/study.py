@@ -256,16 +256,19 @@ def _prepared(asked: AskedStudy, runs: Sequence[StudyRun], account: str, launche
 
 
 def parse_formats(text: str | None) -> list[str]:
-    """Parse the formats of plots. Raises `ConfigError` for unknown ones, `PluginError` without Matplotlib."""
+    """Parse the formats of plots, SVG first; none without Matplotlib.
+
+    Raises `ConfigError` for unknown ones, `PluginError` for any without Matplotlib.
+    """
     from afarm.experiments import PICTURES
     from afarm.report import can_draw
 
-    formats = list(dict.fromkeys(part.strip().lower() for part in text.split(","))) if text is not None else []
+    formats = [part.strip().lower() for part in text.split(",")] if text is not None else []
     if wrong := [form for form in formats if form not in PICTURES]:
         raise ConfigError([f"--plots {wrong[0]!r}: png or pdf; SVG is always written"])
     if formats and not can_draw():
         raise PluginError("--plots needs Matplotlib: pip install 'afarm[plots]'")
-    return formats
+    return list(dict.fromkeys(["svg", *formats])) if can_draw() else []
 
 
 def _run(

@@ -17,8 +17,8 @@ from afarm.storage.names import require_plain_names
 STUDY = "study.json"
 """The record of a study, in its directory."""
 
-PICTURES = ("png", "pdf")
-"""The formats of plots beside SVG."""
+PICTURES = ("svg", "png", "pdf")
+"""The formats of the files of plots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class StudyRecord:
     """A study as asked for: its `settings`, the request, and `records`, those of its runs by label.
 
     `judging` are the settings of the run whose judges it asked itself, or whose data set it read; empty without.
-    `facts` are what it looked up beside its runs, `formats` those of its plots beside SVG.
+    `facts` are what it looked up beside its runs, `formats` those of its plots' files.
     """
 
     name: str

@@ -46,7 +46,7 @@ def test_a_study_is_replayed_from_its_bundle_alone(
     assert said.json["differs"] == {}
     same = said.json["same"]
     assert (len(RAN), CountingJudge.asked) == (ran, asked), "nothing was trained, sampled or asked"
-    for ending in ("sweep.csv", "sweep.tex", "report.md", "report.html", "win_rate.svg", "runs.csv"):
+    for ending in ("sweep.csv", "sweep.tex", "report.md", "report.html", "runs.csv"):
         assert f"studies/{directory.name}/{ending}" in same
     assert sum(what.endswith("judgements.jsonl") for what in same) == 4
     assert sum(what.endswith("preferences.jsonl") for what in same) == 2, "by seed"
@@ -142,7 +142,7 @@ def test_a_study_with_plots_for_print_is_replayed_without_matplotlib(
     monkeypatch.setattr(pages, "can_draw", lambda: False)
     said = afarm("replay", "mine.zip", "--into", "again", "--json")
     assert said.json["differs"] == {}
-    assert not list(Path("again").rglob("*.png"))
+    assert not [path for path in Path("again").rglob("*") if path.suffix in (".svg", ".png", ".pdf")]
 
 
 def test_facts_that_are_none_are_an_error_of_the_study(afarm: Afarm, tmp_path: Path) -> None:
