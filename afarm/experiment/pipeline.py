@@ -49,30 +49,8 @@ def annotate(workspace: Workspace) -> Stage:
     """
     if workspace.config.preferences:
         return preferences_stage(workspace)
-    _require_known_instructions(workspace, workspace.config.annotate.annotator, "preference")
+    require_known_instructions(workspace, workspace.config.annotate.annotator, "preference")
     return annotation_stage(workspace, sample(workspace))
-
-
-def _require_known_instructions(workspace: Workspace, name: str, split: str) -> None:
-    """Raise `ConfigError` if an annotator cannot plan how to label the first instruction of a split."""
-    try:
-        first = workspace.data.instructions(split)[0]
-    except (DataError, IndexError):  # which the stage that reads them reports
-        return
-    with Ledger(Path(":memory:")) as empty:
-        client = JudgeClient(workspace.judges.by_role, empty, allow_degraded=True)
-        context = AnnotateContext(workspace.config.seed, client)
-        annotator, pair = workspace.components.annotator(name), Pair(first, "an output", "another one")
-        try:
-            requests_planned(annotator, name, [pair], context)
-        except DataError as error:
-            raise ConfigError(
-                [
-                    f"annotator {name!r} does not know the instructions of split {split!r}: name another, with "
-                    "--annotator and --set evaluate.annotator=NAME, in a study with the option that names it "
-                    f"(--people, --labelled-by, --annotators). {error}"
-                ]
-            ) from error
 
 
 def fit_reward(workspace: Workspace) -> Stage | None:
@@ -163,7 +141,7 @@ def second_evaluation(workspace: Workspace, system: str, answered: Artifact | No
 
 def _evaluate(workspace: Workspace, system: str, reference: Stage | None, reference_name: str) -> Stage:
     """The comparison of a system with the outputs of a reference, or with the data set's own (None)."""
-    _require_known_instructions(workspace, workspace.config.evaluate.annotator, workspace.data.evaluated_on)
+    require_known_instructions(workspace, workspace.config.evaluate.annotator, workspace.data.evaluated_on)
     answered = outputs(workspace, system)
     if reference is None:
         require_outputs_in_data(workspace)
@@ -185,3 +163,28 @@ def _evaluate(workspace: Workspace, system: str, reference: Stage | None, refere
         scored=scored,
         reward_model=fit_reward(workspace) if scored else None,
     )
+
+
+def require_known_instructions(workspace: Workspace, name: str, split: str) -> None:
+    """Raise `ConfigError` if an annotator cannot plan how to label the first instruction of a split.
+
+    Some know those of one data set alone, as the toy crowd does.
+    """
+    try:
+        first = workspace.data.instructions(split)[0]
+    except (DataError, IndexError):  # which the stage that reads them reports
+        return
+    with Ledger(Path(":memory:")) as empty:
+        client = JudgeClient(workspace.judges.by_role, empty, allow_degraded=True)
+        context = AnnotateContext(workspace.config.seed, client)
+        annotator, pair = workspace.components.annotator(name), Pair(first, "an output", "another one")
+        try:
+            requests_planned(annotator, name, [pair], context)
+        except DataError as error:
+            raise ConfigError(
+                [
+                    f"annotator {name!r} does not know the instructions of split {split!r}: name another, with "
+                    "--annotator and --set evaluate.annotator=NAME, in a study with the option that names it "
+                    f"(--people, --labelled-by, --annotators). {error}"
+                ]
+            ) from error

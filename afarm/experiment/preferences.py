@@ -45,15 +45,14 @@ def require_learnable(workspace: Workspace, summary: Mapping[str, Any]) -> None:
     sections = workspace.settings.sections.values()
     if outcomes.get("decided") or (draws and any(section.get("keep_draws") for section in sections)):
         return
-    config = workspace.config
-    named = [("methods", config.method), ("reward_models", config.reward_model)] if draws else []
-    components = [workspace.components.component(kind, name) for kind, name in named]
-    learners = [one.name for one in components if one.config and "keep_draws" in one.config.model_fields]
+    learners = (("methods", workspace.config.method), ("reward_models", workspace.config.reward_model))
+    components = [workspace.components.component(kind, name) for kind, name in learners] if draws else []
+    keeping = [c.name for c in components if c.config and "keep_draws" in c.config.model_fields]
     left_out = f", with an instruction that is evaluated on {evaluated_on}" if evaluated_on else ""
     raise DataError(
-        f"{config.preferences}: nothing to learn from: draws {draws}, without a label {total - draws}"
+        f"{workspace.config.preferences}: nothing to learn from: draws {draws}, without a label {total - draws}"
         f"{left_out}; say in each row which output is better: label 1 or 2, or a 'chosen' unlike its 'rejected'"
-        + "".join(f"; or learn from the draws with --set {name}.keep_draws=true" for name in learners)
+        + "".join(f"; or learn from the draws with --set {name}.keep_draws=true" for name in keeping)
     )
 
 
