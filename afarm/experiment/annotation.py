@@ -139,7 +139,9 @@ class OnlineAnnotator:
             workspace.process_info,
             lambda: [asdict(preference) for preference in self._label(pairs, noiseless)],
         )
-        tuples = [{n: tuple(v) if isinstance(v, list) else v for n, v in row.items()} for row in rows]
+        tuples: list[dict[str, Any]] = [
+            {n: tuple(v) if isinstance(v, list) else v for n, v in row.items()} for row in rows
+        ]
         return [Preference(**fields) for fields in tuples]
 
     def _label(self, pairs: Sequence[Pair], noiseless: bool) -> list[Preference]:

@@ -94,7 +94,7 @@ def _metadata(run: RunRecord) -> str:
     return yaml.safe_dump({**fields, "tags": tags}, sort_keys=False).strip()
 
 
-def _facts(run: RunRecord, pairs: int, without: int) -> dict[str, str]:
+def _facts(run: RunRecord, pairs: int, without: int) -> dict[str, Any]:
     config = run.section("config")
     labelling, own = config.get("annotate"), config.get(str(run.get("method")))
     noise = labelling.get("label_noise") if isinstance(labelling, Mapping) else None
