@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,7 @@ LEARNING, SELECTING = "annotate", "online"
 """The purposes of the seeds of labels to learn from, whoever asks for them, and of those to select checkpoints by."""
 
 
+@dataclass(frozen=True)
 class OnlineAnnotator:
     """The run's annotator for pairs of one's own, within the run's budget, with its label noise.
 
@@ -112,45 +113,42 @@ class OnlineAnnotator:
     coin of its training labels would otherwise be selected for just that.
     """
 
-    def __init__(self, workspace: Workspace, directory: Path | None = None):
-        """`directory` is that of the stage that several processes train together."""
-        self._workspace = workspace
-        self._directory = directory
-        self._name = workspace.config.annotate.annotator
-        self._label_noise = workspace.config.annotate.label_noise
+    workspace: Workspace
+    directory: Path | None = None
+    """The directory of the stage that several processes train together."""
 
     def within(self, directory: Path) -> OnlineAnnotator:
         """Return the annotator for the processes that train in `directory`."""
-        return OnlineAnnotator(self._workspace, directory)
+        return OnlineAnnotator(self.workspace, directory)
 
     @property
     def identity(self) -> dict[str, Any]:
         """The identity of its labels: a part of the key of what is trained on them."""
-        identity = annotation_identity(self._workspace, self._name, self._label_noise)
+        settings = self.workspace.config.annotate
+        identity = annotation_identity(self.workspace, settings.annotator, settings.label_noise)
         return {"afarm": code_identity("annotate"), **identity}
 
     def __call__(self, pairs: Sequence[Pair], *, noiseless: bool = False) -> list[Preference]:
         """Label pairs; of several processes that call this with the same ones, the main one asks."""
-        workspace = self._workspace
-        if self._directory is None or not workspace.process_info.is_distributed:
+        workspace = self.workspace
+        if self.directory is None or not workspace.process_info.is_distributed:
             return self._label(pairs, noiseless)
         about = digest(workspace.session, noiseless, [[pair.id, pair.is_canonical] for pair in pairs])
         rows = make_on_main_process(
-            self._directory / f".labels-{about}.json",
+            self.directory / f".labels-{about}.json",
             workspace.process_info,
             lambda: [asdict(preference) for preference in self._label(pairs, noiseless)],
         )
-        return [_preference(row) for row in rows]
+        tuples: list[dict[str, Any]] = [
+            {n: tuple(v) if isinstance(v, list) else v for n, v in row.items()} for row in rows
+        ]
+        return [Preference(**fields) for fields in tuples]
 
     def _label(self, pairs: Sequence[Pair], noiseless: bool) -> list[Preference]:
-        workspace, label_noise = self._workspace, 0.0 if noiseless else self._label_noise
+        workspace, settings = self.workspace, self.workspace.config.annotate
         seed = workspace.seed(SELECTING if noiseless else LEARNING)
         context = AnnotateContext(seed, workspace.judges.client, workspace.progress)
-        annotator = workspace.components.annotator(self._name)
-        judged = annotate_in_chunks(pairs, annotator, self._name, context, label_noise)
+        annotator = workspace.components.annotator(settings.annotator)
+        label_noise = 0.0 if noiseless else settings.label_noise
+        judged = annotate_in_chunks(pairs, annotator, settings.annotator, context, label_noise)
         return [row.preference for row in judged]
-
-
-def _preference(row: Mapping[str, Any]) -> Preference:
-    fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
-    return Preference(**fields)

@@ -17,7 +17,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,30 +27,25 @@ from afarm.core.seeding import digest
 from afarm.experiment.components import Components
 from afarm.experiment.launching.launcher import Launcher, Needs, Outcome, StageTask, TaskEvent, Tell
 from afarm.experiment.plugin_code import plugin_digest
-from afarm.experiment.preflight import require_access
+from afarm.experiment.preflight import failures, require_access
 from afarm.experiment.stage_code import STAGE_CODE, code_digest
 from afarm.experiment.tasks import farm_spec, open_task_workspace
 from afarm.experiment.workspace import Workspace, versions
 from afarm.storage.disk import storage_errors
 
-TOLERANCE = 1.0
-"""Seconds that a clock may be off."""
-
-LOOKS_AT_CLOCK = 6
-"""Times that a node tells its time: the one that came fastest counts."""
-
-BETWEEN_LOOKS = 0.25
-"""Seconds between these."""
+TOLERANCE = 5.0
+"""Seconds that a clock may seem off: what a node tells takes a while to come here."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """Facts of a node: digests of `code`, `versions` of libraries and names of `gpus`.
+    """Facts of a node at a `time`: digests of `code`, `versions` of libraries and names of `gpus`.
 
     `problems` are those that it sees itself.
     """
 
     place: str
+    time: float
     code: Mapping[str, str]
     versions: Mapping[str, str]
     gpus: Sequence[str] = ()
@@ -69,31 +64,16 @@ class NodeReport:
 
 def check_nodes(launcher: Launcher, workspace: Workspace, system: str, account: str) -> list[NodeReport]:
     """Look at every node of a launcher, and report on each what a run of `system` would stumble over."""
-    told: dict[str, NodeFacts] = {}
-    clocks: dict[str, float] = {}
-
-    def hear(event: TaskEvent) -> None:
-        if event.news == "progress":  # the later a time comes here, the more it seems to be behind
-            clocks[event.task] = max(clocks.get(event.task, -1e9), float(event.text) - time.time())
-        elif event.news == "noted":
-            told[event.task] = NodeFacts(**json.loads(event.text))
-
-    shared = workspace.store.shared
+    shared, root = workspace.store.shared, workspace.store.root
     with (
-        _meeting(workspace.store.root) as (token, arrived),
+        _meeting(root) as (token, has_arrived),
         shared.marked(_mark(token)) if shared else nullcontext(),
     ):
-        farm = farm_spec(workspace, system, account)
-        nodes = {f"node {node}".strip(): node for node in launcher.nodes()}
-        tasks = [StageTask(name, token, "check", (), Needs(cpus=0, node=node), farm) for name, node in nodes.items()]
-        outcomes = launcher.run(tasks, look, hear)
-        here, root = _code(workspace.components), workspace.store.root
-        reports = []
-        for name, node in nodes.items():
-            clock, facts = clocks.get(name), told.get(name)
-            problems = list(_problems(facts, here, clock, arrived(name), root)) if facts else [outcomes[name].error]
-            reports.append(NodeReport(node, facts, clock, problems))
-    return reports
+        reports = _ask(launcher, workspace, system, account, launcher.nodes(), token)
+        return [
+            replace(report, problems=[*report.problems, *_differences(report, has_arrived(report.node), root)])
+            for report in reports
+        ]
 
 
 def require_same_code(launcher: Launcher, workspace: Workspace, system: str, account: str) -> None:
@@ -101,32 +81,42 @@ def require_same_code(launcher: Launcher, workspace: Workspace, system: str, acc
 
     Raises `ConfigError` that names every node with another code, or that does not see the shared directories.
     """
-    nodes = {f"node {node}": node for node in launcher.nodes_at_once()}
-    if not nodes:
-        return
-    farm, told = farm_spec(workspace, system, account), {}
+    if nodes := launcher.nodes_at_once():
+        reports = _ask(launcher, workspace, system, account, nodes)
+        if problems := [f"{report.node}: {problem}" for report in reports for problem in report.problems]:
+            raise ConfigError(problems)
+
+
+def _ask(
+    launcher: Launcher, workspace: Workspace, system: str, account: str, nodes: Sequence[str], token: str = ""
+) -> list[NodeReport]:
+    """Have each node look at itself, and compare its code; without a `token` it looks at nothing else."""
+    told: dict[str, tuple[NodeFacts, float]] = {}
 
     def hear(event: TaskEvent) -> None:
         if event.news == "noted":
-            told[event.task] = json.loads(event.text)
+            facts = NodeFacts(**json.loads(event.text))
+            told[event.task] = facts, facts.time - time.time()
 
-    tasks = [StageTask(name, "code", "check", (), Needs(cpus=0, node=node), farm) for name, node in nodes.items()]
-    outcomes, here = launcher.run(tasks, tell_code, hear), _code(workspace.components)
-    problems = []
-    for name, node in nodes.items():
-        if error := outcomes[name].error:
-            problems.append(f"{node}: {error}")
-        elif others := _differing(here, told.get(name, {})):
-            problems.append(f"{node} has another code of {others}: install the same on every machine")
-    if problems:
-        raise ConfigError(problems)
+    farm, here = farm_spec(workspace, system, account), _code(workspace.components)
+    names = {node: f"node {node}".strip() for node in nodes}
+    tasks = [StageTask(name, token, "check", (), Needs(cpus=0, node=node), farm) for node, name in names.items()]
+    outcomes = launcher.run(tasks, look, hear)
+    reports = []
+    for node, name in names.items():
+        facts, clock = told.get(name, (None, None))
+        problems = list(facts.problems) if facts else [outcomes[name].error]
+        if facts and facts.code and (others := _name_differing(here, facts.code)):
+            problems.insert(0, f"another code of {others}: install the same on every machine")
+        reports.append(NodeReport(node, facts, clock, problems))
+    return reports
 
 
 @contextmanager
 def _meeting(root: Path) -> Iterator[tuple[str, Callable[[str], bool]]]:
     """Leave a file and a held lock for the nodes, and take away all files at the end.
 
-    Yields the token that is in their names, and what tells if a task's own file has arrived here.
+    Yields the token that is in their names, and what tells if a node's own file has arrived here.
     """
     token = secrets.token_hex(8)
     directory = root / f".check-{token}"
@@ -137,11 +127,11 @@ def _meeting(root: Path) -> Iterator[tuple[str, Callable[[str], bool]]]:
             with (directory / "lock").open("ab") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
 
-                def arrived(task: str) -> bool:
-                    path = directory / digest("node", task, length=8)
-                    return path.is_file() and path.read_text() == f"{token} {task}"
+                def has_arrived(node: str) -> bool:
+                    path = directory / digest("node", node, length=8)
+                    return path.is_file() and path.read_text() == f"{token} {node}"
 
-                yield token, arrived
+                yield token, has_arrived
         finally:
             shutil.rmtree(directory, ignore_errors=True)
 
@@ -151,28 +141,24 @@ def _mark(token: str) -> str:
     return f"check-{token}"
 
 
-def _problems(
-    facts: NodeFacts, code: Mapping[str, str], clock: float | None, arrived: bool, root: Path
-) -> Iterator[str]:
-    """Yield what is wrong with a node, in the order in which a run would meet it."""
-    if others := _differing(code, facts.code):
-        yield f"another code of {others}: install the same on every machine"
-    here = versions()
-    differing = [name for name in here if facts.versions.get(name) != here[name]]
-    if differing:
+def _differences(report: NodeReport, arrived: bool, root: Path) -> Iterator[str]:
+    """Yield how a node that told its facts differs from this machine, but for its code."""
+    facts, clock, here = report.facts, report.clock, versions()
+    if facts is None or clock is None:
+        return
+    if differing := [name for name in here if facts.versions.get(name) != here[name]]:
         theirs = ", ".join(f"{name} {facts.versions.get(name, 'missing')} (here {here[name]})" for name in differing)
         yield f"other libraries: {theirs}: install the same on every machine"
-    yield from facts.problems
     if not arrived:
         yield f"what it writes to {root} is not seen here: share that directory, at the same path"
-    if clock is not None and abs(clock) > TOLERANCE:
+    if abs(clock) > TOLERANCE:
         yield (
             f"its clock is {abs(clock):.1f} s {'ahead' if clock > 0 else 'behind'}: synchronise clocks (`timedatectl "
             "set-ntp true`), or times in records disagree"
         )
 
 
-def _differing(code: Mapping[str, str], other: Mapping[str, str]) -> str:
+def _name_differing(code: Mapping[str, str], other: Mapping[str, str]) -> str:
     """Name those whose code differs; empty if none does."""
     names = sorted(name for name in code.keys() | other.keys() if code.get(name) != other.get(name))
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
@@ -194,38 +180,24 @@ def look(task: StageTask, tell: Tell) -> Outcome:
     """Look at the node that this process is on, and tell its facts: what a launcher executes for a check."""
     place = f"{platform.node()}, process {os.getpid()}"
     tell(TaskEvent(task.id, "started", place))
-    for _ in range(LOOKS_AT_CLOCK):
-        tell(TaskEvent(task.id, "progress", text=repr(time.time())))
-        time.sleep(BETWEEN_LOOKS)
     problems: list[str] = []
     code: Mapping[str, str] = {}
     try:
         with open_task_workspace(task.farm) as workspace:
             code = _code(workspace.components)
-            problems += _check_directory(task, Path(task.farm.output_dir) / f".check-{task.stage}")
-            attempts = [lambda: require_access(workspace), lambda: workspace.judges.ledger.heartbeat()]
-            if shared := workspace.store.shared:
-                attempts.append(partial(shared.require_mark, _mark(task.stage)))
-            for attempt in attempts:
-                try:
-                    attempt()
-                except AfarmError as error:
-                    problems.append(str(error))
+            if task.stage:
+                problems += _check_directory(task, Path(task.farm.output_dir) / f".check-{task.stage}")
+                attempts: list[Callable[[], object]] = [
+                    lambda: require_access(workspace),
+                    lambda: workspace.judges.ledger.heartbeat(),
+                ]
+                if shared := workspace.store.shared:
+                    attempts.append(partial(shared.require_mark, _mark(task.stage)))
+                problems += failures(attempts)
     except AfarmError as error:
         problems.append(str(error))
-    facts = NodeFacts(place, code, versions(), _gpus(), problems)
+    facts = NodeFacts(place, time.time(), code, versions(), _gpus() if task.stage else [], problems)
     tell(TaskEvent(task.id, "noted", text=json.dumps(asdict(facts))))
-    return Outcome(task.id, artifact="check/done", place=place)
-
-
-def tell_code(task: StageTask, tell: Tell) -> Outcome:
-    """Tell the code of the node that this process is on: what a launcher executes before the first stage."""
-    place = f"{platform.node()}, process {os.getpid()}"
-    try:
-        with open_task_workspace(task.farm) as workspace:
-            tell(TaskEvent(task.id, "noted", text=json.dumps(_code(workspace.components))))
-    except AfarmError as error:
-        return Outcome(task.id, place=place, error=str(error), error_type=type(error).__name__)
     return Outcome(task.id, artifact="check/done", place=place)
 
 
@@ -246,7 +218,7 @@ def _check_directory(task: StageTask, directory: Path) -> Iterator[str]:
                     f"a lock that the command holds in {root} is granted again: two machines would make the same "
                     "artifact. Mount it with locks between machines (not nolock or localflock)"
                 )
-        (directory / digest("node", task.id, length=8)).write_text(f"{task.stage} {task.id}")
+        (directory / digest("node", task.needs.node, length=8)).write_text(f"{task.stage} {task.needs.node}")
     except OSError as error:
         yield f"{root} cannot be used: {error.strerror or error}"
 

@@ -10,7 +10,7 @@ from afarm.core.records import Instruction, Output
 from afarm.core.seeding import digest
 from afarm.experiment.components import Components
 from afarm.experiment.own_preferences import OwnPreferences
-from afarm.experiment.promises import require_instructions, require_outputs
+from afarm.experiment.promises import require_rows
 from afarm.experiment.settings import ALL, Rows
 from afarm.storage.hub import is_on_hub
 from afarm.storage.rows import names_a_file, output_of, placed_rows, require_distinct
@@ -61,7 +61,7 @@ class DataSplits:
                 dataset = self.dataset
                 with attribute_failures("datasets", self._name, dataset):
                     loaded = dataset.load(split)
-                self._loaded[split] = require_outputs(loaded, self._name, split, dataset)
+                self._loaded[split] = require_rows(loaded, Output, self._name, f"load({split!r})", dataset)
         return self._loaded[split]
 
     def listed(self, split: str) -> list[Instruction]:
@@ -72,7 +72,11 @@ class DataSplits:
                 dataset = self.dataset
                 with attribute_failures("datasets", self._name, dataset):
                     alone = dataset.instructions(split)
-                alone = alone if alone is None else require_instructions(alone, self._name, split, dataset)
+                alone = (
+                    alone
+                    if alone is None
+                    else require_rows(alone, Instruction, self._name, f"instructions({split!r})", dataset)
+                )
             self._listed[split] = [row.instruction for row in self.load(split)] if alone is None else alone
         return self._listed[split]
 
@@ -152,4 +156,4 @@ def evaluation_set(components: Components, source: str) -> list[Output]:
     dataset = components.dataset(source)
     with attribute_failures("datasets", source, dataset):
         loaded = dataset.load("evaluation")
-    return require_outputs(loaded, source, "evaluation", dataset)
+    return require_rows(loaded, Output, source, "load('evaluation')", dataset)

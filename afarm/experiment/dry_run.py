@@ -7,11 +7,12 @@ Nothing is sent, trained or written.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import reduce
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache, reduce
 from operator import add
 from pathlib import Path
+from typing import Any
 
 from afarm.core.errors import ConfigError, DataError
 from afarm.core.interfaces import AnnotateContext
@@ -22,7 +23,7 @@ from afarm.experiment import pipeline
 from afarm.experiment.annotation import SELECTING, adjacent_pairs
 from afarm.experiment.own_preferences import describe_pairs
 from afarm.experiment.promises import requests_planned
-from afarm.experiment.stage import Inputs, Stage
+from afarm.experiment.stage import Inputs, Stage, walk
 from afarm.experiment.workspace import Workspace
 from afarm.judging.accounting import mean_output_tokens
 from afarm.judging.client import JudgeClient
@@ -63,18 +64,9 @@ class JudgeEstimate:
     assumed: int = 0
 
     def __add__(self, other: JudgeEstimate) -> JudgeEstimate:
-        return JudgeEstimate(
-            self.judge,
-            self.calls + other.calls,
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-            self.most_output_tokens + other.most_output_tokens,
-            _sum([self.dollars, other.dollars]),
-            _sum([self.most_dollars, other.most_dollars]),
-            _sum([self.least_dollars, other.least_dollars]),
-            self.without_thoughts or other.without_thoughts,
-            self.assumed + other.assumed,
-        )
+        counts = (f.name for f in fields(self) if f.name not in ("judge", "without_thoughts"))
+        sums: dict[str, Any] = {name: _sum([getattr(self, name), getattr(other, name)]) for name in counts}
+        return JudgeEstimate(self.judge, without_thoughts=self.without_thoughts or other.without_thoughts, **sums)
 
     def times(self, count: int) -> JudgeEstimate:
         """Return the estimate of asking as much `count` times."""
@@ -115,7 +107,7 @@ class PlannedStage:
 
 
 def _sum(parts: Sequence[float | None]) -> float | None:
-    return None if any(part is None for part in parts) else sum(part or 0.0 for part in parts)
+    return None if None in parts else sum(part or 0 for part in parts)
 
 
 def by_judge(planned: Sequence[PlannedStage]) -> list[JudgeEstimate]:
@@ -145,11 +137,11 @@ def over_budget(planned: Sequence[PlannedStage], budget: float | None, committed
         part = f"about {share:.0f}%" if share >= 1 else "less than 1%"
         enough = math.ceil(100 * (committed + cheapest)) / 100
         also = "even so " if thoughts else ""
-        text += f"; {also}it takes --budget {enough:.2f}, or {part} of the {_what_is_asked(planned, split)}"
+        text += f"; {also}it takes --budget {enough:.2f}, or {part} of the {_describe_rows(planned, split)}"
     return f"{text}. What is bought is kept, and a larger --budget goes on from there"
 
 
-def _what_is_asked(planned: Sequence[PlannedStage], split: str) -> str:
+def _describe_rows(planned: Sequence[PlannedStage], split: str) -> str:
     """Name the rows of the splits that judges are asked about, or pairs if files are compared."""
     split_of = {"annotate": "preference", "train": "validation", "outputs": split, "evaluate": split}
     splits = dict.fromkeys(split_of[stage.kind] for stage in planned if stage.judges and stage.kind in split_of)
@@ -174,49 +166,49 @@ def thoughts_sentence(totals: Sequence[JudgeEstimate]) -> str:
 # --------------------------------------------------------------------------------------------------- which stages
 
 
+Plan = dict[str, tuple[PlannedStage, Artifact | None]]
+"""Planned stages by label, each with its artifact if that is there."""
+
+
 def plan_run(workspace: Workspace, method: str, evaluations: int = 1) -> list[PlannedStage]:
     """Return the stages that evaluating `method`, or so many variants, would go through, in order."""
-    visited: dict[str, tuple[PlannedStage, Artifact | None]] = {}
-    _visit(workspace, pipeline.main_evaluation(workspace, method), visited)
-    if second := pipeline.second_evaluation(workspace, method, visited[f"outputs {method}"][1]):
-        _visit(workspace, second, visited)
-    return [stage.times(evaluations) if stage.kind == "evaluate" else stage for stage, _ in visited.values()]
+    plan = _plan(workspace, pipeline.main_evaluation(workspace, method), {})
+    if second := pipeline.second_evaluation(workspace, method, plan[f"outputs {method}"][1]):
+        _plan(workspace, second, plan)
+    return [stage.times(evaluations) if stage.kind == "evaluate" else stage for stage, _ in plan.values()]
 
 
 def plan_stage(workspace: Workspace, stage: Stage) -> list[PlannedStage]:
     """Return the stages that making `stage` would go through, in order."""
-    visited: dict[str, tuple[PlannedStage, Artifact | None]] = {}
-    _visit(workspace, stage, visited)
-    return [planned for planned, _ in visited.values()]
+    return [planned for planned, _ in _plan(workspace, stage, {}).values()]
 
 
-def _visit(
-    workspace: Workspace, stage: Stage, visited: dict[str, tuple[PlannedStage, Artifact | None]]
-) -> Artifact | None:
-    if stage.label in visited:
-        return visited[stage.label][1]
-    for source in stage.sources():
-        _visit(workspace, source, visited)
-    inputs = {name: _visit(workspace, upstream, visited) for name, upstream in stage.inputs.items()}
-    present = {name: artifact for name, artifact in inputs.items() if artifact is not None}
-    artifact, why = find_or_explain(workspace, stage, present) if len(present) == len(inputs) else (None, "")
-    judges = _estimate_judges(workspace, stage, present) if artifact is None else ()
-    pairs = _pairs_taken(workspace, artifact) if stage.kind == "preferences" else ""
-    visited[stage.label] = PlannedStage(stage.kind, stage.label, artifact is not None, why, judges, pairs), artifact
-    return artifact
+def _plan(workspace: Workspace, wanted: Stage, plan: Plan) -> Plan:
+    """Add what `wanted` needs to the plan, and return it. Raises `DataError` for own preferences as the run would."""
+    for label, stage in walk(wanted).items():
+        if label in plan:
+            continue
+        inputs = {name: plan[upstream.label][1] for name, upstream in stage.inputs.items()}
+        artifact, why = find_or_explain(workspace, stage, inputs)
+        judges = () if artifact else _estimate_judges(workspace, stage, {n: one for n, one in inputs.items() if one})
+        pairs = ""
+        if stage.kind == "preferences":
+            pairs = describe_pairs(artifact.meta["summary"] if artifact else workspace.data.own_preferences.summary)
+        plan[label] = PlannedStage(stage.kind, label, artifact is not None, why, judges, pairs), artifact
+    return plan
 
 
-def _pairs_taken(workspace: Workspace, stored: Artifact | None) -> str:
-    """Count the own preferences that are used and left out. Raises `DataError` as the run would."""
-    return describe_pairs(stored.meta["summary"] if stored else workspace.data.own_preferences.summary)
-
-
-def find_or_explain(workspace: Workspace, stage: Stage, inputs: Inputs) -> tuple[Artifact | None, str]:
-    """Return the artifact of `stage`, or why there is none (empty if its inputs explain it).
+def find_or_explain(
+    workspace: Workspace, stage: Stage, inputs: Mapping[str, Artifact | None]
+) -> tuple[Artifact | None, str]:
+    """Return the artifact of `stage`, or why there is none (empty if an input is missing or explains it).
 
     Raises `StoreError` if the artifact is damaged, as the run would.
     """
-    key_fields = stage.build_key_fields(inputs)
+    present = {name: artifact for name, artifact in inputs.items() if artifact is not None}
+    if len(present) < len(inputs):
+        return None, ""
+    key_fields = stage.build_key_fields(present)
     artifact = workspace.store.find(stage.kind, artifact_key(key_fields))
     if artifact is None:
         return None, why_not_reused(key_fields, workspace.store.relatives(stage.kind, stage.label))
@@ -275,95 +267,75 @@ def reading_client(workspace: Workspace, judges: Mapping[str, Judge]) -> Reading
 
 def estimates(client: JudgeClient, planned: Iterable[Sequence[ChatRequest]]) -> tuple[JudgeEstimate, ...]:
     """Estimate by judge, of the requests that the ledger does not answer."""
-    lengths = _AnswerLengths(client)
+
+    @cache
+    def mean_answer(judge: str, annotator: str | None) -> float | None:
+        average, count = mean_output_tokens(client.ledger, judge, annotator)
+        return average if count >= ENOUGH_ANSWERS else None
+
     by_judge: dict[str, JudgeEstimate] = {}
     for some in planned:
         requests = {client.key(request): request for request in some}
         answered = client.ledger.completions(list(requests))
         for request in (r for key, r in requests.items() if key not in answered):
             judge = client.judge(request.role)
-            by_judge[judge] = by_judge.get(judge, JudgeEstimate(judge)) + _estimate(client, request, lengths)
+            estimate = _estimate(client, request, mean_answer)
+            by_judge[judge] = by_judge.get(judge, JudgeEstimate(judge)) + estimate
     return tuple(by_judge.values())
 
 
-def _estimate(client: JudgeClient, request: ChatRequest, lengths: _AnswerLengths) -> JudgeEstimate:
+def _estimate(
+    client: JudgeClient, request: ChatRequest, mean_answer: Callable[[str, str | None], float | None]
+) -> JudgeEstimate:
+    """Estimate one request.
+
+    The answer is as long as this annotator's earlier ones on average. Without enough of them it is as long as this
+    judge's to any annotator, if it thinks first; else it is typical of its format, after as many thoughts as there may
+    be.
+    """
     judge = client.find_judge(request.role)
-    tokens, answer = judge.count_tokens(request), lengths.expected(request)
-    price, most = judge.price(), client.worst_case_price(request)
-    longest, share = judge.most_output_tokens(request), 1.0
+    longest = judge.most_output_tokens(request)
+    thoughts = longest - request.max_tokens
+    typical = TYPICAL_OUTPUT.get(request.answer_format, request.max_tokens) * max(1, len(request.comparisons))
+    mean = mean_answer(client.judge(request.role), request.annotator)
+    if mean is None and thoughts:
+        mean = mean_answer(client.judge(request.role), None)
+    answer = min(thoughts + typical if mean is None else math.ceil(mean), longest)
+    tokens, price, most, share = judge.count_tokens(request), judge.price(), client.worst_case_price(request), 1.0
     if price is not None and client.batch_api and judge.capabilities.batch:
         share = price.batch
 
     def cost(output_tokens: int) -> float | None:
         return 0.0 if most == 0 else None if price is None else share * price.of(tokens, output_tokens)
 
-    least = cost(min(answer, typical_output(request)))
-    assumed = int(longest > request.max_tokens and not lengths.known(request))
     return JudgeEstimate(
-        judge.identity, 1, tokens, answer, longest, cost(answer), most, least, without_thoughts(judge), assumed
+        judge.identity,
+        1,
+        tokens,
+        answer,
+        longest,
+        cost(answer),
+        most,
+        cost(min(answer, typical)),
+        str(getattr(judge, "without_thoughts", "")),  # the setting that keeps it from thinking
+        assumed=int(thoughts > 0 and mean is None),
     )
 
 
-def without_thoughts(judge: Judge) -> str:
-    """Name the setting that keeps a judge from thinking before it answers; empty if there is none."""
-    return str(getattr(judge, "without_thoughts", ""))
-
-
-def typical_output(request: ChatRequest) -> int:
-    """The tokens of an answer in the format of `request`, without thoughts."""
-    return TYPICAL_OUTPUT.get(request.answer_format, request.max_tokens) * max(1, len(request.comparisons))
-
-
-class _AnswerLengths:
-    """The expected lengths of answers."""
-
-    def __init__(self, client: JudgeClient):
-        self._client = client
-        self._means: dict[tuple[str, str | None], float | None] = {}
-
-    def expected(self, request: ChatRequest) -> int:
-        """Return the mean of this annotator's earlier answers, in tokens.
-
-        Without enough of them, the mean of this judge's answers to any annotator, if it thinks first; otherwise what is
-        typical of the answer format, after as many thoughts as there may be.
-        """
-        most = self._client.find_judge(request.role).most_output_tokens(request)
-        thoughts, typical = most - request.max_tokens, typical_output(request)
-        mean = self._mean(request.role, request.annotator)
-        if mean is None and thoughts:
-            mean = self._mean(request.role, None)
-        return min(math.ceil(thoughts + typical if mean is None else mean), most)
-
-    def known(self, request: ChatRequest) -> bool:
-        """True if earlier answers of the judge tell how long its answers are."""
-        return self._mean(request.role, request.annotator) is not None or self._mean(request.role, None) is not None
-
-    def _mean(self, role: str, annotator: str | None) -> float | None:
-        who = self._client.judge(role), annotator
-        if who not in self._means:
-            average, count = mean_output_tokens(self._client.ledger, *who)
-            self._means[who] = average if count >= ENOUGH_ANSWERS else None
-        return self._means[who]
-
-
 def _pairs(workspace: Workspace, kind: str, inputs: Inputs) -> Sequence[Pair]:
-    if kind == "annotate" and "outputs" in inputs:
-        return adjacent_pairs(read_outputs(inputs["outputs"].path / "outputs.jsonl"), workspace.config.sample.n)
-    if kind == "evaluate" and {"outputs", "reference"} <= inputs.keys():
-        ours, theirs = (read_outputs(inputs[name].path / "outputs.jsonl") for name in ("outputs", "reference"))
-        return match_rows(ours, theirs).pairs
-    return list(_stand_ins(workspace, kind))
-
-
-def _stand_ins(workspace: Workspace, kind: str) -> Iterator[Pair]:
-    """Make up pairs of the right number, on the real instructions."""
+    """Return the pairs that a stage will have judged; without their outputs, made-up ones on the instructions."""
     config = workspace.config
-    settings = config.sample if kind == "annotate" else config.evaluate
-    times = config.sample.n // 2 if kind == "annotate" else 1
-    split = "preference" if kind == "annotate" else workspace.data.evaluated_on
-    for instruction in workspace.data.instructions(split):
-        for number in range(times):
-            yield _make_placeholder(instruction, settings.max_new_tokens, number)
+    if kind == "annotate":
+        if "outputs" in inputs:
+            return adjacent_pairs(read_outputs(inputs["outputs"].path / "outputs.jsonl"), config.sample.n)
+        split, longest, each = "preference", config.sample.max_new_tokens, config.sample.n // 2
+    else:
+        if {"outputs", "reference"} <= inputs.keys():
+            ours, theirs = (read_outputs(inputs[name].path / "outputs.jsonl") for name in ("outputs", "reference"))
+            return match_rows(ours, theirs).pairs
+        split, longest, each = workspace.data.evaluated_on, config.evaluate.max_new_tokens, 1
+    instructions = workspace.data.instructions(split)
+    return [_make_placeholder(instruction, longest, n) for instruction in instructions for n in range(each)]
 
 
 def _make_placeholder(instruction: Instruction, max_new_tokens: int, number: int) -> Pair:

@@ -23,15 +23,7 @@ from afarm.storage.conversations import chat_messages, task_text
 from afarm.storage.disk import give_rights, storage_errors, write_json
 from afarm.storage.labelled_pairs import CHOSEN_REASONS
 from afarm.storage.rows import read_outputs, read_preferences, read_rows, write_rows
-from afarm.storage.runs import OUTPUTS as JUDGED
-from afarm.storage.runs import RunRecord, read_run, run_directories
-
-PREFERENCES, OUTPUTS, REFERENCE, ANNOTATIONS = (
-    "preferences.jsonl",
-    "model_outputs.json",
-    "reference_outputs.json",
-    "annotations.json",
-)
+from afarm.storage.runs import OUTPUTS, RunRecord, read_run, run_directories
 
 
 def export_run(run: RunRecord, directory: Path, plugins: Plugins | None = None) -> Path:
@@ -50,9 +42,11 @@ def export_run(run: RunRecord, directory: Path, plugins: Plugins | None = None) 
     if directory.is_dir() and any(directory.iterdir()):
         raise DataError(f"{directory} is not empty: name a new directory, or empty it")
     directory = directory.resolve()  # what a link points to is written
-    _require_policy(run)
+    stage = _require_policy(run)
     components = _components(run, plugins or discover())
-    policy: Policy = components.load(_policy_artifact(run))
+    policy: Policy = components.load(_artifact(run, stage))
+    template = getattr(policy, "template", None)
+    example = template.render(Instruction("Name three rivers.")) if template is not None else ""
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         passing = Path(tempfile.mkdtemp(prefix=".afarm-export-", dir=directory.parent))
@@ -65,9 +59,8 @@ def export_run(run: RunRecord, directory: Path, plugins: Plugins | None = None) 
             beside = passing / "exported"
             beside.mkdir()  # with the rights of a new one, unlike `passing`
             policy.export(beside)
-            pairs, without = _write_preferences(run, policy, beside)
+            pairs, without = _write_preferences(run, template, beside)
             _write_evaluation(run, beside)
-            example = _example_prompt(policy)
             (beside / "README.md").write_text(model_card(run, beside, example, pairs, without), encoding="utf-8")
             give_rights(beside)
             beside.replace(directory)
@@ -76,10 +69,10 @@ def export_run(run: RunRecord, directory: Path, plugins: Plugins | None = None) 
     return directory
 
 
-def _require_policy(run: RunRecord) -> None:
-    """Raise `DataError` for a run that made no policy, with what it is and the commands that export."""
-    if _policy_stage(run) is not None:
-        return
+def _require_policy(run: RunRecord) -> Mapping[str, Any]:
+    """Return the stage of the policy. Raises `DataError` for a run without one, with the commands that export."""
+    if stage := _policy_stage(run):
+        return stage
     if files := run.section("files"):
         what = f"compares the files {' and '.join(map(str, files.values()))}: it"
     else:
@@ -90,7 +83,7 @@ def _require_policy(run: RunRecord) -> None:
     raise DataError(
         f"{run.name} {what} trained no policy, so there is none to export. `afarm export` takes runs of `afarm run` "
         f"and `afarm compare`{runs}; the figures of any run: `afarm leaderboard --output board.csv`, and its pairs "
-        f"lie in {run.directory / JUDGED}"
+        f"lie in {run.directory / OUTPUTS}"
     )
 
 
@@ -112,12 +105,6 @@ def _components(run: RunRecord, plugins: Plugins) -> Components:
     return Components(plugins, Settings(str(run.get("recipe", "")), config, {}))
 
 
-def _policy_artifact(run: RunRecord) -> Path:
-    stage = _policy_stage(run)
-    assert stage is not None  # `_require_policy` has seen it
-    return _artifact(run, stage)
-
-
 def _artifact(run: RunRecord, stage: Mapping[str, Any]) -> Path:
     store = Store(run.directory.resolve().parents[1])
     artifact = store.find(str(stage.get("kind")), str(stage.get("key")))
@@ -129,22 +116,17 @@ def _artifact(run: RunRecord, stage: Mapping[str, Any]) -> Path:
     return artifact.path
 
 
-def _example_prompt(policy: Policy) -> str:
-    template = getattr(policy, "template", None)
-    return template.render(Instruction("Name three rivers.")) if template is not None else ""
-
-
 # ------------------------------------------------------------------------------------------------------ preferences
 
 
-def _write_preferences(run: RunRecord, policy: Policy, directory: Path) -> tuple[int, int]:
+def _write_preferences(run: RunRecord, template: Any, directory: Path) -> tuple[int, int]:
     """Write the training preferences that prefer an output; return their number, and that of the others."""
     artifacts = [_artifact(run, stage) for stage in run.stages if stage.get("kind") in ("annotate", "preferences")]
     if not artifacts:
         return 0, 0
     judged = read_preferences(artifacts[0] / "preferences.jsonl")
-    rows = list(trl_rows(judged, getattr(policy, "template", None)))
-    write_rows(directory / PREFERENCES, rows)
+    rows = list(trl_rows(judged, template))
+    write_rows(directory / "preferences.jsonl", rows)
     return len(rows), len(judged) - len(rows)
 
 
@@ -183,13 +165,13 @@ def _write_evaluation(run: RunRecord, directory: Path) -> None:
         return
     if outputs is not None:
         answered = read_outputs(_artifact(run, outputs) / "outputs.jsonl")
-        write_json(directory / OUTPUTS, alpaca_eval_rows(answered, method))
+        write_json(directory / "model_outputs.json", alpaca_eval_rows(answered, method))
     judgements = _artifact(run, main) / "judgements.jsonl"
     rows = list(read_rows(judgements))
     pairs = [JudgedPair.from_row(row, f"{judgements}: row {number}") for number, row in enumerate(rows)]
     reference = [Output(j.pair.instruction, j.pair.output_1, j.pair.generator_1) for j in pairs]
-    write_json(directory / REFERENCE, alpaca_eval_rows(reference, against))
-    write_json(directory / ANNOTATIONS, rows)
+    write_json(directory / "reference_outputs.json", alpaca_eval_rows(reference, against))
+    write_json(directory / "annotations.json", rows)
 
 
 def alpaca_eval_rows(outputs: Sequence[Output], generator: str) -> list[Row]:

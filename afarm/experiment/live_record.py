@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -46,6 +45,9 @@ SILENCE = 30.0
 
 LINES = 200
 """Lines of the log that are kept, the newest."""
+
+SPENT = ("calls", "input_tokens", "output_tokens", "dollars", "unpriced_calls", "answers_reused")
+"""What the record has of the run's spending."""
 
 
 @dataclass(slots=True, eq=False)
@@ -94,57 +96,48 @@ def followed(workspace: Workspace, system: str, command: str, started: float) ->
     if not workspace.process_info.is_main_process:
         yield
         return
-    live = LiveRecord(workspace, system, command, started)
-    before = workspace.on_stage
+    live, before = LiveRecord(workspace, system, command, started), workspace.on_stage
 
     def on_stage(label: str, run: StageRun | None) -> None:
         live.see(label, run)
         before(label, run)
 
     workspace.on_stage = on_stage
+    if live.watch:
+        live.watch.listener = live.tell
+    live.write()
+    live.thread.start()
     try:
-        with live:
-            yield
+        yield
+        live.status = "finished"
+    except BaseException as error:
+        live.status = "failed" if isinstance(error, Exception) else "interrupted"
+        live.error = _safe(str(error)) if isinstance(error, AfarmError) else type(error).__name__
+        raise
     finally:
         workspace.on_stage = before
+        if live.watch:
+            live.watch.listener = lambda text: None
+        live.ended.set()
+        live.thread.join()
+        live.write()
 
 
 class LiveRecord:
-    """Writes `live.json` while it is open: stages, process, cost, loops and waits."""
+    """Writes `live.json`: stages, process, cost, loops and waits."""
 
     def __init__(self, workspace: Workspace, system: str, command: str, started: float):
         self.path = workspace.store.runs / workspace.run_name(system) / LIVE
+        self.watch = workspace.progress if isinstance(workspace.progress, Watch) else None
+        self.status, self.error = "running", ""
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._keep, name="afarm-live-record", daemon=True)
         self._workspace = workspace
-        self._watch = workspace.progress if isinstance(workspace.progress, Watch) else None
         self._about = _about(workspace, system, command, started)
         self._stages: dict[str, dict[str, Any]] = {}
         self._log: list[list[Any]] = []
-        self._status, self._error = "running", ""
         self._calls: deque[tuple[float, int]] = deque(maxlen=PACE_LOOKS)
-        self._ended = threading.Event()
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._keep, name="afarm-live-record", daemon=True)
-
-    def __enter__(self) -> LiveRecord:
-        if self._watch:
-            self._watch.listener = self.tell
-        self._write()
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if self._watch:
-            self._watch.listener = lambda text: None
-        if error is None:
-            self._status = "finished"
-        elif isinstance(error, AfarmError):
-            self._status, self._error = "failed", _safe(str(error))
-        else:
-            self._status = "failed" if isinstance(error, Exception) else "interrupted"
-            self._error = type(error).__name__
-        self._ended.set()
-        self._thread.join()
-        self._write()
 
     def tell(self, text: str) -> None:
         """Add a line to the log."""
@@ -171,15 +164,17 @@ class LiveRecord:
         self.tell(f"{label}: {'reused' if run.reused else f'made in {run.seconds:.1f} s'}")
 
     def _keep(self) -> None:
-        while not self._ended.wait(SECONDS):
-            self._write()
+        while not self.ended.wait(SECONDS):
+            self.write()
 
-    def _write(self) -> None:
+    def write(self) -> None:
         """Write the record whole. Nothing is forced to the disk: the next one comes soon.
 
         If another process is at the same run, the record is that one's until it ends: two would take turns.
         """
-        if self._is_anothers():
+        kept = read_live(self.path.parent) or {}
+        own = all(kept.get(name) == value for name, value in process_identity(os.getpid()).items())
+        if kept.get("status") == "running" and not own and not stopped_why(kept):
             return
         with suppress(OSError, AfarmError):
             text = json_text(self._state())
@@ -187,18 +182,14 @@ class LiveRecord:
             with replacing(self.path) as beside:
                 beside.write_text(text, encoding="utf-8", errors="backslashreplace")
 
-    def _is_anothers(self) -> bool:
-        kept = read_live(self.path.parent)
-        if kept is None or kept.get("status") != "running" or stopped_why(kept):
-            return False
-        return any(kept.get(name) != value for name, value in process_identity(os.getpid()).items())
-
     def _state(self) -> dict[str, Any]:
         judges = self._workspace.judges
         spend = judges.spend
-        loops = list(self._watch.loops) if self._watch else []
+        loops = list(self.watch.loops) if self.watch else []
         with self._lock:
             log = list(self._log)
+            self._calls.append((time.monotonic(), 0 if spend is None else spend.calls))
+            (began, before), (now, calls) = self._calls[0], self._calls[-1]
         planned = {
             label: {"kind": stage.kind, "inputs": [upstream.label for upstream in stage.inputs.values()]}
             for label, stage in list(self._workspace.planned.items())
@@ -206,26 +197,19 @@ class LiveRecord:
         seen = {label: {**planned.get(label, {}), **stage} for label, stage in list(self._stages.items())}
         return {
             **self._about,
-            "status": self._status,
-            "error": self._error,
+            "status": self.status,
+            "error": self.error,
             "updated": time.time(),
             "stages": {**planned, **seen},
             "artifact": judges.artifact,
             "loops": [{"description": _safe(one.description), "done": one.done, "total": one.total} for one in loops],
-            "spend": {} if spend is None else _spend(spend),
-            "calls_per_second": self._pace(0 if spend is None else spend.calls),
+            "spend": {} if spend is None else {name: getattr(spend, name) for name in SPENT},
+            "calls_per_second": round((calls - before) / (now - began), 2) if now > began else 0.0,
             "committed": judges.committed if self._workspace.config.budget is not None else None,
             "slowed": list(judges.slowed),
             "refusals": judges.refusals,
             "log": log,
         }
-
-    def _pace(self, calls: int) -> float:
-        """Calls per second over the last looks at the stage that is at work."""
-        with self._lock:
-            self._calls.append((time.monotonic(), calls))
-            (began, before), (now, after) = self._calls[0], self._calls[-1]
-        return round((after - before) / (now - began), 2) if now > began else 0.0
 
 
 def _about(workspace: Workspace, system: str, command: str, started: float) -> dict[str, Any]:
@@ -248,11 +232,6 @@ def _about(workspace: Workspace, system: str, command: str, started: float) -> d
     }
 
 
-def _spend(spend: Any) -> dict[str, float]:
-    names = ("calls", "input_tokens", "output_tokens", "dollars", "unpriced_calls", "answers_reused")
-    return {name: getattr(spend, name) for name in names}
-
-
 def _safe(text: str) -> str:
     return one_line(without_passwords(without_keys(text)), 1000)
 
@@ -262,21 +241,12 @@ def process_identity(pid: int) -> dict[str, Any]:
 
     `process_start` is None if the process is gone, or the system does not say.
     """
-    return {"pid": pid, "process_start": _process_start(pid), "host": platform.node(), "boot": _boot()}
-
-
-def _process_start(pid: int) -> str | None:
-    """Clock ticks from the machine's start to the process's: a number that comes back has another one."""
-    with suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
-    return None
-
-
-@cache
-def _boot() -> str:
+    start, boot = None, ""
+    with suppress(OSError, IndexError):  # in clock ticks from the machine's start: a number that comes back has another
+        start = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
     with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return ""
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return {"pid": pid, "process_start": start, "host": platform.node(), "boot": boot}
 
 
 def read_live(directory: Path) -> Mapping[str, Any] | None:
@@ -291,15 +261,12 @@ def read_live(directory: Path) -> Mapping[str, Any] | None:
 
 def stopped_why(live: Mapping[str, Any]) -> str:
     """Say why a run whose record says that it is running is not; empty if it is."""
-    here = process_identity(_whole(live.get("pid")))
+    pid = live.get("pid")
+    here = process_identity(pid if isinstance(pid, int) and not isinstance(pid, bool) and 0 < pid < 2**31 else 0)
     if live.get("host") == here["host"] and live.get("boot") == here["boot"]:
         gone = here["process_start"] is None or here["process_start"] != live.get("process_start")
-        return f"process {_whole(live.get('pid'))} is gone without a word" if gone else ""
+        return f"process {here['pid']} is gone without a word" if gone else ""
     silent = time.time() - (finite_number(live.get("updated")) or 0.0)
     if silent > SILENCE:
         return f"no news from {one_line(str(live.get('host')), 80)} for {silent:,.0f} s"
     return ""
-
-
-def _whole(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**31 else 0

@@ -7,6 +7,7 @@ answers are in the ledger, counted and within the budget.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ def answers_stage(workspace: Workspace, spec: str) -> Stage:
     settings = workspace.config.answers
     split = workspace.data.evaluated_on
     instructions = workspace.data.instructions(split)
+    plan = partial(requests, workspace, spec, judge, instructions)
     key_fields = workspace.key_fields(
         "answers",
         judge=judge.identity,
@@ -52,7 +54,7 @@ def answers_stage(workspace: Workspace, spec: str) -> Stage:
         if problems := judge.check_access():
             raise ConfigError(problems)
         workspace.judges.add_role(spec, judge)
-        stream = workspace.judges.client.stream(requests(workspace, spec, judge, instructions))
+        stream = workspace.judges.client.stream(plan())
         completions = dict(workspace.progress(stream, f"{spec}: answering", len(instructions)))
         rows = [
             Output(i, c.text, spec, {"finish_reason": c.finish_reason, "tokens": c.output_tokens})
@@ -68,10 +70,7 @@ def answers_stage(workspace: Workspace, spec: str) -> Stage:
             "temperature": settings.temperature,
         }
 
-    def plan_requests() -> Iterator[ChatRequest]:
-        return requests(workspace, spec, judge, instructions)
-
-    return Stage("outputs", f"outputs {spec}", {}, key_fields, write, plan_requests=plan_requests)
+    return Stage("outputs", f"outputs {spec}", {}, key_fields, write, plan_requests=plan)
 
 
 def requests(

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from importlib import resources
 from pathlib import Path, PurePath
 from typing import Any
 
 import yaml
+from jinja2 import Environment, StrictUndefined
 
 from afarm.core.records import Evaluation
 from afarm.evaluation.cut_off import cut_off
@@ -41,111 +44,66 @@ def model_card(run: RunRecord, directory: Path, example: str, pairs: int, withou
         pairs: The number of exported preferences.
         without: The number of those left out, which prefer neither output.
     """
-    sections = {
-        "Use": _use(run, directory, example),
-        "Results": _results(run),
-        "How it was made": _recipe(run, pairs, without),
-        "Files": [f"- `{name}`: {text}" for name, text in _files(directory)],
-        "Versions": [", ".join(f"{name} {version}" for name, version in run.section("versions").items())],
+    filters: dict[str, Callable[..., Any]] = {
+        "code": code,
+        "code_block": lambda text, language: "\n".join(code_block([text], language)),
+        "flag_sentences": flag_sentences,
+        "judge_bias": judge_bias,
+        "markdown": markdown,
+        "name_only": name_only,
+        "result_text": lambda one: evaluation_text(Evaluation(one.evaluator, one.system, one.metrics)),
     }
-    head = yaml.safe_dump(_metadata(run), sort_keys=False).strip()
-    lines = ["---", head, "---", "", f"# {run.name}", "", *_introduction(run)]
-    for title, body in sections.items():
-        if body:
-            lines += ["", f"## {title}", "", *body]
-    return "\n".join(lines) + "\n"
+    environment = Environment(
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    environment.filters.update(filters)
+    template = resources.files("afarm.experiment").joinpath("model_card.md.jinja").read_text(encoding="utf-8")
+    config, prompt = run.section("config"), directory / "afarm.json"
+    evaluate = config.get("evaluate")
+    judges = run.results[0].protocol.get("judges") if run.results else None
+    is_model = (directory / "config.json").is_file()
+    return environment.from_string(template).render(
+        run=run,
+        config=config,
+        metadata=_metadata(run),
+        own_preferences=config.get("preferences"),
+        simulated=is_simulated(run),
+        scripts=sorted(path.name for path in directory.glob("*.py")),
+        is_model=is_model,
+        example=example,
+        quoted_example=json.dumps(example),
+        prompt_template=json.loads(prompt.read_text(encoding="utf-8")).get("prompt_template")
+        if example and is_model
+        else "",
+        longest=evaluate.get("max_new_tokens", 300) if isinstance(evaluate, Mapping) else 300,
+        judges=list(dict.fromkeys(map(str, judges.values()))) if isinstance(judges, Mapping) else [],
+        facts=_facts(run, pairs, without),
+        cut_off=cut_off(run.stages, advice=False),
+        command=names_only(str(run.get("command") or "")),
+        files=dict(_files(directory)),
+    )
 
 
-def _metadata(run: RunRecord) -> dict[str, Any]:
+def _metadata(run: RunRecord) -> str:
     model = str(run.section("config").get("model", ""))
     fields: dict[str, Any] = {"library_name": "transformers", "pipeline_tag": "text-generation"}
-    if model.count("/") == 1 and _is_hub_id(model):
-        fields["base_model"] = model
-    return {**fields, "tags": ["afarm", "learning-from-human-feedback", str(run.get("method"))]}
+    with suppress(Exception):  # the base model may be gone by now
+        if model.count("/") == 1 and not model.startswith("pkg:") and local_path(model) is None:
+            fields["base_model"] = model
+    tags = ["afarm", "learning-from-human-feedback", str(run.get("method"))]
+    return yaml.safe_dump({**fields, "tags": tags}, sort_keys=False).strip()
 
 
-def _is_hub_id(model: str) -> bool:
-    try:
-        return not model.startswith("pkg:") and local_path(model) is None
-    except Exception:  # the base model may be gone by now
-        return False
-
-
-def _introduction(run: RunRecord) -> list[str]:
-    lines = [
-        f"A policy trained with {code(run.get('method'))} by [afarm](https://pypi.org/project/afarm/) "
-        f"{run.get('afarm_version')} from the base model {code(name_only(run.section('config').get('model')))}."
-    ]
-    if is_simulated(run):
-        what = "Its win rate is" if run.section("config").get("preferences") else "Its preferences and win rate are"
-        lines += [
-            "",
-            f"**{what} simulated by a formula**, not by people or a language model: a gain is a gain in that formula.",
-        ]
-    return [*lines, "", "No licence is set here: those of the base model and of the data apply."]
-
-
-def _use(run: RunRecord, directory: Path, example: str) -> list[str]:
-    evaluate = run.section("config").get("evaluate")
-    longest = evaluate.get("max_new_tokens", 300) if isinstance(evaluate, Mapping) else 300
-    scripts = sorted(path.name for path in directory.glob("*.py"))
-    if scripts:
-        script = [f'python {scripts[0]} "Name three rivers."']
-    elif not (directory / "config.json").is_file():
-        return ["The policy is stored in a form of its own: load it with the plugin that made it."]
-    else:
-        card = json.loads((directory / "afarm.json").read_text(encoding="utf-8")) if example else {}
-        prompt = [
-            'messages = [{"role": "user", "content": "Name three rivers."}]',
-            "prompt = tokenizer.apply_chat_template(",
-            '    messages, add_generation_prompt=True, return_dict=True, return_tensors="pt"',
-            ")",
-        ]
-        if card.get("prompt_template") != "chat":
-            prompt = [f"prompt = tokenizer({json.dumps(example)}, return_tensors='pt')"]
-        script = [
-            "from transformers import AutoModelForCausalLM, AutoTokenizer",
-            "",
-            'tokenizer = AutoTokenizer.from_pretrained(".")  # this directory, or the repository\'s name',
-            'model = AutoModelForCausalLM.from_pretrained(".")',
-            *prompt,
-            f"answer = model.generate(**prompt, max_new_tokens={longest})[0, prompt.input_ids.shape[1]:]",
-            "print(tokenizer.decode(answer, skip_special_tokens=True))",
-        ]
-    language = "sh" if scripts else "python"
-    shown = ["", "A prompt as it reads it:", "", *code_block([example], "text")] if example else []
-    return [*code_block(script, language), *shown]
-
-
-def _results(run: RunRecord) -> list[str]:
-    lines = ["| against | evaluator | result |", "|---|---|---|"]
-    for result in run.results:
-        text = evaluation_text(Evaluation(result.evaluator, result.system, result.metrics))
-        lines.append(f"| {markdown(result.reference)} | {markdown(result.evaluator)} | {markdown(text)} |")
-    if len(lines) == 2:
-        return []
-    main = run.results[0]
-    judges = ", ".join(map(code, map(name_only, dict.fromkeys(_values(main.protocol.get("judges"))))))
-    asking = f", asking {judges}" if judges else ""
-    lines += ["", f"Judged by the annotator {code(name_only(main.protocol.get('annotator')))}{asking}."]
-    if bias := judge_bias(main.red_flags):
-        lines += ["", f"The judge {markdown(bias)}."]
-    flags = [f"- {markdown(sentence)}" for sentence in flag_sentences(main.red_flags)]
-    return [*lines, *(["", "Red flags:", "", *flags] if flags else [])]
-
-
-def _recipe(run: RunRecord, pairs: int, without: int) -> list[str]:
+def _facts(run: RunRecord, pairs: int, without: int) -> dict[str, Any]:
     config = run.section("config")
-    labelling = config.get("annotate")
+    labelling, own = config.get("annotate"), config.get(str(run.get("method")))
     noise = labelling.get("label_noise") if isinstance(labelling, Mapping) else None
     judges = [name_only(judge.get("identity")) for judge in run.rows("judges") if isinstance(judge, Mapping)]
-    own_preferences = name_only(config.get("preferences") or "")
-    labels = (
-        f"{code(own_preferences)}, preferences of one's own"
-        if own_preferences
-        else f"annotator {code(name_only(run.get('annotator')))}, label noise {noise}"
-    )
-    facts = {
+    labels = f"annotator {code(name_only(run.get('annotator')))}, label noise {noise}"
+    if own_preferences := config.get("preferences"):
+        labels = f"{code(name_only(own_preferences))}, preferences of one's own"
+    settings = own.items() if isinstance(own, Mapping) else ()
+    return {
         "recipe": markdown(name_only(run.get("recipe") or "")),
         "method": run.get("method"),
         "seed": run.get("seed"),
@@ -154,14 +112,8 @@ def _recipe(run: RunRecord, pairs: int, without: int) -> list[str]:
         "judge": ", ".join(map(code, judges)),
         "reward model": name_only(config.get("reward_model") or ""),
         "preferences": f"{pairs:,}, and {without:,} that prefer neither output and are left out here" if pairs else "",
+        "settings of the recipe": ", ".join(code(f"{name}={name_only(value)}") for name, value in settings),
     }
-    own = config.get(str(run.get("method")))
-    named = own.items() if isinstance(own, Mapping) else ()
-    settings = ", ".join(code(f"{name}={name_only(value)}") for name, value in named)
-    lines = [f"- {name}: {value}" for name, value in {**facts, "settings of the recipe": settings}.items() if value]
-    lines += [f"- {markdown(sentence)}" for sentence in cut_off(run.stages, advice=False)]
-    command = names_only(str(run.get("command") or ""))
-    return [*lines, *(["", *code_block([command], "sh")] if command else [])]
 
 
 def name_only(value: object) -> str:
@@ -189,7 +141,3 @@ def _files(directory: Path) -> Iterator[tuple[str, str]]:
             yield path.name, "runs the policy, with torch and transformers alone"
         elif path.name in FILES:
             yield path.name, FILES[path.name]
-
-
-def _values(mapping: Any) -> Sequence[str]:
-    return [str(value) for value in mapping.values()] if isinstance(mapping, Mapping) else []

@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
 from afarm.core.errors import DataError
 from afarm.core.interfaces import Progress
-from afarm.core.records import JudgedPair
 from afarm.experiment.settings import RunConfig
 from afarm.storage.disk import storage_errors
 from afarm.storage.hub import is_on_hub
@@ -24,24 +21,6 @@ from afarm.storage.preference_files import Unusable, digest_source, own_preferen
 
 IN_MEMORY = 1 << 24
 """Bytes of rows that memory holds until the artifact is written; more go to a temporary file."""
-
-
-@dataclass(slots=True)
-class PreferenceCounts:
-    """The rows of own preferences: those taken by outcome and annotator, the others by the reason."""
-
-    outcomes: Counter[str] = field(default_factory=Counter)
-    people: Counter[str] = field(default_factory=Counter)
-    evaluated_on: int = 0
-    unusable: Unusable = field(default_factory=Unusable)
-    notes: list[str] = field(default_factory=list)
-
-    def to_row(self, source: str) -> dict[str, Any]:
-        """Return the counts as an artifact's summary has them."""
-        row: dict[str, Any] = {"source": source, "rows": self.outcomes.total(), "outcomes": dict(self.outcomes)}
-        row |= {"members": dict(self.people), "degraded": {}}
-        row |= {"rows_evaluated_on": self.evaluated_on} if self.evaluated_on else {}
-        return {**row, "rows_unusable": self.unusable.rows, **({"notes": self.notes} if self.notes else {})}
 
 
 def describe_pairs(summary: Mapping[str, Any]) -> str:
@@ -54,17 +33,8 @@ def describe_pairs(summary: Mapping[str, Any]) -> str:
     return f"{source}: {summary['rows']:,} pairs used ({', '.join(used)}); left out: {', '.join(left_out) or 'none'}"
 
 
-class _Reading:
-    """A source that was read: its summary, and its rows until the last of those who share it lets go."""
-
-    def __init__(self, summary: Mapping[str, Any], rows: IO[bytes]):
-        self.summary = summary
-        self.rows = rows
-        weakref.finalize(self, rows.close)
-
-
-_READ: weakref.WeakValueDictionary[tuple[object, ...], _Reading] = weakref.WeakValueDictionary()
-"""The sources that this process has read and still needs: several seeds and methods share one."""
+_READ: dict[tuple[object, ...], tuple[Mapping[str, Any], IO[bytes]]] = {}
+"""What this process has read, summary and rows, until it is written: several seeds and methods share it."""
 
 
 class OwnPreferences:
@@ -88,7 +58,6 @@ class OwnPreferences:
         self._evaluated = evaluated
         self._progress = progress
         self._notify = notify
-        self._reading: _Reading | None = None
 
     @cached_property
     def digest(self) -> str:
@@ -102,57 +71,68 @@ class OwnPreferences:
         Raises `DataError`: at once for a row of another shape, and at the end if others cannot be learned from and were
         not said to be dropped, or if nothing is left.
         """
-        return self._read().summary
+        return self._read()[0]
 
     def write_preferences(self, path: Path) -> None:
-        """Write the rows to `path` and free them here. Raises as `summary` does."""
-        rows = self._read().rows
-        rows.seek(0)
-        with storage_errors(path), path.open("wb") as handle:
+        """Write the rows to `path` and let go of them. Raises as `summary` does."""
+        _, rows = self._read()
+        del _READ[self._key]
+        with rows, storage_errors(path), path.open("wb") as handle:
+            rows.seek(0)
             shutil.copyfileobj(rows, handle)
-        self.close()
 
-    def close(self) -> None:
-        """Let go of the rows."""
-        self._reading = None
+    @property
+    def _key(self) -> tuple[object, ...]:
+        config = self._config
+        return config.preferences, self.digest, config.labels, config.on_unusable, self._evaluated()
 
-    def _read(self) -> _Reading:
-        config, evaluated = self._config, self._evaluated()
-        key = (config.preferences, self.digest, config.labels, config.on_unusable, evaluated)
-        self._reading = self._reading or _READ.get(key)
-        if self._reading is None:
-            counts = PreferenceCounts()
+    def _read(self) -> tuple[Mapping[str, Any], IO[bytes]]:
+        key = self._key
+        if key not in _READ:
             with storage_errors(Path(tempfile.gettempdir())), ExitStack() as opened:
                 rows = opened.enter_context(tempfile.SpooledTemporaryFile(IN_MEMORY))
-                for judged in self._progress(self._taken(counts, evaluated), "preferences"):
-                    line = json.dumps(judged.to_row(), ensure_ascii=False) + "\n"
-                    rows.write(line.encode("utf-8", "backslashreplace"))
+                summary = self._copy_rows(rows)
                 opened.pop_all()
-            if not is_on_hub(config.preferences) and digest_source(config.preferences) != self.digest:
-                raise DataError(f"{config.preferences}: has changed since it was read; start again")
-            self._reading = _READ[key] = _Reading(counts.to_row(config.preferences), rows)
-            for note in counts.notes:
+            _READ[key] = summary, rows
+            for note in summary.get("notes", ()):
                 self._notify(note)
-        return self._reading
+        return _READ[key]
 
-    def _taken(self, counts: PreferenceCounts, evaluated: frozenset[str]) -> Iterator[JudgedPair]:
-        """Yield the preferences that are taken, and count them and the others. Raises as `summary` does."""
-        config, number, unusable = self._config, 0, counts.unusable
-        for judged in own_preferences(config.preferences, unusable, scale=config.labels, notes=counts.notes):
-            number += 1
+    def _copy_rows(self, rows: IO[bytes]) -> Mapping[str, Any]:
+        """Write the preferences that are taken to `rows`, and return the summary. Raises as `summary` does."""
+        config, source, evaluated = self._config, self._config.preferences, self._evaluated()
+        unusable, notes = Unusable(), list[str]()
+        outcomes, people, evaluated_on = Counter[str](), Counter[str](), 0
+        read = own_preferences(source, unusable, scale=config.labels, notes=notes)
+        for judged in self._progress(read, "preferences"):
             if judged.pair.instruction.id in evaluated:
-                counts.evaluated_on += 1
+                evaluated_on += 1
                 continue
-            counts.outcomes[judged.preference.outcome] += 1
-            counts.people[judged.annotator] += 1
-            yield judged
-        if not number and not unusable.rows:
-            raise DataError(f"{config.preferences}: holds no preferences")
-        if unusable.rows and (config.on_unusable == "error" or not number):
-            advice = "mend them, or leave such rows out with --on-unusable drop" if number else "none is left"
+            outcomes[judged.preference.outcome] += 1
+            people[judged.annotator] += 1
+            line = json.dumps(judged.to_row(), ensure_ascii=False) + "\n"
+            rows.write(line.encode("utf-8", "backslashreplace"))
+        taken = outcomes.total()
+        usable = taken + evaluated_on
+        if not usable and not unusable.rows:
+            raise DataError(f"{source}: holds no preferences")
+        if unusable.rows and (config.on_unusable == "error" or not usable):
+            advice = "mend them, or leave such rows out with --on-unusable drop" if usable else "none is left"
             raise DataError(
-                f"{config.preferences}: {unusable.rows} of {number + unusable.rows} preferences cannot be learned "
-                f"from; {advice}:" + "".join(f"\n  {example}" for example in unusable.examples)
+                f"{source}: {unusable.rows} of {usable + unusable.rows} preferences cannot be learned from; {advice}:"
+                + "".join(f"\n  {example}" for example in unusable.examples)
             )
-        if counts.evaluated_on == number:
-            raise DataError(f"{config.preferences}: all its preferences answer instructions that are evaluated on")
+        if not taken:
+            raise DataError(f"{source}: all its preferences answer instructions that are evaluated on")
+        if not is_on_hub(source) and digest_source(source) != self.digest:
+            raise DataError(f"{source}: has changed since it was read; start again")
+        return {
+            "source": source,
+            "rows": taken,
+            "outcomes": dict(outcomes),
+            "members": dict(people),
+            "degraded": {},
+            **({"rows_evaluated_on": evaluated_on} if evaluated_on else {}),
+            "rows_unusable": unusable.rows,
+            **({"notes": notes} if notes else {}),
+        }

@@ -8,17 +8,22 @@ Each function lays out a stage with all that come before it. Nothing runs until 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
-from afarm.core.errors import ConfigError
+from afarm.core.errors import ConfigError, DataError
+from afarm.core.interfaces import AnnotateContext
+from afarm.core.records import Pair
 from afarm.experiment.annotation import OnlineAnnotator, annotation_stage
 from afarm.experiment.evaluation_stages import evaluation_stage, require_outputs_in_data
-from afarm.experiment.known_instructions import require_known_instructions
 from afarm.experiment.llm_baselines import answers_stage, is_llm_system
 from afarm.experiment.preferences import preferences_stage
+from afarm.experiment.promises import requests_planned
 from afarm.experiment.sampling_stages import outputs_stage, samples_stage
 from afarm.experiment.stage import Stage
 from afarm.experiment.training_stages import base_stage, require_method, reward_fit_stage, training_stage
 from afarm.experiment.workspace import Workspace
+from afarm.judging.client import JudgeClient
+from afarm.judging.ledger import Ledger
 from afarm.storage.artifacts import Artifact
 
 
@@ -97,11 +102,16 @@ def evaluations(workspace: Workspace, system: str) -> Iterator[Stage]:
 
 def plan_evaluations(workspace: Workspace, system: str) -> Stage:
     """Note every stage that the comparisons of a system will want. Returns the main one."""
-    main = main_evaluation(workspace, system)
-    workspace.plan(main)
-    if expected := second_evaluation(workspace, system, None):
-        workspace.plan(expected)
-    return main
+    expected = expected_evaluations(workspace, system)
+    for stage in expected:
+        workspace.plan(stage)
+    return expected[0]
+
+
+def expected_evaluations(workspace: Workspace, system: str) -> list[Stage]:
+    """Lay out the comparisons of a system as they are to be expected before it has answered."""
+    main, second = main_evaluation(workspace, system), second_evaluation(workspace, system, None)
+    return [main, second] if second else [main]
 
 
 def main_evaluation(workspace: Workspace, system: str) -> Stage:
@@ -153,3 +163,28 @@ def _evaluate(workspace: Workspace, system: str, reference: Stage | None, refere
         scored=scored,
         reward_model=fit_reward(workspace) if scored else None,
     )
+
+
+def require_known_instructions(workspace: Workspace, name: str, split: str) -> None:
+    """Raise `ConfigError` if an annotator cannot plan how to label the first instruction of a split.
+
+    Some know those of one data set alone, as the toy crowd does.
+    """
+    try:
+        first = workspace.data.instructions(split)[0]
+    except (DataError, IndexError):  # which the stage that reads them reports
+        return
+    with Ledger(Path(":memory:")) as empty:
+        client = JudgeClient(workspace.judges.by_role, empty, allow_degraded=True)
+        context = AnnotateContext(workspace.config.seed, client)
+        annotator, pair = workspace.components.annotator(name), Pair(first, "an output", "another one")
+        try:
+            requests_planned(annotator, name, [pair], context)
+        except DataError as error:
+            raise ConfigError(
+                [
+                    f"annotator {name!r} does not know the instructions of split {split!r}: name another, with "
+                    "--annotator and --set evaluate.annotator=NAME, in a study with the option that names it "
+                    f"(--people, --labelled-by, --annotators). {error}"
+                ]
+            ) from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,22 +45,15 @@ def require_learnable(workspace: Workspace, summary: Mapping[str, Any]) -> None:
     sections = workspace.settings.sections.values()
     if outcomes.get("decided") or (draws and any(section.get("keep_draws") for section in sections)):
         return
-    learners = _keep_draws(workspace) if draws else ()
+    learners = (("methods", workspace.config.method), ("reward_models", workspace.config.reward_model))
+    components = [workspace.components.component(kind, name) for kind, name in learners] if draws else []
+    keeping = [c.name for c in components if c.config and "keep_draws" in c.config.model_fields]
     left_out = f", with an instruction that is evaluated on {evaluated_on}" if evaluated_on else ""
     raise DataError(
         f"{workspace.config.preferences}: nothing to learn from: draws {draws}, without a label {total - draws}"
         f"{left_out}; say in each row which output is better: label 1 or 2, or a 'chosen' unlike its 'rejected'"
-        + "".join(f"; or learn from the draws with --set {name}.keep_draws=true" for name in learners)
+        + "".join(f"; or learn from the draws with --set {name}.keep_draws=true" for name in keeping)
     )
-
-
-def _keep_draws(workspace: Workspace) -> Iterator[str]:
-    """Yield the run's learners that can be set to learn from draws."""
-    config = workspace.config
-    for kind, name in (("methods", config.method), ("reward_models", config.reward_model)):
-        component = workspace.components.component(kind, name)
-        if component.config and "keep_draws" in component.config.model_fields:
-            yield component.name
 
 
 def require_preferences(workspace: Workspace) -> None:

@@ -11,11 +11,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from afarm.core.errors import AfarmError, ConfigError, DataError, PluginError, did_you_mean
+from afarm.core.errors import AfarmError, ConfigError, DataError, did_you_mean
 from afarm.experiment.dry_run import require_fitting_judges
 from afarm.experiment.preferences import require_preferences
 from afarm.experiment.promises import problems_seen
-from afarm.experiment.settings import RunConfig
 from afarm.experiment.training_stages import NEEDS, require_enough_to_fit, require_method
 from afarm.experiment.workspace import Workspace
 from afarm.judging.database import is_url
@@ -29,7 +28,7 @@ ASKING = ("annotate", "fit-reward", "train")
 """The stages that make training preferences first, and so ask judges."""
 
 Check = Callable[[Workspace], object]
-"""A look at one thing. Raises an `AfarmError` that says what is wrong with it."""
+"""A look at one thing. Yields what is wrong with it, or raises an `AfarmError` that says so."""
 
 
 def run_checks(llm_systems: Sequence[str] = ()) -> list[Check]:
@@ -39,60 +38,34 @@ def run_checks(llm_systems: Sequence[str] = ()) -> list[Check]:
     """
     return [
         *_training(),
-        require_method_of_run,
-        require_rows,
-        require_enough_for_method,
+        _method,
+        _rows,
+        _enough_for_method,
         require_preferences,
-        require_known_tasks,
-        require_ratings,
-        *_judges(_list_run_annotators, llm_systems),
-        require_noise_once,
-        require_evaluators,
+        _known_tasks,
+        _ratings,
+        *_judges("evaluate", "annotate", llm_systems=llm_systems),
+        _noise_once,
+        _evaluators,
     ]
 
 
 def farm_checks() -> list[Check]:
     """Return the checks of a run whose method is still to be named: its own check is made when it is."""
-    return [check for check in run_checks() if check not in (require_method_of_run, require_enough_for_method)]
+    return [check for check in run_checks() if check not in (_method, _enough_for_method)]
 
 
 def stage_checks(stage: str) -> list[Check]:
     """Return the checks of one stage with those before it: sft, sample, annotate, fit-reward or train."""
-    checks: list[Check] = [*_training(), partial(require_rows, stage=stage)]
+    checks: list[Check] = [*_training(), partial(_rows, stage=stage)]
     if stage in ASKING:
-        checks += [require_preferences, *_judges(_training_annotators), require_noise_once]
-    return [*checks, require_method_of_run, require_enough_for_method] if stage == "train" else checks
-
-
-def _training() -> list[Check]:
-    return [
-        _places,
-        lambda workspace: require_local(workspace.config.model),
-        lambda workspace: read_prompt_template(workspace.config.prompt_template),
-        require_device,
-        lambda workspace: workspace.components.engine(),
-        lambda workspace: require_trackers(workspace.config.backend.trackers),
-        lambda workspace: workspace.data.dataset,
-    ]
-
-
-def require_method_of_run(workspace: Workspace) -> None:
-    """Raise `ConfigError` if the needs of the run's method are not met, or its settings do not fit."""
-    require_method(workspace.components, workspace.config.method)
-
-
-def _training_annotators(config: RunConfig) -> list[str]:
-    return [] if config.preferences else [config.annotate.annotator]
-
-
-def _list_run_annotators(config: RunConfig) -> list[str]:
-    """List the annotators of the evaluation, and of the training pairs unless these are labelled already."""
-    return [config.evaluate.annotator, *_training_annotators(config)]
+        checks += [require_preferences, *_judges("annotate"), _noise_once]
+    return [*checks, _method, _enough_for_method] if stage == "train" else checks
 
 
 def judging_checks() -> list[Check]:
     """Return the checks of what only judges outputs that are there: no data, model or torch is looked for."""
-    return [_places, *_judges(lambda config: [config.evaluate.annotator]), require_evaluators]
+    return [_places, *_judges("evaluate"), _evaluators]
 
 
 def access_checks(llm_systems: Sequence[str] = (), stage: str = "") -> list[Check]:
@@ -100,27 +73,31 @@ def access_checks(llm_systems: Sequence[str] = (), stage: str = "") -> list[Chec
     return [_ledger, partial(require_access, llm_systems=llm_systems)] if stage in ("", *ASKING) else []
 
 
-def _places(workspace: Workspace) -> None:
-    """Raise `StoreError` for an output directory or a shared store that cannot be written."""
-    require_writable(workspace.store.root)
-    if workspace.store.shared:
-        workspace.store.shared.require_usable()
-
-
-def _ledger(workspace: Workspace) -> None:
-    """Raise `StoreError` for a ledger file that cannot be written; a database says so when it is opened."""
-    place = workspace.judges.ledger_place
-    if not is_url(place) and (place != workspace.store.ledger_path or Path(place).exists()):  # else of the output's own
-        require_usable(Path(place))
-
-
-def _judges(annotators: Callable[[RunConfig], Sequence[str]], llm_systems: Sequence[str] = ()) -> list[Check]:
-    """The checks of the judges, and of those `annotators` that a configuration names."""
+def _training() -> list[Check]:
     return [
-        partial(require_used_prices, llm_systems=llm_systems),
-        lambda workspace: require_fitting_judges(workspace, annotators(workspace.config)),
+        _places,
+        lambda workspace: require_local(workspace.config.model),
+        lambda workspace: read_prompt_template(workspace.config.prompt_template),
+        _device,
+        lambda workspace: workspace.components.engine(),
+        _trackers,
+        lambda workspace: workspace.data.dataset,
+    ]
+
+
+def _judges(*sections: str, llm_systems: Sequence[str] = ()) -> list[Check]:
+    """Return the checks of the judges, and of the annotators that these sections name."""
+
+    def annotators(workspace: Workspace) -> list[str]:
+        config = workspace.config
+        labelled = {"annotate"} if config.preferences else set()
+        return [getattr(config, section).annotator for section in sections if section not in labelled]
+
+    return [
+        partial(_used_prices, llm_systems=llm_systems),
+        lambda workspace: require_fitting_judges(workspace, annotators(workspace)),
         lambda workspace: workspace.judges.by_role,
-        lambda workspace: require_buildable(workspace, annotators(workspace.config)),
+        lambda workspace: failures(partial(workspace.components.annotator, name) for name in annotators(workspace)),
     ]
 
 
@@ -130,10 +107,12 @@ def list_problems(workspace: Workspace, checks: Iterable[Check]) -> list[str]:
 
 
 def failures(looks: Iterable[Callable[[], object]]) -> Iterator[str]:
-    """Yield each problem that the looks find, as a sentence."""
+    """Yield each problem that the looks yield or raise, as a sentence."""
     for look in looks:
         try:
-            look()
+            found = look()
+            if isinstance(found, Iterator):
+                yield from found
         except ConfigError as error:
             yield from error.problems
         except AfarmError as error:
@@ -142,69 +121,73 @@ def failures(looks: Iterable[Callable[[], object]]) -> Iterator[str]:
             pass  # a wrong setting of that plugin, which `resolve` reports
 
 
-def require_buildable(workspace: Workspace, annotators: Sequence[str]) -> None:
-    """Raise `ConfigError` for annotators that cannot be built from their settings."""
-    if problems := list(failures(partial(workspace.components.annotator, name) for name in annotators)):
-        raise ConfigError(problems)
+def _places(workspace: Workspace) -> None:
+    """Look at the output directory and the shared store, which must be writable."""
+    require_writable(workspace.store.root)
+    if workspace.store.shared:
+        workspace.store.shared.require_usable()
 
 
-def require_noise_once(workspace: Workspace) -> None:
-    """Raise `ConfigError` if a calibrated pool's labels, which have noise, would be flipped as well."""
-    settings = workspace.config.annotate
-    for name in _training_annotators(workspace.config) if settings.label_noise else ():
+def _ledger(workspace: Workspace) -> None:
+    """Look at a ledger file, which must be writable; a database says so when it is opened."""
+    place = workspace.judges.ledger_place
+    if not is_url(place) and (place != workspace.store.ledger_path or Path(place).exists()):  # else of the output's own
+        require_usable(Path(place))
+
+
+def _method(workspace: Workspace) -> None:
+    """Look at the run's method: its needs must be met, and its settings fit."""
+    require_method(workspace.components, workspace.config.method)
+
+
+def _noise_once(workspace: Workspace) -> Iterator[str]:
+    """A calibrated pool's labels, which have noise, are not flipped as well."""
+    config, settings = workspace.config, workspace.config.annotate
+    if settings.label_noise and not config.preferences:
+        name = settings.annotator
         if getattr(workspace.components.annotator(name), "has_own_noise", False):
-            raise ConfigError(
-                [f"annotate.label_noise is {settings.label_noise:g}, and {name} has its noise: add --label-noise 0"]
-            )
+            yield f"annotate.label_noise is {settings.label_noise:g}, and {name} has its noise: add --label-noise 0"
 
 
-def require_evaluators(workspace: Workspace) -> None:
-    """Raise `ConfigError` for evaluators that cannot be built from their settings."""
-    names = workspace.config.evaluate.evaluators
-    if problems := list(failures(partial(workspace.components.evaluator, name) for name in names)):
-        raise ConfigError(problems)
+def _evaluators(workspace: Workspace) -> Iterator[str]:
+    return failures(partial(workspace.components.evaluator, name) for name in workspace.config.evaluate.evaluators)
 
 
-def require_device(workspace: Workspace) -> None:
-    """Raise `ConfigError` if the device is not there. The CPU always is, and `auto` takes what is."""
-    if workspace.config.backend.device in ("auto", "cpu"):
-        return
-    try:
+def _device(workspace: Workspace) -> None:
+    """Look for the device. The CPU is always there, and `auto` takes what is."""
+    if workspace.config.backend.device not in ("auto", "cpu"):
         _ = workspace.components.backend
-    except PluginError as error:  # no torch to ask
-        raise ConfigError([str(error)]) from error
 
 
-def require_trackers(names: Sequence[str]) -> None:
-    """Raise `ConfigError` for trackers that are unknown or not installed: accelerate would leave them out."""
+def _trackers(workspace: Workspace) -> Iterator[str]:
+    """Look for trackers that are unknown or not installed: accelerate would leave them out."""
+    names = workspace.config.backend.trackers
     if not names:
         return
     try:
         from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
     except ImportError as error:
-        raise ConfigError([f"backend.trackers needs {error.name!r}: pip install 'afarm[train]'"]) from error
+        yield f"backend.trackers needs {error.name!r}: pip install 'afarm[train]'"
+        return
     known = {str(name) for name in LOGGER_TYPE_TO_CLASS}
-    installed = {str(name) for name in get_available_trackers()}
-    problems = [
-        f"backend.trackers: {name} is not installed: pip install {name}"
-        if name in known
-        else f"backend.trackers: unknown tracker {name!r}.{did_you_mean(name, known)}"
-        for name in names
-        if name not in installed | {"all"}
-    ]
-    if problems:
-        raise ConfigError(problems)
+    for name in names:
+        if name in {"all", *map(str, get_available_trackers())}:
+            continue
+        if name in known:
+            yield f"backend.trackers: {name} is not installed: pip install {name}"
+        else:
+            yield f"backend.trackers: unknown tracker {name!r}.{did_you_mean(name, known)}"
 
 
-def require_rows(workspace: Workspace, stage: str = "") -> None:
-    """Raise `ConfigError` for splits that do not hold what the run, or a `stage` of it, asks of them.
+def _rows(workspace: Workspace, stage: str = "") -> Iterator[str]:
+    """Look for splits that do not hold what the run, or a `stage` of it, asks of them.
 
     A split that is missing is left to the stage that needs it: `afarm sft` does without most. If another does not
     hold enough either, or none is there, all of that is said at once. What comes over the network is left alone.
     """
     if workspace.data.remote:
         return
-    needed = list(dict.fromkeys(splits_needed(workspace, stage)))
+    needed = list(dict.fromkeys(_splits_needed(workspace, stage)))
     missing: dict[str, str] = {}
     problems: list[str] = []
     for split in needed:
@@ -213,18 +196,14 @@ def require_rows(workspace: Workspace, stage: str = "") -> None:
         except DataError as error:
             missing[split] = str(error)
             continue
-        try:
-            workspace.data.instructions(split)
-        except DataError as error:
-            problems.append(str(error))
+        problems += failures([partial(workspace.data.instructions, split)])
+    yield from problems
     if problems or len(missing) == len(needed):
-        problems += dict.fromkeys(missing.values())
-    if problems:
-        raise ConfigError(problems)
+        yield from dict.fromkeys(missing.values())
 
 
-def require_enough_for_method(workspace: Workspace) -> None:
-    """Raise `ConfigError` if the method needs a reward model and has too few instructions to fit it."""
+def _enough_for_method(workspace: Workspace) -> None:
+    """Look if there are enough instructions to fit the reward model that the method needs."""
     components, run = workspace.components, workspace.config
     if workspace.data.remote or "reward_model" not in components.method(run.method).needs:
         return
@@ -232,64 +211,53 @@ def require_enough_for_method(workspace: Workspace) -> None:
         require_enough_to_fit(workspace)
 
 
-def require_known_tasks(workspace: Workspace) -> None:
-    """Raise `ConfigError` if a judge or an evaluator says that it knows nothing of the run's instructions."""
+def _known_tasks(workspace: Workspace) -> Iterator[str]:
+    """Ask each judge and evaluator if it knows the run's instructions."""
     if workspace.data.remote:
         return
     try:
         instructions = workspace.data.instructions(workspace.data.evaluated_on)
-    except DataError:  # which `require_rows` or the stage that reads them reports
+    except DataError:  # which `_rows` or the stage that reads them reports
         return
-    evaluators = [(name, workspace.components.evaluator(name)) for name in workspace.config.evaluate.evaluators]
-    problems: list[str] = []
-    for name, evaluator in evaluators:
-        found = problems_seen(partial(evaluator.check, instructions), "evaluators", name, evaluator)
-        problems += [f"evaluator {name!r}: {problem}" for problem in found]
+    for name in workspace.config.evaluate.evaluators:
+        evaluator = workspace.components.evaluator(name)
+        for problem in problems_seen(partial(evaluator.check, instructions), "evaluators", name, evaluator):
+            yield f"evaluator {name!r}: {problem}"
     for role, judge in workspace.judges.by_role.items():
-        found = problems_seen(partial(judge.check, instructions), "judges", identify_judge(judge), judge)
-        problems += [f"judge of {'all roles' if role == '*' else role}: {problem}" for problem in found]
-    if problems:
-        raise ConfigError(problems)
+        for problem in problems_seen(partial(judge.check, instructions), "judges", identify_judge(judge), judge):
+            yield f"judge of {'all roles' if role == '*' else role}: {problem}"
 
 
-def require_ratings(workspace: Workspace) -> None:
-    """Raise `ConfigError` for evaluators of ratings where the annotator that judges gives none."""
-    settings = workspace.config.evaluate
-    names = [name for name in settings.evaluators if "ratings" in workspace.components.evaluator(name).needs]
-    if names and not workspace.components.annotator(settings.annotator).rates:
-        raise ConfigError([f"evaluator {name!r}: {no_ratings(settings.annotator)}" for name in names])
-
-
-def no_ratings(annotator: str) -> str:
-    """Say what to do about an annotator that does not rate."""
-    return (
-        f"needs ratings, and annotator {annotator!r} gives none: let one judge that rates each output alone, with "
-        "--set evaluate.annotator=ratings, or criteria"
-    )
+def _ratings(workspace: Workspace) -> Iterator[str]:
+    """Look for evaluators of ratings where the annotator that judges gives none."""
+    settings, components = workspace.config.evaluate, workspace.components
+    names = [name for name in settings.evaluators if "ratings" in components.evaluator(name).needs]
+    if names and not components.annotator(settings.annotator).rates:
+        for name in names:
+            yield (
+                f"evaluator {name!r}: needs ratings, and annotator {settings.annotator!r} gives none: let one judge "
+                "that rates each output alone, with --set evaluate.annotator=ratings, or criteria"
+            )
 
 
 def require_access(workspace: Workspace, llm_systems: Sequence[str] = ()) -> None:
     """Raise `ConfigError` for judges that cannot be asked, for want of a key, say."""
-    judges = [*workspace.judges.by_role.values(), *map(workspace.judges.judge, llm_systems)]
-    seen = [problems_seen(judge.check_access, "judges", identify_judge(judge), judge) for judge in judges]
-    if problems := [problem for found in seen for problem in found]:
+    problems: list[str] = []
+    for judge in (*workspace.judges.by_role.values(), *map(workspace.judges.judge, llm_systems)):
+        problems += problems_seen(judge.check_access, "judges", identify_judge(judge), judge)
+    if problems:
         raise ConfigError(dict.fromkeys(problems))
 
 
-def require_used_prices(workspace: Workspace, llm_systems: Sequence[str] = ()) -> None:
-    """Raise `ConfigError` for a price of a judge that is not in use: most likely a misspelt name."""
-    run = workspace.config
-    used = {*run.judge.values(), *llm_systems}
-    problems = [
-        f"--price names {spec!r}, which is none of the judges.{did_you_mean(spec, used)}"
-        for spec in run.price
-        if spec not in used
-    ]
-    if problems:
-        raise ConfigError(problems)
+def _used_prices(workspace: Workspace, llm_systems: Sequence[str] = ()) -> Iterator[str]:
+    """Look for a price of a judge that is not in use: most likely a misspelt name."""
+    used = {*workspace.config.judge.values(), *llm_systems}
+    for spec in workspace.config.price:
+        if spec not in used:
+            yield f"--price names {spec!r}, which is none of the judges.{did_you_mean(spec, used)}"
 
 
-def splits_needed(workspace: Workspace, stage: str = "") -> Iterator[str]:
+def _splits_needed(workspace: Workspace, stage: str = "") -> Iterator[str]:
     """Yield the splits that the whole run reads, or a `stage` of it with those before."""
     config = workspace.config
     needs = {"demonstrations"} if config.start == "sft" else set()

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from afarm.core.errors import attribute_failures, require_promise, type_name
 from afarm.core.interfaces import AnnotateContext, Annotator, Decoding, Evaluator, Method, Policy, RewardModel
 from afarm.core.judge import ChatRequest
 from afarm.core.records import Instruction, Message, Output, Pair, Sample
 from afarm.storage.record_fields import require_record
+
+R = TypeVar("R", Instruction, Output)
 
 
 def require_returned(wanted: type, returned: object, kind: str, name: str, function: str, owner: object = None) -> None:
@@ -62,33 +65,20 @@ def requests_planned(
     return requests
 
 
-def require_outputs(rows: object, name: str, split: str, owner: object = None) -> list[Output]:
-    """Return the rows that a data set loaded, if they are a list of `Output`."""
-    what = f"load({split!r}) must return a list of afarm.Output"
+def require_rows(rows: object, wanted: type[R], name: str, function: str, owner: object = None) -> list[R]:
+    """Return what `function` of a data set returned, if it is a list of `Output` or `Instruction`, as `wanted`."""
+    what = f"{function} must return a list of afarm.{wanted.__name__}"
     require_promise(isinstance(rows, list | tuple), "datasets", name, f"{what}, not {type_name(rows)}", owner)
     assert isinstance(rows, list | tuple)
     for number, row in enumerate(rows):
         place = f"{what}; row {number}"
-        require_promise(isinstance(row, Output), "datasets", name, f"{place} is {type_name(row)}", owner)
-        require_record(row, Output, "datasets", name, place, owner)
-        _require_instruction(row.instruction, name, place, owner)
+        require_promise(isinstance(row, wanted), "datasets", name, f"{place} is {type_name(row)}", owner)
+        require_record(row, wanted, "datasets", name, place, owner)
+        instruction = row.instruction if isinstance(row, Output) else row
+        require_record(instruction, Instruction, "datasets", name, place, owner)
+        for message in instruction.messages:
+            require_record(message, Message, "datasets", name, place, owner)
     return list(rows)
-
-
-def require_instructions(rows: object, name: str, split: str, owner: object = None) -> list[Instruction]:
-    """Return the instructions of a data set, if they are a list of `Instruction`."""
-    what = f"instructions({split!r}) must return a list of afarm.Instruction"
-    require_promise(isinstance(rows, list | tuple), "datasets", name, f"{what}, not {type_name(rows)}", owner)
-    assert isinstance(rows, list | tuple)
-    for number, row in enumerate(rows):
-        _require_instruction(row, name, f"{what}; row {number}", owner)
-    return list(rows)
-
-
-def _require_instruction(instruction: Instruction, name: str, place: str, owner: object) -> None:
-    require_record(instruction, Instruction, "datasets", name, place, owner)
-    for message in instruction.messages:
-        require_record(message, Message, "datasets", name, place, owner)
 
 
 def sampled(

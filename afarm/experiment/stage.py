@@ -59,6 +59,21 @@ class Stage:
         return {**self.key_fields, "inputs": contents}
 
 
+def walk(*stages: Stage) -> dict[str, Stage]:
+    """Return the stages and all before them by label, each after those it needs, and what is only read first."""
+    found: dict[str, Stage] = {}
+
+    def visit(stage: Stage) -> None:
+        if stage.label not in found:
+            for upstream in (*stage.sources(), *stage.inputs.values()):
+                visit(upstream)
+            found[stage.label] = stage
+
+    for stage in stages:
+        visit(stage)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class StageRun:
     """A stage that was made, in `seconds`, or reused.

@@ -35,16 +35,10 @@ from afarm.experiment.preflight import require_access
 from afarm.experiment.process_info import SINGLE_PROCESS, ProcessInfo
 from afarm.experiment.recipe import PACKAGES, Settings
 from afarm.experiment.settings import RunConfig
-from afarm.experiment.stage import Stage, StageRun
+from afarm.experiment.stage import Stage, StageRun, walk
 from afarm.experiment.workspace import Workspace, versions
 from afarm.storage.artifacts import Artifact
 from afarm.storage.reuse import flatten
-
-COMPUTING = frozenset({"train", "fit-reward", "sample", "outputs"})
-"""The kinds of stage that can use an accelerator. Evaluations do if they score by a fitted reward model."""
-
-ASKING = frozenset({"annotate", "evaluate", "answers"})
-"""The kinds of stage that ask judges. Training does if its method asks the annotator."""
 
 TOLD_EVERY = 1.0
 """Seconds between two reports of how far a loop is."""
@@ -67,31 +61,22 @@ def open_launcher(spec: str, workspace: Workspace) -> Launcher | None:
     name, colon, argument = spec.partition(":")
     if name == "local":
         return LocalLauncher(spec=argument) if colon else None
-    components = workspace.components
-    component = _registered(components.plugins, name)
+    components, plugins = workspace.components, workspace.components.plugins
+    launchers = [c for c in plugins.registry if c.kind == "launchers"]
+    if not any(name in (c.name, c.full_name) for c in launchers):
+        if (package := PACKAGES.get(name)) and not any(plugin.may_bring(name) for plugin in plugins.broken):
+            raise PluginError(
+                f"launcher {name!r} needs {package!r}, which is not installed; install it with: pip install {package}"
+            )
+        near = did_you_mean(name, ["local", *(c.full_name for c in launchers)])
+        raise PluginError(f"unknown launcher {name!r}.{near}{plugins.why_unknown(name)}")
+    component = plugins.get("launchers", name)
     cls, config = component.load(), components.settings.of(component)
     with attribute_failures("launchers", name, cls):
         launcher = cls(config, argument, components.context(component))
     if not isinstance(launcher, Launcher):
         raise PluginError(f"launcher {name!r}: {component.target} makes no afarm.Launcher")
     return launcher
-
-
-def _registered(plugins: Plugins, name: str) -> Any:
-    try:
-        return plugins.get("launchers", name)
-    except PluginError as error:
-        if name in PACKAGES and not any(plugin.may_bring(name) for plugin in plugins.broken):
-            raise PluginError(
-                f"launcher {name!r} needs {PACKAGES[name]!r}, which is not installed; install it with: pip install "
-                f"{PACKAGES[name]}"
-            ) from error
-        known = ["local", *(c.full_name for c in plugins.registry if c.kind == "launchers")]
-        if any(c.name == name for c in plugins.registry if c.kind == "launchers"):  # an ambiguous one
-            raise
-        raise PluginError(
-            f"unknown launcher {name!r}.{did_you_mean(name, known)}{plugins.why_unknown(name)}"
-        ) from error
 
 
 # --------------------------------------------------------------------------------------------------------- the graph
@@ -153,68 +138,48 @@ def task_graph(systems: Systems, account: str, processes: int = 1) -> TaskGraph:
     """Lay out the stages of systems as tasks, paid from `account`; each that trains has `processes`."""
     several = len({workspace.config.seed for _, workspace in systems}) > 1
     tasks: dict[str, StageTask] = {}
-    first_read: dict[str, set[str]] = {}
     found: dict[str, Artifact | None] = {}
     wanted: list[list[str]] = []
     for system, workspace in systems:
         farm = farm_spec(workspace, system, account)
         stages = list_stages(workspace, system)
         identities = {label: identity(stage) for label, stage in stages.items()}
-        read = {identities[source.label] for stage in stages.values() for source in stage.sources()}
         for label, stage in stages.items():
             own = identities[label]
-            first_read[own] = first_read.get(own, read) & read
             if own in found:
                 continue
-            found[own] = _find(workspace, stage, {name: found[identity(s)] for name, s in stage.inputs.items()})
+            before = {name: identities[upstream.label] for name, upstream in stage.inputs.items()}
+            found[own] = None
+            with suppress(StoreError):  # a damaged artifact, which its task will name
+                found[own], _ = find_or_explain(
+                    workspace, stage, {name: found[other] for name, other in before.items()}
+                )
             if found[own] is None:
                 name = f"{label}, seed {workspace.config.seed}" if several else label
                 taken = {task.id for task in tasks.values()}
                 name = name if name not in taken else f"{name}, {system} {own[:4]}"
-                inputs = tuple(dict.fromkeys(identity(upstream) for upstream in stage.inputs.values()))
+                after = tuple(dict.fromkeys(tasks[other].id for other in before.values() if other in tasks))
                 needs = _needs(workspace, stage, processes)
-                tasks[own] = StageTask(name, label, stage.kind, inputs, needs, farm, digest_source_parts(stage))
+                task = StageTask(name, label, stage.kind, after, needs, farm, digest_source_parts(stage))
+                tasks[own] = replace(task, behind=_earlier_asking_tasks(task, tasks.values()))
         wanted.append([tasks[own].id for own in identities.values() if own in tasks])
-    placed = [_link_task(task, own, first_read[own], tasks) for own, task in tasks.items()]
-    return TaskGraph([replace(task, behind=_behind(task, placed[:n])) for n, task in enumerate(placed)], wanted)
+    return TaskGraph(list(tasks.values()), wanted)
 
 
-def _link_task(task: StageTask, own: str, first_read: set[str], tasks: Mapping[str, StageTask]) -> StageTask:
-    """Return the task with the tasks it waits for: its inputs and, as in one process, those it only reads."""
-    before = [*task.after, *sorted(first_read - {own})] if own not in first_read else task.after
-    return replace(task, after=tuple(dict.fromkeys(tasks[other].id for other in before if other in tasks)))
-
-
-def _behind(task: StageTask, earlier: Sequence[StageTask]) -> tuple[str, ...]:
+def _earlier_asking_tasks(task: StageTask, earlier: Iterable[StageTask]) -> tuple[str, ...]:
     """Name the earlier tasks that may ask judges about some of the same, in one process's order.
 
     Side by side, two evaluations would put a pair that both have into two calls. Methods that ask while they train
     share less with each other than waiting would cost.
     """
-    if not task.needs.asks:
-        return ()
-    groups = {"evaluate": ("evaluate",), "annotate": ("train",), "train": ("annotate",)}
-    same = [other for other in earlier if other.needs.asks and other.farm.run["seed"] == task.farm.run["seed"]]
-    return tuple(other.id for other in same if other.kind in groups.get(task.kind, ()))
+    kind = {"evaluate": "evaluate", "annotate": "train", "train": "annotate"}.get(task.kind)
+    same = [other for other in earlier if other.farm.run["seed"] == task.farm.run["seed"]]
+    return tuple(other.id for other in same if task.needs.asks and other.needs.asks and other.kind == kind)
 
 
 def list_stages(workspace: Workspace, system: str) -> dict[str, Stage]:
-    """Return the stages of a system's comparisons by label, each after the stages it needs.
-
-    The second comparison is the one to be expected: what a policy then answers at may differ, which few do.
-    """
-    stages: dict[str, Stage] = {}
-
-    def visit(stage: Stage) -> None:
-        if stage.label not in stages:
-            for upstream in (*stage.sources(), *stage.inputs.values()):
-                visit(upstream)
-            stages[stage.label] = stage
-
-    visit(pipeline.main_evaluation(workspace, system))
-    if second := pipeline.second_evaluation(workspace, system, None):
-        visit(second)
-    return stages
+    """Return the stages of a system's expected comparisons by label, each after the stages it needs."""
+    return walk(*pipeline.expected_evaluations(workspace, system))
 
 
 def identity(stage: Stage) -> str:
@@ -228,18 +193,10 @@ def digest_source_parts(stage: Stage) -> dict[str, str]:
     return {name: digest(value, length=8) for name, value in flatten(stage.key_fields).items()}
 
 
-def _find(workspace: Workspace, stage: Stage, inputs: Mapping[str, Artifact | None]) -> Artifact | None:
-    present = {name: artifact for name, artifact in inputs.items() if artifact is not None}
-    if len(present) == len(inputs):
-        with suppress(StoreError):  # a damaged one, which its task will name
-            return find_or_explain(workspace, stage, present)[0]
-    return None
-
-
 def _needs(workspace: Workspace, stage: Stage, processes: int) -> Needs:
     scores = stage.kind == "evaluate" and any(s.kind == "fit-reward" for s in stage.inputs.values())
-    computes = stage.kind in COMPUTING or scores
-    asks = stage.kind in ASKING or stage.plan_pairs is not None
+    computes = scores or (stage.kind in ("train", "fit-reward", "sample", "outputs") and not stage.plan_requests)
+    asks = stage.kind in ("annotate", "evaluate") or bool(stage.plan_pairs or stage.plan_requests)
     together = processes if stage.run_collective else 1
     return Needs(together, gpus=int(computes and workspace.config.backend.device != "cpu"), asks=asks)
 
@@ -301,20 +258,14 @@ class Launched:
     _recorded: set[str] = field(default_factory=set)
 
     def hand_over(self, workspace: Workspace) -> None:
-        """Let a workspace go through its stages without telling again what was told.
+        """Let a workspace go through its stages without the events that were reported when they were made.
 
-        Raises the error of the first task that failed of those that it wanted.
+        The first workspace that uses a stage records it as made, not reused, as in one process. Raises the error of the
+        first task that failed of those that it wanted.
         """
         for name in self.wanted[workspace]:
             if self.outcomes[name].error_type:
                 raise restore_error(self.outcomes[name])
-        workspace.on_stage = self._filter_stage_events(workspace)
-
-    def _filter_stage_events(self, workspace: Workspace) -> Callable[[str, StageRun | None], None]:
-        """Return the workspace's `on_stage` without the events reported when the stages were made.
-
-        The first workspace that uses a stage records it as made, not reused, as in one process.
-        """
         made = {outcome.artifact: outcome for outcome in self.outcomes.values() if outcome.is_done}
         on_stage = workspace.on_stage
 
@@ -328,7 +279,7 @@ class Launched:
                 if any(outcome.spend.values()):
                     workspace.judges.client.spend.add_totals(outcome.spend)
 
-        return tell
+        workspace.on_stage = tell
 
 
 def restore_error(outcome: Outcome) -> AfarmError:
@@ -349,13 +300,14 @@ def execute(task: StageTask, tell: Tell) -> Outcome:
     tell(TaskEvent(task.id, "started", place))
     try:
         run, spend = _make(task, tell)
-    except AfarmError as error:
-        name = next(cls.__name__ for cls in type(error).__mro__ if cls.__module__ == errors.__name__)
-        return Outcome(task.id, seconds=time.perf_counter() - started, place=place, error=str(error), error_type=name)
     except Exception as error:
-        file, line, *_ = traceback.extract_tb(error.__traceback__)[-1]
-        text = f"{type(error).__name__}: {error} ({file}:{line})"
-        return Outcome(task.id, seconds=time.perf_counter() - started, place=place, error=text, error_type="AfarmError")
+        if isinstance(error, AfarmError):
+            text = str(error)
+            name = next(cls.__name__ for cls in type(error).__mro__ if cls.__module__ == errors.__name__)
+        else:
+            file, line, *_ = traceback.extract_tb(error.__traceback__)[-1]
+            text, name = f"{type(error).__name__}: {error} ({file}:{line})", "AfarmError"
+        return Outcome(task.id, seconds=time.perf_counter() - started, place=place, error=text, error_type=name)
     return Outcome(task.id, run.artifact.name, run.reused, time.perf_counter() - started, place, spend=spend)
 
 
@@ -368,7 +320,10 @@ def _make(task: StageTask, tell: Tell) -> tuple[StageRun, dict[str, float]]:
     here = versions()
     if others := [f"{name} {here.get(name)} for {v}" for name, v in task.farm.versions.items() if here.get(name) != v]:
         notify(f"{platform.node()} has {', '.join(others)}: its results may differ")
-    process_info = _process_info(task)
+    process_info = SINGLE_PROCESS
+    if task.needs.processes > 1:
+        process_info = ProcessInfo.of(os.environ)
+        os.environ.pop("ACCELERATE_USE_FSDP", None)  # or libraries would apply FSDP themselves
     with open_task_workspace(task.farm, _report_progress(task, tell), notify, process_info) as workspace:
         workspace.meet()
         stage = _same_stage(task, workspace)
@@ -380,38 +335,16 @@ def _make(task: StageTask, tell: Tell) -> tuple[StageRun, dict[str, float]]:
         return workspace.history[task.stage], bought.totals() if bought else {}
 
 
-def _process_info(task: StageTask) -> ProcessInfo:
-    """Read which of a task's processes this is, and hide FSDP from libraries that would apply it."""
-    if task.needs.processes == 1:
-        return SINGLE_PROCESS
-    found = ProcessInfo.of(os.environ)
-    os.environ.pop("ACCELERATE_USE_FSDP", None)
-    return found
-
-
 def open_task_workspace(
     farm: FarmSpec,
     progress: Progress = no_progress,
     notify: Callable[[str], None] = lambda text: None,
     process_info: ProcessInfo = SINGLE_PROCESS,
 ) -> Workspace:
-    """Open the workspace of a farm in this process.
+    """Open the workspace of a farm in this process, in the directory where relative paths begin.
 
     Raises `StoreError` if this machine cannot see its directories, `ConfigError` if settings differ here.
     """
-    _enter(farm)
-    components = Components(_plugins(), _restore_settings(farm), progress, notify, process_info)
-    return workspace_over(components, Path(farm.output_dir), ledger=farm.ledger or None, store=farm.store or None)
-
-
-@cache
-def _plugins() -> Plugins:
-    """The plugins of this process, which does not load edited ones again anyway."""
-    return discover()
-
-
-def _enter(farm: FarmSpec) -> None:
-    """Go where relative paths begin. Raises `StoreError` if this machine does not see what all must."""
     for path in (farm.directory, farm.output_dir):
         if not Path(path).is_dir():
             raise StoreError(
@@ -419,13 +352,18 @@ def _enter(farm: FarmSpec) -> None:
             )
     if os.getcwd() != farm.directory:
         os.chdir(farm.directory)
-
-
-def _restore_settings(farm: FarmSpec) -> Settings:
     try:
-        return Settings(farm.recipe, RunConfig.model_validate(farm.run), farm.sections)
+        settings = Settings(farm.recipe, RunConfig.model_validate(farm.run), farm.sections)
     except ValidationError as error:
         raise ConfigError(_another(["settings"])) from error
+    components = Components(_plugins(), settings, progress, notify, process_info)
+    return workspace_over(components, Path(farm.output_dir), ledger=farm.ledger or None, store=farm.store or None)
+
+
+@cache
+def _plugins() -> Plugins:
+    """The plugins of this process, which does not load edited ones again anyway."""
+    return discover()
 
 
 def _same_stage(task: StageTask, workspace: Workspace) -> Stage:

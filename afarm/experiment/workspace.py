@@ -23,7 +23,7 @@ from afarm.experiment.components import Components
 from afarm.experiment.data import DataSplits
 from afarm.experiment.process_info import ProcessInfo
 from afarm.experiment.processes import announce, follow
-from afarm.experiment.stage import Inputs, Stage, StageRun
+from afarm.experiment.stage import Inputs, Stage, StageRun, walk
 from afarm.experiment.stage_code import code_identity
 from afarm.storage.artifacts import Artifact, Store, artifact_key
 from afarm.storage.reuse import why_not_reused
@@ -124,10 +124,7 @@ class Workspace:
 
     def plan(self, stage: Stage) -> None:
         """Note that a stage and all before it will be wanted: so it can be said how far a command is."""
-        if stage.label not in self.planned:
-            for upstream in (*stage.sources(), *stage.inputs.values()):
-                self.plan(upstream)
-            self.planned[stage.label] = stage
+        self.planned |= {label: one for label, one in walk(stage).items() if label not in self.planned}
 
     def ensure(self, stage: Stage) -> Artifact:
         """Return the artifact of `stage`, made now if it is missing, after its inputs.
@@ -246,7 +243,6 @@ class Workspace:
 
     def close(self) -> None:
         """Stop the judges' thread, close the ledger, and let go of artifacts. The workspace can be used again."""
-        self.data.own_preferences.close()
         self.judges.close()
         self.store.release()
 

@@ -1,10 +1,11 @@
-"""Changes with which a stage fits a card: not made yet, and each counted again before it is named."""
+"""Suggest settings that make a stage fit in a GPU's memory. Each is estimated again before it is shown."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import combinations, product
+from typing import TYPE_CHECKING
 
 from afarm import TrainerConfig
 from afarm_plugins.memory.stages import GB, Choices, StageOnCard
@@ -18,131 +19,100 @@ WHOLE = {"sample": "the model is", "outputs": "the models are", "evaluate": "the
 
 SAME = "changes no result"
 
+MOST_TOGETHER = 3
+"""The most changes that are suggested together."""
+
 
 @dataclass(frozen=True)
 class Remedy:
-    """One thing to change: its values, the mildest first.
+    """One value of what can be changed: the settings, the number of cards, or shards on the host."""
 
-    Each is what to set or a number of cards; or it is to offload.
-    """
-
-    values: Sequence[tuple[str, ...]] = ()
-    note: str = ""
-    cards: Sequence[int] = ()
-    offload: bool = False
-
-    @property
-    def ways(self) -> list[Chosen]:
-        by_setting, by_cards = (
-            [Chosen(self, settings=v) for v in self.values],
-            [Chosen(self, cards=n) for n in self.cards],
-        )
-        return [*by_setting, *by_cards, *[Chosen(self)] * self.offload]
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """A change with one of its values."""
-
-    change: Remedy
+    note: str
     settings: tuple[str, ...] = ()
     cards: int = 0
+    offload: bool = False
 
 
 def changes_that_help(stage: StageOnCard, held: Held, backend: BackendConfig, choices: Choices, card: float) -> str:
-    """Say which changes make the stage fit: each that does alone, else several together."""
-    gpus = choices.gpus
+    """Say which changes make the stage fit: each that does alone, else the first few that do together."""
+    possible = list(_possible(stage, backend, choices))
 
-    def host(*chosen: Chosen) -> int | None:
-        settings, cards = [s for one in chosen for s in one.settings], max([gpus, *(one.cards for one in chosen)])
-        offload = choices.offload or any(one.change.offload for one in chosen)
+    def host(changes: Sequence[Remedy]) -> int | None:
+        settings = [setting for change in changes for setting in change.settings]
+        cards = max(choices.gpus, *(change.cards for change in changes))
+        offload = choices.offload or any(change.offload for change in changes)
         return choices.host_if_held(stage.label, settings, cards, offload, card)
 
-    def fit(*chosen: Chosen) -> bool:
-        return host(*chosen) is not None
-
-    possible = list(_possible(stage, backend, choices))
-    alone = [next((way for way in change.ways if fit(way)), None) for change in possible]
-    said = [_words([way], host(way)) for way in alone if way]
-    if not said and (together := _together(possible, fit)):
-        said = [_words(together, host(*together))]
+    suggestions: list[str] = []
+    for number in range(1, MOST_TOGETHER + 1):
+        for several in combinations(possible, number):
+            if number > 1 and (suggestions or host([values[-1] for values in several]) is None):
+                continue
+            mildest = next((one for one in product(*several) if host(one) is not None), None)
+            if mildest:
+                suggestions.append(_words(mildest, host(mildest)))
     slow = held.moment == "sampling"  # on the host: only if nothing else will do
-    if stage.label in WHOLE and held.weights > card and backend.device != "cpu" and not (slow and said):
-        said.append(f"--set backend.device=cpu for this stage ({WHOLE[stage.label]} whole on one card)")
-    most = max([gpus, *(n for change in possible for n in change.cards)])
-    return ", or ".join(said) or (
+    if stage.label in WHOLE and held.weights > card and backend.device != "cpu" and not (slow and suggestions):
+        suggestions.append(f"--set backend.device=cpu for this stage ({WHOLE[stage.label]} whole on one card)")
+    most = max(choices.gpus, *(change.cards for values in possible for change in values))
+    return ", or ".join(suggestions) or (
         f"no setting is enough on up to {most} cards: a smaller model (--model), or larger cards (--card)"
     )
 
 
-def _together(possible: Sequence[Remedy], fit: Callable[..., bool]) -> list[Chosen]:
-    """Find a few changes that together are enough: none can be left out, each as mild as the others allow."""
-    chosen: list[Chosen] = []
-    for change in possible:
-        chosen.append(change.ways[-1])
-        if fit(*chosen):
-            break
-    else:
-        return []
-    for one in list(chosen):
-        others = [other for other in chosen if other is not one]
-        if fit(*others):
-            chosen = others
-    for number, one in enumerate(chosen):
-        milder = ([*chosen[:number], way, *chosen[number + 1 :]] for way in one.change.ways)
-        chosen = next(ways for ways in milder if fit(*ways))
-    return chosen
-
-
-def _possible(stage: StageOnCard, backend: BackendConfig, choices: Choices) -> Iterator[Remedy]:
-    """Yield what can still be changed for a stage, first what changes no result."""
+def _possible(stage: StageOnCard, backend: BackendConfig, choices: Choices) -> Iterator[list[Remedy]]:
+    """Yield what can still be changed for a stage, first what changes no result: the values, the mildest first."""
     section, config, gpus = stage.section, stage.config, choices.gpus
     scores = stage.label == "evaluate"
     for name in ("per_device_batch_size", "per_device_rollout_batch_size"):
         rows = getattr(config, name, 1)
         if not scores and rows > 1:
-            yield Remedy([(f"{section}.{name}={n}",) for n in _halves(rows)], SAME)
+            yield [Remedy(SAME, (f"{section}.{name}={fewer}",)) for fewer in _halves(rows)]
     if getattr(config, "gradient_checkpointing", True) is False:
-        yield Remedy([(f"{section}.gradient_checkpointing=true",)], f"slower, {SAME}")
-    if getattr(config, "per_device_train_batch_size", 1) > 1:
-        yield Remedy(list(_smaller_passes(section, config)), SAME)
+        yield [Remedy(f"slower, {SAME}", (f"{section}.gradient_checkpointing=true",))]
+    rows = getattr(config, "per_device_train_batch_size", 1)
+    if rows > 1 and not isinstance(config, TrainerConfig):  # whose batch is mini_batch_size
+        yield [Remedy(SAME, (f"{section}.per_device_train_batch_size={fewer}",)) for fewer in _halves(rows)]
+    elif rows > 1:
+        yield [
+            Remedy(
+                SAME,
+                (
+                    f"{section}.per_device_train_batch_size={fewer}",
+                    f"{section}.gradient_accumulation_steps={config.gradient_accumulation_steps * rows // fewer}",
+                ),
+            )
+            for fewer in _halves(rows)
+            if rows % fewer == 0
+        ]
     if scores:
-        yield Remedy([("evaluate.evaluators=[win_rate]",)], "the reward model scores no outputs then")
+        yield [Remedy("the reward model scores no outputs then", ("evaluate.evaluators=[win_rate]",))]
     elif backend.sampler == "torch":
-        yield Remedy([("backend.sampler=vllm@URL",)], "a vLLM server of one or more cards samples")
-    yield Remedy(cards=[n for n in (2, 4, 8, 2 * gpus, 4 * gpus) if n > gpus], note="cards share it in shards")
+        yield [Remedy("a vLLM server of one or more cards samples", ("backend.sampler=vllm@URL",))]
+    yield [Remedy("cards share it in shards", cards=n) for n in (2, 4, 8, 2 * gpus, 4 * gpus) if n > gpus]
     if not choices.offload:
-        yield Remedy(offload=True, note=f"slower, {SAME}")
+        yield [Remedy(f"slower, {SAME}", offload=True)]
     if backend.dtype == "float32":
-        yield Remedy([("backend.dtype=bfloat16",)], "half of all, another result")
+        yield [Remedy("half of all, another result", ("backend.dtype=bfloat16",))]
     if getattr(config, "lora", config) is None:
-        yield Remedy([(f"{section}.lora={{}}",)], "adapters, another result")
+        yield [Remedy("adapters, another result", (f"{section}.lora={{}}",))]
 
 
-def _halves(rows: int) -> Iterator[int]:
-    while rows > 1:
-        rows //= 2
-        yield rows
+def _halves(rows: int) -> list[int]:
+    return [rows >> times for times in range(1, rows.bit_length())]
 
 
-def _smaller_passes(section: str, config: Any) -> Iterator[tuple[str, ...]]:
-    """Yield smaller forward passes of the same batch."""
-    rows = config.per_device_train_batch_size
-    for fewer in _halves(rows):
-        smaller = f"{section}.per_device_train_batch_size={fewer}"
-        if not isinstance(config, TrainerConfig):  # whose batch is mini_batch_size
-            yield (smaller,)
-        elif rows % fewer == 0:
-            passes = config.gradient_accumulation_steps * rows // fewer
-            yield smaller, f"{section}.gradient_accumulation_steps={passes}"
-
-
-def _words(chosen: Sequence[Chosen], host: int | None) -> str:
-    """Write them as they are typed, with what they cost: to offload costs each process `host` bytes."""
-    typed, notes = [], dict[str, None]()
-    for one in chosen:
-        ways = ["--offload"] * one.change.offload + [f"--gpus {one.cards}"] * bool(one.cards)
-        typed.append(" ".join([*ways, *(f"--set {s}" for s in one.settings)]))
-        on_host = f"shards wait on the host, {(host or 0) / GB:,.0f} GB of it for each process; " * one.change.offload
-        notes[on_host + one.change.note] = None
+def _words(changes: Sequence[Remedy], host: int | None) -> str:
+    """Write changes as they are typed, with their notes; `host` is the bytes that each process has on its host."""
+    typed: list[str] = []
+    notes: dict[str, None] = {}
+    for change in changes:
+        note = change.note
+        if change.offload:
+            typed.append("--offload")
+            note = f"shards wait on the host, {(host or 0) / GB:,.0f} GB of it for each process; {note}"
+        if change.cards:
+            typed.append(f"--gpus {change.cards}")
+        typed += [f"--set {setting}" for setting in change.settings]
+        notes[note] = None
     return f"{' '.join(typed)} ({'; '.join(notes)})"

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from afarm import AfarmError, ConfigError
 
 if TYPE_CHECKING:
     from afarm.backend import Held, Workload
-    from afarm.experiments import Component, Plugins, Settings
+    from afarm.experiments import Plugins, Settings
 
 GB = 10**9
-
-TORCH = "torch"
-"""The engine that samples in the process itself."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +38,26 @@ class Choices:
     gpus: int
     plugins: Plugins
     offload: bool = False
-    models: dict[str, tuple[Any, dict[Any, Any]]] = field(default_factory=dict)
-    """Configs that were read, by model, and what was counted of each: most changes leave it as it is."""
 
     def settled(self) -> Settings:
-        """Return the settings. Raises `AfarmError` with what a run would refuse before it starts."""
-        from afarm.experiments import resolve
+        """Return the settings. Raises `ConfigError` for what a run in so many processes refuses before it starts."""
+        from afarm.experiments import Components, ProcessInfo, failures, require_method, resolve
 
         resolved = resolve(self.recipe, self.overrides, self.plugins)
-        _require_startable(resolved, self.gpus, self.plugins, self.offload)
+        if self.offload and self.gpus == 1:
+            raise ConfigError(["--offload is of shards, and one process has none: add --gpus 2, or more"])
+        run = resolved.run
+        info = ProcessInfo(0, self.gpus, sharded=self.gpus > 1)
+        components = Components(self.plugins, resolved, process_info=info)
+        if problems := list(failures([components.engine_class])):
+            raise ConfigError(problems)
+        problems = [] if components.names_placeholder else list(failures([components.engine]))
+        trained = [components.component("reward_models", run.reward_model)]
+        trained += [components.component("methods", "sft")] if run.start == "sft" and run.method != "sft" else []
+        problems += [problem for one in trained for problem in components.uneven_sizes(one)]
+        problems += failures([lambda: require_method(components, run.method)])
+        if problems:
+            raise ConfigError(problems)
         return resolved
 
     def stages(self) -> Iterator[StageOnCard]:
@@ -57,13 +65,10 @@ class Choices:
 
         Raises as `settled` does, and `ModelError` if the model's config cannot be read.
         """
-        from afarm.backend import Workload, read_model_config
+        from afarm.backend import Workload
 
         resolved = self.settled()
-        model = resolved.run.model
-        if model not in self.models:
-            self.models[model] = read_model_config(model), {}
-        config, counted = self.models[model]
+        config, counted = _model_config(resolved.run.model)
         workload = Workload(config, resolved.run.backend, self.gpus, counted, self.offload)
         yield from _stages(resolved, workload, self.plugins.get)
 
@@ -80,23 +85,12 @@ class Choices:
         return max((held.host for held in fullest), default=0) if all(h.total <= card for h in fullest) else None
 
 
-def _require_startable(resolved: Settings, gpus: int, plugins: Plugins, offload: bool) -> None:
-    """Raise `ConfigError` for what a run in so many processes refuses before it starts."""
-    from afarm.experiments import Components, ProcessInfo, failures, require_method
+@cache
+def _model_config(model: str) -> tuple[Any, dict[Any, Any]]:
+    """Read a model's config, with a place for what is counted of it: most changes leave it as it is."""
+    from afarm.backend import read_model_config
 
-    if offload and gpus == 1:
-        raise ConfigError(["--offload is of shards, and one process has none: add --gpus 2, or more"])
-    run = resolved.run
-    components = Components(plugins, resolved, process_info=ProcessInfo(0, gpus, sharded=gpus > 1))
-    if named := list(failures([components.engine_class])):
-        raise ConfigError(named)
-    problems = [] if components.names_placeholder else list(failures([components.engine]))
-    trained = [components.component("reward_models", run.reward_model)]
-    trained += [components.component("methods", "sft")] if run.start == "sft" and run.method != "sft" else []
-    problems += [problem for one in trained for problem in components.uneven_sizes(one)]
-    problems += failures([lambda: require_method(components, run.method)])
-    if problems:
-        raise ConfigError(problems)
+    return read_model_config(model), {}
 
 
 def _stages(resolved: Settings, workload: Workload, component: Any) -> Iterator[StageOnCard]:
@@ -104,8 +98,9 @@ def _stages(resolved: Settings, workload: Workload, component: Any) -> Iterator[
     from afarm import OnPolicyConfig, TrainerConfig
 
     run, method = resolved.run, component("methods", resolved.run.method)
-    served = _served(resolved, component)
-    prompt = _longest_prompt(resolved, method)
+    engine = run.backend.sampler.partition("@")[0]
+    served = engine != "torch" and not component("samplers", engine).load().runs_here
+    prompt = int(getattr(resolved.of(method), "max_prompt_length", 192))  # the method's limit, or the paper's
     if run.start == "sft":
         tuning: Any = resolved.of(component("methods", "sft"))
         yield StageOnCard("sft", "sft", tuning, lambda: workload.training(tuning))
@@ -152,14 +147,3 @@ def _sampling(
     if served:
         return workload.served(scored=scored)
     return workload.sampling(rows, prompt, response, scored=scored)
-
-
-def _served(resolved: Settings, component: Any) -> bool:
-    """Tell if an engine samples that is not in this process."""
-    name = resolved.run.backend.sampler.partition("@")[0]
-    return name != TORCH and not component("samplers", name).load().runs_here
-
-
-def _longest_prompt(resolved: Settings, method: Component) -> int:
-    """Tokens of the prompts that are sampled for: the method's limit, or the paper's."""
-    return int(getattr(resolved.of(method), "max_prompt_length", 192))

@@ -107,7 +107,10 @@ class RayLauncher(Launcher):
         for task in tasks:
             needs = self.requested_resources(task.needs)
             each = {"CPU": needs.cpus, "GPU": needs.gpus if has_gpus else 0}
-            room = sum(_room(node, each, needs.processes) for node in nodes)
+            room = 0
+            for node in nodes:
+                fit = [int(node.get(name, 0) / amount + 1e-6) for name, amount in each.items() if amount]
+                room += min([needs.processes, *fit])
             if room < needs.processes:
                 problems.append(_too_much(needs.processes, room, each, nodes))
         return list(dict.fromkeys(problems))
@@ -164,7 +167,10 @@ class RayLauncher(Launcher):
             ray.init(**how, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError, ValueError, RayError) as error:
             where = f"at {self.address}" if self.address else "on this machine"
-            raise PluginError(f"launcher 'ray': no cluster {where}: {_in_short(error)}{_remedy(error)}") from error
+            said = f"launcher 'ray': no cluster {where}: {_in_short(error)}"
+            if isinstance(error, AuthenticationError) or "token" in str(error).lower():
+                said += ". Set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to a copy of the head's ~/.ray/auth_token"
+            raise PluginError(said) from error
         try:
             yield
         finally:
@@ -269,11 +275,6 @@ def _alive() -> list[str]:
     return sorted({node["NodeManagerAddress"] for node in alive})
 
 
-def _room(node: Mapping[str, float], each: Mapping[str, float], most: int) -> int:
-    """Count the processes that a node has room for, up to `most`, if each asks for so much."""
-    return min([most, *(int(node.get(name, 0) / amount + 1e-6) for name, amount in each.items() if amount)])
-
-
 def _too_much(processes: int, room: int, each: Mapping[str, float], nodes: Sequence[Mapping[str, float]]) -> str:
     asked = " and ".join(f"{amount:g} {name}{'s' if amount != 1 else ''}" for name, amount in each.items() if amount)
     has = "; ".join(f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in nodes)
@@ -297,13 +298,6 @@ def _require_head(address: str) -> None:
             f"launcher 'ray': nothing answers at {address} ({error}). Start the cluster there: ray start --head --port "
             f"{port}, and on every other machine: ray start --address {address}"
         ) from error
-
-
-def _remedy(error: BaseException) -> str:
-    """Say how a cluster that asks for a token is joined; empty for other errors."""
-    if not isinstance(error, AuthenticationError) and "token" not in str(error).lower():
-        return ""
-    return ". Set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to a copy of the head's ~/.ray/auth_token"
 
 
 def _in_short(error: BaseException) -> str:

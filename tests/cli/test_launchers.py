@@ -162,7 +162,7 @@ def test_a_node_with_another_code_is_named_before_any_stage_begins(
     monkeypatch.setattr(cluster_check, "code_digest", lambda kind: f"edited {kind}")  # in the command's process alone
     said = workers("run", *LIGHT, *TWO)
     assert said.code == 1
-    assert "has another code of afarm: install the same on every machine" in " ".join(said.err.split())
+    assert ": another code of afarm: install the same on every machine" in " ".join(said.err.split())
     assert lines(said, "…") == []
     assert contents("afarm-runs") == {}
 

@@ -49,7 +49,6 @@ class OneNode(Launcher):
 @pytest.fixture
 def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cluster_check, "BETWEEN_LOOKS", 0)
     monkeypatch.setattr(tasks, "_plugins", light_plugins)
 
     def look(launcher: Launcher) -> NodeReport:
@@ -163,7 +162,7 @@ def test_a_node_with_the_same_code_may_begin_stages(require: Callable[[Launcher]
 def test_a_node_with_another_code_is_named_before_a_stage(
     require: Callable[[Launcher], None], change: Change, name: str
 ) -> None:
-    with pytest.raises(ConfigError, match=f"node2 has another code of {name}: install the same on every machine"):
+    with pytest.raises(ConfigError, match=f"node2: another code of {name}: install the same on every machine"):
         require(OneNode(change))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from dataclasses import replace
 from pathlib import Path
@@ -27,8 +26,8 @@ def by_id(laid_out: Systems) -> dict[str, StageTask]:
 def test_stages_that_systems_share_are_one_task(farm: Make) -> None:
     found = by_id(systems(farm, "nudge", "direct"))
     assert len(found) == 12
-    assert found["train nudge"].after == ("sft", "fit-reward", "base")
-    assert found["train direct"].after == ("sft", "annotate", "base")
+    assert found["train nudge"].after == ("sft", "fit-reward")
+    assert found["train direct"].after == ("sft", "annotate")
     assert found["base"].after == ()
 
 
@@ -44,17 +43,6 @@ def test_equal_names_of_other_seeds_and_settings_are_tasks_of_their_own(farm: Ma
     assert trained[:2] == ["train nudge, seed 1", "train nudge, seed 2"]
     assert len(trained) == 3
     assert len([name for name in found if name.startswith("sft")]) == 2
-
-
-def test_what_is_read_comes_first(farm: Make, tmp_path: Path) -> None:
-    own = tmp_path / "own.jsonl"
-    rows = [
-        {"instruction": f"say {i}", "input": "", "output_1": "word", "output_2": "word word", "preference": 2}
-        for i in range(8)
-    ]
-    own.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = by_id(systems(farm, "direct", preferences=str(own)))
-    assert "preferences" in found["sft"].after, "own preferences that teach nothing are refused before anything trains"
 
 
 def test_what_is_there_is_no_task(farm: Make) -> None:
@@ -86,6 +74,11 @@ def test_needs_follow_from_the_stage(farm: Make) -> None:
     assert found["train nudge"].needs.gpus == 1
     on_cpus = by_id(systems(farm, "nudge", backend={"device": "cpu"}))
     assert not any(task.needs.gpus for task in on_cpus.values())
+
+
+def test_a_judge_llm_that_answers_is_asked_and_needs_no_gpu(farm: Make) -> None:
+    needs = by_id([("writing:9", farm().workspace)])["outputs writing:9"].needs
+    assert (needs.asks, needs.gpus) == (True, 0)
 
 
 def test_only_what_trains_has_several_processes(farm: Make) -> None:

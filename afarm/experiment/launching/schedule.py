@@ -38,15 +38,12 @@ class Schedule:
         Those that a failure has stopped get their outcome.
         """
         for task in list(self._waiting.values()):
-            failed = next((self.outcomes[name] for name in task.after if self._has_failed(name)), None)
-            if failed is not None:
+            ended = [self.outcomes[name] for name in task.after if name in self.outcomes]
+            if failed := next((outcome for outcome in ended if not outcome.is_done), None):
                 del self._waiting[task.id]
                 self.settle(Outcome(task.id, error=f"{failed.task} failed" if failed.error_type else failed.error))
             elif task.may_begin(self.outcomes):
                 yield task
-
-    def _has_failed(self, name: str) -> bool:
-        return name in self.outcomes and not self.outcomes[name].is_done
 
     def begin(self, task: StageTask) -> None:
         """Note that a task is at work."""

@@ -7,7 +7,7 @@ import os
 import platform
 import signal
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
@@ -53,30 +53,26 @@ class LocalLauncher(Launcher):
                     if idle := _idle(workers, self.at_once, execute):
                         schedule.begin(task)
                         idle.begin(task)
-                for worker in _wait_for_messages(workers):
-                    self._hear(worker, workers, schedule, tell)
+                busy: dict[object, tuple[Worker, StageTask]] = {w.connection: (w, w.task) for w in workers if w.task}
+                for connection in wait([w.connection for w, _ in busy.values()]) if busy else ():
+                    worker, task = busy[connection]
+                    try:
+                        news = worker.connection.recv()
+                    except (EOFError, OSError):
+                        workers.remove(worker)
+                        schedule.lose(task, worker.cause_of_death())
+                        continue
+                    if isinstance(news, Outcome):
+                        worker.task = None
+                        schedule.settle(news)
+                    else:
+                        tell(news)
         finally:
             for worker in workers:
                 worker.leave()
             for worker in workers:
                 worker.end()
         return schedule.outcomes
-
-    def _hear(self, worker: Worker, workers: list[Worker], schedule: Schedule, tell: Tell) -> None:
-        """Take one piece of news from a worker, or see that it has ended."""
-        task = worker.task
-        assert task is not None
-        try:
-            news = worker.connection.recv()
-        except (EOFError, OSError):
-            workers.remove(worker)
-            schedule.lose(task, worker.cause_of_death())
-            return
-        if isinstance(news, Outcome):
-            worker.task = None
-            schedule.settle(news)
-        else:
-            tell(news)
 
 
 @dataclass(slots=True)
@@ -129,12 +125,6 @@ def _idle(workers: list[Worker], size: int, execute: Execute) -> Worker | None:
     theirs.close()
     workers.append(Worker(process, ours))
     return workers[-1]
-
-
-def _wait_for_messages(workers: Sequence[Worker]) -> Iterable[Worker]:
-    """Wait for messages or ends of busy workers, and return these workers; at once if none is busy."""
-    busy: dict[object, Worker] = {worker.connection: worker for worker in workers if worker.task}
-    return [busy[connection] for connection in wait([w.connection for w in busy.values()])] if busy else []
 
 
 def _serve(connection: Connection[Any, Any], execute: Execute) -> None:
