@@ -32,7 +32,7 @@ SHIPPED = Path(__file__).parent / "people"
 """The judge that ships, fitted to people's labels: see its card."""
 
 
-class _Part(BaseModel, extra="forbid", strict=True, frozen=True):
+class _Part(BaseModel, extra="forbid", strict=True):
     """A part of `judge.json`. An unknown field may be a misspelt one, so it is refused."""
 
 
