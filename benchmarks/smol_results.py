@@ -17,7 +17,7 @@ from pathlib import Path
 
 from afarm import EvaluationInputs, Farm, Output, Result
 from afarm.evaluation.metrics import standard_error
-from afarm.evaluation.statistics import holm, paired_difference
+from afarm.evaluation.statistics.paired import holm, paired_difference
 from afarm_plugins.fitted_judges.encoder import SentenceEncoder, relatedness
 
 QUESTIONS = (

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from afarm.evaluation.statistics import mean
+from afarm.evaluation.statistics.intervals import mean
 
 COLOURS = ("#2563a8", "#c2571a")
 INK = "#444444"

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from afarm import Farm, Result
 from afarm.evaluation.metrics import main_metric
-from afarm.evaluation.statistics import correlation, paired_differences
+from afarm.evaluation.statistics.correlation import correlation
+from afarm.evaluation.statistics.paired import paired_differences
 from benchmarks import toy_studies
 from benchmarks.label_quality import label_accuracy, mean_gold, reward_accuracy
 from benchmarks.learning_curve import PAIRS, measure_at

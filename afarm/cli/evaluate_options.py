@@ -279,7 +279,6 @@ def stored_comparisons(
     """
     from afarm.evaluation.annotation_files import annotated_systems
     from afarm.evaluation.matching import MatchPolicy
-    from afarm.evaluation.spilled_rows import SpillToDisk
     from afarm.experiment.comparison.annotations import AnnotationComparison
 
     why = dict.fromkeys(list_given(options, JUDGING), "they are judged")
@@ -293,8 +292,7 @@ def stored_comparisons(
     _refuse_repeats(files)
     match_policy = MatchPolicy(options.on_missing or "skip", options.on_duplicate)  # type: ignore[arg-type]
     with TemporaryDirectory() as directory:
-        sink = SpillToDisk(Path(directory))
-        systems = annotated_systems(files, sink, reference or "", match_policy, options.labels or "")
+        systems = annotated_systems(files, Path(directory), reference or "", match_policy, options.labels or "")
         compared = [AnnotationComparison.of(workspace, system) for system in systems]
         _require_usable(workspace, options, compared)
         yield compared

@@ -21,7 +21,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 from afarm.evaluation.biases import exactly_one, family_of_judge, find_family, longer, with_list
@@ -104,16 +104,22 @@ def compare_annotators(
 
     `families` names the model family of annotators or systems whose names do not tell it.
     """
-    pairs = {name: by_pair(annotator_labels) for name, annotator_labels in labels.items()}
-    people = pairs.get(HUMANS, {})
+    choices = {
+        name: {
+            pair: [label.choice for label in group if label.choice is not None]
+            for pair, group in by_pair(annotator_labels).items()
+        }
+        for name, annotator_labels in labels.items()
+    }
+    people = choices.get(HUMANS, {})
     profiles = tuple(
-        _profile(name, annotator_labels, pairs[name], people, families or {})
+        _profile(name, annotator_labels, choices[name], labels.get(HUMANS, ()), people, families or {})
         for name, annotator_labels in labels.items()
     )
     names = list(labels)
     matrix: dict[tuple[str, str], Estimate] = {}
     for one, other in [*((n, n) for n in names), *combinations(names, 2)]:
-        if estimate := mutual_agreement(pairs[one], pairs[other], one == other):
+        if estimate := mutual_agreement(choices[one], choices[other], one == other):
             matrix[one, other] = estimate
     return AnnotatorReport(profiles, matrix)
 
@@ -121,12 +127,18 @@ def compare_annotators(
 def _profile(
     name: str,
     labels: Sequence[Label],
-    pairs: Mapping[str, Sequence[Label]],
-    people: Mapping[str, Sequence[Label]],
+    pairs: Choices,
+    people_labels: Sequence[Label],
+    people: Choices,
     families: Mapping[str, str],
 ) -> Profile:
     family = _own_family(name, labels, families) if name != HUMANS else None
-    spearman, r = _correlations(labels, people) if name != HUMANS else (None, None)
+    spearman, r = _correlations(labels, people_labels) if name != HUMANS else (None, None)
+
+    def by_own_family(label: Label) -> int | None:
+        first, second = find_family(label.generator_1, families), find_family(label.generator_2, families)
+        return None if first is None or second is None else exactly_one(first == family, second == family)
+
     return Profile(
         annotator=name,
         pairs=len(pairs),
@@ -147,7 +159,7 @@ def _profile(
             for x in labels
             if x.p2 is not None and x.shown_first is not None
         ),
-        prefers_own_family=prefers(labels, lambda label: of_family(label, family, families)) if family else None,
+        prefers_own_family=prefers(labels, by_own_family) if family else None,
         unparsed=clustered_mean(((x.pair_id, float(x.p2 is None)) for x in labels), 100) or Estimate(0.0, None, 0),
         judges=tuple(sorted({label.judge for label in labels if label.judge})),
         files=tuple(sorted({label.file for label in labels if label.file})),
@@ -168,70 +180,57 @@ def _own_family(name: str, labels: Sequence[Label], families: Mapping[str, str])
 # ---------------------------------------------------------------------------------------------- modes and agreement
 
 
-def mode(choices: Iterable[str | None]) -> dict[str, float]:
+Choices = Mapping[str, Sequence[str]]
+"""An annotator's choices by pair, those that could be read."""
+
+
+def mode(choices: Iterable[str]) -> dict[str, float]:
     """The most frequent choices, each with its chance in a draw among them; empty without labels."""
-    counts = Counter(choice for choice in choices if choice is not None)
+    counts = Counter(choices)
     most = [choice for choice, count in counts.items() if count == max(counts.values())]
     return {choice: 1 / len(most) for choice in most}
 
 
-def agreement_with_people(
-    pairs: Mapping[str, Sequence[Label]], people: Mapping[str, Sequence[Label]]
-) -> Estimate | None:
+def agreement_with_people(pairs: Choices, people: Choices) -> Estimate | None:
     """Agreement of one label with the mode of the people's, in percent."""
-    modes = {pair: mode(label.choice for label in people[pair]) for pair in pairs if pair in people}
+    modes = {pair: theirs for pair in pairs if (theirs := mode(people.get(pair, ())))}
     return clustered_mean(
-        (
-            (pair, modes[pair].get(label.choice, 0.0))
-            for pair in modes
-            if modes[pair]
-            for label in pairs[pair]
-            if label.choice is not None
-        ),
-        100,
+        ((pair, theirs.get(choice, 0.0)) for pair, theirs in modes.items() for choice in pairs[pair]), 100
     )
 
 
-def bias(
-    pairs: Mapping[str, Sequence[Label]], people: Mapping[str, Sequence[Label]], itself: bool = False
-) -> Estimate | None:
+def bias(pairs: Choices, people: Choices, itself: bool = False) -> Estimate | None:
     """Error of the mode of an annotator's labels against the people's, in percent.
 
     People's own is 0 by definition.
     """
     values = []
     for pair in pairs.keys() & people.keys():
-        read = [label.choice for label in pairs[pair] if label.choice is not None]
-        theirs = mode(label.choice for label in people[pair])
-        if len(read) >= LABELS_FOR_BIAS and theirs:
-            own = mode(read)
+        theirs = mode(people[pair])
+        if len(pairs[pair]) >= LABELS_FOR_BIAS and theirs:
+            own = mode(pairs[pair])
             agrees = 1.0 if itself else math.fsum(chance * theirs.get(choice, 0.0) for choice, chance in own.items())
             values.append((pair, 1 - agrees))
     return clustered_mean(values, 100)
 
 
-def variance(pairs: Mapping[str, Sequence[Label]], agrees: bool = False) -> Estimate | None:
+def variance(pairs: Choices, agrees: bool = False) -> Estimate | None:
     """Error (or agreement) of each label against the mode of the same annotator's others, in percent."""
     values = []
-    for pair, labels in pairs.items():
-        read = [label.choice for label in labels if label.choice is not None]
-        for i, choice in enumerate(read):
-            others = mode([*read[:i], *read[i + 1 :]])
+    for pair, choices in pairs.items():
+        for i, choice in enumerate(choices):
+            others = mode([*choices[:i], *choices[i + 1 :]])
             if others:
                 equal = others.get(choice, 0.0)
                 values.append((pair, equal if agrees else 1 - equal))
     return clustered_mean(values, 100)
 
 
-def mutual_agreement(
-    one: Mapping[str, Sequence[Label]], other: Mapping[str, Sequence[Label]], itself: bool
-) -> Estimate | None:
+def mutual_agreement(one: Choices, other: Choices, itself: bool) -> Estimate | None:
     """The share of label pairs that are equal, in percent, each pair of outputs counting once."""
     values = []
     for pair in one.keys() & other.keys():
-        first = [label.choice for label in one[pair] if label.choice is not None]
-        second = [label.choice for label in other[pair] if label.choice is not None]
-        equal = [a == b for a, b in (combinations(first, 2) if itself else ((a, b) for a in first for b in second))]
+        equal = [a == b for a, b in (combinations(one[pair], 2) if itself else product(one[pair], other[pair]))]
         if equal:
             values.append((pair, sum(equal) / len(equal)))
     return clustered_mean(values, 100)
@@ -244,12 +243,6 @@ def prefers(labels: Iterable[Label], feature: Callable[[Label], int | None]) -> 
     """The share of `labels` that choose the output that `feature(label)` names (1 or 2, None for neither)."""
     choices = ((x.pair_id, 2 if x.p2 > 0.5 else 1, feature(x)) for x in labels if x.p2 is not None and x.p2 != 0.5)
     return clustered_mean((pair, float(choice == wanted)) for pair, choice, wanted in choices if wanted is not None)
-
-
-def of_family(label: Label, family: str | None, families: Mapping[str, str]) -> int | None:
-    """The output by a model of `family`, if the other's family is known and another."""
-    first, second = find_family(label.generator_1, families), find_family(label.generator_2, families)
-    return None if first is None or second is None else exactly_one(first == family, second == family)
 
 
 # ------------------------------------------------------------------------------------------------ win rates
@@ -270,13 +263,12 @@ def win_rates(labels: Iterable[Label]) -> dict[str, float]:
     return {system: math.fsum(won) / len(won) for system, won in wins.items() if seen[system] != pairs}
 
 
-def _correlations(
-    labels: Sequence[Label], people: Mapping[str, Sequence[Label]]
-) -> tuple[Estimate | None, Estimate | None]:
+def _correlations(labels: Sequence[Label], people: Sequence[Label]) -> tuple[Estimate | None, Estimate | None]:
     """Spearman's and Pearson's correlation of win rates with people's, over the pairs that both judged."""
-    annotator_rates = win_rates(label for label in labels if label.pair_id in people)
+    by_people = {label.pair_id for label in people}
+    annotator_rates = win_rates(label for label in labels if label.pair_id in by_people)
     judged = {label.pair_id for label in labels if label.p2 is not None}
-    people_rates = win_rates(label for pair, group in people.items() if pair in judged for label in group)
+    people_rates = win_rates(label for label in people if label.pair_id in judged)
     systems = sorted(annotator_rates.keys() & people_rates.keys())
     if len(systems) < SYSTEMS_FOR_CORRELATION:
         return None, None

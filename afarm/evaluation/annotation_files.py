@@ -1,23 +1,21 @@
 """Annotation files: stored judgements by system, reference and annotator, in either order.
 
-Files are read once, row by row. The caller's `RowSink` keeps what it needs of a row; here memory holds digests and
-names, and no texts.
+Files are read once, row by row, and their rows kept on disk by system. Memory holds digests and names, and no texts.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Generic, TypeVar
 
 from afarm.core.errors import DataError
 from afarm.core.records import Instruction, JudgedPair
 from afarm.core.seeding import digest
 from afarm.evaluation.matching import REFERENCES, Coverage, MatchPolicy, counted
 from afarm.evaluation.protocol import EvaluationProtocol, answers_digest, instructions_digest
+from afarm.evaluation.spilled_rows import SpilledRows, read_each
 from afarm.storage.labelled_pairs import read_annotations
 from afarm.storage.row_shapes import training_pairs
 from afarm.storage.rows import stem
@@ -27,32 +25,16 @@ MOST_NAMED = 3
 
 Players = tuple[str, str]
 """`generator_1` and `generator_2` of a row."""
-
-K = TypeVar("K")
-
-
-class RowSink(ABC, Generic[K]):
-    """A store for annotation rows, in parts: those of one file with the same generators in order."""
-
-    @abstractmethod
-    def new_part(self) -> K:
-        """Start a part that holds nothing yet."""
-
-    @abstractmethod
-    def add(self, part: K, judged: JudgedPair) -> None:
-        """Add a row to a part, or as much of it as is needed."""
-
-    @abstractmethod
-    def merge(self, parts: Sequence[tuple[K, bool]]) -> K:
-        """Merge (part, swap)s into the rows of one system, the reference first; rows are swapped if `swap`."""
+Names = tuple[str, str, tuple[str, ...]]
+"""A system, its reference and its annotators."""
 
 
 @dataclass(frozen=True, slots=True)
-class AnnotatedSystem(Generic[K]):
+class AnnotatedSystem:
     """The judgements of `system` (output_2) against `reference` (output_1) by `annotators`, from `files`.
 
-    `rows` is what the sink holds of them, `judges` are the identities they name. `answers` are digests of what the
-    reference answered, by instruction's id, also of instructions that only other systems were judged on; if it answered
+    `rows` is the file of them, `judges` are the identities they name. `answers` are digests of what the reference
+    answered, by instruction's id, also of instructions that only other systems were judged on; if it answered
     some, `changed`, otherwise than to other systems, its answers to this one alone. `swapped` rows had the reference
     second. `first` names the file, the row and the field where the system first occurs. `doubt` says if other files
     have the two the other way round, `repeats` which file had rows that were dropped, since they stand in it or in an
@@ -63,7 +45,7 @@ class AnnotatedSystem(Generic[K]):
     reference: str
     annotators: tuple[str, ...]
     files: tuple[str, ...]
-    rows: K
+    rows: Path
     coverage: Coverage
     answers: Mapping[str, str]
     judges: tuple[str, ...] = ()
@@ -92,14 +74,14 @@ class AnnotatedSystem(Generic[K]):
 
 
 @dataclass(slots=True)
-class _Part(Generic[K]):
-    """One part of the store: rows of one file with the same generators in the same order.
+class _Part:
+    """The rows of one file with the same generators in the same order.
 
     `first` is the number of its first row, `answers` are digests of `output_1` by instruction, `empty` counts empty
     outputs on either side.
     """
 
-    rows: K
+    rows: Path
     first: int
     count: int = 0
     repeated: int = 0
@@ -109,12 +91,10 @@ class _Part(Generic[K]):
 
 
 @dataclass(slots=True)
-class _File(Generic[K]):
+class _File:
     source: str
-    parts: dict[Players, _Part[K]] = field(default_factory=dict)
+    parts: dict[Players, _Part] = field(default_factory=dict)
     annotators: set[str] = field(default_factory=set)
-    named: tuple[bool, bool] | None = None
-    """True for either output if its rows name the generator."""
 
     def where(self, players: Players) -> str:
         return f"row {self.parts[players].first} compares {players[1]!r} with {players[0]!r}"
@@ -122,12 +102,12 @@ class _File(Generic[K]):
 
 def annotated_systems(
     files: Sequence[Path | str],
-    sink: RowSink[K],
+    directory: Path,
     reference: str = "",
     match_policy: MatchPolicy | None = None,
     scale: str | None = None,
-) -> list[AnnotatedSystem[K]]:
-    """Read the systems that `files` are about, in the order in which they come.
+) -> list[AnnotatedSystem]:
+    """Read the systems that `files` are about, in the order in which they come; `directory` takes their rows.
 
     One file may hold several systems, and several files may be about one. Which generator is the reference follows from
     each file alone: rows of it with the reference second are swapped. `reference` names it for all files, `scale` is
@@ -137,10 +117,9 @@ def annotated_systems(
     be told which generator is the reference, files disagree on it, or systems were judged on different instructions.
     """
     match_policy = match_policy or MatchPolicy("skip")
-    reader = _Reader(sink, match_policy, reference, scale)
-    read = [reader.read(str(path)) for path in files]
-    grouped: dict[tuple[str, str, tuple[str, ...]], list[tuple[_File[K], _Part[K], bool]]] = {}
-    for file in read:
+    reader = _Reader(directory, match_policy, reference, scale)
+    grouped: dict[Names, list[tuple[_File, _Part, bool]]] = {}
+    for file in [reader.read(str(path)) for path in files]:
         of_file = _reference(file, reference)
         for players, part in file.parts.items():
             swapped = players[1] == of_file != players[0]
@@ -148,21 +127,22 @@ def annotated_systems(
             grouped.setdefault((system, other, tuple(sorted(file.annotators))), []).append((file, part, swapped))
     _require_one_direction({names: parts[0][0].source for names, parts in grouped.items()})
     systems = [
-        _system(names, parts, sink, reader)
+        reader.merge(names, parts)
         for names, parts in grouped.items()
         if any(part.count for _, part, _ in parts)  # others' rows are all in other files too
     ]
     return [_with_doubt(one, systems) for one in _over_one_set(systems, match_policy)]
 
 
-def rows_by_annotators(files: Sequence[Path | str], sink: RowSink[K]) -> Iterator[tuple[str, tuple[str, ...], K]]:
-    """Read each part of `files`, whoever is the reference: its file, that file's annotators, and its rows.
+def rows_by_annotators(files: Sequence[Path], directory: Path) -> Iterator[tuple[str, tuple[str, ...], Path]]:
+    """Read each part of `files`, whoever is the reference: its file, that file's annotators, and the file of its rows.
 
     Raises `DataError` naming file, row and field if a row is wrong, two contradict each other, or there is none.
     """
-    reader = _Reader(sink, MatchPolicy("skip"))
-    for path in files:
-        file = reader.read(str(path))
+    reader = _Reader(directory, MatchPolicy("skip"))
+    read = [reader.read(str(path)) for path in files]
+    reader.rows.flush()
+    for file in read:
         for part in file.parts.values():
             yield file.source, tuple(sorted(file.annotators)), part.rows
 
@@ -170,37 +150,43 @@ def rows_by_annotators(files: Sequence[Path | str], sink: RowSink[K]) -> Iterato
 # ---------------------------------------------------------------------------------------------------------- reading
 
 
-class _Reader(Generic[K]):
+class _Reader:
     """A reader that splits files by the generators that their rows name, and drops repeated judgements."""
 
-    def __init__(self, sink: RowSink[K], match_policy: MatchPolicy, reference: str = "", scale: str | None = None):
+    def __init__(self, directory: Path, match_policy: MatchPolicy, reference: str = "", scale: str | None = None):
+        self.rows = SpilledRows(directory)
         self._scale = scale
-        self._sink = sink
         self._match_policy = match_policy
         self._reference = reference
         # Hashes stand for texts: within one process that is enough, and a row needs little memory.
         self._seen: dict[int, tuple[int, int, str, int]] = {}
         self._digests: dict[int, str] = {}
 
-    def read(self, source: str) -> _File[K]:
+    def read(self, source: str) -> _File:
         """Read one file. Raises `DataError` as `annotated_systems` does."""
-        file: _File[K] = _File(source)
+        file, first_named = _File(source), None
         for at, (_, _, judged) in enumerate(read_annotations(source, self._scale)):
             named = bool(judged.pair.generator_1), bool(judged.pair.generator_2)
-            file.named = file.named or named
-            if named != file.named:
-                lacking = "generator_1" if named[0] != file.named[0] else "generator_2"
+            first_named = first_named or named
+            if named != first_named:
+                lacking = "generator_1" if named[0] != first_named[0] else "generator_2"
                 raise DataError(f"{source}: row {at}: field {lacking!r} is missing here or in row 0, and not in both")
             judged = self._with_players(judged, source, at)
             players = (judged.pair.generator_1, judged.pair.generator_2)
             part = file.parts.get(players)
             if part is None:
-                part = file.parts[players] = _Part(self._sink.new_part(), at)
+                part = file.parts[players] = _Part(self.rows.new_file(), at)
             file.annotators.add(judged.annotator or Path(source).name)
             if self._is_repeated(judged, source, at):
                 part.repeated += 1
-            else:
-                self._keep(judged, part)
+                continue
+            pair = judged.pair
+            part.count += 1
+            part.judges.add(judged.preference.judge)
+            empty = not pair.output_1.strip(), not pair.output_2.strip() and not judged.unanswered
+            part.empty = (part.empty[0] + empty[0], part.empty[1] + empty[1])
+            part.answers[self._digest(pair.instruction)] = self._digest(pair.output_1)
+            self.rows.add(part.rows, judged)
         if not file.parts:
             raise DataError(f"{source}: holds no annotations")
         return file
@@ -235,7 +221,7 @@ class _Reader(Generic[K]):
         pair, preference = judged.pair, judged.preference
         p2 = preference.p2 if preference.p2 is None or pair.is_canonical else 1 - preference.p2
         who = (judged.annotator, preference.judge, preference.member, preference.sample_index, pair.occurrence)
-        key = hash((frozenset((pair.generator_1, pair.generator_2)), who, self.find_id(pair.instruction)))
+        key = hash((frozenset((pair.generator_1, pair.generator_2)), who, self._digest(pair.instruction)))
         outputs, label = hash(pair.canonical), hash((p2, preference.outcome))
         first = self._seen.setdefault(key, (outputs, label, source, at))
         if first == (outputs, label, source, at):
@@ -250,43 +236,56 @@ class _Reader(Generic[K]):
             )
         return True
 
-    def _keep(self, judged: JudgedPair, part: _Part[K]) -> None:
-        pair = judged.pair
-        part.count += 1
-        if judged.preference.judge:
-            part.judges.add(judged.preference.judge)
-        empty = not pair.output_1.strip(), not pair.output_2.strip() and not judged.unanswered
-        part.empty = (part.empty[0] + empty[0], part.empty[1] + empty[1])
-        part.answers[self.find_id(pair.instruction)] = self.digest_output(pair.output_1)
-        self._sink.add(part.rows, judged)
-
-    def find_id(self, instruction: Instruction) -> str:
-        """Return the instruction's id, computed once and held in memory once."""
-        key = hash(instruction)
+    def _digest(self, content: Instruction | str) -> str:
+        """Return an instruction's id or a text's digest, computed once and held in memory once."""
+        key = hash(content)
         if key not in self._digests:
-            self._digests[key] = instruction.id
+            self._digests[key] = digest(content) if isinstance(content, str) else content.id
         return self._digests[key]
 
-    def digest_output(self, text: str) -> str:
-        """Return the digest of an output, computed once and held in memory once."""
-        key = hash(text)
-        if key not in self._digests:
-            self._digests[key] = digest(text)
-        return self._digests[key]
-
-    def answers_second(self, file: _File[K], part: _Part[K]) -> Iterator[tuple[str, str]]:
-        """The `answers` of `output_2` in a part, which is read again: few files have a swapped part."""
-        players = next(players for players, other in file.parts.items() if other is part)
-        for at, (_, _, judged) in enumerate(read_annotations(file.source, self._scale)):
-            pair = self._with_players(judged, file.source, at).pair
-            if (pair.generator_1, pair.generator_2) == players:
-                yield self.find_id(pair.instruction), self.digest_output(pair.output_2)
+    def merge(self, names: Names, parts: Sequence[tuple[_File, _Part, bool]]) -> AnnotatedSystem:
+        """Merge (file, part, swap)s into one system; rows are swapped if `swap`."""
+        rows = self.rows.merge([(part.rows, swapped) for _, part, swapped in parts])
+        answers: dict[str, str] = {}
+        for _, part, swapped in parts:
+            if swapped:
+                pairs = (row.pair for row in read_each(part.rows))
+                answers |= {self._digest(pair.instruction): self._digest(pair.output_2) for pair in pairs}
+            else:
+                answers |= part.answers
+        first_file, first_part, first_swapped = parts[0]
+        repeats = [
+            f"{file.source}: {counted(part.repeated, 'repeated row')} dropped"
+            if part.count
+            else f"{file.source}: all its rows ({part.repeated:,}) are of {names[0]!r} and stand in an earlier file; "
+            "dropped"
+            for file, part, _ in parts
+            if part.repeated
+        ]
+        return AnnotatedSystem(
+            *names,
+            tuple(dict.fromkeys(file.source for file, _, _ in parts)),
+            rows,
+            Coverage(
+                reference=len(answers),
+                outputs=len(answers),
+                compared=len(answers),
+                repeated=sum(part.repeated for _, part, _ in parts),
+                empty=sum(part.empty[not swapped] for _, part, swapped in parts),
+                empty_reference=sum(part.empty[swapped] for _, part, swapped in parts),
+            ),
+            answers,
+            tuple(sorted({judge for _, part, _ in parts for judge in part.judges if judge})),
+            sum(part.count for _, part, swapped in parts if swapped),
+            repeats=tuple(repeats),
+            first=f"{first_file.source}: row {first_part.first} ('generator_{1 if first_swapped else 2}')",
+        )
 
 
 # ------------------------------------------------------------------------------------------------------ orientation
 
 
-def _require_one_direction(files: Mapping[tuple[str, str, tuple[str, ...]], str]) -> None:
+def _require_one_direction(files: Mapping[Names, str]) -> None:
     """Raise `DataError` if one annotator's files compare the same two systems both ways round.
 
     `files` are the first of each (system, reference, annotators).
@@ -300,7 +299,7 @@ def _require_one_direction(files: Mapping[tuple[str, str, tuple[str, ...]], str]
             )
 
 
-def _with_doubt(one: AnnotatedSystem[K], systems: Sequence[AnnotatedSystem[K]]) -> AnnotatedSystem[K]:
+def _with_doubt(one: AnnotatedSystem, systems: Sequence[AnnotatedSystem]) -> AnnotatedSystem:
     """Doubt the orientation of a system that is the same annotators' reference elsewhere."""
     others = [other for other in systems if other.reference == one.system != one.reference]
     if not any(other.annotators == one.annotators for other in others):
@@ -312,7 +311,7 @@ def _with_doubt(one: AnnotatedSystem[K], systems: Sequence[AnnotatedSystem[K]]) 
     )
 
 
-def _reference(file: _File[K], named: str) -> str | None:
+def _reference(file: _File, named: str) -> str | None:
     """The reference of a file; None if it is the first of each row.
 
     It is the generator in every row, unless it is always second; of two generators, the one that is first more often.
@@ -350,48 +349,12 @@ def _reference(file: _File[K], named: str) -> str | None:
 # --------------------------------------------------------------------------------------------------------- systems
 
 
-def _system(
-    names: tuple[str, str, tuple[str, ...]],
-    parts: Sequence[tuple[_File[K], _Part[K], bool]],
-    sink: RowSink[K],
-    reader: _Reader[K],
-) -> AnnotatedSystem[K]:
-    answers: dict[str, str] = {}
-    for file, part, swapped in parts:
-        answers |= dict(reader.answers_second(file, part)) if swapped else part.answers
-    coverage = Coverage(
-        reference=len(answers),
-        outputs=len(answers),
-        compared=len(answers),
-        repeated=sum(part.repeated for _, part, _ in parts),
-        empty=sum(part.empty[not swapped] for _, part, swapped in parts),
-        empty_reference=sum(part.empty[swapped] for _, part, swapped in parts),
-    )
-    return AnnotatedSystem(
-        *names,
-        tuple(dict.fromkeys(file.source for file, _, _ in parts)),
-        sink.merge([(part.rows, swapped) for _, part, swapped in parts]),
-        coverage,
-        answers,
-        tuple(sorted({judge for _, part, _ in parts for judge in part.judges})),
-        sum(part.count for _, part, swapped in parts if swapped),
-        repeats=tuple(_repeats(file.source, names[0], part) for file, part, _ in parts if part.repeated),
-        first=f"{parts[0][0].source}: row {parts[0][1].first} ('{'generator_1' if parts[0][2] else 'generator_2'}')",
-    )
-
-
-def _repeats(source: str, system: str, part: _Part[K]) -> str:
-    if not part.count:
-        return f"{source}: all its rows ({part.repeated:,}) are of {system!r} and stand in an earlier file; dropped"
-    return f"{source}: {counted(part.repeated, 'repeated row')} dropped"
-
-
-def _over_one_set(systems: Sequence[AnnotatedSystem[K]], match_policy: MatchPolicy) -> list[AnnotatedSystem[K]]:
+def _over_one_set(systems: Sequence[AnnotatedSystem], match_policy: MatchPolicy) -> list[AnnotatedSystem]:
     """Count what each system lacks of the instructions that others with its reference and annotators have.
 
     Raises `DataError` if two share none, or if one lacks some and the policy forbids it.
     """
-    together: dict[tuple[str, tuple[str, ...]], list[AnnotatedSystem[K]]] = {}
+    together: dict[tuple[str, tuple[str, ...]], list[AnnotatedSystem]] = {}
     all_answers: dict[tuple[str, tuple[str, ...]], dict[str, str]] = {}
     for one in systems:
         key = one.reference, one.annotators
@@ -404,30 +367,24 @@ def _over_one_set(systems: Sequence[AnnotatedSystem[K]], match_policy: MatchPoli
             )
         others.append(one)
         all_answers[key] = {**one.answers, **answers}
-    return [
-        _against(one, together[key], all_answers[key], match_policy)
-        for one in systems
-        for key in [(one.reference, one.annotators)]
-    ]
-
-
-def _against(
-    one: AnnotatedSystem[K],
-    others: Sequence[AnnotatedSystem[K]],
-    all_answers: Mapping[str, str],
-    match_policy: MatchPolicy,
-) -> AnnotatedSystem[K]:
-    missing = len(all_answers) - len(one.answers)
-    if missing and match_policy.on_missing == "error":
-        raise DataError(
-            f"{one.system!r} ({', '.join(one.files)}) was judged on {len(one.answers)} of the {len(all_answers)} "
-            "instructions that other systems were judged on; --on-missing skip takes it as it is"
+    completed = []
+    for one in systems:
+        key = one.reference, one.annotators
+        answers = all_answers[key]
+        missing = len(answers) - len(one.answers)
+        if missing and match_policy.on_missing == "error":
+            raise DataError(
+                f"{one.system!r} ({', '.join(one.files)}) was judged on {len(one.answers)} of the {len(answers)} "
+                "instructions that other systems were judged on; --on-missing skip takes it as it is"
+            )
+        changed = sum(answers[id] != answer for id, answer in one.answers.items())
+        completed.append(
+            replace(
+                one,
+                judges=tuple(sorted({judge for other in together[key] for judge in other.judges})),
+                coverage=replace(one.coverage, reference=len(answers), missing=missing),
+                answers=one.answers if changed else answers,
+                changed=changed,
+            )
         )
-    changed = sum(all_answers[id] != answer for id, answer in one.answers.items())
-    return replace(
-        one,
-        judges=tuple(sorted({judge for other in others for judge in other.judges})),
-        coverage=replace(one.coverage, reference=len(all_answers), missing=missing),
-        answers=one.answers if changed else all_answers,
-        changed=changed,
-    )
+    return completed

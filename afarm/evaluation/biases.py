@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 SIGNIFICANT_LENGTH = 30
 """Characters by which two outputs must differ for one to count as the longer."""
@@ -23,6 +24,7 @@ def longer(output_1: str, output_2: str) -> int | None:
     return None if abs(difference) <= SIGNIFICANT_LENGTH else 2 if difference > 0 else 1
 
 
+@lru_cache(maxsize=4096)  # the reference's outputs come again with each system
 def has_list(text: str) -> bool:
     """Return True if at least two lines start as list items: with a bullet, a number or a letter."""
     return sum(_LIST_ITEM.match(line) is not None for line in text.split("\n")) > 1

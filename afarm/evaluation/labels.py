@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from afarm.core.errors import DataError, did_you_mean
 from afarm.core.judge import Completion
 from afarm.core.records import JudgedPair, Preference
 from afarm.storage.labelled_pairs import read_annotations
+from afarm.storage.rows import stem
 
 HUMANS = "humans"
 """The name of all people together: each of their labels is one of the same annotator's."""
@@ -80,17 +82,18 @@ def read_labels(
     `humans` names nobody.
     """
     named, there = set(humans), {Path(file).resolve() for file in files}
-    files = [*files, *(name for name in dict.fromkeys(humans) if _is_another_file(Path(name), there))]
+    further = [name for name in dict.fromkeys(humans) if Path(name).is_file() and Path(name).resolve() not in there]
+    files = [*files, *further]
     met: set[str] = set()
     found: dict[str, list[Label]] = {}
     titles = _titles({str(file) for file in files})
     for file in files:
-        path, stem, title = Path(file), _stem(str(file)), titles[str(file)]
-        aliases = {str(file), path.name, stem}
+        path, own_name, title = Path(file), stem(str(file)), titles[str(file)]
+        aliases = {str(file), path.name, own_name}
         for _, row, judged in read_annotations(path, scale):
             if judged.pair.identical:
                 continue
-            name = (_member(judged.preference) if by_member else "") or judged.annotator or stem
+            name = (_member(judged.preference) if by_member else "") or judged.annotator or own_name
             called = {name, *aliases} & named
             met |= called
             unnamed = not named and (name in HUMAN_NAMES or judged.preference.source == "human")
@@ -113,10 +116,6 @@ def read_labels(
     return {name: named_apart[name] for name in sorted(named_apart, key=lambda name: (name != HUMANS, name))}
 
 
-def _is_another_file(path: Path, files: Collection[Path]) -> bool:
-    return path.is_file() and path.resolve() not in files
-
-
 def split_by_judge(name: str, labels: Sequence[Label]) -> dict[str, list[Label]]:
     """Split the labels of the annotator `name` by judge, if there are several.
 
@@ -128,11 +127,11 @@ def split_by_judge(name: str, labels: Sequence[Label]) -> dict[str, list[Label]]
         return {name: list(labels)}
     several = len({label.judge for label in labels if label.member != NOISE}) > 1
     found: dict[str, list[Label]] = {}
-    for given in _by_file(labels).values():
+    for given in _grouped(labels, attrgetter("file")).values():
         for group in [[label] for label in given] if _mixed(given) else [given]:
             found.setdefault(_called(name, _way(group, several)), []).extend(group)
     for key in [key for key, given in found.items() if _mixed(given)]:
-        found |= {_called(key, file): given for file, given in _by_file(found.pop(key)).items()}
+        found |= {_called(key, file): given for file, given in _grouped(found.pop(key), attrgetter("file")).items()}
     return found
 
 
@@ -157,22 +156,11 @@ def _called(name: str, how: str) -> str:
     return f"{name} ({how})" if how else name
 
 
-def _by_file(labels: Iterable[Label]) -> dict[str, list[Label]]:
-    found: dict[str, list[Label]] = {}
-    for label in labels:
-        found.setdefault(label.file, []).append(label)
-    return found
-
-
 def _titles(files: Collection[str]) -> dict[str, str]:
     """Title `files` by the shortest distinct names: stems, stems with the directory, or whole paths."""
-    shorter: tuple[Callable[[str], str], ...] = (_stem, lambda file: f"{Path(file).parent.name}/{_stem(file)}")
+    shorter: tuple[Callable[[str], str], ...] = (stem, lambda file: f"{Path(file).parent.name}/{stem(file)}")
     title = next((t for t in shorter if len(set(map(t, files))) == len(files)), str)
     return {file: title(file) for file in files}
-
-
-def _stem(file: str) -> str:
-    return Path(file).name.removesuffix(".gz").rsplit(".", 1)[0]
 
 
 def with_prices(labels: Mapping[str, Sequence[Label]], completions: Completions) -> dict[str, list[Label]]:
@@ -246,7 +234,11 @@ def member_family(name: str) -> str:
 
 def by_pair(labels: Iterable[Label]) -> dict[str, list[Label]]:
     """Group labels by the pair they judge."""
+    return _grouped(labels, attrgetter("pair_id"))
+
+
+def _grouped(labels: Iterable[Label], key: Callable[[Label], str]) -> dict[str, list[Label]]:
     found: dict[str, list[Label]] = {}
     for label in labels:
-        found.setdefault(label.pair_id, []).append(label)
+        found.setdefault(key(label), []).append(label)
     return found

@@ -163,8 +163,8 @@ def interval(rate: float, error: float | None, n: int | None) -> tuple[float, fl
 
     It is the t interval after two won and two lost instructions are added, so that 25 wins of 25 are not taken to be
     sure to go on (Agresti and Coull 1998): a single instruction has an interval too, and no error. It is the one of
-    `afarm.evaluation.statistics.win_rate`, with Student's quantile as its series in 1 / freedom. Without n,
-    ± 1.96 errors.
+    `statistics.intervals.plus_four_interval`, with Student's quantile as its series in 1 / freedom. Without n, ± 1.96
+    errors.
     """
     if n == 1:
         error = 0.0
@@ -205,7 +205,7 @@ def undetectable_difference(metrics: Mapping[str, Any]) -> str:
         return ""
     if n < ENOUGH_FOR_SERIES:
         try:
-            from afarm.evaluation.statistics import minimum_detectable_difference
+            from afarm.evaluation.statistics.intervals import minimum_detectable_difference
         except PluginError:  # without numpy and scipy
             return ""
         points = minimum_detectable_difference(n, error * math.sqrt(n))

@@ -12,6 +12,7 @@ from typing import Any
 
 from afarm.core.records import Row
 from afarm.core.seeding import digest
+from afarm.evaluation.metrics import finite_number
 from afarm.storage.rows import rows_digest
 
 
@@ -55,17 +56,14 @@ class EvaluationProtocol:
     @classmethod
     def from_row(cls, row: object) -> EvaluationProtocol:
         """Read the protocol stored with a result; fields that are absent or of another type are unknown."""
-        if not isinstance(row, Mapping):
-            return cls()
-        empty = cls()
-        values = {f.name: row.get(f.name) for f in fields(cls)}
-        for name, value in values.items():
-            wanted: Any = float if name == "label_noise" else Mapping if name == "judges" else str
-            allowed = (int, float) if wanted is float else wanted
-            if not isinstance(value, allowed) or isinstance(value, bool):
-                values[name] = getattr(empty, name)
-        values["judges"] = {str(role): str(identity) for role, identity in values["judges"].items()}  # type: ignore[union-attr]
-        return cls(**values)  # type: ignore[arg-type]
+        row = row if isinstance(row, Mapping) else {}
+        judges = row.get("judges")
+        texts = {f.name: text for f in fields(cls) if f.type == "str" and isinstance(text := row.get(f.name), str)}
+        return cls(
+            **texts,
+            judges={str(role): str(judge) for role, judge in judges.items()} if isinstance(judges, Mapping) else {},
+            label_noise=finite_number(row.get("label_noise")),
+        )
 
     def sentence(self) -> str:
         """Describe the protocol in one line."""

@@ -15,7 +15,7 @@ import random
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
@@ -53,7 +53,7 @@ NAMED_PATTERNS = 3
 """Patterns that a flag names."""
 
 SENTENCE = 240
-"""Characters of a sentence that are looked at on either side of a word."""
+"""Characters of a sentence that are looked at, at most, on either side of a word."""
 
 _WORD = re.compile(r"\w+")
 _SENTENCE_END = re.compile(r"(?<=[.!?;])\s|\n|(?<=[。！？])")
@@ -81,31 +81,19 @@ class Pattern:
         Of tags, only one that is `unopened` counts.
         """
         if self.features:
-            for start in places(self.words[0] & reading.words, reading.plain):
-                sentence = find_sentence(reading.plain, start)
-                if all(feature.search(sentence) for feature in self.features):
-                    return start
+            for word in self.words[0] & reading.words:
+                for match in re.finditer(re.escape(word.removesuffix("*")), reading.plain):
+                    start = match.start()
+                    sentence = _SENTENCE_END.split(reading.plain[max(0, start - SENTENCE) : start])[-1]
+                    sentence += _SENTENCE_END.split(reading.plain[start : start + SENTENCE], maxsplit=1)[0]
+                    if all(feature.search(sentence) for feature in self.features):
+                        return start
             return None
         text = getattr(reading, self.reading)
         for match in self.regex.finditer(text):
             if not unopened or not re.search(rf"<{match[1]}\b", text[: match.start()]):
                 return int(match.start())
         return None
-
-
-def places(words: Iterable[str], text: str) -> Iterator[int]:
-    """Yield where one of `words`, or a word with such a beginning, stands in `text`."""
-    for word in words:
-        start = text.find(word.removesuffix("*"))
-        while start >= 0:
-            yield start
-            start = text.find(word.removesuffix("*"), start + 1)
-
-
-def find_sentence(text: str, place: int) -> str:
-    """Return the sentence around the position `place`, at most `SENTENCE` characters to either side."""
-    before = _SENTENCE_END.split(text[max(0, place - SENTENCE) : place])[-1]
-    return before + _SENTENCE_END.split(text[place : place + SENTENCE], maxsplit=1)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,16 +133,6 @@ def patterns() -> Mapping[str, tuple[Pattern, ...]]:
         return Pattern(entry["name"], tuple(words), regex, own_features, bool(entry.get("unopened")), reading)
 
     return {flag: tuple(pattern(entry, flag) for entry in entries) for flag, entries in listed["patterns"].items()}
-
-
-@cache
-def patterns_by_word() -> Mapping[str, tuple[Pattern, ...]]:
-    """Index the patterns by the words of their first list; "" has those without one."""
-    index: dict[str, list[Pattern]] = {"": []}
-    for pattern in (pattern for listed in patterns().values() for pattern in listed):
-        for word in pattern.words[0] if pattern.words else [""]:
-            index.setdefault(word, []).append(pattern)
-    return {word: tuple(listed) for word, listed in index.items()}
 
 
 SAYS: Mapping[str, str] = {
@@ -276,13 +254,11 @@ def suspicious(output: str, instruction: Instruction) -> list[Match]:
     A phrase that stands in the instruction or its input as well was asked for.
     """
     reading = NormalForm.of(output)
-    index = patterns_by_word()
-    candidates = {id(pattern) for word in (reading.words & index.keys()) | {""} for pattern in index[word]}
     asked: list[NormalForm] = []
     matches = []
     for flag, listed in patterns().items():
         for pattern in listed:
-            if id(pattern) not in candidates or any(group.isdisjoint(reading.words) for group in pattern.words[1:]):
+            if any(group.isdisjoint(reading.words) for group in pattern.words):
                 continue
             if (place := pattern.search(reading, unopened=pattern.unopened)) is not None:
                 asked = asked or [NormalForm.of(text) for text in (instruction.instruction, instruction.input)]
@@ -414,18 +390,14 @@ def near_constant(texts: Sequence[str]) -> list[int]:
 
 def _alike(texts: Sequence[str], most: float) -> list[int]:
     """Indices of the `texts` of which four fifths are common to more than a share `most` of them."""
-    shingles = [_shingles(text) for text in texts]
+    shingles = []
+    for text in texts:
+        words = text.casefold().split()
+        starts = range(max(1, len(words) - SHINGLE + 1)) if words else ()
+        shingles.append({hash(tuple(words[i : i + SHINGLE])) for i in starts})
     spread = Counter(shingle for of_text in shingles for shingle in of_text)
     frequent = {shingle for shingle, count in spread.items() if count > most * len(texts)}
     return [i for i, of_text in enumerate(shingles) if of_text and len(of_text & frequent) >= ALIKE * len(of_text)]
-
-
-def _shingles(text: str) -> set[int]:
-    """Hashes of each `SHINGLE` words in a row, comparable within one process only."""
-    words = text.casefold().split()
-    if not words:
-        return set()
-    return {hash(tuple(words[i : i + SHINGLE])) for i in range(max(1, len(words) - SHINGLE + 1))}
 
 
 def excerpt(text: str, start: int = 0) -> str:

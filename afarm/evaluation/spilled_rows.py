@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar, overload
+from typing import Any, TypeVar
 
 from afarm.core.interfaces import EvaluationInputs
 from afarm.core.records import JudgedPair, Output
-from afarm.evaluation.annotation_files import RowSink
-from afarm.storage.rows import preferences_on_disk, write_rows
+from afarm.storage.rows import placed_rows, write_rows
 
 T = TypeVar("T")
 
@@ -20,7 +19,19 @@ BUFFER = 8 << 20
 
 def stored_inputs(system: str, judged: Sequence[JudgedPair]) -> EvaluationInputs:
     """Return what an evaluator of one system is given of its judgements: `system` is output_2."""
-    return EvaluationInputs(system, LazyMap(judged, _system_output), LazyMap(judged, _reference_output), judged)
+
+    def system_output(row: JudgedPair) -> Output:
+        return Output(row.pair.instruction, row.pair.output_2, row.pair.generator_2)
+
+    def reference_output(row: JudgedPair) -> Output:
+        return Output(row.pair.instruction, row.pair.output_1, row.pair.generator_1)
+
+    return EvaluationInputs(system, LazyMap(judged, system_output), LazyMap(judged, reference_output), judged)
+
+
+def read_each(path: Path) -> Iterator[JudgedPair]:
+    """Read the judged pairs of a file, one held at a time."""
+    return (JudgedPair.from_row(row, where) for where, row in placed_rows(path))
 
 
 class LazyMap(Sequence[T]):
@@ -35,28 +46,13 @@ class LazyMap(Sequence[T]):
     def __iter__(self) -> Iterator[T]:
         return map(self._of, self._judged)
 
-    @overload
-    def __getitem__(self, index: int) -> T: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[T]: ...
-
-    def __getitem__(self, index: int | slice) -> T | list[T]:
-        if isinstance(index, slice):
-            return [self._of(row) for row in self._judged[index]]
-        return self._of(self._judged[index])
+    def __getitem__(self, index: Any) -> Any:
+        found = self._judged[index]
+        return [self._of(row) for row in found] if isinstance(index, slice) else self._of(found)
 
 
-def _system_output(row: JudgedPair) -> Output:
-    return Output(row.pair.instruction, row.pair.output_2, row.pair.generator_2)
-
-
-def _reference_output(row: JudgedPair) -> Output:
-    return Output(row.pair.instruction, row.pair.output_1, row.pair.generator_1)
-
-
-class SpillToDisk(RowSink[Path]):
-    """Rows kept as they are, in files below `directory`."""
+class SpilledRows:
+    """Rows kept as they are, in files of `directory`: one for those that belong together."""
 
     def __init__(self, directory: Path):
         self._directory = directory
@@ -64,35 +60,37 @@ class SpillToDisk(RowSink[Path]):
         self._buffers: dict[Path, list[str]] = {}
         self._held = 0
 
-    def new_part(self) -> Path:
+    def new_file(self) -> Path:
         self._files += 1
         path = self._directory / f"{self._files}.jsonl"
-        path.touch()
+        path.write_text("")  # what an earlier reading left is not added to
         return path
 
-    def add(self, part: Path, judged: JudgedPair) -> None:
+    def add(self, path: Path, judged: JudgedPair) -> None:
+        """Add a row to a file; it is there after `flush`."""
         line = json.dumps(judged.to_row(), ensure_ascii=False)
-        self._buffers.setdefault(part, []).append(line)
+        self._buffers.setdefault(path, []).append(line)
         self._held += len(line)
         if self._held > BUFFER:
-            self._flush()
+            self.flush()
 
     def merge(self, parts: Sequence[tuple[Path, bool]]) -> Path:
-        self._flush()
+        """Return a file with the rows of (file, swap)s, both sides exchanged if `swap`."""
+        self.flush()
         if len(parts) == 1 and not parts[0][1]:
             return parts[0][0]
-        path = self.new_part()
-        write_rows(path, (row.to_row() for part, swap in parts for row in _judged(part, swap)))
+        path = self.new_file()
+        rows = (
+            JudgedPair(row.pair.swapped(), row.preference.swapped(), row.annotator) if swap else row
+            for part, swap in parts
+            for row in read_each(part)
+        )
+        write_rows(path, (row.to_row() for row in rows))
         return path
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         for path, lines in self._buffers.items():
             with path.open("a", encoding="utf-8", errors="backslashreplace") as handle:
                 handle.writelines(f"{line}\n" for line in lines)
         self._buffers.clear()
         self._held = 0
-
-
-def _judged(path: Path, swap: bool) -> Iterator[JudgedPair]:
-    for row in preferences_on_disk(path):
-        yield JudgedPair(row.pair.swapped(), row.preference.swapped(), row.annotator) if swap else row

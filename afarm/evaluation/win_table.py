@@ -16,7 +16,7 @@ try:
 except ModuleNotFoundError as error:
     raise PluginError(f"tables of wins need {error.name!r}: pip install 'afarm[evaluation]'") from error
 
-from afarm.evaluation.statistics import LEVEL, PredictionPowered, prediction_powered
+from afarm.evaluation.statistics.prediction_powered import PredictionPowered, prediction_powered
 
 
 @dataclass(frozen=True)
@@ -81,15 +81,16 @@ class WinTable:
         )
 
 
-def wins(judged: Iterable[JudgedPair], reference: str | None = None) -> WinTable:
+def wins(judged: Iterable[JudgedPair], reference: str | None = None, instructions: Iterable[str] = ()) -> WinTable:
     """Collect the wins of `generator_2` over `generator_1` from a stream; memory holds no outputs.
 
-    With `reference`, either may be the reference's, and judgements against others are left out. Raises `DataError` if,
-    without it, there are several references, or if there is no judgement at all.
+    With `reference`, either may be the reference's, and judgements against others are left out. The ids in
+    `instructions` come first, with judgements or without. Raises `DataError` if, without `reference`, there are
+    several, or if there is no judgement at all.
     """
     systems: dict[str, int] = {}
-    instructions: dict[Instruction, int] = {}
-    ids: dict[str, int] = {}
+    numbers: dict[Instruction, int] = {}
+    ids = {id: number for number, id in enumerate(instructions)}
     against: dict[str, str] = {}
     which, what, value = array("q"), array("q"), array("d")
     unusable: list[int] = []
@@ -107,9 +108,9 @@ def wins(judged: Iterable[JudgedPair], reference: str | None = None) -> WinTable
             unusable[system] += 1
             continue
         # The id is a digest: computed once per instruction, not once per row.
-        number = instructions.get(pair.instruction)
+        number = numbers.get(pair.instruction)
         if number is None:
-            number = instructions[pair.instruction] = ids.setdefault(pair.instruction.id, len(ids))
+            number = numbers[pair.instruction] = ids.setdefault(pair.instruction.id, len(ids))
         which.append(system)
         what.append(number)
         value.append(won)
@@ -132,9 +133,7 @@ def wins(judged: Iterable[JudgedPair], reference: str | None = None) -> WinTable
     )
 
 
-def prediction_powered_win_rate(
-    simulated: WinTable, human: WinTable, system: str, *, level: float = LEVEL
-) -> PredictionPowered:
+def prediction_powered_win_rate(simulated: WinTable, human: WinTable, system: str) -> PredictionPowered:
     """Estimate a system's win rate by people, from their labels of some instructions and simulated ones.
 
     Several labels of an instruction are averaged first. Raises `DataError` if either has no judgements of `system`, or
@@ -142,4 +141,4 @@ def prediction_powered_win_rate(
     """
     by_instruction = dict(zip(human.instructions, human.row(system).tolist(), strict=True))
     people = np.array([by_instruction.get(instruction, np.nan) for instruction in simulated.instructions])
-    return prediction_powered(people, simulated.row(system), level=level)
+    return prediction_powered(people, simulated.row(system))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from afarm import Instruction, Message, ShownPair, did_you_mean
@@ -38,8 +38,10 @@ class Template:
 
         The n-th occurrence of a placeholder takes the n-th comparison.
         """
-        apart = "{input}" in self.text
-        rows = [{name: column(c) for name, column in _columns(apart).items()} for c in comparisons]
+        rows = [{name: column(c) for name, column in COLUMNS.items()} for c in comparisons]
+        if "{input}" not in self.text:
+            for row, comparison in zip(rows, comparisons, strict=True):
+                row["instruction"] = whole_instruction(comparison.instruction)
         seen: Counter[str] = Counter()
 
         def value(match: re.Match[str]) -> str:
@@ -54,12 +56,6 @@ def whole_instruction(instruction: Instruction) -> str:
     """An instruction as one text: AlpacaEval has no column for earlier turns or an input."""
     turns = [f"[{turn.role}] {turn.content}" for turn in instruction.messages]
     return "\n\n".join([*turns, instruction.instruction, *filter(None, [instruction.input])])
-
-
-def _columns(input_apart: bool) -> Mapping[str, Callable[[ShownPair], str]]:
-    if input_apart:
-        return COLUMNS
-    return {**COLUMNS, "instruction": lambda comparison: whole_instruction(comparison.instruction)}
 
 
 def read_template(text: str, batch_size: int) -> tuple[Template, list[str]]:

@@ -177,18 +177,18 @@ class LengthControlled(Evaluator):
         known = None if self.difficulty is None else np.array(difficulty)
         return Compared(tasks, np.array(gaps), np.array(shares), known, references - {""})
 
-    def _require_reference(self, system: str, here: Set[str]) -> None:
-        """Raise `DataError` for another reference than the file's: the model whose coefficients are all 0."""
-        of = [name for name, coefficients in self.weights.items() if not coefficients.any()]
+    def _checked(self, system: str, known: Floats, compared: Compared) -> Fitted:
+        """Take coefficients from the file; fit them if those cannot be these judgements'.
+
+        Raises `DataError` for another reference than the file's, or if difficulties are lacking.
+        """
+        # The reference of the file is the model whose coefficients are all 0.
+        of, here = [name for name, weights in self.weights.items() if not weights.any()], compared.references
         if of and here and not here <= {*of}:
             raise DataError(
                 f"{self.config.weights} has coefficients against {' or '.join(of)}, and {system} was compared "
                 f"with {' and '.join(sorted(here))}: leave length_controlled.weights out to fit them"
             )
-
-    def _checked(self, system: str, known: Floats, compared: Compared) -> Fitted:
-        """Take coefficients from the file; fit them if those cannot be these judgements'."""
-        self._require_reference(system, compared.references)
         if compared.difficulty is None and known[-1]:
             raise DataError(f"{self.config.weights} {NEEDS_DIFFICULTY}")
         coefficients = known if compared.difficulty is not None else known[:-1]
@@ -220,9 +220,17 @@ class LengthControlled(Evaluator):
         extra = self.gamed
         if extra is not None:
             extra = replace(extra, features=extra.features[:, : features.shape[1]])
-        rows = judged if extra is None else _stacked(judged, extra)
+        rows = judged
+        if extra is not None:
+            rows = Rows(
+                np.concatenate([judged.features, extra.features]),
+                np.concatenate([judged.share, extra.share]),
+                np.concatenate([judged.weight, extra.weight]),
+                np.concatenate([judged.group, extra.group]),
+            )
         coefficients, C = fit(rows)
-        equal = _equal_length(judged)
+        equal = judged.features[np.unique(judged.group, return_index=True)[1]]  # of each instruction in turn
+        equal[:, 1] = 0
         error = sampling_error(coefficients, judged, extra, equal)
         error, warnings = error_and_warnings(coefficients, error, rows, judged, gaps[order][answered], equal)
         return Fitted(coefficients, C, error, tuple(warnings))
@@ -274,19 +282,3 @@ def _features(count: int, length: Floats | None, difficulty: Floats | None) -> F
     """Features [count, 2 or 3]: not gamed, length (0 for equal lengths) and any difficulties."""
     columns = [np.ones(count), np.zeros(count) if length is None else length]
     return np.stack(columns if difficulty is None else [*columns, difficulty], axis=1)
-
-
-def _equal_length(judged: Rows) -> Floats:
-    """The features of each instruction in turn, for outputs of equal length."""
-    features = judged.features[np.unique(judged.group, return_index=True)[1]]
-    features[:, 1] = 0
-    return features
-
-
-def _stacked(one: Rows, two: Rows) -> Rows:
-    return Rows(
-        np.concatenate([one.features, two.features]),
-        np.concatenate([one.share, two.share]),
-        np.concatenate([one.weight, two.weight]),
-        np.concatenate([one.group, two.group]),
-    )

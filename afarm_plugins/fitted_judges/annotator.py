@@ -6,21 +6,15 @@ from collections.abc import Sequence
 
 from afarm import AnnotateContext, Annotator, BuildContext, Pair, Preference
 from afarm_plugins.fitted_judges.settings import FittedAnnotatorConfig
-from afarm_plugins.fitted_judges.utility import FittedUtility, second_wins
+from afarm_plugins.fitted_judges.utility import FittedPart, second_wins
 
 
-class FittedAnnotator(Annotator):
+class FittedAnnotator(FittedPart, Annotator):
     """Labels as the fitted judge draws them under the same seed; with `soft`, probabilities."""
 
     def __init__(self, config: FittedAnnotatorConfig, spec: str, context: BuildContext):
-        """Open the judge in the directory `spec`, or the shipped one. Raises as `FittedUtility` does."""
+        super().__init__(config, spec, context)
         self.config = config
-        self.utility = FittedUtility(spec, context, config.encoder)
-
-    @property
-    def identity(self) -> str:
-        """A digest of all that its labels depend on."""
-        return self.utility.digest
 
     def annotate(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Preference]:
         """Return one preference per pair, in order."""

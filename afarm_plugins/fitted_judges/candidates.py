@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from afarm_plugins.fitted_judges.encoder import SentenceEncoder
 from afarm_plugins.fitted_judges.features import FEATURES, feature_values, request_text
 from afarm_plugins.fitted_judges.labelled_pairs import LabelledPair
 from afarm_plugins.fitted_judges.logistic import Array, Labels, fit_ridged, fit_temperature, out_of_fold
-from afarm_plugins.fitted_judges.utility import FittedWeights
+from afarm_plugins.fitted_judges.utility import FORMAT, Embeddings, FittedWeights, RewardTerm
 
 if TYPE_CHECKING:
     from afarm_plugins.fitted_judges.learned_reward import LearnedReward  # which opens farms, as no reward model does
@@ -36,66 +35,47 @@ class LabelledRows:
     folds: Labels
 
 
-class JudgeCandidate(ABC):
-    """A kind of judge. `name` is its row in the table."""
+class LinearCandidate:
+    """A logistic model of differences: of stated features, of embeddings, or of both.
 
-    name: str
-
-    @abstractmethod
-    def held_out(self, rows: LabelledRows) -> Array:
-        """Predict the logit [pairs] of each pair's second output by a fit to the other folds."""
-
-    def unseen(self, rows: LabelledRows, system: str) -> Array | None:
-        """Predict as `held_out`, by fits without any pair of `system`; None if that would cost too much."""
-        return None
-
-    @abstractmethod
-    def fit(self, rows: LabelledRows, directory: Path) -> FittedWeights:
-        """Fit to all pairs. What does not go into the weights is written to `directory`."""
-
-
-class LinearCandidate(JudgeCandidate):
-    """A logistic model of differences: of stated features, of embeddings, or of both."""
+    `name` is its row in the table.
+    """
 
     def __init__(self, name: str, features: Sequence[str], values: Array, encoder: SentenceEncoder | None = None):
         """`values` [pairs, 2, columns] are those of both outputs: features, embeddings, relatedness."""
         self.name = name
         self._features, self._values, self._encoder = features, values, encoder
-        self._differences: Array = values[:, 1] - values[:, 0]
+        self.differences: Array = values[:, 1] - values[:, 0]
 
     def held_out(self, rows: LabelledRows) -> Array:
-        return self.logits(rows.p2, rows.folds)
+        """Predict the logit [pairs] of each pair's second output by a fit to the other folds."""
+        return out_of_fold(self.differences, rows.p2, rows.folds)
 
-    def unseen(self, rows: LabelledRows, system: str) -> Array | None:
+    def unseen(self, rows: LabelledRows, system: str) -> Array:
+        """Predict as `held_out`, by fits without any pair of `system`."""
         without = [system not in row.systems for row in rows.pairs]
-        return out_of_fold(self._differences, rows.p2, rows.folds, without)
+        return out_of_fold(self.differences, rows.p2, rows.folds, without)
 
     def fit(self, rows: LabelledRows, directory: Path) -> FittedWeights:
+        """Fit to all pairs."""
         return self.weights(rows.p2, rows.folds)
-
-    def logits(self, p2: Array, folds: Labels) -> Array:
-        """Predict the logit [pairs] of each pair's second output by a fit to the other folds."""
-        return out_of_fold(self._differences, p2, folds)
 
     def weights(self, p2: Array, folds: Labels) -> FittedWeights:
         """Fit to all pairs, with the ridge that is best over `folds`; utilities have mean 0 over the outputs."""
-        fitted = fit_ridged(self._differences, p2, folds).weights
+        fitted = fit_ridged(self.differences, p2, folds).weights
         weights = [float(weight) for weight in fitted]
         named = dict(zip(self._features, weights, strict=False))
         offset = float(self._values.mean(axis=(0, 1)) @ fitted)
-        if self._encoder is None:
-            return FittedWeights(named, offset=offset)
-        return FittedWeights(
-            named,
-            offset=offset,
-            encoder=self._encoder.model,
-            encoder_identity=self._encoder.identity,
-            embedding=tuple(weights[len(named) : -1]),
-            relatedness=weights[-1],
-        )
+        embeddings = None
+        if encoder := self._encoder:
+            own, relatedness = weights[len(named) : -1], weights[-1]
+            embeddings = Embeddings(
+                model=encoder.model, identity=encoder.identity, weights=own, relatedness=relatedness
+            )
+        return FittedWeights(format=FORMAT, features=named, offset=offset, embeddings=embeddings)
 
 
-class LearnedCandidate(JudgeCandidate):
+class LearnedCandidate:
     """afarm's reward model, its differences made log-odds by one factor."""
 
     name = REWARD_MODEL
@@ -105,6 +85,7 @@ class LearnedCandidate(JudgeCandidate):
         self._gaps: Array = np.zeros(0)
 
     def held_out(self, rows: LabelledRows) -> Array:
+        """Predict as `LinearCandidate.held_out`, by a reward model for each fold."""
         gaps, folds = np.zeros(len(rows.p2)), rows.folds
         for fold in np.unique(folds):
             inside = [row for row, own in zip(rows.pairs, folds, strict=True) if own != fold]
@@ -117,9 +98,13 @@ class LearnedCandidate(JudgeCandidate):
         return logits
 
     def fit(self, rows: LabelledRows, directory: Path) -> FittedWeights:
-        """Fit to all pairs; the factor is that of the differences held out, which no fit has seen."""
+        """Fit to all pairs, into `directory`; the factor is that of the differences held out."""
         self._learned.fit(rows.pairs, directory)
-        return FittedWeights({}, temperature=fit_temperature(self._gaps, rows.p2))
+        term = RewardTerm(temperature=fit_temperature(self._gaps, rows.p2))
+        return FittedWeights(format=FORMAT, features={}, reward_model=term)
+
+
+JudgeCandidate = LinearCandidate | LearnedCandidate
 
 
 def linear_candidates(pairs: Sequence[LabelledPair], encoder: SentenceEncoder | None) -> list[LinearCandidate]:
@@ -131,7 +116,11 @@ def linear_candidates(pairs: Sequence[LabelledPair], encoder: SentenceEncoder | 
         LinearCandidate(FEATURES_ALONE, names, features),
     ]
     if encoder is not None:
-        embedded = _embedded(pairs, encoder)
+        texts = [text for row in pairs for text in (request_text(row.pair.instruction), *row.pair.canonical)]
+        vectors = np.array(encoder.embed(texts), dtype=np.float64).reshape(len(pairs), 3, -1)
+        asked, answers = vectors[:, :1], vectors[:, 1:]
+        related = (asked * answers).sum(axis=2, keepdims=True)
+        embedded = np.concatenate([answers, related], axis=2)
         candidates += [
             LinearCandidate(EMBEDDINGS, [], embedded, encoder),
             LinearCandidate(BOTH, names, np.concatenate([features, embedded], axis=2), encoder),
@@ -143,11 +132,3 @@ def feature_array(pairs: Iterable[tuple[Instruction, tuple[str, str]]]) -> Array
     """Compute the features [pairs, 2, features] of both outputs of each pair."""
     rows = [[list(feature_values(asked, output).values()) for output in outputs] for asked, outputs in pairs]
     return np.array(rows, dtype=np.float64)
-
-
-def _embedded(pairs: Sequence[LabelledPair], encoder: SentenceEncoder) -> Array:
-    texts = [text for row in pairs for text in (request_text(row.pair.instruction), *row.pair.canonical)]
-    vectors = np.array(encoder.embed(texts), dtype=np.float64).reshape(len(pairs), 3, -1)
-    asked, answers = vectors[:, :1], vectors[:, 1:]
-    related = (asked * answers).sum(axis=2, keepdims=True)
-    return np.concatenate([answers, related], axis=2)

@@ -10,7 +10,7 @@ from pathlib import Path
 from afarm_plugins.fitted_judges.candidates import REWARD_MODEL
 from afarm_plugins.fitted_judges.features import FEATURES
 from afarm_plugins.fitted_judges.fit import FitReport
-from afarm_plugins.fitted_judges.measures import Interval, Measured
+from afarm_plugins.fitted_judges.measures import Measured
 from afarm_plugins.fitted_judges.utility import FILE
 
 CARD = "README.md"
@@ -35,12 +35,8 @@ def write_judge(directory: Path, report: FitReport, provenance: Provenance) -> N
     directory.mkdir(parents=True, exist_ok=True)
     for name, contents in ((FILE, report.weights.to_json()), (FIGURES, report.to_json())):
         (directory / name).write_text(json.dumps(contents, indent=1) + "\n", encoding="utf-8")
-    (directory / CARD).write_text(card(report, provenance), encoding="utf-8")
-
-
-def card(report: FitReport, provenance: Provenance) -> str:
-    """Return the card as Markdown."""
-    return "\n\n".join(_sections(report, provenance)) + "\n"
+    card = "\n\n".join(_sections(report, provenance)) + "\n"
+    (directory / CARD).write_text(card, encoding="utf-8")
 
 
 def _sections(report: FitReport, provenance: Provenance) -> Iterator[str]:
@@ -52,8 +48,7 @@ def _sections(report: FitReport, provenance: Provenance) -> Iterator[str]:
     )
     yield _origin(report, provenance)
     yield f"## On instructions it never saw ({report.folds} folds; 95% intervals over instructions)"
-    rows = {"**this judge**": report.chosen, **report.candidates}
-    yield table(HEADINGS, [figures_row(name, figures) for name, figures in rows.items()])
+    yield _figures({"**this judge**": report.chosen, **report.candidates})
     yield (
         f"Kept: {report.kept}, by log loss. *This judge* is the choice made anew in each fold from the others."
         + ("" if report.people is None else f" One label against the others of its pair: {report.people.text()}.")
@@ -69,13 +64,14 @@ def _sections(report: FitReport, provenance: Provenance) -> Iterator[str]:
     for heading, systems in (("By system", report.systems), ("Systems it never saw", report.unseen)):
         if systems:
             yield f"## {heading}"
-            yield table(HEADINGS, [figures_row(name, figures) for name, figures in systems.items()])
+            yield _figures(systems)
     if report.systems and report.kept == REWARD_MODEL:
         yield "## Systems it never saw"
         yield "Not measured: a reward model would have to be fitted anew in every fold for each system."
     if report.weights.features:
         yield "## Weights, in log-odds"
-        yield _weights(report.weights.features)
+        rows = [(name, f"{weight:+.3f}", FEATURES[name].formula) for name, weight in report.weights.features.items()]
+        yield table(("feature", "weight", "formula"), rows)
 
 
 def _origin(report: FitReport, provenance: Provenance) -> str:
@@ -90,32 +86,27 @@ def _origin(report: FitReport, provenance: Provenance) -> str:
         "date": provenance.date,
         "made by": f"`{provenance.command}`",
     }
-    if report.weights.encoder:
-        lines["sentence encoder"] = f"{report.weights.encoder} ({report.weights.encoder_identity})"
+    if encoder := report.weights.embeddings:
+        lines["sentence encoder"] = f"{encoder.model} ({encoder.identity})"
     return "\n".join(f"- {name}: {text}" for name, text in lines.items() if text)
 
 
-def _weights(weights: Mapping[str, float]) -> str:
-    rows = [(name, f"{weight:+.3f}", FEATURES[name].formula) for name, weight in weights.items()]
-    return table(("feature", "weight", "formula"), rows)
-
-
-def figures_row(name: str, figures: Measured) -> tuple[str, ...]:
-    """Write a judge's figures as a row of the table."""
-    return (
-        name,
-        str(figures.pairs),
-        figures.agreement.text(),
-        figures.longer.text(),
-        _signed(figures.gain),
-        f"{figures.log_loss:.3f}",
-        f"{figures.brier:.3f}",
-        f"{figures.ece:.3f}",
-    )
-
-
-def _signed(gain: Interval) -> str:
-    return f"{100 * gain.value:+.1f} [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
+def _figures(judges: Mapping[str, Measured]) -> str:
+    """Write the figures of judges, by name, as a table."""
+    rows = [
+        (
+            name,
+            str(figures.pairs),
+            figures.agreement.text(),
+            figures.longer.text(),
+            figures.gain.signed(),
+            f"{figures.log_loss:.3f}",
+            f"{figures.brier:.3f}",
+            f"{figures.ece:.3f}",
+        )
+        for name, figures in judges.items()
+    ]
+    return table(HEADINGS, rows)
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -5,6 +5,7 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,9 +15,7 @@ from afarm import ConfigError
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir, command_line, print_json, write_examples
 
 if TYPE_CHECKING:
-    from afarm_plugins.fitted_judges.card import Provenance
     from afarm_plugins.fitted_judges.fit import FitReport
-    from afarm_plugins.fitted_judges.learned_reward import LearnedReward
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -68,7 +67,9 @@ def fit_to_labels(
     _require_named(annotations, embeddings, reward_model)
     if settings and not reward_model:
         raise ConfigError(["--set is for the reward model: name its language model with --reward-model MODEL"])
-    _require_read(settings or [])
+    read = ("bradley_terry", "backend", "prompt_template")
+    if strange := [given for given in settings or [] if given.partition("=")[0].partition(".")[0] not in read]:
+        raise ConfigError([f"--set {given}: nothing here reads it, only {', '.join(read)}" for given in strange])
     pairs, counts = read_labelled(annotations, labels)
     instructions = len({row.pair.instruction.id for row in pairs})
     if folds > instructions:
@@ -79,18 +80,21 @@ def fit_to_labels(
     if counts.describe_left_out:
         _tell(f"left out in all: {counts.describe_left_out}")
     # What follows loads scikit-learn, and torch if it is asked for.
-    from afarm_plugins.fitted_judges.card import write_judge
+    from afarm_plugins.fitted_judges.card import Provenance, write_judge
     from afarm_plugins.fitted_judges.encoder import SentenceEncoder
     from afarm_plugins.fitted_judges.fit import fit_judge
+    from afarm_plugins.fitted_judges.learned_reward import LearnedReward
 
     encoder = SentenceEncoder(embeddings) if embeddings else None
-    learned = _learned(reward_model, recipe, settings or [], output_dir, seed)
-    if learned:
+    learned = None
+    if reward_model:
+        learned = LearnedReward(reward_model, recipe, tuple(settings or []), output_dir, seed, _tell)
         learned.check(pairs)  # before the other candidates are fitted
     with whole_or_absent(out) as beside:
         report = fit_judge(pairs, counts, beside, folds=folds, seed=seed, encoder=encoder, learned=learned, tell=_tell)
         with _written_as(out):
-            write_judge(beside, report, provenance(annotations, licence))
+            data = [Path(name).name for name in annotations]
+            write_judge(beside, report, Provenance(data, licence, date.today().isoformat(), command_line()))
     if as_json:
         print_json({"directory": str(out), **report.to_json()})
     else:
@@ -115,14 +119,6 @@ def _require_named(annotations: list[str], embeddings: str | None, reward_model:
     problems += [f"{option} is empty: name a model, or leave it out" for option, model in models.items() if model == ""]
     if problems:
         raise ConfigError(problems)
-
-
-def _require_read(settings: list[str]) -> None:
-    """Raise `ConfigError` for settings that no fit reads."""
-    read = ("bradley_terry", "backend", "prompt_template")
-    strange = [given for given in settings if given.partition("=")[0].partition(".")[0] not in read]
-    if strange:
-        raise ConfigError([f"--set {given}: nothing here reads it, only {', '.join(read)}" for given in strange])
 
 
 @contextmanager
@@ -154,27 +150,8 @@ def _written_as(out: Path) -> Iterator[None]:
         raise ConfigError([f"--out {out} cannot be written: {error.strerror}"]) from error
 
 
-def _learned(
-    model: str | None, recipe: str, settings: list[str], output_dir: Path, seed: int
-) -> "LearnedReward | None":
-    if not model:
-        return None
-    from afarm_plugins.fitted_judges.learned_reward import LearnedReward
-
-    return LearnedReward(model, recipe, tuple(settings), output_dir, seed, _tell)
-
-
 def _tell(text: str) -> None:
     typer.echo(text, err=True)
-
-
-def provenance(annotations: list[str], licence: str) -> "Provenance":
-    """Return the card's data, licence, date and command."""
-    from datetime import date
-
-    from afarm_plugins.fitted_judges.card import Provenance
-
-    return Provenance([Path(name).name for name in annotations], licence, date.today().isoformat(), command_line())
 
 
 def screen(report: "FitReport", out: Path) -> str:

@@ -56,57 +56,9 @@ class Surface:
         return list(zip(self.words, self.words[1:], self.words[2:], strict=False))
 
 
-def _length(s: Surface) -> float:
-    return math.log1p(len(s.text))
-
-
-def _beyond_the_task(s: Surface) -> float:
-    return max(0.0, math.log1p(len(s.text)) - math.log1p(len(s.asked)))
-
-
-def _lines(s: Surface) -> float:
-    return math.log1p(s.text.count("\n"))
-
-
-def _list_items(s: Surface) -> float:
-    return math.log1p(len(LIST_ITEM.findall(s.text)))
-
-
-def _repetition(s: Surface) -> float:
-    return 1 - len(set(s.triples)) / len(s.triples) if s.triples else 0.0
-
-
-def _finished(s: Surface) -> float:
-    return float(s.text.endswith(ENDINGS))
-
-
-def _empty(s: Surface) -> float:
-    return float(not s.text)
-
-
-def _overlap(s: Surface) -> float:
-    return len(s.request_words & set(s.words)) / len(s.request_words) if s.request_words else 0.0
-
-
 def _echo(s: Surface) -> float:
     long = [word for word in s.words if len(word) >= SHORTEST_WORD]
     return sum(word in s.request_words for word in long) / len(long) if long else 0.0
-
-
-def _question(s: Surface) -> float:
-    return float(s.text.endswith(("?", "？", "؟")))
-
-
-def _refusal(s: Surface) -> float:
-    return float(bool(REFUSALS.search(s.text[:200].lower().replace("’", "'"))))
-
-
-def _word_length(s: Surface) -> float:
-    return math.log1p(sum(map(len, s.words)) / len(s.words)) if s.words else 0.0
-
-
-def _digits(s: Surface) -> float:
-    return sum(character.isdigit() for character in s.text) / len(s.text) if s.text else 0.0
 
 
 @dataclass(frozen=True)
@@ -118,19 +70,38 @@ class Feature:
 
 
 FEATURES: Mapping[str, Feature] = {
-    "length": Feature("ln(1 + characters)", _length),
-    "beyond_the_task": Feature("ln(characters over those of instruction and input), at least 0", _beyond_the_task),
-    "lines": Feature("ln(1 + line breaks)", _lines),
-    "list_items": Feature("ln(1 + lines that begin as list items)", _list_items),
-    "repetition": Feature("share of word triples seen before", _repetition),
-    "finished": Feature("1 if it ends as sentences or blocks do", _finished),
-    "empty": Feature("1 if there is no text", _empty),
-    "overlap": Feature("share of the instruction's words of four letters or more that it uses", _overlap),
+    "length": Feature("ln(1 + characters)", lambda s: math.log1p(len(s.text))),
+    "beyond_the_task": Feature(
+        "ln(characters over those of instruction and input), at least 0",
+        lambda s: max(0.0, math.log1p(len(s.text)) - math.log1p(len(s.asked))),
+    ),
+    "lines": Feature("ln(1 + line breaks)", lambda s: math.log1p(s.text.count("\n"))),
+    "list_items": Feature(
+        "ln(1 + lines that begin as list items)", lambda s: math.log1p(len(LIST_ITEM.findall(s.text)))
+    ),
+    "repetition": Feature(
+        "share of word triples seen before", lambda s: 1 - len(set(s.triples)) / len(s.triples) if s.triples else 0.0
+    ),
+    "finished": Feature("1 if it ends as sentences or blocks do", lambda s: float(s.text.endswith(ENDINGS))),
+    "empty": Feature("1 if there is no text", lambda s: float(not s.text)),
+    "overlap": Feature(
+        "share of the instruction's words of four letters or more that it uses",
+        lambda s: len(s.request_words & set(s.words)) / len(s.request_words) if s.request_words else 0.0,
+    ),
     "echo": Feature("share of its own words of four letters or more that the instruction has", _echo),
-    "question": Feature("1 if it ends with a question mark", _question),
-    "refusal": Feature("1 if it opens with an apology, or as what an AI cannot do", _refusal),
-    "word_length": Feature("ln(1 + mean letters of a word)", _word_length),
-    "digits": Feature("share of digits among its characters", _digits),
+    "question": Feature("1 if it ends with a question mark", lambda s: float(s.text.endswith(("?", "？", "؟")))),
+    "refusal": Feature(
+        "1 if it opens with an apology, or as what an AI cannot do",
+        lambda s: float(bool(REFUSALS.search(s.text[:200].lower().replace("’", "'")))),
+    ),
+    "word_length": Feature(
+        "ln(1 + mean letters of a word)",
+        lambda s: math.log1p(sum(map(len, s.words)) / len(s.words)) if s.words else 0.0,
+    ),
+    "digits": Feature(
+        "share of digits among its characters",
+        lambda s: sum(character.isdigit() for character in s.text) / len(s.text) if s.text else 0.0,
+    ),
 }
 """All features by name, in the order of the weights."""
 

@@ -9,7 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from afarm_plugins.fitted_judges.candidates import JudgeCandidate, LabelledRows, LearnedCandidate, linear_candidates
+from afarm_plugins.fitted_judges.candidates import (
+    JudgeCandidate,
+    LabelledRows,
+    LearnedCandidate,
+    LinearCandidate,
+    linear_candidates,
+)
 from afarm_plugins.fitted_judges.encoder import SentenceEncoder
 from afarm_plugins.fitted_judges.labelled_pairs import FEWEST_PAIRS, LabelCounts, LabelledPair, deal_folds
 from afarm_plugins.fitted_judges.learned_reward import LearnedReward
@@ -46,7 +52,7 @@ class FitReport:
         """State in a sentence by how much the fit beats "the longer wins", or its opposite, if it does."""
         gain = self.chosen.gain
         rule = '"the longer wins"' if self.chosen.longer.value >= 0.5 else '"the shorter wins"'
-        points = f"{100 * gain.value:+.1f} points [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
+        points = gain.signed().replace(" [", " points [")
         if self.beats_length:
             return f"It beats {rule} by {points}."
         if gain.high < 0:
@@ -119,7 +125,8 @@ def fit_judge(
         candidates={name: measure(pairs, one, seed) for name, one in held_out.items()},
         people=people_agreement([*pairs, *counts.torn], seed),
         systems=by_system(pairs, held_out[kept], seed),
-        unseen=_unseen(best, rows, seed, tell),
+        # Of a reward model that would be a fit for each fold and system.
+        unseen=_unseen(best, rows, seed, tell) if isinstance(best, LinearCandidate) else {},
     )
 
 
@@ -139,7 +146,7 @@ def choose_candidate(held_out: Mapping[str, Array], rows: LabelledRows) -> tuple
 
 
 def _unseen(
-    candidate: JudgeCandidate, rows: LabelledRows, seed: int, tell: Callable[[str], None]
+    candidate: LinearCandidate, rows: LabelledRows, seed: int, tell: Callable[[str], None]
 ) -> dict[str, Measured]:
     """Measure the pairs of each system under fits that saw neither it nor the instruction.
 
@@ -151,8 +158,6 @@ def _unseen(
         if (~inside).sum() < FEWEST_PAIRS or len(np.unique(rows.folds[~inside])) < len(np.unique(rows.folds)):
             continue
         tell(f"{candidate.name}: {system} unseen")
-        logits = candidate.unseen(rows, system)
-        if logits is not None:
-            theirs = [row for row, taken in zip(rows.pairs, inside, strict=True) if taken]
-            measured[system] = measure(theirs, sigmoid(logits)[inside], seed)
+        theirs = [row for row, taken in zip(rows.pairs, inside, strict=True) if taken]
+        measured[system] = measure(theirs, sigmoid(candidate.unseen(rows, system))[inside], seed)
     return measured

@@ -17,7 +17,6 @@ from afarm import (
     Capabilities,
     ChatRequest,
     Completion,
-    Instruction,
     Judge,
     JudgeError,
     Pair,
@@ -96,17 +95,13 @@ class FittedJudge(Judge):
             self._probabilities.clear()
         fresh = {_key(shown): shown.instruction for shown in comparisons if _key(shown) not in self._probabilities}
         if fresh:
-            pairs = [_canonical(key, instruction) for key, instruction in fresh.items()]
+            pairs = [Pair(instruction, low, high) for (_, low, high), instruction in fresh.items()]
             self._probabilities.update(zip(fresh, self.utility.p_second(pairs), strict=True))
 
 
 def _key(shown: ShownPair) -> tuple[str, str, str]:
     low, high = sorted((shown.first, shown.second))
     return shown.instruction.id, low, high
-
-
-def _canonical(key: tuple[str, str, str], instruction: Instruction) -> Pair:
-    return Pair(instruction, key[1], key[2])
 
 
 def _written(first_wins: Sequence[bool], request: ChatRequest) -> str:

@@ -20,7 +20,7 @@ from afarm import Config, DataError, Instruction, JudgedPair, Policy, RewardMode
 from afarm_plugins.fitted_judges.candidates import FEATURES_ALONE, LinearCandidate, feature_array
 from afarm_plugins.fitted_judges.features import FEATURES
 from afarm_plugins.fitted_judges.labelled_pairs import FEWEST_INSTRUCTIONS, deal_folds
-from afarm_plugins.fitted_judges.logistic import Array, log_losses, require_scikit_learn, sigmoid
+from afarm_plugins.fitted_judges.logistic import log_losses, out_of_fold, require_scikit_learn, sigmoid
 from afarm_plugins.fitted_judges.measures import calibration_error, reliability
 from afarm_plugins.fitted_judges.utility import FILE, FittedWeights, utility_of_features
 
@@ -73,8 +73,19 @@ class FeaturesRewardModel(RewardModel):
             for outputs in ([j.pair.output_1 for j in pairs], [j.pair.output_2 for j in pairs])
         )
         metrics = {**counts, "train_accuracy": pairwise_accuracy(pairs, first, second)}
-        logits = candidate.logits(p2, folds)
-        measures = _calibration(sigmoid(logits), p2)
+        logits = out_of_fold(candidate.differences, p2, folds)
+        p = sigmoid(logits)
+        bins = reliability(p, p2)
+        measures: dict[str, Any] = {
+            "pairs": len(p2),
+            "loss": float(log_losses(p, p2).mean()),
+            "brier": float(((p - p2) ** 2).mean()),
+            "ece": calibration_error(bins),
+            "reliability": [
+                {"from": b.low, "to": b.high, "pairs": b.pairs, "confidence": b.predicted, "observed": b.observed}
+                for b in bins
+            ],
+        }
         metrics["eval_accuracy"] = pairwise_accuracy(pairs, [0.0] * len(pairs), logits.tolist())
         metrics |= {f"eval_{name}": float(measures[name]) for name in ("loss", "brier", "ece", "pairs")}
         (context.directory / CALIBRATION).write_text(json.dumps(measures, indent=1) + "\n", encoding="utf-8")
@@ -94,18 +105,3 @@ class FeaturesRewardModel(RewardModel):
     def load(cls, directory: Path, context: TrainContext) -> FeaturesRewardModel:
         """Read what `save` wrote. Raises `DataError` if it cannot be used."""
         return cls(FittedWeights.read(directory))
-
-
-def _calibration(p: Array, p2: Array) -> dict[str, Any]:
-    """Measure predictions `p` of the labels `p2`, as `bradley_terry` does."""
-    bins = reliability(p, p2)
-    return {
-        "pairs": len(p2),
-        "loss": float(log_losses(p, p2).mean()),
-        "brier": float(((p - p2) ** 2).mean()),
-        "ece": calibration_error(bins),
-        "reliability": [
-            {"from": b.low, "to": b.high, "pairs": b.pairs, "confidence": b.predicted, "observed": b.observed}
-            for b in bins
-        ],
-    }

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from afarm import ConfigError, Farm, JudgedPair, Output, Preference, RewardModel, write_rows
+from afarm import ConfigError, Farm, JudgedPair, Output, Preference, write_rows
 from afarm.cli.options import FarmOptions
 from afarm_plugins.fitted_judges.labelled_pairs import LabelledPair
 from afarm_plugins.fitted_judges.logistic import Array
@@ -44,7 +44,10 @@ class LearnedReward:
         """Fit to `learned`, and return the reward of each second output of `held` less that of its first."""
         with TemporaryDirectory() as scratch, self._farm(learned, Path(scratch)) as farm:
             self.tell(f"reward model on {len(learned)} pairs")
-            return _differences(farm.fit_reward(), held)
+            outputs = [Output(row.pair.instruction, text) for row in held for text in row.pair.canonical]
+            values = np.array([score.value for score in farm.fit_reward().score_outputs(outputs)])
+            gaps: Array = values[1::2] - values[::2]
+            return gaps
 
     def fit(self, learned: Sequence[LabelledPair], directory: Path) -> None:
         """Fit to `learned`, and copy the reward model into `directory`."""
@@ -59,7 +62,8 @@ class LearnedReward:
 
     def _farm(self, learned: Sequence[LabelledPair], scratch: Path) -> Farm:
         preferences, evaluated = scratch / "preferences.jsonl", scratch / "evaluated.jsonl"
-        write_rows(preferences, [_as_row(row) for row in learned])
+        rows = (JudgedPair(replace(row.pair, occurrence=0), Preference(row.pair.id, row.p2)) for row in learned)
+        write_rows(preferences, [row.to_row() for row in rows])
         write_rows(evaluated, [NOTHING_EVALUATED])
         options = FarmOptions(
             recipe=self.recipe,
@@ -72,14 +76,3 @@ class LearnedReward:
             reward_model="bradley_terry",
         )
         return options.farm(stage="fit-reward")
-
-
-def _as_row(row: LabelledPair) -> dict[str, object]:
-    return JudgedPair(replace(row.pair, occurrence=0), Preference(row.pair.id, row.p2)).to_row()
-
-
-def _differences(model: RewardModel, rows: Sequence[LabelledPair]) -> Array:
-    outputs = [Output(row.pair.instruction, text) for row in rows for text in row.pair.canonical]
-    values = np.array([score.value for score in model.score_outputs(outputs)])
-    gaps: Array = values[1::2] - values[::2]
-    return gaps

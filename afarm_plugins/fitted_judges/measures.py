@@ -28,10 +28,13 @@ class Interval:
     low: float
     high: float
 
-    def text(self, percent: bool = True) -> str:
-        """Write the figure with its interval, as percent unless told."""
-        scale, form = (100, ".1f") if percent else (1, ".3f")
-        return f"{self.value * scale:{form}} [{self.low * scale:{form}}, {self.high * scale:{form}}]"
+    def text(self) -> str:
+        """Write the figure with its interval, as percent."""
+        return f"{self.value * 100:.1f} [{self.low * 100:.1f}, {self.high * 100:.1f}]"
+
+    def signed(self) -> str:
+        """Write a difference with its sign and interval, in points."""
+        return f"{100 * self.value:+.1f} [{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
 
 
 @dataclass(frozen=True, slots=True)

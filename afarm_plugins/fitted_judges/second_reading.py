@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import statistics
 
-from afarm import BuildContext, DataError, Evaluation, EvaluationInputs, Evaluator, standard_error
-from afarm_plugins.fitted_judges.settings import FittedConfig
-from afarm_plugins.fitted_judges.utility import FittedUtility, logistic
+from afarm import DataError, Evaluation, EvaluationInputs, Evaluator, standard_error
+from afarm_plugins.fitted_judges.utility import FittedPart, logistic
 
 
-class SecondReading(Evaluator):
+class SecondReading(FittedPart, Evaluator):
     """The win rate that a fitted judge expects of the same pairs, beside the run's own judge.
 
     A gain that both see is more than the taste of the one that was trained on. Each pair counts with the fitted
@@ -19,15 +18,6 @@ class SecondReading(Evaluator):
     """
 
     needs = frozenset({"judgements"})
-
-    def __init__(self, config: FittedConfig | None, spec: str, context: BuildContext):
-        """Open the judge in the directory `spec`, or the shipped one. Raises as `FittedUtility` does."""
-        self.utility = FittedUtility(spec, context, (config or FittedConfig()).encoder)
-
-    @property
-    def identity(self) -> str:
-        """A digest of all that its figures depend on."""
-        return self.utility.digest
 
     def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
         """Raise `DataError` if there is nothing to read, or if judgements and outputs do not belong together."""

@@ -7,8 +7,7 @@ U(output) = Σ weight · feature + weights · embedding + relatedness · cos(ins
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from pydantic import BaseModel, ValidationError, field_validator
 
 from afarm import BuildContext, ConfigError, DataError, Instruction, ModelError, Output, Pair, seeding
 from afarm_plugins.fitted_judges.features import FEATURES, feature_values, request_text
+from afarm_plugins.fitted_judges.settings import FittedConfig
 
 if TYPE_CHECKING:
     from afarm_plugins.fitted_judges.encoder import SentenceEncoder
@@ -36,25 +36,30 @@ class _Part(BaseModel, extra="forbid", strict=True):
     """A part of `judge.json`. An unknown field may be a misspelt one, so it is refused."""
 
 
-class _Embeddings(_Part):
+class Embeddings(_Part):
+    """The weights of a sentence encoder's vector of the output, and of its cosine with that of the instruction."""
+
     model: str
     identity: str
     weights: list[float]
     relatedness: float
 
 
-class _RewardModel(_Part):
+class RewardTerm(_Part):
+    """The factor of the scores of the reward model beside the file."""
+
     temperature: float
 
 
-class _Stored(_Part):
-    """The fields of `judge.json`."""
+class FittedWeights(_Part):
+    """The contents of `judge.json`: all that its labels depend on, beside an encoder or a reward model."""
 
     format: int
     features: dict[str, float]
     offset: float = 0.0
-    embeddings: _Embeddings | None = None
-    reward_model: _RewardModel | None = None
+    """The mean of all other terms over the outputs that it was fitted to."""
+    embeddings: Embeddings | None = None
+    reward_model: RewardTerm | None = None
 
     @field_validator("format")
     @classmethod
@@ -63,36 +68,9 @@ class _Stored(_Part):
             raise ValueError(f"this afarm reads format {FORMAT}, and it is {written}")
         return written
 
-
-@dataclass(frozen=True)
-class FittedWeights:
-    """The contents of `judge.json`: all that its labels depend on, beside an encoder or a reward model."""
-
-    features: Mapping[str, float]
-    offset: float = 0.0
-    """The mean of all other terms over the outputs that it was fitted to."""
-    encoder: str = ""
-    encoder_identity: str = ""
-    embedding: tuple[float, ...] = ()
-    relatedness: float = 0.0
-    temperature: float | None = None
-    """The factor of the reward model's scores; None if there is none."""
-
     def to_json(self) -> dict[str, Any]:
         """Return the file's contents, the parts that are not used left out."""
-        embeddings = {
-            "model": self.encoder,
-            "identity": self.encoder_identity,
-            "weights": list(self.embedding),
-            "relatedness": self.relatedness,
-        }
-        return {
-            "format": FORMAT,
-            "features": dict(self.features),
-            **({"offset": self.offset} if self.offset else {}),
-            **({"embeddings": embeddings} if self.encoder else {}),
-            **({"reward_model": {"temperature": self.temperature}} if self.temperature is not None else {}),
-        }
+        return self.model_dump(exclude_none=True, exclude=set() if self.offset else {"offset"})
 
     @classmethod
     def read(cls, directory: Path) -> FittedWeights:
@@ -109,27 +87,21 @@ class FittedWeights:
                 [f"{directory} holds no fitted judge: make one with afarm judge fit ANNOTATIONS --out {directory}"]
             ) from error
         try:
-            read = _Stored.model_validate_json(text)
+            weights = cls.model_validate_json(text)
         except ValidationError as error:
             cause = error.errors()[0]
             field = ".".join(map(str, cause["loc"]))
             what = f"field {field!r}: {cause['msg']}" if field else str(cause["msg"])
             raise DataError(f"{path}: is no judge as afarm judge fit writes it ({what}); {AGAIN}") from error
-        features, embeddings = read.features, read.embeddings
-        if strange := sorted(features.keys() - FEATURES.keys()):
+        if strange := sorted(weights.features.keys() - FEATURES.keys()):
             raise DataError(f"{path}: this afarm has no feature {strange[0]!r}; {AGAIN}")
-        weights = cls(features, read.offset, temperature=read.reward_model.temperature if read.reward_model else None)
-        if embeddings:
-            weights = replace(
-                weights,
-                encoder=embeddings.model,
-                encoder_identity=embeddings.identity,
-                embedding=tuple(embeddings.weights),
-                relatedness=embeddings.relatedness,
-            )
-        if not (features or embeddings or read.reward_model):
+        numbers = [*weights.features.values(), weights.offset]
+        if embeddings := weights.embeddings:
+            numbers += [*embeddings.weights, embeddings.relatedness]
+        if weights.reward_model:
+            numbers.append(weights.reward_model.temperature)
+        if not (weights.features or embeddings or weights.reward_model):
             raise DataError(f"{path}: has no term, so that no output is better than another; {AGAIN}")
-        numbers = [*features.values(), read.offset, *weights.embedding, weights.relatedness, weights.temperature or 0.0]
         if not all(abs(number) <= LARGEST for number in numbers):  # nor if it is no number
             raise DataError(f"{path}: holds a weight that is no number up to {LARGEST:,}; {AGAIN}")
         return weights
@@ -147,10 +119,16 @@ class FittedUtility:
         self.directory = Path(spec).expanduser() if spec else SHIPPED
         self.weights = FittedWeights.read(self.directory)
         self._context = context
-        self._encoder_place = encoder or self.weights.encoder
-        if self.weights.encoder:
-            self._require_encoder()
-        if self.weights.temperature is not None:
+        self._reward_directory = str(self.directory / REWARD_MODEL)
+        if embeddings := self.weights.embeddings:
+            self._encoder_place = encoder or embeddings.model
+            if (now := self.encoder.identity) != embeddings.identity:
+                raise ModelError(
+                    f"the sentence encoder {self._encoder_place!r} is not the one that {self.directory} was fitted "
+                    f"with ({embeddings.identity}, not {now}); name that one with --set fitted.encoder=DIRECTORY, or "
+                    "fit again with --embeddings"
+                )
+        if self.weights.reward_model:
             if not Path(self._reward_directory).is_dir():
                 raise DataError(f"{self._reward_directory} is missing, whose scores {FILE} weighs; {AGAIN}")
             context.identify(self._reward_directory)
@@ -163,21 +141,8 @@ class FittedUtility:
     @cached_property
     def digest(self) -> str:
         """Digest of all that its labels depend on: weights, features' source, encoder, reward model."""
-        learned = "" if self.weights.temperature is None else self._context.identify(self._reward_directory)
+        learned = self._context.identify(self._reward_directory) if self.weights.reward_model else ""
         return seeding.digest(self.weights.to_json(), self._context.source, learned, length=12)
-
-    @property
-    def _reward_directory(self) -> str:
-        return str(self.directory / REWARD_MODEL)
-
-    def _require_encoder(self) -> None:
-        now = self.encoder.identity
-        if now != self.weights.encoder_identity:
-            raise ModelError(
-                f"the sentence encoder {self._encoder_place!r} is not the one that {self.directory} was fitted with "
-                f"({self.weights.encoder_identity}, not {now}); name that one with --set fitted.encoder=DIRECTORY, "
-                "or fit again with --embeddings"
-            )
 
     @cached_property
     def encoder(self) -> SentenceEncoder:
@@ -188,28 +153,23 @@ class FittedUtility:
     def of_outputs(self, outputs: Sequence[Output]) -> list[float]:
         """Return one utility per output, in order."""
         totals = [utility_of_features(self.weights, o.instruction, o.output) for o in outputs]
-        for part in (self._of_embeddings, self._of_rewards):
-            totals = [total + more for total, more in zip(totals, part(outputs), strict=True)]
+        if embeddings := self.weights.embeddings:
+            from afarm_plugins.fitted_judges.encoder import relatedness
+
+            answered = self.encoder.embed([output.output for output in outputs])
+            asked = self.encoder.embed([request_text(output.instruction) for output in outputs])
+            totals = [
+                total
+                + (
+                    math.fsum(w * x for w, x in zip(embeddings.weights, map(float, vector), strict=True))
+                    + embeddings.relatedness * relatedness(question, vector)
+                )
+                for total, question, vector in zip(totals, asked, answered, strict=True)
+            ]
+        if learned := self.weights.reward_model:
+            scores = self._context.reward_model(self._reward_directory).score_outputs(outputs)
+            totals = [total + learned.temperature * score.value for total, score in zip(totals, scores, strict=True)]
         return totals
-
-    def _of_embeddings(self, outputs: Sequence[Output]) -> list[float]:
-        if not self.weights.encoder:
-            return [0.0] * len(outputs)
-        from afarm_plugins.fitted_judges.encoder import relatedness
-
-        answered = self.encoder.embed([output.output for output in outputs])
-        asked = self.encoder.embed([request_text(output.instruction) for output in outputs])
-        return [
-            math.fsum(w * x for w, x in zip(self.weights.embedding, map(float, vector), strict=True))
-            + self.weights.relatedness * relatedness(question, vector)
-            for question, vector in zip(asked, answered, strict=True)
-        ]
-
-    def _of_rewards(self, outputs: Sequence[Output]) -> list[float]:
-        if self.weights.temperature is None:
-            return [0.0] * len(outputs)
-        scores = self._context.reward_model(self._reward_directory).score_outputs(outputs)
-        return [self.weights.temperature * score.value for score in scores]
 
     def p_second(self, pairs: Sequence[Pair]) -> list[float]:
         """Return the probability that each pair's second output *in canonical order* is better."""
@@ -219,6 +179,19 @@ class FittedUtility:
         """Return by how much the utility of each pair's second output *in canonical order* is the larger."""
         utilities = self.of_outputs([output for pair in pairs for output in _canonical_outputs(pair)])
         return [second - first for first, second in zip(utilities[::2], utilities[1::2], strict=True)]
+
+
+class FittedPart:
+    """A part that labels or scores by the utility in the directory `spec`, or by that of the shipped judge."""
+
+    def __init__(self, config: FittedConfig | None, spec: str, context: BuildContext):
+        """Raises as `FittedUtility` does."""
+        self.utility = FittedUtility(spec, context, (config or FittedConfig()).encoder)
+
+    @property
+    def identity(self) -> str:
+        """A digest of all that its labels or scores depend on."""
+        return self.utility.digest
 
 
 def utility_of_features(weights: FittedWeights, instruction: Instruction, output: str) -> float:

@@ -223,7 +223,7 @@ def test_errors_are_those_of_independent_pairs_not_labels() -> None:
 
 
 def test_mode_of_nothing_is_nothing() -> None:
-    assert mode([None]) == {}
+    assert mode([]) == {}
     assert mode(["low", "high", "low"]) == {"low": 1.0}
     assert by_pair([]) == {}
 

@@ -13,7 +13,6 @@ import pytest
 from afarm.core.errors import DataError
 from afarm.evaluation.annotation_files import AnnotatedSystem, annotated_systems
 from afarm.evaluation.matching import MatchPolicy
-from afarm.evaluation.spilled_rows import SpillToDisk
 from afarm.storage.rows import read_preferences
 
 
@@ -47,11 +46,11 @@ def written(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def read(tmp_path: Path, *files: list[dict[str, Any]], **given: Any) -> list[AnnotatedSystem[Path]]:
+def read(tmp_path: Path, *files: list[dict[str, Any]], **given: Any) -> list[AnnotatedSystem]:
     paths = [written(tmp_path / f"{name}.json", rows) for name, rows in zip("abcdef", files, strict=False)]
     directory = tmp_path / f"kept {len(list(tmp_path.iterdir()))}"
     directory.mkdir()
-    return annotated_systems(paths, SpillToDisk(directory), **given)
+    return annotated_systems(paths, directory, **given)
 
 
 def test_what_its_data_set_is_called_makes_no_other_instruction(tmp_path: Path) -> None:
@@ -62,7 +61,7 @@ def test_what_its_data_set_is_called_makes_no_other_instruction(tmp_path: Path) 
         read(tmp_path, [one[0], {**one[1], "preference": 1}])
 
 
-def labels(system: AnnotatedSystem[Path]) -> list[tuple[str, float | None]]:
+def labels(system: AnnotatedSystem) -> list[tuple[str, float | None]]:
     for row in read_preferences(system.rows):
         assert (row.pair.generator_1, row.pair.generator_2) == (system.reference, system.system)
         assert row.pair.output_2.startswith(system.system)
@@ -300,7 +299,7 @@ def test_what_is_no_annotation_is_named_with_the_command_for_it(row: dict[str, A
 def test_a_directory_is_named_for_what_it_holds(tmp_path: Path) -> None:
     def said(directory: Path) -> str:
         with pytest.raises(DataError) as caught:
-            annotated_systems([directory], SpillToDisk(tmp_path))
+            annotated_systems([directory], tmp_path)
         return str(caught.value)
 
     for name in ("published/model/weighted", "runs", "annotator", "empty"):
@@ -325,10 +324,10 @@ def test_files_that_name_no_generators_are_called_by_their_own_name(tmp_path: Pa
     nameless = {k: v for k, v in annotation("i").items() if not k.startswith("generator")}
     written(tmp_path / "mine.json", [nameless])
     (tmp_path / "kept").mkdir()
-    (system,) = annotated_systems([tmp_path / "mine.json"], SpillToDisk(tmp_path / "kept"))
+    (system,) = annotated_systems([tmp_path / "mine.json"], tmp_path / "kept")
     assert (system.system, system.reference) == ("mine", "reference")
     written(tmp_path / "mine.json", [{k: v for k, v in nameless.items() if k != "annotator"}])
-    (system,) = annotated_systems([tmp_path / "mine.json"], SpillToDisk(tmp_path / "kept"), reference="theirs")
+    (system,) = annotated_systems([tmp_path / "mine.json"], tmp_path / "kept", reference="theirs")
     assert (system.system, system.reference) == ("mine", "theirs")
 
 
@@ -336,8 +335,7 @@ PEAK = """
 import sys
 from pathlib import Path
 from afarm.evaluation.annotation_files import annotated_systems
-from afarm.evaluation.spilled_rows import SpillToDisk
-annotated_systems(sys.argv[1:2], SpillToDisk(Path(sys.argv[2])))
+annotated_systems(sys.argv[1:2], Path(sys.argv[2]))
 print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
 """
 """The most memory held at once, in KiB. A child's `ru_maxrss` would begin at its parent's."""

@@ -13,7 +13,7 @@ from places import SHARED_DATA
 
 from afarm.core.errors import DataError
 from afarm.core.records import Instruction, JudgedPair, Pair, Preference
-from afarm.evaluation.statistics import mean
+from afarm.evaluation.statistics.intervals import mean
 from afarm.evaluation.win_table import prediction_powered_win_rate, wins
 from afarm.storage.rows import read_preferences
 

@@ -13,7 +13,6 @@ from afarm.core.errors import ConfigError, DataError
 from afarm.evaluation.annotation_files import annotated_systems
 from afarm.evaluation.boards import read_boards
 from afarm.evaluation.labels import read_labels
-from afarm.evaluation.spilled_rows import SpillToDisk
 from afarm.storage.label_scales import LabelReader, LabelScale
 from afarm.storage.labelled_pairs import read_annotations
 from afarm.storage.preference_files import own_preferences
@@ -32,7 +31,7 @@ def write(path: Path, labels: list[Any], **fields: Any) -> Path:
 READERS: dict[str, Callable[[Path], Any]] = {
     "preferences": lambda path: list(own_preferences(path)),
     "annotations": lambda path: list(read_annotations(path)),
-    "systems": lambda path: annotated_systems([path], SpillToDisk(path.parent)),
+    "systems": lambda path: annotated_systems([path], path.parent),
     "annotators": lambda path: read_labels([path]),
     "a board": lambda path: read_boards([], [path]),
     "a replay": read_stored,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from afarm.core.errors import DataError
 from afarm.core.records import Row
-from afarm.evaluation.metrics import finite_number, interval
+from afarm.evaluation.metrics import finite_number, interval, main_metric, warnings
 from afarm.evaluation.protocol import EvaluationProtocol
 from afarm.storage.table import Tabular, html_table
 
@@ -49,6 +49,15 @@ class Metric:
     n: int | None = None
     flag: str = ""
     unit: str = ""
+
+
+def metric_of(evaluator: str, metrics: Mapping[str, Any]) -> Metric | None:
+    """The main metric of an evaluation, its warnings as a flag; None if it has none."""
+    main, n = main_metric(evaluator, metrics), finite_number(metrics.get("n_total"))
+    if main is None:
+        return None
+    flag = "; ".join(warnings(metrics).values())
+    return Metric(main.value, main.error, n=None if n is None else round(n), flag=flag, unit=main.unit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +173,24 @@ class Entry:
             win_rates=tuple(_number_list(row.get("win_rates"))),
             source=Source(str(row.get("source") or "")),
         )
+
+
+def entry_of_wins(system: str, wins: Sequence[float], instructions: Sequence[Hashable], **fields: Any) -> Entry:
+    """Make an entry from a system's `wins` and the instruction of each, with further `fields`."""
+    from afarm.evaluation.statistics.intervals import mean
+
+    rate = mean(wins, instructions)
+    return Entry(
+        system,
+        100 * rate.value,
+        None if rate.error is None else 100 * rate.error,
+        len(wins),
+        sum(win > 0.5 for win in wins),
+        sum(win < 0.5 for win in wins),
+        sum(win == 0.5 for win in wins),
+        instructions=rate.n,
+        **fields,
+    )
 
 
 FIGURES = {

@@ -11,7 +11,7 @@ from afarm.core.records import Row
 from afarm.evaluation.boards.board import Leaderboard
 
 if TYPE_CHECKING:
-    from afarm.evaluation.statistics import Correlation
+    from afarm.evaluation.statistics.correlation import Correlation
     from afarm.evaluation.statistics.intervals import Floats
 
 FEWEST_SYSTEMS = 3
@@ -51,20 +51,17 @@ class Agreement:
 
 
 def _listed(correlations: Sequence[Correlation]) -> str:
-    return ", ".join(f"{c.kind.capitalize()} {_with_interval(c)}" for c in correlations)
-
-
-def _with_interval(correlation: Correlation) -> str:
-    if correlation.value is None:
-        return "none (one board does not vary)"
-    low, high = correlation.low, correlation.high
-    return f"{correlation.value:.2f}" + ("" if low is None or high is None else f" ({low:.2f} to {high:.2f})")
+    parts = []
+    for c in correlations:
+        figure = "none (one board does not vary)" if c.value is None else f"{c.value:.2f}"
+        between = "" if c.low is None or c.high is None else f" ({c.low:.2f} to {c.high:.2f})"
+        parts.append(f"{c.kind.capitalize()} {figure}{between}")
+    return ", ".join(parts)
 
 
 def agreements(boards: Sequence[Leaderboard]) -> Iterator[Agreement]:
     """Correlate every two boards with three systems in common, by the figures that order them."""
-    from afarm.evaluation.statistics import correlation
-    from afarm.evaluation.statistics.correlation import Kind
+    from afarm.evaluation.statistics.correlation import Kind, correlation
 
     for first, second in combinations(boards, 2):
         one, two = (_figures(board) for board in (first, second))

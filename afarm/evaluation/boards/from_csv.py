@@ -43,32 +43,20 @@ COLUMNS = {
 }
 """The names that AlpacaEval's leaderboards, and evaluators' metrics, have for the fields of an entry."""
 COUNTS = {"n", "instructions", "wins", "losses", "draws", "unparsed", "rank", "rank_low", "rank_high", "of"}
-FURTHER = {
-    **COLUMNS,
-    **{
-        name: name
-        for name in ("rank", "rank_low", "rank_high", "difference", "difference_low", "difference_high", "p_value")
-    },
-    **{name: name for name in ("detectable", "of", "prefers_longer", "prefers_lists")},
+FURTHER = COLUMNS | {
+    name: name
+    for name in (
+        *("rank", "rank_low", "rank_high", "difference", "difference_low", "difference_high", "p_value"),
+        *("detectable", "of", "prefers_longer", "prefers_lists"),
+    )
 }
 """The numbers that a table of afarm's own has."""
-FURTHER_COLUMNS = (
-    "low",
-    "high",
-    *TEXTS[1:],
-    "stopped_early",
-    "flags",
-    "source",
-    "board",
-    "note",
-    "order",
-    "origin",
-    "protocol",
-)
-"""Its other columns. The interval is written, and follows from the others when read."""
-FIXED = ("system", *FURTHER.values(), *FURTHER_COLUMNS)
+BOARD = ("board", "note", "order", "origin", "protocol")
+"""Its columns about the board of a row."""
+FIXED = ("system", *FURTHER.values(), "low", "high", *TEXTS[1:], "stopped_early", "flags", "source", *BOARD)
+"""Its columns but those of metrics. The interval is written, and follows from the others when read."""
 OWN = "protocol"
-"""The column by which a table of afarm's own is recognised."""
+"""The column by which it is recognised."""
 METRIC = ("value", "error", "low", "high", "n", "flag", "unit")
 SEPARATOR = " | "
 """Between flags, which are written without it."""
@@ -150,7 +138,7 @@ def imported(path: Path, orders: Sequence[str] = ()) -> list[Leaderboard]:
                 metric = metric or _only_figure(rows, names, path)
             for number, row in enumerate(rows):
                 where = f"{path}: row {number}"
-                key = tuple(row.get(name) or "" for name in (OWN, "board", "note", "order", "origin"))
+                key = tuple(row.get(name) or "" for name in BOARD)
                 order = metric if "win_rate" not in names else ""
                 _, entries = boards.setdefault(key, (_board(row, path, OWN in names, where, order), []))
                 entry = _own_entry(row, names, where) if OWN in names else _entry(row, names, where, path, metric)
@@ -167,7 +155,14 @@ def imported(path: Path, orders: Sequence[str] = ()) -> list[Leaderboard]:
 
 def _only_figure(rows: Sequence[Mapping[str, Any]], names: Sequence[str], path: Path) -> str:
     """Find the only column of numbers. Raises `DataError` naming the columns if there is none, or several."""
-    numbers = [name for name in names if rows and all(_is_number(row.get(name)) for row in rows)]
+
+    def is_number(text: str | None) -> bool:
+        try:
+            return math.isfinite(float(text or ""))
+        except ValueError:
+            return False
+
+    numbers = [name for name in names if rows and all(is_number(row.get(name)) for row in rows)]
     if len(numbers) == 1:
         return numbers[0]
     if not numbers:
@@ -179,21 +174,12 @@ def _only_figure(rows: Sequence[Mapping[str, Any]], names: Sequence[str], path: 
     )
 
 
-def _is_number(text: str | None) -> bool:
-    try:
-        return math.isfinite(float(text or ""))
-    except ValueError:
-        return False
-
-
 def _board(row: Mapping[str, Any], path: Path, own: bool, where: str, order: str = "") -> Leaderboard:
     """The leaderboard of a row, without entries."""
     if not own:
         title = row.get("board") or path.name
         return Leaderboard(EvaluationProtocol(), (), title, IMPORTED, order, origin=str(path))
-    name, note, order, origin, protocol = (
-        restored(row.get(column) or "") for column in ("board", "note", "order", "origin", OWN)
-    )
+    name, note, order, origin, protocol = (restored(row.get(column) or "") for column in BOARD)
     try:
         stored = EvaluationProtocol.from_row(json.loads(protocol) if protocol else None)
     except ValueError as error:

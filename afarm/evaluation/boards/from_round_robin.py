@@ -9,12 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from afarm.core.errors import DataError
+from afarm.core.records import JudgedPair
 from afarm.evaluation.annotation_files import rows_by_annotators
-from afarm.evaluation.boards.board import Entry, Leaderboard, Source, named, ranked
-from afarm.evaluation.boards.ranking import Measured, WithoutTexts, with_metrics
+from afarm.evaluation.boards.board import Entry, Leaderboard, Source, entry_of_wins, named, ranked
+from afarm.evaluation.boards.ranking import with_metrics, without_texts
 from afarm.evaluation.protocol import EvaluationProtocol, instructions_digest
+from afarm.evaluation.spilled_rows import read_each
+
+Met = tuple[JudgedPair, tuple[int, int], str]
+"""A judgement without its outputs' texts, their lengths in characters, and its file."""
 
 
 def round_robins(files: Sequence[Path], order: str, further: Sequence[str] = ()) -> list[Leaderboard]:
@@ -23,17 +29,22 @@ def round_robins(files: Sequence[Path], order: str, further: Sequence[str] = ())
     The metrics of the `further` evaluators stand beside. Raises `DataError` as `rows_by_annotators` does, and if an
     evaluator does not look at all systems at once, or cannot rank them (groups of them never met, say).
     """
-    by_annotators: dict[tuple[str, ...], list[tuple[Measured, str]]] = {}
-    for file, annotators, rows in rows_by_annotators(list(dict.fromkeys(files)), WithoutTexts()):
-        met = (row for row in rows if row[0].pair.generator_1 != row[0].pair.generator_2)
-        by_annotators.setdefault(annotators, []).extend((row, file) for row in met)
+    by_annotators: dict[tuple[str, ...], list[Met]] = {}
+    bare = without_texts()
+    with TemporaryDirectory() as directory:
+        for file, annotators, path in rows_by_annotators(list(dict.fromkeys(files)), Path(directory)):
+            met = by_annotators.setdefault(annotators, [])
+            for row in read_each(path):
+                pair = row.pair
+                if pair.generator_1 != pair.generator_2:
+                    met.append((bare(row), (len(pair.output_1), len(pair.output_2)), file))
     if not by_annotators:
         raise DataError(f"--order-by {order} ranks the systems of annotations: name files of them with --annotations")
     return [_board(" + ".join(names), rows, order, further) for names, rows in by_annotators.items()]
 
 
-def _board(annotator: str, rows: Sequence[tuple[Measured, str]], order: str, further: Sequence[str]) -> Leaderboard:
-    pairs = [row for (row, _), _ in rows]
+def _board(annotator: str, rows: Sequence[Met], order: str, further: Sequence[str]) -> Leaderboard:
+    pairs = [row for row, _, _ in rows]
     judges = sorted({row.preference.judge for row in pairs} - {""})
     board = Leaderboard(
         EvaluationProtocol(
@@ -50,15 +61,15 @@ def _board(annotator: str, rows: Sequence[tuple[Measured, str]], order: str, fur
         for name in dict.fromkeys((order, *further)):
             board = with_metrics(board, name, pairs)
     except DataError as error:
-        raise DataError(f"{named(list(dict.fromkeys(file for _, file in rows)), 'files')}: {error}") from error
+        raise DataError(f"{named(list(dict.fromkeys(file for *_, file in rows)), 'files')}: {error}") from error
     return ranked(board)
 
 
-def _entries(rows: Sequence[tuple[Measured, str]]) -> list[Entry]:
+def _entries(rows: Sequence[Met]) -> list[Entry]:
     """One entry per system, over all that it met."""
     met: dict[str, list[tuple[float | None, str, int]]] = {}
     files: dict[str, dict[str, None]] = {}
-    for (row, lengths), file in rows:
+    for row, lengths, file in rows:
         pair, won = row.pair, row.win
         shares = None if won is None else 1 - won, won
         for name, share, length in zip((pair.generator_1, pair.generator_2), shares, lengths, strict=True):
@@ -68,23 +79,9 @@ def _entries(rows: Sequence[tuple[Measured, str]]) -> list[Entry]:
 
 
 def _entry(name: str, games: Sequence[tuple[float | None, str, int]], source: str) -> Entry:
-    from afarm.evaluation.statistics import mean
-
     usable = [(value, task) for value, task, _ in games if value is not None]
-    values = [value for value, _ in usable]
-    if not values:
+    if not usable:
         raise DataError(f"none of the {len(games)} annotations of {name!r} has an answer: leave it out")
-    win_rate = mean(values, [task for _, task in usable])
-    return Entry(
-        name,
-        100 * win_rate.value,
-        None if win_rate.error is None else 100 * win_rate.error,
-        len(values),
-        sum(value > 0.5 for value in values),
-        sum(value < 0.5 for value in values),
-        sum(value == 0.5 for value in values),
-        len(games) - len(values),
-        length=sum(characters for *_, characters in games) / len(games),
-        instructions=win_rate.n,
-        source=Source(source),
-    )
+    values, tasks = zip(*usable, strict=True)
+    length = sum(characters for *_, characters in games) / len(games)
+    return entry_of_wins(name, values, tasks, unparsed=len(games) - len(values), length=length, source=Source(source))

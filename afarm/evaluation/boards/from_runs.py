@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from afarm.core.errors import DataError
-from afarm.evaluation.boards.board import DIFFERENCE, Entry, Leaderboard, Metric, Source, ranked
+from afarm.evaluation.boards.board import DIFFERENCE, Entry, Leaderboard, Metric, Source, metric_of, ranked
 from afarm.evaluation.boards.from_csv import COLUMNS, COUNTS
 from afarm.evaluation.metrics import WIN_RATE, finite_number, main_metric, warnings
 from afarm.evaluation.protocol import EvaluationProtocol
@@ -80,7 +80,10 @@ def _entry(results: Sequence[RunResult], record: RunRecord) -> Entry | None:
         metrics = {**result.metrics, **metrics}
     if metrics.get("lc_sampling_error") is not None:  # AlpacaEval's own leaves out the uncertainty of the fit
         metrics["lc_standard_error"] = metrics["lc_sampling_error"]
-    numbers = _finite_numbers({name: metrics.get(column) for name, column in COLUMNS.items()})
+    values = {name: finite_number(metrics.get(column)) for name, column in COLUMNS.items()}
+    numbers: dict[str, Any] = {
+        name: round(value) if name in COUNTS else float(value) for name, value in values.items() if value is not None
+    }
     if not 0 <= numbers.get("win_rate", -1) <= 100:
         return None
     if refused := _count(metrics.get("n_refused")):
@@ -112,11 +115,9 @@ def _other_metrics(results: Sequence[RunResult], of_files: bool) -> dict[str, Me
     metrics = {}
     for result in results:
         comparable = of_files if result.needs is None else "reward_model" not in result.needs
-        own = result.evaluator in OWN_FIELDS or not comparable
-        main = None if own else main_metric(result.evaluator, result.metrics)
-        if main is not None:
-            n, flag = _count(result.metrics.get("n_total")), "; ".join(_warnings(result))
-            metrics[result.evaluator] = Metric(main.value, main.error, n=n, flag=flag, unit=main.unit)
+        metric = metric_of(result.evaluator, result.metrics) if comparable else None
+        if metric and result.evaluator not in OWN_FIELDS:
+            metrics[result.evaluator] = metric
     return metrics
 
 
@@ -132,15 +133,6 @@ def _value(red_flags: Mapping[str, Any], name: str) -> float | None:
 def _count(value: Any) -> int | None:
     finite = finite_number(value)
     return None if finite is None else round(finite)
-
-
-def _finite_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Keep the values that are finite numbers, counts as whole ones."""
-    numbers: dict[str, Any] = {}
-    for name, value in values.items():
-        if finite_number(value) is not None:
-            numbers[name] = round(value) if name in COUNTS else float(value)
-    return numbers
 
 
 # ------------------------------------------------------------------------------------------- systems under one recipe
@@ -214,7 +206,12 @@ def _over_seeds(entries: Sequence[Entry]) -> Entry:
     if not more:
         return first
     win_rates = [rate for entry in entries for rate in entry.win_rates]
-    names = [name for name in first.metrics if all(name in entry.metrics for entry in more)]
+    metrics = {}
+    for name in first.metrics:
+        if all(name in entry.metrics for entry in more):
+            given = [entry.metrics[name] for entry in entries]
+            flag, unit = _joined(metric.flag for metric in given), given[0].unit
+            metrics[name] = Metric(*_mean_and_error([metric.value for metric in given]), flag=flag, unit=unit)
     controlled = [entry.length_controlled for entry in entries if entry.length_controlled is not None]
     of_all = len(controlled) == len(entries)
     controlled_rate, controlled_error = _mean_and_error(controlled) if of_all else (None, None)
@@ -229,17 +226,12 @@ def _over_seeds(entries: Sequence[Entry]) -> Entry:
         prefers_longer=_mean([entry.prefers_longer for entry in entries]),
         prefers_lists=_mean([entry.prefers_lists for entry in entries]),
         flags=tuple(dict.fromkeys(flag for entry in entries for flag in entry.flags)),
-        metrics={name: _metric_over_seeds([entry.metrics[name] for entry in entries]) for name in names},
+        metrics=metrics,
         seeds=tuple(seed for entry in entries for seed in entry.seeds),
         win_rates=tuple(win_rates),
         seconds=_mean([entry.seconds for entry in entries]),
         source=Source(reference=first.source.reference),
     )
-
-
-def _metric_over_seeds(metrics: Sequence[Metric]) -> Metric:
-    flag, unit = _joined(metric.flag for metric in metrics), metrics[0].unit
-    return Metric(*_mean_and_error([metric.value for metric in metrics]), flag=flag, unit=unit)
 
 
 def _joined(texts: Iterable[str]) -> str:

@@ -36,7 +36,11 @@ def group(boards: Iterable[Leaderboard]) -> list[Leaderboard]:
     together: dict[str, list[Leaderboard]] = {}
     for board in boards:
         together.setdefault(board.id, []).append(board)
-    return _distinguished(sorted(map(_merged, together.values()), key=lambda board: -len(board.entries)))
+    merged = sorted(map(_merged, together.values()), key=lambda board: -len(board.entries))
+    by_name: dict[str, list[Leaderboard]] = {}
+    for board in merged:
+        by_name.setdefault(board.name, []).append(board)
+    return [replace(board, distinguishing=_distinguishing(board, by_name[board.name])) for board in merged]
 
 
 def _merged(parts: Sequence[Leaderboard]) -> Leaderboard:
@@ -90,14 +94,6 @@ def _with_distinct_names(entries: Sequence[Entry]) -> list[Entry]:
         else entry
         for number, entry in enumerate(entries, start=1)
     ]
-
-
-def _distinguished(boards: Sequence[Leaderboard]) -> list[Leaderboard]:
-    """Give boards of one name what distinguishes them."""
-    by_name: dict[str, list[Leaderboard]] = {}
-    for board in boards:
-        by_name.setdefault(board.name, []).append(board)
-    return [replace(board, distinguishing=_distinguishing(board, by_name[board.name])) for board in boards]
 
 
 def _distinguishing(board: Leaderboard, namesakes: Sequence[Leaderboard]) -> str:

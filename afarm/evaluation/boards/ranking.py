@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pydantic import ValidationError
@@ -13,19 +14,18 @@ from afarm.core.errors import AfarmError, DataError, attribute_failures
 from afarm.core.interfaces import EvaluationInputs, Evaluator
 from afarm.core.plugins import discover
 from afarm.core.records import Evaluation, Instruction, JudgedPair, Row
-from afarm.evaluation.annotation_files import RowSink, annotated_systems
-from afarm.evaluation.boards.board import Entry, Leaderboard, Metric, ranked
-from afarm.evaluation.metrics import finite_number, main_metric, warnings
-from afarm.evaluation.spilled_rows import SpillToDisk, stored_inputs
+from afarm.evaluation.annotation_files import annotated_systems
+from afarm.evaluation.boards.board import Entry, Leaderboard, Metric, metric_of, ranked
+from afarm.evaluation.metrics import finite_number, warnings
+from afarm.evaluation.spilled_rows import read_each, stored_inputs
 from afarm.storage.record_fields import require_evaluation
 from afarm.storage.rows import preferences_on_disk, read_rows
 
 if TYPE_CHECKING:
     from afarm.evaluation.statistics.intervals import Floats
-    from afarm.evaluation.win_table import WinTable
 
 
-def with_ranks(board: Leaderboard, seed: int = 0) -> tuple[Leaderboard, list[str]]:
+def with_ranks(board: Leaderboard) -> tuple[Leaderboard, list[str]]:
     """Add rank intervals and differences to `board`; returns it with obstacles as sentences.
 
     Differences are to the first system that has judgements, on the instructions that both have. Systems without
@@ -35,7 +35,11 @@ def with_ranks(board: Leaderboard, seed: int = 0) -> tuple[Leaderboard, list[str
     """
     if not board.protocol.known or board.order:
         return board, []
-    wins = board.wins or stored_wins(board)
+    wins = board.wins
+    if wins is None and any(_stored(entry) for entry in board.entries):
+        from afarm.evaluation.win_table import wins as collect
+
+        wins = collect(pair for entry in board.entries for pair in judgements(entry))
     if wins is None or len(wins.systems) < 2:
         return board, []
     board = ranked(replace(board, wins=wins))
@@ -43,32 +47,28 @@ def with_ranks(board: Leaderboard, seed: int = 0) -> tuple[Leaderboard, list[str
     usable = {e.system: e for e in board.entries if e.system in table and (table[e.system] >= 0).sum() > 1}
     if len(usable) < 2:
         return board, []
-    gaps = _differences({name: table[name] for name in usable}, seed)
+    gaps = _differences({name: table[name] for name in usable})
     with_rank = [entry.system for entry in board.entries if not entry.partial]
-    intervals, obstacles = {}, []
+    intervals: dict[str, dict[str, int]] = {}
+    obstacles = []
     if missing := [name for name in with_rank if name not in usable]:
         # Among the others alone, a rank would be too good.
         obstacles = [f"no ranks with intervals for {', '.join(missing)}: no judgements are at hand"]
     elif with_rank:
-        intervals = _rank_intervals({name: table[name] for name in with_rank}, seed)
+        from afarm.evaluation.statistics.rank_intervals import rank_intervals
+
+        ranks = rank_intervals([table[name] for name in with_rank])
+        intervals = {n: {"rank_low": r.low, "rank_high": r.high} for n, r in zip(with_rank, ranks, strict=True)}
     fields = {name: {**intervals.get(name, {}), **gaps.get(name, {})} for name in usable}
     return replace(board, entries=tuple(replace(e, **fields.get(e.system, {})) for e in board.entries)), obstacles
 
 
-def _rank_intervals(table: Mapping[str, Floats], seed: int) -> dict[str, dict[str, int]]:
-    """The ends of each system's rank interval, as fields of an entry."""
-    from afarm.evaluation.statistics import rank_intervals
-
-    ranks = rank_intervals(list(table.values()), seed=seed)
-    return {name: {"rank_low": rank.low, "rank_high": rank.high} for name, rank in zip(table, ranks, strict=True)}
-
-
-def _differences(table: Mapping[str, Floats], seed: int) -> dict[str, dict[str, Any]]:
+def _differences(table: Mapping[str, Floats]) -> dict[str, dict[str, Any]]:
     """Each system's difference to the first of `table`, in points, as fields of an entry."""
-    from afarm.evaluation.statistics import paired_differences
+    from afarm.evaluation.statistics.paired import paired_differences
 
     leader, fields = next(iter(table)), {}
-    for name, gap in zip(table, paired_differences(list(table.values()), 0, best=True, seed=seed), strict=True):
+    for name, gap in zip(table, paired_differences(list(table.values()), 0, best=True), strict=True):
         if gap is not None:
             ends = {"": gap.value, "_low": gap.low, "_high": gap.high}
             points = {f"difference{end}": None if value is None else 100 * value for end, value in ends.items()}
@@ -77,19 +77,14 @@ def _differences(table: Mapping[str, Floats], seed: int) -> dict[str, dict[str, 
     return fields
 
 
-def stored_wins(board: Leaderboard) -> WinTable | None:
-    """Read the judgements of a board's entries from where they are stored; None if none are."""
-    from afarm.evaluation.win_table import wins
-
-    if not any(entry.source.judgements and Path(entry.source.judgements).is_file() for entry in board.entries):
-        return None
-    return wins(pair for entry in board.entries for pair in judgements(entry))
+def _stored(entry: Entry) -> bool:
+    return bool(entry.source.judgements) and Path(entry.source.judgements).is_file()
 
 
 def judgements(entry: Entry) -> Iterator[JudgedPair]:
     """Stream the stored judgements of an entry, its system and reference called as the board calls them."""
     path = Path(entry.source.judgements)
-    if not entry.source.judgements or not path.is_file():
+    if not _stored(entry):
         return
     for at, row in enumerate(read_rows(path)):
         judged = JudgedPair.from_row(row, f"{path}: row {at}")
@@ -97,35 +92,15 @@ def judgements(entry: Entry) -> Iterator[JudgedPair]:
         yield replace(judged, pair=pair)
 
 
-Measured = tuple[JudgedPair, tuple[int, int]]
-"""A judgement without its outputs' texts, and their lengths in characters."""
+def without_texts() -> Callable[[JudgedPair], JudgedPair]:
+    """Return a function that copies judgements with empty outputs, and each instruction held once."""
+    instructions: dict[Instruction, Instruction] = {}
 
-
-class WithoutTexts(RowSink[list[Measured]]):
-    """A sink for evaluators over all systems: it holds labels without texts, each instruction once."""
-
-    def __init__(self) -> None:
-        self._instructions: dict[Instruction, Instruction] = {}
-
-    def new_part(self) -> list[Measured]:
-        return []
-
-    def add(self, part: list[Measured], judged: JudgedPair) -> None:
-        part.append((self.bare(judged), (len(judged.pair.output_1), len(judged.pair.output_2))))
-
-    def bare(self, judged: JudgedPair) -> JudgedPair:
-        """Copy a judgement with empty outputs."""
-        instruction = self._instructions.setdefault(judged.pair.instruction, judged.pair.instruction)
+    def bare(judged: JudgedPair) -> JudgedPair:
+        instruction = instructions.setdefault(judged.pair.instruction, judged.pair.instruction)
         return replace(judged, pair=replace(judged.pair, instruction=instruction, output_1="", output_2=""))
 
-    def merge(self, parts: Sequence[tuple[list[Measured], bool]]) -> list[Measured]:
-        return [
-            (replace(row, pair=row.pair.swapped(), preference=row.preference.swapped()), lengths[::-1])
-            if swap
-            else (row, lengths)
-            for rows, swap in parts
-            for row, lengths in rows
-        ]
+    return bare
 
 
 def stored_judgements(files: Sequence[Path]) -> dict[str, list[JudgedPair]]:
@@ -134,8 +109,10 @@ def stored_judgements(files: Sequence[Path]) -> dict[str, list[JudgedPair]]:
     Raises `DataError` as `afarm.evaluation.annotation_files.annotated_systems` does.
     """
     by_protocol: dict[str, list[JudgedPair]] = {}
-    for one in annotated_systems(files, WithoutTexts()):
-        by_protocol.setdefault(one.protocol.id, []).extend(row for row, _ in one.rows)
+    bare = without_texts()
+    with TemporaryDirectory() as directory:
+        for (protocol, _), path in stored_rows(files, Path(directory)).items():
+            by_protocol.setdefault(protocol, []).extend(map(bare, read_each(path)))
     return by_protocol
 
 
@@ -144,7 +121,7 @@ def stored_rows(files: Sequence[Path], directory: Path) -> dict[tuple[str, str],
 
     Raises `DataError` as `afarm.evaluation.annotation_files.annotated_systems` does.
     """
-    return {(one.protocol.id, one.system): one.rows for one in annotated_systems(files, SpillToDisk(directory))}
+    return {(one.protocol.id, one.system): one.rows for one in annotated_systems(files, directory)}
 
 
 def evaluated(
@@ -160,7 +137,7 @@ def evaluated(
     """
     for name in dict.fromkeys(names):
         if looks_at_all_systems(name):
-            bare = WithoutTexts().bare
+            bare = without_texts()
             rows: Sequence[JudgedPair] = [bare(row) for entry in board.entries for row in judgements(entry)]
             rows = rows or (stored or {}).get(board.protocol.id, ())
             board = with_metrics(board, name, rows) if rows else _refuse(board, name)
@@ -173,20 +150,18 @@ def _refuse(board: Leaderboard, name: str) -> NoReturn:
     raise DataError(f"{board.heading}: {name}: no judgements are at hand for this: give runs or annotations")
 
 
-def scores_with_own_model(name: str) -> bool:
-    """Return True for an evaluator that scores each run with that run's reward model."""
+def evaluator_class(name: str) -> type[Evaluator] | None:
+    """The class of the evaluator `name`, None for any other name."""
     try:
-        return "reward_model" in discover(check_configs=False).get("evaluators", name).load().needs
+        found: type[Evaluator] = discover(check_configs=False).get("evaluators", name).load()
     except AfarmError:
-        return False
+        return None
+    return found
 
 
 def looks_at_all_systems(name: str) -> bool:
     """Return True for an evaluator over all systems of a leaderboard, False for any other name."""
-    try:
-        return bool(discover(check_configs=False).get("evaluators", name).load().many)
-    except AfarmError:
-        return False
+    return bool(getattr(evaluator_class(name), "many", False))
 
 
 def _evaluator(name: str) -> Evaluator:
@@ -218,7 +193,17 @@ def _with_metrics_of_each(board: Leaderboard, name: str, with_texts: Mapping[tup
             with attribute_failures("evaluators", name, evaluator):
                 returned = evaluator.evaluate(stored_inputs(entry.system, judged))
             made.append(require_evaluation(returned, name, plugins.registry, component, entry.system, evaluator))
-            entry = _with_main_metric(entry, name, made[-1].metrics)
+            metric = metric_of(name, made[-1].metrics)
+            if metric and name == "length_controlled":
+                entry = replace(
+                    entry,
+                    length_controlled=metric.value,
+                    length_controlled_error=metric.error,
+                    length_controlled_source=str(made[-1].metrics.get("lc_source") or ""),
+                    length_controlled_warning=metric.flag,
+                )
+            elif metric and name != "win_rate":  # which it has
+                entry = replace(entry, metrics={**entry.metrics, name: metric})
         entries.append(entry)
     if not made:
         _refuse(board, name)
@@ -227,23 +212,6 @@ def _with_metrics_of_each(board: Leaderboard, name: str, with_texts: Mapping[tup
         says = "".join(f": {text}" for text in why)
         raise DataError(f"{board.heading}: evaluator {name!r} gave no figure of any system{says}")
     return replace(board, entries=tuple(entries))
-
-
-def _with_main_metric(entry: Entry, name: str, metrics: Mapping[str, Any]) -> Entry:
-    main, n = main_metric(name, metrics), finite_number(metrics.get("n_total"))
-    if main is None or name == "win_rate":  # which it has
-        return entry
-    flag = "; ".join(warnings(metrics).values())
-    if name == "length_controlled":
-        return replace(
-            entry,
-            length_controlled=main.value,
-            length_controlled_error=main.error,
-            length_controlled_source=str(metrics.get("lc_source") or ""),
-            length_controlled_warning=flag,
-        )
-    metric = Metric(main.value, main.error, n=None if n is None else round(n), flag=flag, unit=main.unit)
-    return replace(entry, metrics={**entry.metrics, name: metric})
 
 
 def with_metrics(board: Leaderboard, name: str, rows: Sequence[JudgedPair]) -> Leaderboard:

@@ -55,14 +55,10 @@ def rank_text(entry: Entry) -> str:
     return f"{ordinal}, {entry.rank_low}–{entry.rank_high}"
 
 
-def _win_rate(entry: Entry) -> str | None:
-    if entry.win_rate is None:
+def _rate(value: float | None, error: float | None) -> str | None:
+    if value is None:
         return None
-    return f"{entry.win_rate:.1f}" + ("" if entry.standard_error is None else f" ± {entry.standard_error:.1f}")
-
-
-def _interval(entry: Entry) -> str | None:
-    return None if entry.interval is None else f"{entry.interval[0]:.1f}–{entry.interval[1]:.1f}"
+    return f"{value:.1f}" + ("" if error is None else f" ± {error:.1f}")
 
 
 def _difference(entry: Entry) -> str | None:
@@ -122,10 +118,8 @@ def columns(board: Leaderboard) -> list[Column]:
     notes, shared = footnotes(board), shared_flags(board)
 
     def length_controlled(entry: Entry) -> str | None:
-        if entry.length_controlled is None:
-            return None
-        error = "" if entry.length_controlled_error is None else f" ± {entry.length_controlled_error:.1f}"
-        return f"{entry.length_controlled:.1f}{error}{_marks(notes, _on_length_control(entry))}"
+        rate = _rate(entry.length_controlled, entry.length_controlled_error)
+        return rate and rate + _marks(notes, _on_length_control(entry))
 
     def of_evaluator(name: str) -> Column:
         # A file of an earlier afarm names no unit: its figures are in that of the others.
@@ -146,8 +140,8 @@ def columns(board: Leaderboard) -> list[Column]:
         *([Column("judged on", _judged_on)] if any(e.partial or e.stopped_early for e in board.entries) else []),
     )
     figures = (
-        Column("win rate, %", _win_rate),
-        Column("95 %", _interval, spared=2),
+        Column("win rate, %", lambda e: _rate(e.win_rate, e.standard_error)),
+        Column("95 %", lambda e: e.interval and "{:.1f}–{:.1f}".format(*e.interval), spared=2),
         Column(f"Δ to {one_line(to, LONGEST_NAME)}", _difference, spared=3),
         Column("p, adjusted", _p_value, spared=3),
         Column("LC, %", length_controlled),
@@ -191,10 +185,12 @@ def remarks(board: Leaderboard) -> list[str]:
     sources = _sources(board)
     detectable = [entry.detectable for entry in board.entries if entry.detectable is not None]
     to = next((entry.difference_to for entry in board.entries if entry.difference_to), "")
+    low, high = (f"{end:.1f}" for end in (min(detectable, default=0), max(detectable, default=0)))
+    span = low if low == high else f"{low} (to {high}, by the system)"
     compared = sum(entry.p_value is not None for entry in board.entries)
     lines = [
         board.remarks,
-        f"A difference to {to} of under {_span(detectable)} points may go unseen: an unadjusted test finds it less "
+        f"A difference to {to} of under {span} points may go unseen: an unadjusted test finds it less "
         "than four times in five, the adjusted one less often."
         if detectable
         else "",
@@ -203,11 +199,6 @@ def remarks(board: Leaderboard) -> list[str]:
         *(f"[{number}] {text}" for text, number in footnotes(board).items()),
     ]
     return [one_line(line, 600) for line in lines if line]
-
-
-def _span(values: Sequence[float]) -> str:
-    low, high = f"{min(values):.1f}", f"{max(values):.1f}"
-    return low if low == high else f"{low} (to {high}, by the system)"
 
 
 def footnotes(board: Leaderboard) -> dict[str, int]:

@@ -14,10 +14,10 @@ from afarm.evaluation.boards.from_csv import TABLES, imported
 from afarm.evaluation.boards.from_round_robin import round_robins
 from afarm.evaluation.boards.from_runs import boards_of_runs
 from afarm.evaluation.boards.merging import group, repeated
-from afarm.evaluation.boards.ranking import looks_at_all_systems, scores_with_own_model
+from afarm.evaluation.boards.ranking import evaluator_class, looks_at_all_systems
 
-REFERENCE_BOARDS = {"paper": "paper.json"}
-"""Leaderboards that ship with afarm, by name."""
+REFERENCE_BOARDS = ("paper",)
+"""The leaderboards that ship with afarm."""
 
 
 def read_boards(
@@ -44,7 +44,9 @@ def read_boards(
             boards += of_runs
             left_out += unread
         elif str(source) in REFERENCE_BOARDS and not path.exists():
-            boards += reference_boards(str(source))
+            text = resources.files("afarm.evaluation.boards").joinpath(f"{source}.json").read_text(encoding="utf-8")
+            rows = enumerate(json.loads(text)["boards"])
+            boards += [Leaderboard.from_row(row, f"{source}, board {number}") for number, row in rows]
         elif path.name.endswith(TABLES):
             boards += imported(path, orders)
         elif holds_annotations(path):
@@ -69,7 +71,7 @@ def in_order(boards: Sequence[Leaderboard], orders: Sequence[str]) -> list[Leade
         there = {name for name in FIGURES if name and any(entry.figure(name) is not None for entry in entries)}
         there |= {name for entry in entries for name in entry.metrics}
         name = orders[0]
-        if scores_with_own_model(name):
+        if "reward_model" in getattr(evaluator_class(name), "needs", ()):
             raise DataError(
                 f"--order-by {name}: each run has this figure from its own reward model, so runs cannot be ranked by "
                 f"it. Choose one of {', '.join(sorted(there))}"
@@ -83,16 +85,6 @@ def in_order(boards: Sequence[Leaderboard], orders: Sequence[str]) -> list[Leade
 
 
 # ----------------------------------------------------------------------------------------------------------- files
-
-
-def reference_boards(name: str) -> list[Leaderboard]:
-    """The leaderboards that ship under `name`. Raises `DataError` if there are none."""
-    if name not in REFERENCE_BOARDS:
-        raise DataError(f"no board called {name!r} ships with afarm.{did_you_mean(name, REFERENCE_BOARDS)}")
-    text = resources.files("afarm.evaluation.boards").joinpath(REFERENCE_BOARDS[name]).read_text(encoding="utf-8")
-    return [
-        Leaderboard.from_row(row, f"{name}, board {number}") for number, row in enumerate(json.loads(text)["boards"])
-    ]
 
 
 def holds_annotations(path: Path) -> bool:

@@ -17,10 +17,12 @@ from numpy.typing import ArrayLike
 
 from afarm.core.errors import DataError
 from afarm.core.seeding import integer
-from afarm.evaluation.statistics.intervals import LEVEL, Floats, resampled
+from afarm.evaluation.statistics.intervals import LEVEL, Floats
 
 Kind = Literal["spearman", "kendall", "pearson"]
 RESAMPLES = 2_000
+BLOCK = 4_000_000
+"""Numbers held at a time while resampling: 32 MB."""
 FEWEST = 3
 """Two systems are always in perfect agreement or disagreement."""
 
@@ -46,7 +48,6 @@ def correlation(
     second: ArrayLike,
     kind: Kind = "spearman",
     *,
-    level: float = LEVEL,
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Correlation:
@@ -56,7 +57,6 @@ def correlation(
         first: values [systems], or wins [systems, instructions], of one leaderboard; NaN is absent.
         second: the same of the other, in the same order of systems and instructions.
         kind: Spearman's, Kendall's (tau-b) or Pearson's.
-        level: of the interval.
         resamples: of the bootstrap.
         seed: of the draws.
 
@@ -81,13 +81,13 @@ def correlation(
     figures = (np.nanmean(one, axis=1), np.nanmean(two, axis=1)) if tables else (one, two)
     value = float(_KINDS[kind](figures[0][None], figures[1][None])[0])
     if np.isnan(value):
-        return Correlation(kind, None, None, None, len(one), over, level)
+        return Correlation(kind, None, None, None, len(one), over)
     if len(found) <= resamples / 2:
-        return Correlation(kind, value, None, None, len(one), over, level)
-    low, high = np.quantile(found, [(1 - level) / 2, (1 + level) / 2])
+        return Correlation(kind, value, None, None, len(one), over)
+    low, high = np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     if tables:
         low, high = max(-1.0, min(low, 2 * value - high)), min(1.0, max(high, 2 * value - low))
-    return Correlation(kind, value, float(low), float(high), len(one), over, level)
+    return Correlation(kind, value, float(low), float(high), len(one), over)
 
 
 def _systems(one: Floats, two: Floats, resamples: int, seed: int) -> Iterator[tuple[Floats, Floats]]:
@@ -98,7 +98,12 @@ def _systems(one: Floats, two: Floats, resamples: int, seed: int) -> Iterator[tu
 
 def _instructions(one: Floats, two: Floats, resamples: int, seed: int) -> Iterator[tuple[Floats, Floats]]:
     """Both boards' means over instructions drawn with replacement, [some resamples, systems] each."""
-    for counts in resampled(one.shape[1], resamples, seed):
+    generator, n = np.random.default_rng(seed), one.shape[1]
+    block = max(1, BLOCK // n)
+    for begin in range(0, resamples, block):
+        size = min(block, resamples - begin)
+        drawn = generator.integers(n, size=(size, n)) + n * np.arange(size)[:, None]
+        counts = np.bincount(drawn.ravel(), minlength=size * n).reshape(size, n).astype(np.float64)
         yield _means(one, counts), _means(two, counts)
 
 

@@ -1,13 +1,13 @@
 """Means with standard errors and intervals, and the sample sizes that differences need.
 
-Sources: Liang and Zeger 1986 (clusters), Agresti and Coull 1998 (two wins and two losses added), Efron 1979
-(bootstrap), Miller 2024, "Adding error bars to evals" (clusters and sample sizes for evaluations of language models).
+Sources: Liang and Zeger 1986 (clusters), Agresti and Coull 1998 (two wins and two losses added), Miller 2024, "Adding
+error bars to evals" (clusters and sample sizes for evaluations of language models).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri, stdtrit
 
 from afarm.core.errors import DataError
-from afarm.core.seeding import integer
 
 Floats = NDArray[np.float64]
 Clusters = Sequence[Hashable] | NDArray[np.int64]
@@ -23,16 +22,13 @@ Clusters = Sequence[Hashable] | NDArray[np.int64]
 
 LEVEL = 0.95
 POWER = 0.8
-RESAMPLES = 10_000
 ROUNDING = 1e-12
 """The share of a value below which a spread is floating-point rounding."""
-BLOCK = 4_000_000
-"""Numbers held at a time while resampling: 32 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class IntervalEstimate:
-    """A mean in the unit of its values, with its standard `error` and its interval at `level`.
+    """A mean in the unit of its values, with its standard `error` and its 95% interval.
 
     `n` counts the instructions, `labels` the values behind them.
     """
@@ -43,10 +39,9 @@ class IntervalEstimate:
     high: float | None
     n: int
     labels: int
-    level: float = LEVEL
 
 
-def mean(values: ArrayLike, clusters: Clusters | None = None, *, level: float = LEVEL) -> IntervalEstimate:
+def mean(values: ArrayLike, clusters: Clusters | None = None) -> IntervalEstimate:
     """Estimate the mean of `values`, with the t interval over instructions; NaN is absent.
 
     `clusters` names the instruction of each value: values of one instruction are not independent, and the error is that
@@ -57,15 +52,15 @@ def mean(values: ArrayLike, clusters: Clusters | None = None, *, level: float = 
     n, labels = len(sums), round(float(sizes.sum()))
     value = float(sums.sum()) / labels
     if n < 2:
-        return IntervalEstimate(value, None, None, None, n, labels, level)
+        return IntervalEstimate(value, None, None, None, n, labels)
     residuals = sums - value * sizes
     error = math.sqrt(float(residuals @ residuals) * n / (n - 1)) / labels
     error = error if error > ROUNDING * float(np.abs(sums).max()) else 0.0  # values that are equal have none
-    half = t_quantile(n - 1, level) * error
-    return IntervalEstimate(value, error, value - half, value + half, n, labels, level)
+    half = t_quantile(n - 1) * error
+    return IntervalEstimate(value, error, value - half, value + half, n, labels)
 
 
-def win_rate(wins: ArrayLike, clusters: Clusters | None = None, *, level: float = LEVEL) -> IntervalEstimate:
+def plus_four_interval(wins: ArrayLike, clusters: Clusters | None = None) -> IntervalEstimate:
     """Estimate the mean of `wins` in [0, 1], draws 0.5, with an interval that is valid near 0 and 1.
 
     Value and error are those of `mean`. The interval is the t interval after two won and two lost instructions are
@@ -76,59 +71,26 @@ def win_rate(wins: ArrayLike, clusters: Clusters | None = None, *, level: float 
     found = np.asarray(wins, dtype=np.float64)
     if wrong := found[(found < 0) | (found > 1)].tolist():
         raise DataError(f"a win lies between 0 (lost) and 1 (won), and is not {wrong[0]}")
-    plain = mean(found, clusters, level=level)
+    plain = mean(found, clusters)
     sums, sizes = cluster_sums(found, clusters)
     # In units of the labels that an instruction has on average, and about the mean over labels, as the error is.
     spread = plain.value + (sums - plain.value * sizes) / sizes.mean()
-    added = mean(np.concatenate([spread, [0, 0, 1, 1]]), level=level)
+    added = mean(np.concatenate([spread, [0, 0, 1, 1]]))
     return replace(plain, low=max(0.0, added.low or 0.0), high=min(1.0, added.high or 1.0))
 
 
-def bootstrap(
-    values: ArrayLike,
-    clusters: Clusters | None = None,
-    *,
-    level: float = LEVEL,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> IntervalEstimate:
-    """Estimate the mean of `values` with the percentile interval over resampled instructions.
-
-    `error` is the spread of the resamples. Of the differences of two systems on the same instructions it is the paired
-    bootstrap. Raises `DataError` if there is no value.
-    """
-    sums, sizes = cluster_sums(values, clusters)
-    n, labels = len(sums), round(float(sizes.sum()))
-    value = float(sums.sum()) / labels
-    if n < 2:
-        return IntervalEstimate(value, None, None, None, n, labels, level)
-    means = np.concatenate([(c @ sums) / (c @ sizes) for c in resampled(n, resamples, integer(seed, "bootstrap"))])
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return IntervalEstimate(value, float(means.std(ddof=1)), float(low), float(high), n, labels, level)
-
-
-def resampled(n: int, resamples: int, seed: int) -> Iterator[Floats]:
-    """Draw `n` instructions with replacement per resample: their counts, in blocks [some resamples, n]."""
-    generator = np.random.default_rng(seed)
-    block = max(1, BLOCK // n)
-    for begin in range(0, resamples, block):
-        size = min(block, resamples - begin)
-        drawn = generator.integers(n, size=(size, n)) + n * np.arange(size)[:, None]
-        yield np.bincount(drawn.ravel(), minlength=size * n).reshape(size, n).astype(np.float64)
-
-
-def minimum_detectable_difference(n: int, deviation: float, *, power: float = POWER, level: float = LEVEL) -> float:
-    """The minimum difference that a test at `level` finds with probability `power`, from `n` instructions.
+def minimum_detectable_difference(n: int, deviation: float) -> float:
+    """The minimum difference that a test at 5% finds with a probability of 80%, from `n` instructions.
 
     `deviation` is the standard deviation, over instructions, of what is averaged: of a system's wins, or of the paired
     differences of two systems. The result is in its unit. Raises `DataError` for fewer than two instructions.
     """
     if n < 2:
         raise DataError(f"{n} instructions cannot tell two systems apart: at least 2 are needed")
-    return (t_quantile(n - 1, level) + float(stdtrit(n - 1, power))) * deviation / math.sqrt(n)
+    return (t_quantile(n - 1) + float(stdtrit(n - 1, POWER))) * deviation / math.sqrt(n)
 
 
-def instructions_needed(difference: float, deviation: float, *, power: float = POWER, level: float = LEVEL) -> int:
+def instructions_needed(difference: float, deviation: float) -> int:
     """The fewest instructions with which `difference` is detectable; see `minimum_detectable_difference`.
 
     Raises `DataError` if the difference is 0, which no number of instructions finds.
@@ -137,15 +99,15 @@ def instructions_needed(difference: float, deviation: float, *, power: float = P
         raise DataError("no number of instructions finds a difference of 0")
     size = abs(difference)
     # The normal quantiles are below t's, so the search begins below the answer.
-    n = max(2, math.floor(((float(ndtri((1 + level) / 2)) + float(ndtri(power))) * deviation / size) ** 2))
-    while minimum_detectable_difference(n, deviation, power=power, level=level) > size:
+    n = max(2, math.floor(((float(ndtri((1 + LEVEL) / 2)) + float(ndtri(POWER))) * deviation / size) ** 2))
+    while minimum_detectable_difference(n, deviation) > size:
         n += 1
     return n
 
 
-def t_quantile(freedom: float, level: float) -> float:
-    """Student's quantile: the standard errors that an interval at `level` reaches to either side."""
-    return float(stdtrit(freedom, (1 + level) / 2))
+def t_quantile(freedom: float) -> float:
+    """Student's quantile: the standard errors that a 95% interval reaches to either side."""
+    return float(stdtrit(freedom, (1 + LEVEL) / 2))
 
 
 def cluster_sums(values: ArrayLike, clusters: Clusters | None) -> tuple[Floats, Floats]:

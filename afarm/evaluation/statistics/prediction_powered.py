@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
 from afarm.core.errors import DataError, PluginError
-from afarm.evaluation.statistics.intervals import LEVEL, IntervalEstimate, t_quantile, win_rate
+from afarm.evaluation.statistics.intervals import IntervalEstimate, plus_four_interval, t_quantile
 
 QUARTILE = float(ndtri(0.75))
 FEWEST = 10
@@ -50,13 +50,13 @@ class PredictionPowered:
         return max(0, math.floor(self.effective - self.n_human))
 
 
-def prediction_powered(human: ArrayLike, simulated: ArrayLike, *, level: float = LEVEL) -> PredictionPowered:
+def prediction_powered(human: ArrayLike, simulated: ArrayLike) -> PredictionPowered:
     """Estimate the mean human label over all instructions from `human` and `simulated` [instructions].
 
     NaN is an absent label; several labels of an instruction are averaged first. The instructions that people label must
     be drawn at random: the hard ones alone do not tell how wrong the judge is on the others. The interval is t's; mean
-    and weight have used up two of its degrees of freedom. If all human labels are the same, it is that of `win_rate` of
-    them alone. Raises `DataError` if fewer than 10 instructions have both kinds of labels.
+    and weight have used up two of its degrees of freedom. If all human labels are the same, it is the
+    `plus_four_interval` of them alone. Raises `DataError` if fewer than 10 instructions have both kinds of labels.
     """
     people, judge = np.asarray(human, dtype=np.float64), np.asarray(simulated, dtype=np.float64)
     if people.shape != judge.shape:
@@ -70,15 +70,15 @@ def prediction_powered(human: ArrayLike, simulated: ArrayLike, *, level: float =
             "simulated ones can be trusted"
         )
     y, guess = people[both], judge[both]
-    alone = win_rate(y, level=level)
+    alone = plus_four_interval(y)
     if not len(rest):
-        return PredictionPowered(alone, alone, win_rate(guess, level=level), n, 0, 0.0, float(n))
-    told = win_rate(judge[~np.isnan(judge)], level=level)
+        return PredictionPowered(alone, alone, plus_four_interval(guess), n, 0, 0.0, float(n))
+    told = plus_four_interval(judge[~np.isnan(judge)])
     value, error, trust = _ppi(y, guess, rest)
     if not error or not alone.error:  # people agree throughout: the judge adds nothing, and neither is sure to go on
         return PredictionPowered(alone, alone, told, n, len(rest), 0.0, float(n))
-    half = t_quantile(n - 2, level) * error
-    combined = IntervalEstimate(value, error, value - half, value + half, n + len(rest), n + len(rest), level)
+    half = t_quantile(n - 2) * error
+    combined = IntervalEstimate(value, error, value - half, value + half, n + len(rest), n + len(rest))
     effective = n * (alone.error / error) ** 2
     return PredictionPowered(combined, alone, told, n, len(rest), trust, effective)
 

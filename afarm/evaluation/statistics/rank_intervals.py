@@ -30,8 +30,8 @@ TINY = 1e-12
 class Rank:
     """A system's rank by its mean, 1 for the highest; equal means share the better rank.
 
-    `low` to `high` holds its true rank with probability `level`, looked at by itself; `board_low` to `board_high` are
-    wider, and hold for all systems of the leaderboard at once.
+    `low` to `high` holds its true rank with 95%, looked at by itself; `board_low` to `board_high` are wider, and hold
+    for all systems of the leaderboard at once.
     """
 
     rank: int
@@ -39,10 +39,9 @@ class Rank:
     high: int
     board_low: int
     board_high: int
-    level: float = LEVEL
 
 
-def rank_intervals(table: ArrayLike, *, level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0) -> list[Rank]:
+def rank_intervals(table: ArrayLike, *, resamples: int = RESAMPLES) -> list[Rank]:
     """Rank the systems of `table` [systems, instructions] by their mean, with intervals; NaN is absent.
 
     A system is ranked by the mean over the instructions that it has; those of several systems that share instructions
@@ -60,50 +59,35 @@ def rank_intervals(table: ArrayLike, *, level: float = LEVEL, resamples: int = R
     spread = np.sqrt(np.maximum(np.add.outer(together.diagonal(), together.diagonal()) - 2 * together, 0))
     scale = np.divide(1, spread, out=np.zeros_like(spread), where=spread > TINY)
     gaps = np.subtract.outer(means, means)
-    drawn = np.random.default_rng(integer(seed, "ranks")).standard_normal((resamples, values.shape[1])) @ parts.T
-    test = _Test(gaps, scale, drawn, level, int(n.min()))
-    alone = np.concatenate([test.sure(row) for row in range(len(values))])
-    board = test.sure(*range(len(values)))
-    return [
-        Rank(1 + int((gaps[row] < 0).sum()), *_place(gaps[row], alone[row]), *_place(gaps[row], board[row]), level)
-        for row in range(len(values))
-    ]
+    drawn = np.random.default_rng(integer(0, "ranks")).standard_normal((resamples, values.shape[1])) @ parts.T
 
-
-@dataclass(frozen=True, slots=True)
-class _Test:
-    """A stepdown test of all differences of means.
-
-    `gaps` [systems, systems] are the differences, `scale` turns them into numbers of standard errors, `drawn`
-    [resamples, systems] are the moves of the means in each resample. The fewest instructions of a system are `n`.
-    """
-
-    gaps: Floats
-    scale: Floats
-    drawn: Floats
-    level: float
-    n: int
-
-    def sure(self, *rows: int) -> Bools:
+    def sure(rows: list[int]) -> Bools:
         """Significant differences of these systems from others, taken together, as [rows, systems] of bool.
 
         Differences that are significant at first are left out, and the rest is tested again (Romano and Wolf 2005).
         """
-        sizes = np.abs(self.gaps[list(rows)]) * self.scale[list(rows)]
-        open_ = self.scale[list(rows)] > 0
-        while open_.any():
-            furthest = np.zeros(len(self.drawn))
-            for row, left in zip(rows, open_, strict=True):
+        sizes = np.abs(gaps[rows]) * scale[rows]
+        undecided = scale[rows] > 0
+        while undecided.any():
+            furthest = np.zeros(resamples)
+            for row, left in zip(rows, undecided, strict=True):
                 if left.any():
-                    moved = np.abs(self.drawn[:, [row]] - self.drawn[:, left]) * self.scale[row, left]
+                    moved = np.abs(drawn[:, [row]] - drawn[:, left]) * scale[row, left]
                     np.maximum(furthest, moved.max(axis=1), out=furthest)
             # The resamples are normal, and errors are estimated: Student's t is that much wider.
-            limit = -stdtrit(self.n - 1, ndtr(-np.quantile(furthest, self.level)))
-            found = open_ & (sizes > limit)
+            limit = -stdtrit(int(n.min()) - 1, ndtr(-np.quantile(furthest, LEVEL)))
+            found = undecided & (sizes > limit)
             if not found.any():
                 break
-            open_ &= ~found
-        return (self.scale[list(rows)] > 0) & ~open_
+            undecided &= ~found
+        return (scale[rows] > 0) & ~undecided
+
+    alone = np.concatenate([sure([row]) for row in range(len(values))])
+    board = sure(list(range(len(values))))
+    return [
+        Rank(1 + int((gaps[row] < 0).sum()), *_place(gaps[row], alone[row]), *_place(gaps[row], board[row]))
+        for row in range(len(values))
+    ]
 
 
 def _place(gaps: Floats, sure: Bools) -> tuple[int, int]:

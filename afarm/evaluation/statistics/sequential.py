@@ -51,17 +51,17 @@ def confidence_sequence(
     checked = _checked(values, population)
     bounds = (_bound(checked, level, population, steps), 1 - _bound(1 - checked, level, population, steps))
     value = float(checked.mean()) if len(checked) else 0.5
-    return IntervalEstimate(value, None, *bounds, len(checked), len(checked), level)
+    return IntervalEstimate(value, None, *bounds, len(checked), len(checked))
 
 
-def decide(values: ArrayLike, *, even: float = 0.5, level: float = LEVEL, population: int | None = None) -> Decision:
-    """Decide on which side of `even` the mean is, from the values so far, each in [0, 1].
+def decide(values: ArrayLike, *, level: float = LEVEL, population: int | None = None) -> Decision:
+    """Decide on which side of 0.5 the mean is, from the values so far, each in [0, 1].
 
-    For a system's wins even is 0.5; for two systems, give (1 + first − second) / 2. However often one looks, the wrong
-    side is named with probability 1 − `level` at most.
+    For two systems, give (1 + first − second) / 2. However often one looks, the wrong side is named with probability
+    1 − `level` at most.
     """
     found = _checked(values, population)
-    higher, lower = decision_times(found, even=even, level=level, population=population)
+    higher, lower = decision_times(found, level=level, population=population)
     side: Side | None = None
     if higher is not None or lower is not None:
         side = "higher" if lower is None or (higher is not None and higher <= lower) else "lower"
@@ -69,11 +69,11 @@ def decide(values: ArrayLike, *, even: float = 0.5, level: float = LEVEL, popula
 
 
 def decision_times(
-    values: ArrayLike, *, even: float = 0.5, level: float = LEVEL, population: int | None = None
+    values: ArrayLike, *, level: float = LEVEL, population: int | None = None
 ) -> tuple[int | None, int | None]:
-    """The numbers of values after which the mean is surely higher than `even`, and lower; else None."""
+    """The numbers of values after which the mean is surely higher than 0.5, and lower; else None."""
     found, threshold = _checked(values, population), np.log(2 / (1 - level))
-    sides = (_log_capital(found, even, population), _log_capital(1 - found, 1 - even, population))
+    sides = (_log_capital(found, 0.5, population), _log_capital(1 - found, 0.5, population))
     higher, lower = (int(np.argmax(c >= threshold)) + 1 if (c >= threshold).any() else None for c in sides)
     return higher, lower
 

@@ -34,14 +34,14 @@ class AnnotationComparison(SystemComparison):
     """The stored judgements of one system, with `people`'s labels of some instructions if there are any."""
 
     workspace: Workspace
-    stored: AnnotatedSystem[Path]
+    stored: AnnotatedSystem
     system: str
     reference_name: str
     annotator: str
     people: WinTable | None = field(default=None, compare=False)
 
     @classmethod
-    def of(cls, workspace: Workspace, stored: AnnotatedSystem[Path]) -> AnnotationComparison:
+    def of(cls, workspace: Workspace, stored: AnnotatedSystem) -> AnnotationComparison:
         return cls(workspace, stored, stored.system, stored.reference, stored.annotator)
 
     @property

@@ -139,7 +139,7 @@ class SequentialComparison:
 
     def _questions(self, judges: Sequence[_Judging]) -> dict[int, list[dict[str, Any]]]:
         """Return the questions as they stand, for each system that is part of one, by its number."""
-        from afarm.evaluation.statistics import decide
+        from afarm.evaluation.statistics.sequential import decide
 
         if len(judges) == 1:
             values = [win for win in judges[0].wins if win is not None]

@@ -20,7 +20,7 @@ def mean_interval(values: Sequence[float]) -> Bounded:
 
     NaN is absent. Raises `DataError` if there is none, and `PluginError` without the extra `evaluation`.
     """
-    from afarm.evaluation.statistics import mean
+    from afarm.evaluation.statistics.intervals import mean
 
     found = mean(values)
     return Bounded(found.value, found.low, found.high)
@@ -49,7 +49,7 @@ def sample_size(difference: float, deviation: float) -> int:
 
     `deviation` is the values' standard deviation, in the difference's unit. Raises `DataError` for a difference of 0.
     """
-    from afarm.evaluation.statistics import instructions_needed
+    from afarm.evaluation.statistics.intervals import instructions_needed
 
     return instructions_needed(difference, deviation)
 
@@ -59,7 +59,7 @@ def rank_of_each(board: Sequence[Sequence[float]]) -> list[Bounded]:
 
     `board` is [systems, instructions]. Raises `DataError` if a system has fewer than two instructions.
     """
-    from afarm.evaluation.statistics import rank_intervals
+    from afarm.evaluation.statistics.rank_intervals import rank_intervals
 
     return [Bounded(rank.rank, rank.low, rank.high) for rank in rank_intervals(board)]
 
@@ -70,7 +70,7 @@ def correlate_boards(first: Board, second: Board) -> Mapping[str, Bounded | None
     Each has its 95% interval, over instructions if the boards have them, else over systems. None for a board that does
     not vary. Raises `DataError` for fewer than three systems.
     """
-    from afarm.evaluation.statistics import correlation
+    from afarm.evaluation.statistics.correlation import correlation
 
     found: dict[str, Bounded | None] = {}
     for name, kind in CORRELATIONS.items():

@@ -176,10 +176,10 @@ def test_equal_win_rates_share_a_place() -> None:
 
 
 def test_the_interval_is_that_of_two_more_wins_and_losses() -> None:
-    statistics = pytest.importorskip("afarm.evaluation.statistics")
+    intervals = pytest.importorskip("afarm.evaluation.statistics.intervals")
     few = ([1.0], [0.5], [0.0, 1.0], [1.0, 1.0, 0.2])  # there Student's quantile by its series is a little short
     for wins in (*few, [1.0] * 25, [1.0, 0.0, 0.5, 1.0] * 20, [0.3, 0.9] * 100):
-        found = statistics.win_rate(wins)
+        found = intervals.plus_four_interval(wins)
         error = None if found.error is None else 100 * found.error
         bounds = interval(100 * found.value, error, len(wins))
         close = 0.02 if len(wins) > 3 else 2

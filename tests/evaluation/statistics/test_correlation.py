@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from afarm.core.errors import DataError
-from afarm.evaluation.statistics import correlation
+from afarm.evaluation.statistics.correlation import correlation
 
 Kind = Literal["spearman", "kendall", "pearson"]
 EXACT = {"spearman": stats.spearmanr, "kendall": stats.kendalltau, "pearson": stats.pearsonr}

@@ -9,7 +9,12 @@ import pytest
 from scipy import stats
 
 from afarm.core.errors import DataError
-from afarm.evaluation.statistics import bootstrap, instructions_needed, mean, minimum_detectable_difference, win_rate
+from afarm.evaluation.statistics.intervals import (
+    instructions_needed,
+    mean,
+    minimum_detectable_difference,
+    plus_four_interval,
+)
 
 
 def covered(low: float | None, truth: float, high: float | None) -> bool:
@@ -56,42 +61,23 @@ def test_names_of_instructions_must_be_as_many_as_values() -> None:
 
 
 def test_a_system_that_always_won_is_not_sure_to() -> None:
-    found = win_rate([1] * 25)
+    found = plus_four_interval([1] * 25)
     assert (found.value, found.error, found.high) == (1.0, 0.0, 1.0)
     # 27 wins and 2 losses: mean 27/29, s² = 29/28 · 27/29 · 2/29.
     half = stats.t.ppf(0.975, 28) * math.sqrt(27 / 29 * 2 / 29 / 28)
     assert found.low == pytest.approx(27 / 29 - half)
-    assert win_rate([0] * 25).low == 0
+    assert plus_four_interval([0] * 25).low == 0
 
 
 def test_the_interval_of_a_win_rate_clusters_too() -> None:
-    once, thrice = win_rate([1, 0, 1, 1]), win_rate([1, 0, 1, 1] * 3, ["a", "b", "c", "d"] * 3)
+    once, thrice = plus_four_interval([1, 0, 1, 1]), plus_four_interval([1, 0, 1, 1] * 3, ["a", "b", "c", "d"] * 3)
     assert (once.low, once.high) == pytest.approx((thrice.low, thrice.high))
 
 
 @pytest.mark.parametrize("wrong", [-0.1, 1.5, 2])
 def test_a_win_is_between_0_and_1(wrong: float) -> None:
     with pytest.raises(DataError, match=str(wrong)):
-        win_rate([1, wrong])
-
-
-def test_the_bootstrap_agrees_with_the_formula_and_repeats_itself() -> None:
-    values = np.random.default_rng(0).random(300)
-    found, formula = bootstrap(values), mean(values)
-    assert found.value == formula.value
-    assert (found.error, found.low, found.high) == pytest.approx((formula.error, formula.low, formula.high), rel=0.03)
-    assert bootstrap(values) == found
-    assert bootstrap(values, seed=1) != found
-
-
-def test_the_bootstrap_resamples_instructions_not_labels() -> None:
-    random = np.random.default_rng(0)
-    values = random.random(100)
-    once, thrice = bootstrap(values), bootstrap(list(values) * 3, list(range(100)) * 3)
-    assert thrice.error == pytest.approx(once.error)
-    sizes = random.integers(1, 9, 100)
-    uneven, names = np.repeat(0.9 + values / 10, sizes), [*np.repeat(np.arange(100), sizes)]
-    assert bootstrap(uneven, names).error == pytest.approx(mean(uneven, names).error, rel=0.05)
+        plus_four_interval([1, wrong])
 
 
 def test_intervals_cover_at_their_level() -> None:
@@ -100,7 +86,7 @@ def test_intervals_cover_at_their_level() -> None:
     for run in range(400):
         random = np.random.default_rng(run)
         own = np.repeat((random.random(40) < 0.9).astype(float), 2)
-        clustered, plain = win_rate(own, [*np.repeat(np.arange(40), 2)]), win_rate(own)
+        clustered, plain = plus_four_interval(own, [*np.repeat(np.arange(40), 2)]), plus_four_interval(own)
         hits.append(covered(clustered.low, 0.9, clustered.high))
         careless.append(covered(plain.low, 0.9, plain.high))
     assert np.mean(hits) >= 0.95 - 3 * 0.011

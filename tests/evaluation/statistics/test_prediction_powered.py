@@ -11,8 +11,8 @@ import ppi_py
 import pytest
 
 from afarm.core.errors import DataError
-from afarm.evaluation.statistics import prediction_powered, win_rate
-from afarm.evaluation.statistics.intervals import Floats
+from afarm.evaluation.statistics.intervals import Floats, plus_four_interval
+from afarm.evaluation.statistics.prediction_powered import prediction_powered
 
 N, LABELLED = 800, 60
 
@@ -71,7 +71,7 @@ def test_a_useless_judge_costs_next_to_nothing(constant: bool) -> None:
 def test_where_people_labelled_everything_their_mean_stands() -> None:
     people = np.array([1, 0, 1, 1, 0, 1, 0, 1, 1, 0, 1.0])
     found = prediction_powered(people, np.ones(11))
-    assert found.combined == win_rate(people)
+    assert found.combined == plus_four_interval(people)
     assert (found.n_simulated, found.saved) == (0, 0)
 
 
@@ -79,7 +79,7 @@ def test_people_who_agree_throughout_are_not_sure_to_go_on() -> None:
     """25 of 25 won: the labels do not spread, and an interval from their spread alone would be a point."""
     people, judge = np.r_[np.ones(25), np.full(75, math.nan)], np.arange(100) % 2.0
     found = prediction_powered(people, judge)
-    assert found.combined == found.human == win_rate(people)
+    assert found.combined == found.human == plus_four_interval(people)
     assert (found.combined.low or 1) < 0.95
     assert (found.n_simulated, found.trust, found.effective, found.saved) == (75, 0.0, 25.0, 0)
 
@@ -109,7 +109,7 @@ def test_it_covers_with_a_biased_judge_whose_own_interval_does_not() -> None:
 def test_the_library_does_not_silence_the_warnings_of_the_process() -> None:
     code = """
 import warnings, numpy as np
-from afarm.evaluation.statistics import prediction_powered
+from afarm.evaluation.statistics.prediction_powered import prediction_powered
 before = list(warnings.filters)
 prediction_powered(np.r_[np.arange(20) % 2, np.full(20, np.nan)], np.arange(40) % 3 / 2)
 assert warnings.filters == before, warnings.filters

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from afarm.core.errors import DataError
-from afarm.evaluation.statistics import rank_intervals
+from afarm.evaluation.statistics.rank_intervals import rank_intervals
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from afarm.core.errors import DataError
-from afarm.evaluation.statistics import confidence_sequence, decide, decision_times, mean
+from afarm.evaluation.statistics.intervals import mean
+from afarm.evaluation.statistics.sequential import confidence_sequence, decide, decision_times
 
 
 def test_capital_by_hand() -> None:
