@@ -11,6 +11,9 @@ else
 export UV_TORCH_BACKEND ?= auto# without a GPU, PyTorch's own index gives 200 MB where PyPI gives 3 GB of CUDA
 endif
 
+# Tests start hundreds of Python processes, and each would compile what it imports: three seconds with torch.
+unexport PYTHONDONTWRITEBYTECODE
+
 # $(call install,ENVIRONMENT,REQUIREMENTS)
 define install
 	@test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
@@ -21,12 +24,13 @@ endef
 # Two BLAS threads that fight over busy cores cost several times more than one; test workers get one each.
 WORKERS ?= 2
 
-.PHONY: demo test test-cluster quick lint docs notebooks screenshots bench release-check clean browser server slurm
+.PHONY: demo test test-cluster quick lint docs notebooks screenshots bench release-check clean system browser server slurm
 
 demo: $(VENV)/.demo
 	$(BIN)/afarm run --method ppo --annotator pool
 
-test: $(VENV)/.test $(VENV)/.moto lint docs browser server .cache/smollm2.gguf
+test: $(VENV)/.test
+	$(MAKE) --no-print-directory -j2 -O lint docs system $(VENV)/.moto .cache/smollm2.gguf
 	MOTO_SERVER=$(abspath $(VENV))-moto/bin/moto_server OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --durations=25 \
 	  -m "not cluster"
 
@@ -63,6 +67,9 @@ release-check: $(VENV)/.release  ## build, check, install the wheel into an empt
 
 bench: $(VENV)/.test .cache/smollm2.gguf
 	$(BIN)/python -m benchmarks
+
+system: browser  # one after the other: apt-get bears no second beside it
+	@$(MAKE) --no-print-directory server
 
 # The page tests drive Debian's Chromium; where it cannot be installed they are skipped and say so.
 browser:

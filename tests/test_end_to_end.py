@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import warm
+from loaded import afarm_loads
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("end_to_end")]
 
@@ -234,3 +235,12 @@ def test_a_second_method_reuses_sft_samples_preferences_and_reward_model(whole: 
     assert not reused["train best_of_n"]
     references = [r["reference"] for r in record["results"] if r["evaluator"] == "win_rate"]
     assert references == ["sft", "sft at T=1"]
+
+
+def test_a_wholly_reused_run_loads_nothing_that_trains(whole: tuple[dict[str, Any], Path], tmp_path: Path) -> None:
+    first, output_dir = whole
+    ended, said, loaded = afarm_loads(tmp_path, *command(output_dir))
+    assert (ended, loaded) == (0, []), said
+    again = json.loads((output_dir / "runs" / first["name"] / "run.json").read_text())
+    assert all(stage["reused"] for stage in again["stages"])
+    assert again["machine"] == first["machine"]

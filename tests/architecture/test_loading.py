@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -12,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from loaded import TRAINS, afarm_loads
 
 HEAVY = ["torch", "transformers", "datasets", "trl", "peft", "accelerate", "openai", "anthropic", "plotly", "numpy"]
 
@@ -102,38 +102,10 @@ sys.stderr.write(json.dumps([name for name in {slow!r} if name in sys.modules]))
     assert json.loads(done.stderr) == []
 
 
-TRAINS = ["torch", "transformers", "trl", "peft", "accelerate", "datasets"]
-TINY = [
-    *("rows={sft: 16, preference: 24, unlabeled: 8, validation: 8, evaluation: 8}", "sft.num_train_epochs=1"),
-    *("bradley_terry.num_train_epochs=1", "sample.max_new_tokens=8", "evaluate.max_new_tokens=8"),
-    "ppo={total_steps: 1, warmup_steps: 0, rollout_batch_size: 8, mini_batch_size: 8, response_length: 8}",
-]
-
-
-def command(directory: Path, *arguments: str, among: list[str] = TRAINS) -> tuple[int, str, list[str]]:
-    """Run a command in a fresh process: its exit code, what it wrote, and the modules `among` these that it loaded."""
-    code = f"""
-import json, sys
-from afarm.cli import main
-try:
-    main(sys.argv[1:])
-finally:
-    with open("loaded.json", "w") as file:
-        json.dump([m for m in {among!r} if m in sys.modules], file)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"},
-    )
-    return done.returncode, done.stdout + done.stderr, json.loads((directory / "loaded.json").read_text())
-
-
+ROWS = "rows={sft: 16, preference: 24, unlabeled: 8, validation: 8, evaluation: 8}"
 LOOKS = {
     "--dry-run": (["run", "--dry-run"], 0),
-    "--dry-run of every method": (["compare", "--methods", "all", "--dry-run"], 0),
+    "--dry-run of every method": (["compare", "--methods", "all", "--dry-run", "--set", ROWS], 0),
     "cost": (["cost", "--method", "dpo"], 0),
     "a setting misspelt": (["run", "--set", "ppo.learning_rat=1"], 1),
     "a method misspelt": (["run", "--method", "pppo"], 1),
@@ -143,21 +115,8 @@ LOOKS = {
 @pytest.mark.parametrize("look", LOOKS)
 def test_looking_ahead_loads_nothing_that_trains(look: str, tmp_path: Path) -> None:
     arguments, code = LOOKS[look]
-    ended, said, loaded = command(tmp_path, *arguments, among=[*TRAINS, "afarm.experiment.export"])
+    ended, said, loaded = afarm_loads(tmp_path, *arguments, among=[*TRAINS, "afarm.experiment.export"])
     assert (ended, loaded) == (code, []), said
-
-
-def test_a_wholly_reused_run_loads_nothing_that_trains(tmp_path: Path) -> None:
-    run = ["run", "--json", *(word for setting in TINY for word in ("--set", setting))]
-    ended, said, loaded = command(tmp_path, *run)
-    assert ended == 0, said
-    assert "torch" in loaded
-    first = json.loads(next((tmp_path / "afarm-runs" / "runs").glob("*/run.json")).read_text())
-    ended, said, loaded = command(tmp_path, *run)
-    assert (ended, loaded) == (0, []), said
-    again = json.loads(next((tmp_path / "afarm-runs" / "runs").glob("*/run.json")).read_text())
-    assert all(stage["reused"] for stage in again["stages"])
-    assert again["machine"] == first["machine"]
 
 
 @pytest.fixture
@@ -197,17 +156,17 @@ def test_a_cached_evaluation_loads_no_sdk_and_leaves_the_report_as_it_is(
         (tmp_path / f"{name}.json").write_text(json.dumps(rows))
     spec = f"openai-compatible:tiny@http://127.0.0.1:{judge.server_address[1]}/v1"
     evaluate = ["evaluate", "mine.json", "--reference", "theirs.json", "--annotator", "chatgpt_1", "--judge", spec]
-    ended, said, loaded = command(tmp_path, *evaluate, "--allow-degraded", among=["openai"])
+    ended, said, loaded = afarm_loads(tmp_path, *evaluate, "--allow-degraded", among=["openai"])
     assert (ended, loaded) == (0, ["openai"]), said
     asked = len(judge.asked)  # type: ignore[attr-defined]
     assert asked >= 40
     page = next((tmp_path / "afarm-runs" / "runs").glob("*/report.html"))
     written = page.stat().st_mtime_ns
     heavy = [*TRAINS, "openai", "anthropic", "numpy", "scipy", "plotly"]
-    ended, said, loaded = command(tmp_path, *evaluate, "--allow-degraded", among=heavy)
+    ended, said, loaded = afarm_loads(tmp_path, *evaluate, "--allow-degraded", among=heavy)
     assert (ended, loaded) == (0, []), said
     assert len(judge.asked) == asked  # type: ignore[attr-defined]
     assert page.stat().st_mtime_ns == written
     assert str(page.relative_to(tmp_path)) in said
-    command(tmp_path, "report")
+    afarm_loads(tmp_path, "report")
     assert page.stat().st_mtime_ns > written, "it is written again on request"

@@ -93,12 +93,12 @@ def head(policy: CheckpointPolicy, labels: int = 1, **settings: Any) -> TorchRew
     return TorchRewardModel(model, policy.tokenizer, policy.template, policy.backend, **settings)
 
 
-def run_script(directory: Path, instruction: str) -> tuple[dict[str, Any], str]:
-    """Run the exported script as `python best_of_n.py INSTRUCTION` does: its names, and what it printed."""
+def run_script(directory: Path, *arguments: str) -> tuple[dict[str, Any], str]:
+    """Run the exported script as `python best_of_n.py ARGUMENTS` does: its names, and what it printed."""
     torch.manual_seed(0)
     printed = io.StringIO()
     with pytest.MonkeyPatch.context() as patched, contextlib.redirect_stdout(printed):
-        patched.setattr(sys, "argv", ["best_of_n.py", instruction])
+        patched.setattr(sys, "argv", ["best_of_n.py", *arguments])
         names = runpy.run_path(str(directory / "best_of_n.py"), run_name="__main__")
     return names, printed.getvalue()
 
@@ -176,17 +176,19 @@ def test_the_script_answers_by_default_and_says_how_it_is_called(tmp_path: Path)
     """A process of its own, as who downloads it runs it: the default of 300 tokens is beyond the toy's positions."""
     toy_best_of_n(tmp_path)
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(tmp_path / "best_of_n.py"), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=300)
-
-    answered = run("Name", "three", "rivers.")  # without quotes it is the same instruction
+    command = [
+        sys.executable,
+        str(tmp_path / "best_of_n.py"),
+        "Name",
+        "three",
+        "rivers.",
+    ]  # without quotes it is the same
+    answered = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert answered.returncode == 0, answered.stderr
     assert answered.stdout.strip()
     assert "maximum length" not in answered.stderr, "the model was not asked beyond its positions"
-    refused = run()
-    assert refused.returncode == 1
-    assert refused.stderr.startswith('Best-of-n: python best_of_n.py "Name three rivers."')
+    with pytest.raises(SystemExit, match=r'^Best-of-n: python best_of_n\.py "Name three rivers\."'):
+        run_script(tmp_path)
     with pytest.raises(ValueError, match="max_new_tokens"):
         run_script(tmp_path, "river " * 300)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -122,9 +123,17 @@ def test_shards_of_which_rows_are_missing_are_damaged(mesh: DeviceMesh, tmp_path
 READ = ("trainer.pt", "rng_state.pth", BEST_WEIGHTS_FILE)
 
 
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a training that was stopped after two steps."""
+    directory = tmp_path_factory.mktemp("stopped")
+    tasks.dpo_adapters(directory, 2)
+    return directory
+
+
 @pytest.mark.parametrize("file", [*READ, "training_args.bin", "optimizer.pt", "scheduler.pt"])
-def test_no_file_of_a_trainer_is_unpickled(tmp_path: Path, sprung: Path, file: str) -> None:
-    tasks.dpo_adapters(tmp_path / "left", 2)
+def test_no_file_of_a_trainer_is_unpickled(stopped: Path, tmp_path: Path, sprung: Path, file: str) -> None:
+    shutil.copytree(stopped, tmp_path / "left")
     [checkpoint] = (tmp_path / "left" / "checkpoints").iterdir()
     assert (checkpoint / file).is_file() or file not in READ
     (checkpoint / file).write_bytes(pickle.dumps(Trap(sprung), protocol=2))
