@@ -137,12 +137,15 @@ def test_groups_say_what_their_commands_do_in_whole_sentences(afarm: Afarm) -> N
 def test_what_installs_a_part_of_afarm_names_the_clone_that_it_runs_from(
     afarm: Afarm, monkeypatch: pytest.MonkeyPatch, found: str | None, training: str, slurm: str
 ) -> None:
-    of_afarm = importlib.metadata.distribution("afarm")
-    monkeypatch.setattr(type(of_afarm), "read_text", lambda self, name: found)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    kind, find_spec = type(importlib.metadata.distribution("afarm")), importlib.util.find_spec
+    read_text = kind.read_text
+
+    def read(self: importlib.metadata.Distribution, name: str) -> str | None:
+        return found if name == "direct_url.json" else read_text(self, name)
+
+    monkeypatch.setattr(kind, "read_text", read)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "accelerate" else find_spec(name))
     assert training in afarm("run", *LIGHT, "--accelerate-config", "two_processes").err
-    monkeypatch.undo()
-    monkeypatch.setattr(type(of_afarm), "read_text", lambda self, name: found)
     assert slurm in afarm("run", *LIGHT, "--launcher", "slurm:gpu").err
 
 
