@@ -39,8 +39,9 @@ def console_on(**options: Any) -> Console:
 
     class NamesAreText(Console):
         def print(self, *objects: Any, **how: Any) -> None:
-            lines = all(isinstance(thing, str) for thing in objects)
-            super().print(*objects, **({"soft_wrap": True} if lines else {}) | how)
+            if all(isinstance(thing, str) for thing in objects):
+                how.setdefault("soft_wrap", True)
+            super().print(*objects, **how)
 
         def render_str(self, text: str, **how: Any) -> Text:
             try:

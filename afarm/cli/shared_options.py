@@ -19,9 +19,11 @@ Completion = str | list[str] | Callable[..., Any] | None
 def option(shown: str, help: str, complete: Completion = None, default: str | bool = True, **more: Any) -> Any:
     """Make an option as its help shows it: "--seed N", with a word for the value. `default` is shown for its own."""
     name, _, metavar = shown.partition(" ")
-    words = complete_names(complete) if isinstance(complete, str) else complete
-    found = (lambda: complete) if isinstance(complete, list) else words
-    return typer.Option(name, metavar=metavar or None, help=help, autocompletion=found, show_default=default, **more)
+    if isinstance(complete, str):
+        complete = complete_names(complete)
+    elif isinstance(complete, list):
+        words, complete = complete, lambda: words
+    return typer.Option(name, metavar=metavar or None, help=help, autocompletion=complete, show_default=default, **more)
 
 
 model_option = partial(option, rich_help_panel="Method and model")
