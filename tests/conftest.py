@@ -50,6 +50,18 @@ def freeze_modules() -> None:
         frozen_modules = len(sys.modules)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep tests together that share what each worker would make: a browser, or the syntax trees of all modules."""
+    for item in items:
+        if item.get_closest_marker("xdist_group"):
+            continue
+        if item.path.parent.name == "architecture":
+            item.add_marker(pytest.mark.xdist_group("architecture"))
+        elif "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
 def pytest_collection_finish() -> None:
     if "light_worker" in sys.modules:
         raise pytest.UsageError("a test imports light_worker, which replaces the backend of this process for all tests")

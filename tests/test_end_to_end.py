@@ -29,7 +29,7 @@ SMALL = {
     "sft.num_train_epochs": 2,
     "sft.save_steps": 2,
     "bradley_terry.num_train_epochs": 1,
-    "ppo.total_steps": 6,
+    "ppo.total_steps": 4,
     "ppo.rollout_batch_size": 32,
     "ppo.mini_batch_size": 16,
     "ppo.save_steps": 2,
@@ -143,7 +143,7 @@ def test_the_toy_recipe_runs_to_a_report(whole: tuple[dict[str, Any], Path]) -> 
     assert record["headline"]["win_rate"] is not None
     assert 0 <= record["headline"]["win_rate"] <= 100
     kept = record["checkpoint"]
-    assert kept["best/step"] in (2, 4, 6)
+    assert kept["best/step"] in (2, 4)
     assert kept["best/win_rate"] >= kept["last/win_rate"]
     assert record["headline"]["kl"] == kept["best/kl"]
     assert record["results"][0]["metrics"]["n_total"] == 32
@@ -152,7 +152,7 @@ def test_the_toy_recipe_runs_to_a_report(whole: tuple[dict[str, Any], Path]) -> 
     assert Path(record["report"]).stat().st_size > 10_000
     assert record["spend"]["calls"] == answers(output_dir)
     steps = [json.loads(line) for line in (Path(record["report"]).parent / "metrics.jsonl").open()]
-    assert list(dict.fromkeys(row["step"] for row in steps if row["stage"] == "train")) == [1, 2, 3, 4, 5, 6]
+    assert list(dict.fromkeys(row["step"] for row in steps if row["stage"] == "train")) == [1, 2, 3, 4]
 
 
 def test_an_exported_run_answers_by_its_card_and_trains_trl(

@@ -3,8 +3,6 @@
 Importing it loads torch.
 """
 
-from typing import TYPE_CHECKING, Any
-
 from afarm.backend.adapters import (
     LowRankUpdate,
     active_adapter,
@@ -52,8 +50,7 @@ from afarm.backend.logprobs import (
     token_logprobs,
     token_loss,
 )
-from afarm.backend.memory import PARTS, Held, Workload
-from afarm.backend.model_configs import count_parameters, read_model_config
+from afarm.backend.memory import PARTS, Held, Workload, count_parameters, read_model_config
 from afarm.backend.models import (
     enable_gradient_checkpointing,
     quiet_transformers,
@@ -263,15 +260,3 @@ __all__ = [
     "world_size",
     "write_training_state",
 ]
-
-_TRAINERS = ("OnPolicyTrainer", "PolicyGradientTrainer", "Passes", "RolloutBatch", "Chunk", "of_chunks")
-
-if not TYPE_CHECKING:  # a type checker would take every name then
-
-    def __getattr__(name: str) -> Any:
-        if name in _TRAINERS:  # an ImportError, since `from … import` drops the text of an AttributeError
-            raise ImportError(
-                f"afarm.backend has no {name} any more: on-policy methods write their own loop and call rollout, "
-                "score, backward_in_chunks, optimizer_step, save_if_due …: docs/guides/write-a-plugin.md"
-            )
-        raise AttributeError(f"module 'afarm.backend' has no attribute {name!r}")

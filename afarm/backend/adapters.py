@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from afarm.backend.models import quiet_transformers
+from afarm.backend.models import MODEL_CARD, quiet_transformers, require_finite
 from afarm.backend.sharding import full_tensor
 from afarm.core.config import LoraConfig
 from afarm.core.errors import ModelError
@@ -20,25 +21,6 @@ from afarm.core.errors import ModelError
 if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel
-
-
-def peft_config(config: LoraConfig, train_also: Sequence[str] = (), train_tokens: Sequence[int] = ()) -> Any:
-    """Translate `config` into PEFT's.
-
-    `train_also` names modules trained whole beside the adapters, such as a new head; `train_tokens` are tokens whose
-    embeddings are trained, such as new control tokens.
-    """
-    from peft import LoraConfig as PeftLoraConfig
-
-    return PeftLoraConfig(
-        r=config.r,
-        lora_alpha=config.alpha,
-        lora_dropout=config.dropout,
-        target_modules=config.target_modules,
-        modules_to_save=list(train_also) or None,
-        trainable_token_indices=list(train_tokens) or None,
-        bias="none",
-    )
 
 
 def add_adapter(
@@ -50,15 +32,25 @@ def add_adapter(
 ) -> PeftModel:
     """Add fresh trainable adapters to `model` in place and return the PEFT model.
 
-    All else is frozen except `train_also` and `train_tokens` (see `peft_config`). A model that has adapters gets
-    another beside them under the given `name`; the earlier one stays active, and both stay to be trained. Raises
-    `ModelError` if `target_modules` matches nothing in the model.
+    All else is frozen except `train_also`, modules trained whole such as a new head, and the embeddings of
+    `train_tokens`, such as new control tokens. A model that has adapters gets another beside them under the given
+    `name`; the earlier one stays active, and both stay trainable. Raises `ModelError` if `target_modules` matches
+    nothing in the model.
     """
+    from peft import LoraConfig as PeftLoraConfig
     from peft import get_peft_model
 
     from afarm.backend.half_adapters import multiply_in_half
 
-    settings = peft_config(config, train_also, train_tokens)
+    settings = PeftLoraConfig(
+        r=config.r,
+        lora_alpha=config.alpha,
+        lora_dropout=config.dropout,
+        target_modules=config.target_modules,
+        modules_to_save=list(train_also) or None,
+        trainable_token_indices=list(train_tokens) or None,
+        bias="none",
+    )
     try:
         with quiet_transformers():
             if not hasattr(model, "merge_and_unload"):
@@ -77,18 +69,15 @@ def add_adapter(
 
 @dataclass(frozen=True, slots=True)
 class LowRankUpdate:
-    """The products B·A that adapters add to weights: by the module's path, A [r, in] and B [out, r].
-
-    LoRA's scaling is in B.
-    """
+    """Products B·A added to weights, scaled: A [r, in] and B [out, r] by the module's path."""
 
     factors: Mapping[str, tuple[Tensor, Tensor]]
 
     @classmethod
     def of(cls, model: PeftModel) -> LowRankUpdate | None:
-        """Copy that of the model's active adapter to the CPU; None if the adapter holds anything else.
+        """Copy the active adapter to the CPU; None if it holds more than low-rank products of weights.
 
-        Embeddings, biases, whole modules or magnitudes, say. A collective if the model is sharded.
+        A collective if the model is sharded.
         """
         (active,) = model.active_adapters
         config = model.peft_config[active]
@@ -139,23 +128,16 @@ class LowRankUpdate:
         from safetensors.torch import load_file
 
         tensors = load_file(directory / "adapter_model.safetensors")
-        paths = [name.removesuffix(".lora_A.weight") for name in tensors if name.endswith(".lora_A.weight")]
-        return cls(
-            {
-                path.removeprefix("base_model.model."): (
-                    tensors[f"{path}.lora_A.weight"],
-                    tensors[f"{path}.lora_B.weight"],
-                )
-                for path in paths
-            }
-        )
+        factors = {}
+        for name, down in tensors.items():
+            if name.endswith(".lora_A.weight"):
+                path = name.removesuffix(".lora_A.weight")
+                factors[path.removeprefix("base_model.model.")] = down, tensors[f"{path}.lora_B.weight"]
+        return cls(factors)
 
 
 def switch_off_dropout(model: torch.nn.Module) -> None:
-    """Set every dropout in `model` to 0, in place, but that of adapters (`lora.dropout`).
-
-    As a layer or as a figure that attention reads.
-    """
+    """Set every dropout in `model` to 0, in place, except that of adapters (`lora.dropout`)."""
     for path, module in model.named_modules():
         if "lora_dropout" in path.split("."):
             continue
@@ -166,10 +148,7 @@ def switch_off_dropout(model: torch.nn.Module) -> None:
 
 @contextmanager
 def active_adapter(model: PeftModel, name: str | None) -> Iterator[None]:
-    """Run with another adapter of `model`, or with none; then restore the active one.
-
-    PEFT freezes what it switches off: afterwards every parameter that was trainable is so again.
-    """
+    """Run with another adapter of `model`, or with none; then restore the active one, all still trainable."""
     before, trainable = model.active_adapter, [p for p in model.parameters() if p.requires_grad]
     try:
         if name is None:
@@ -217,10 +196,7 @@ def merge_adapter(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def merged_copy(model: PreTrainedModel) -> PreTrainedModel:
-    """Merge the adapters into a copy on the host: `model` keeps them, and no card holds a second one.
-
-    Returns `model` itself if it has none.
-    """
+    """Merge the adapters into a copy on the host; without adapters return `model` itself."""
     if not hasattr(model, "merge_and_unload"):
         return model
     on_host: dict[int, Any] = {id(buffer): buffer.to("cpu", copy=True) for buffer in model.buffers()}
@@ -228,3 +204,15 @@ def merged_copy(model: PreTrainedModel) -> PreTrainedModel:
         weights = parameter.detach().to("cpu", copy=True)
         on_host[id(parameter)] = torch.nn.Parameter(weights, parameter.requires_grad)
     return merge_adapter(copy.deepcopy(model, on_host))
+
+
+def save_merged(model: PreTrainedModel, tokenizer: Any, card: Mapping[str, Any], directory: Path) -> None:
+    """Save weights, adapters merged, and tokenizer as transformers does, and afarm's card beside them.
+
+    Raises `TrainingError` if a weight is not finite.
+    """
+    require_finite(model)
+    with quiet_transformers():
+        merged_copy(model).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    (directory / MODEL_CARD).write_text(json.dumps(card) + "\n", "utf-8")

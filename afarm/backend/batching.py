@@ -15,10 +15,9 @@ from afarm.core.records import JudgedPair
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
-    """Prompts and responses, joined and right-padded: three tensors [B, T].
+    """Prompts and responses, joined and right-padded: three tensors [B, T], two int64 and a boolean mask.
 
-    `input_ids` and `attention_mask` are int64, `response_mask` is boolean. Prompt and response are contiguous, so
-    positions are the same whatever shares the batch.
+    Prompt and response are contiguous, so positions are the same whatever shares the batch.
     """
 
     input_ids: torch.Tensor
@@ -62,10 +61,7 @@ def join_and_pad(
 
 
 def length_sorted_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-    """Sort row indices into batches of at most `batch_size`, the longest rows first.
-
-    So that a lack of memory shows at once.
-    """
+    """Sort row indices into batches of at most `batch_size`, longest first: lack of memory shows at once."""
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
     return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
 
@@ -92,10 +88,10 @@ def chosen_and_rejected(pairs: Sequence[JudgedPair]) -> tuple[Side, Side]:
 def usable_pairs(
     preferences: Sequence[JudgedPair], usable: Callable[[JudgedPair], object], learner: str
 ) -> tuple[list[JudgedPair], dict[str, float]]:
-    """Select the pairs for which `usable` is true. Returns them and counts of all pairs, as metrics.
+    """Select the pairs for which `usable` is true; also count all pairs, as metrics.
 
-    The counts are `pairs_decided`, `pairs_draw` … (one per outcome) and `pairs_left_out`. Raises `DataError`, in which
-    `learner` names who needs the pairs, if none is left.
+    Counts are `pairs_left_out` and one per outcome (`pairs_decided` …). Raises `DataError`, naming the `learner`, if no
+    pair is left.
     """
     outcomes = Counter(judged.preference.outcome for judged in preferences)
     kept = [judged for judged in preferences if usable(judged)]

@@ -31,10 +31,9 @@ SELECTION_FILE, BEST_WEIGHTS_FILE = "selection.json", "best.pt"
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A checkpoint's step and its win rate over the start policy, in percent.
+    """A checkpoint's step, its win rate over the start policy, and the win rate's error, both in percent.
 
-    `standard_error` is in percent too, None for a single pair. `kl` is the KL to the start policy in nats, if the
-    method knows it.
+    `standard_error` is None for a single pair; `kl` is the KL to the start policy in nats, if it is known.
     """
 
     step: int
@@ -51,12 +50,13 @@ def selection_of(config: CheckpointChoice, inputs: MethodInputs, context: TrainC
 class CheckpointSelection:
     """The candidates of a training run so far, and the weights of the best, kept with its checkpoints.
 
-    All candidates answer with the same draws, so that their differences are not those of the draws; the start policy
-    answers once, with its own draws. Needs `inputs.annotate` and `inputs.validation`.
+    All candidates answer with the same draws; the start policy answers once, with its own. Needs `inputs.annotate` and
+    `inputs.validation`.
     """
 
     def __init__(self, inputs: MethodInputs, context: TrainContext):
         self.inputs, self.context = inputs, context
+        self._judged = context.directory / ".judged"
         self.candidates: list[Candidate] = []
         self._start_answers: list[str] = []
 
@@ -68,8 +68,8 @@ class CheckpointSelection:
     def compare(self, step: int, policy: Policy, kl: float | None = None) -> dict[str, float]:
         """Judge `policy` as the candidate of `step`. Returns metrics of it and of the best so far.
 
-        If several processes train, the main process judges, for however long; the others wait and know of no
-        candidates. Raises `TrainingError` if the annotator gives no usable judgement at all.
+        The main process judges, for however long; others wait and know of no candidates. Raises `TrainingError` if the
+        annotator gives no usable judgement at all.
         """
         if not self.knows_start:
             self.answer_start()
@@ -116,28 +116,16 @@ class CheckpointSelection:
         mark = f"{self.context.backend.session} {what}"
         wait_for(lambda: self._judged.is_file() and self._judged.read_text(encoding="utf-8") == mark)
 
-    @property
-    def _judged(self) -> Path:
-        return self.context.directory / ".judged"
-
     def _answers(self, policy: Policy, who: str) -> list[str]:
         seed = integer(self.context.seed, "validation", who)
         return [s.text for s in policy.sample(self.inputs.validation, self.inputs.decoding, seed=seed)]
 
     def _win_rate(self, step: int, answers: Sequence[str]) -> tuple[float, float | None]:
-        """Estimate the win rate in percent and its standard error.
-
-        Draws are half a win; unparsed and refused judgements are left out.
-        """
+        """Estimate the win rate in percent and its standard error; unusable judgements are left out."""
         assert self.inputs.annotate is not None  # who chooses this needs it
         rows = zip(self.inputs.validation, self._start_answers, answers, strict=True)
-        judged = self.inputs.annotate(
-            [
-                Pair(instruction, start_answer, answer, 0, "start", str(step))
-                for instruction, start_answer, answer in rows
-            ],
-            noiseless=True,
-        )
+        pairs = [Pair(instruction, start, answer, 0, "start", str(step)) for instruction, start, answer in rows]
+        judged = self.inputs.annotate(pairs, noiseless=True)
         wins = [value for preference in judged if (value := preference.win) is not None]
         if not wins:
             raise TrainingError(

@@ -33,11 +33,10 @@ def switch(on: bool) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Have the C library keep up to `KEPT_BYTES` that were freed, for what is allocated next.
+    """Have the C library keep up to `KEPT_BYTES` that were freed, for what this process allocates next.
 
-    A training step frees what the next one allocates again. Handed back in between, as glibc does with tensors of some
-    megabytes, each page is cleared by the kernel when it is next touched: a tenth of a PPO step's time. Does nothing
-    if the C library has no such switch. For the whole process.
+    A training step frees what the next one allocates again. glibc would hand it back, and the kernel clear each page
+    when it is touched again: a tenth of a PPO step's time. Does nothing without glibc's switch.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if _enabled and sys.platform == "linux" else None
     if mallopt is not None:
@@ -46,10 +45,7 @@ def keep_freed_memory() -> None:
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Multiply `x` [..., K] by the transpose of `weight` [N, K] and add `bias` [N]: [..., N].
-
-    Has no gradient.
-    """
+    """Multiply `x` [..., K] by the transpose of `weight` [N, K] and add `bias` [N]. Has no gradient."""
     if uses_onednn(x, weight):
         result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
         return result
@@ -57,10 +53,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def uses_onednn(x: Tensor, weight: Tensor) -> bool:
-    """Tell if `product` goes to oneDNN.
-
-    It does for large matrices in float32 on an AMD CPU, unless under autocast.
-    """
+    """Tell if oneDNN multiplies: large float32 matrices on an AMD CPU, not under autocast."""
     return (
         _enabled
         and x.numel() * weight.shape[0] >= LARGE
@@ -81,10 +74,7 @@ def _is_amd() -> bool:
 
 @functools.cache
 def _has_onednn() -> bool:
-    """Try oneDNN's product.
-
-    torch's name for it is private: if it is gone or changed, torch's public product serves.
-    """
+    """Try oneDNN's product: torch's private name for it may change, and then its public product serves."""
     try:
         one = torch.ones(1, 1)
         return bool(torch.ops.mkldnn._linear_pointwise(one, one, None, "none", [], "") == 1)
@@ -105,10 +95,7 @@ class OneDNNLinear(nn.Linear):
 
 
 def use_onednn(model: nn.Module) -> None:
-    """Have the linear layers of `model` multiply by `product`.
-
-    Their weights, names and files stay as they are.
-    """
+    """Have the linear layers of `model` multiply by `product`; weights, names and files stay."""
     for module in model.modules():
         if type(module) is nn.Linear and module.weight.device.type == "cpu":
             module.__class__ = OneDNNLinear

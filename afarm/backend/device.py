@@ -64,7 +64,7 @@ class Backend:
         self.config = config or BackendConfig()
         self.progress = progress
         self.engine: SamplingEngine = engine or TorchEngine()
-        self._launch = _connected(self.config, offloads) if is_distributed else None
+        self._launch = _connect(self.config, offloads) if is_distributed else None
         self.device = self._launch.device if self._launch else _device(self.config.device)
         self.session = self._launch.session if self._launch else ""
         self.sharded, self.offloads = sharded, offloads
@@ -74,19 +74,13 @@ class Backend:
             torch.set_num_threads(self.config.threads)
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Enter the configured mixed precision, if any; training stages compute in it.
-
-        No cast weight is kept: it would go stale with the next optimiser step.
-        """
+        """Enter the configured mixed precision. No cast weight is kept: the next step would make it stale."""
         if self.config.mixed_precision == "no":
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
 
     def naming_lost(self, what: str) -> AbstractContextManager[Any]:
-        """Raise `TrainingError` inside if another process of the launch is lost.
-
-        It names that one and `what` was done. A loss is seen within `backend.timeout` seconds of waiting for it.
-        """
+        """Raise `TrainingError` naming `what` was done if another process is lost (`backend.timeout`)."""
         return self._launch.naming_lost(what) if self._launch else nullcontext()
 
     def barrier(self) -> None:
@@ -96,9 +90,8 @@ class Backend:
     def together(self, *calls: Callable[[], T]) -> list[T]:
         """Return the results of `calls`, none of which may write what another reads or writes.
 
-        On a CPU whose cores torch's threads leave idle they run side by side, so that models too small to occupy
-        several cores occupy one each; elsewhere, and if several processes share the work, one after the other. No
-        result depends on which it is.
+        Side by side on a CPU with idle cores, so that models too small for several cores occupy one each; else one
+        after the other. No result depends on it.
         """
         alone_on_cpu = self.device.type == "cpu" and distributed.world_size() == 1
         workers = min(len(calls), _cores() // torch.get_num_threads()) if alone_on_cpu else 1
@@ -115,10 +108,7 @@ class Backend:
 
     @contextmanager
     def tracked(self, name: str, directory: Path, log: LogMetrics) -> Iterator[LogMetrics]:
-        """Extend `log` with the trackers of the configuration (tensorboard, wandb …), by accelerate.
-
-        Raises `ConfigError` if a tracker is not installed.
-        """
+        """Extend `log` with the configured trackers (tensorboard, wandb …). Raises `ConfigError` if one is missing."""
         if not self.config.trackers:
             yield log
             return
@@ -159,13 +149,13 @@ class Backend:
     def load_policy(self, spec: str | Path, *, prompt_template: TemplateSource = "auto") -> CheckpointPolicy:
         """Load the policy at `spec`: a Hub id, a directory, a `.gguf` file or `pkg:<package>/<path>`.
 
-        `prompt_template` is a template's name, a file, or the texts of one; "auto" takes the template that the
-        checkpoint was saved with, else the tokenizer's chat template. Raises `ModelError` if the model cannot be loaded
-        or has no template.
+        `prompt_template` is a template's name, file or texts; "auto" takes the one saved with the checkpoint, else the
+        tokenizer's chat template. Raises `ModelError` if the model cannot be loaded or has no template.
         """
         from transformers import AutoModelForCausalLM
 
-        from afarm.backend.policy import CheckpointPolicy
+        from afarm.backend.adapters import LowRankUpdate
+        from afarm.backend.policy import UPDATES, CheckpointPolicy
 
         model, tokenizer, card = self.load(spec, AutoModelForCausalLM)
         source = read_prompt_template(prompt_template) if isinstance(prompt_template, str) else prompt_template
@@ -173,14 +163,14 @@ class Backend:
         template = PromptTemplate(source, tokenizer, str(spec), card.get("control", ""))
         policy = CheckpointPolicy(model, tokenizer, template, self, card.get("control_tokens", ()))
         if path := local_path(str(spec)):
-            policy.load_updates(path)
+            saved = sorted((path / UPDATES).glob("*"), key=lambda path: int(path.name))
+            policy.merged = tuple(LowRankUpdate.load(directory) for directory in saved)
         return policy
 
     def load(self, spec: str | Path, kind: Any) -> tuple[torch.nn.Module, Any, dict[str, Any]]:
-        """Load (model, tokenizer, afarm's card beside them) by the transformers auto class `kind`.
+        """Load (model, tokenizer, afarm's card beside them or {}) by the transformers auto class `kind`.
 
-        The model is on the device, or on the host if the launch shards; the card is empty if afarm did not save it.
-        Raises `ModelError`.
+        The model is on the device, or on the host if the launch shards. Raises `ModelError`.
         """
         from transformers import AutoTokenizer
 
@@ -218,10 +208,7 @@ class Backend:
 
 @contextmanager
 def _heads_in_float32() -> Iterator[None]:
-    """Load classifiers' heads in float32, whatever the rest is in.
-
-    transformers lets only a class say so.
-    """
+    """Load classifiers' heads in float32, which transformers lets only a class say."""
     from transformers import PreTrainedModel
 
     before = PreTrainedModel._keep_in_fp32_modules_strict
@@ -237,7 +224,7 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _connected(config: BackendConfig, offloads: bool) -> Launch:
+def _connect(config: BackendConfig, offloads: bool) -> Launch:
     """Connect several processes, over NCCL or on CPUs over gloo; over both if they offload from GPUs."""
     name = config.device
     if name not in ("auto", "cpu", "cuda"):

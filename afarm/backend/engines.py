@@ -16,7 +16,7 @@ class SamplingEngine(Protocol):
     """Makes samplers of policies. Built as `Class(config, spec, context)`.
 
     `spec` is the text after the name's @ in `backend.sampler`, the context a `BuildContext`. Making one and asking for
-    its version must load no torch: an artifact's key, and so a dry run, asks for it.
+    its version must load no torch: a dry run does.
     """
 
     takes_whole_weights: ClassVar[bool]
@@ -27,18 +27,14 @@ class SamplingEngine(Protocol):
 
     @property
     def version(self) -> str:
-        """Name the engine and its version, for the keys of what is sampled.
-
-        Raises `ModelError` if it is not there.
-        """
+        """Name the engine and its version, for keys. Raises `ModelError` if it is not there."""
         ...
 
     def sampler(self, policy: CheckpointPolicy) -> Sampler:
         """Make the sampler of a policy as its weights are now.
 
-        All processes ask together if the policy's weights are sharded (`is_sharded`), and each then samples on its own.
-        An engine that runs here finds all weights in each of them. Raises `ModelError` if it cannot be shown that the
-        engine samples with just these weights.
+        A collective if they are sharded (`is_sharded`); then each process samples on its own. An engine that runs here
+        finds all weights in each. Raises `ModelError` if the engine cannot be shown to sample with just these weights.
         """
         ...
 

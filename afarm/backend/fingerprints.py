@@ -24,25 +24,16 @@ from afarm.core.interfaces import Policy, RewardModel
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integers of as many bytes as a number has: its bits."""
 
-CONFIGS = ("config", "generation_config")
-
-TEMPLATE = "chat_template"
-
-TOKENIZING = ("__call__", "decode", "apply_chat_template")
-
-SIMPLE = (bool, int, float, str, type(None))
-"""Types of attributes, also in lists, that are compared as they are."""
-
 ELSEWHERE = "elsewhere"
 """Stands for a tensor that is sharded or not in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """The `weights` of a policy or reward model by place and name, and the `behaviour` beside them.
+    """The `weights` of a policy or reward model by place and name, and its `behaviour` by place.
 
-    The behaviour are the model's configs, its tokenizer's templates and special tokens, and of each module and holder
-    the class, methods replaced, hooks, and attributes that are numbers, texts or functions.
+    Behaviour: configs, the tokenizer's templates and special tokens; of each module and holder its class, replaced
+    methods, hooks, and attributes that are numbers, texts or functions.
     """
 
     weights: Mapping[str, Mapping[str, str]]
@@ -74,7 +65,8 @@ def take_fingerprint(made: Policy | RewardModel) -> Fingerprint:
         if isinstance(held, nn.Module):
             named = (*held.named_parameters(remove_duplicate=False), *held.named_buffers(remove_duplicate=False))
             weights[place] = {name: _digest(tensor) for name, tensor in named}
-            behaviour[place] = [_serialise_config(getattr(held, name)) for name in CONFIGS if hasattr(held, name)]
+            configs = [getattr(held, name, None) for name in ("config", "generation_config")]
+            behaviour[place] = [str(c.to_json_string()) if hasattr(c, "to_json_string") else repr(c) for c in configs]
             for name, module in held.named_modules(remove_duplicate=False):
                 behaviour[f"{place} {name}"] = _behaviour(module, "forward")
         elif isinstance(held, Tensor):
@@ -84,8 +76,13 @@ def take_fingerprint(made: Policy | RewardModel) -> Fingerprint:
         elif isinstance(held, Policy | RewardModel):
             behaviour[place] = _behaviour(held, "sample", "score", "decoding")
         else:
-            texts = [len(held), held.padding_side, str(held.special_tokens_map), str(getattr(held, TEMPLATE, ""))]
-            behaviour[place] = [*texts, _behaviour(held, *TOKENIZING)]
+            texts = [
+                len(held),
+                held.padding_side,
+                str(held.special_tokens_map),
+                str(getattr(held, "chat_template", "")),
+            ]
+            behaviour[place] = [*texts, _behaviour(held, "__call__", "decode", "apply_chat_template")]
     return Fingerprint(weights, behaviour)
 
 
@@ -95,7 +92,8 @@ def _behaviour(holder: object, *methods: str) -> dict[str, Any]:
     found |= {f"{name}()": getattr(type(holder), name, None) for name in methods}
     for name, value in vars(holder).items() if hasattr(holder, "__dict__") else ():
         values = tuple(value) if isinstance(value, list | tuple) else (value,)
-        if all(isinstance(each, SIMPLE) for each in values) or (callable(value) and not isinstance(value, nn.Module)):
+        is_simple = all(isinstance(each, bool | int | float | str | None) for each in values)
+        if is_simple or (callable(value) and not isinstance(value, nn.Module)):
             found[name] = values
         elif name.endswith("_hooks") and value:
             found[name] = list(value.items()) if isinstance(value, dict) else value
@@ -123,10 +121,6 @@ def _walk_attributes(holder: object, place: str, seen: set[int]) -> Iterator[tup
             yield from _walk_attributes(value, f"{place}.{key}", seen)
 
 
-def _serialise_config(config: Any) -> str:
-    return str(config.to_json_string()) if hasattr(config, "to_json_string") else repr(config)
-
-
 def _digest(tensor: Tensor) -> str:
     if isinstance(tensor, DTensor) or tensor.is_meta:
         return ELSEWHERE
@@ -140,10 +134,7 @@ def _digest(tensor: Tensor) -> str:
 
 
 def digest_on_device(tensor: Tensor) -> str:
-    """Digest a tensor's bits where it is, by their sums along both dimensions.
-
-    So what changes places is seen too.
-    """
+    """Digest a tensor's bits where it is, by sums along both dimensions, which see permutations too."""
     if not tensor.numel():
         return ""
     integers = tensor.detach().contiguous().view(-1).view(INTEGERS.get(tensor.element_size(), torch.uint8))

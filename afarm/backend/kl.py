@@ -34,10 +34,7 @@ class KLEstimates(NamedTuple):
 
 
 def kl_estimates(logprobs: Tensor, ref_logprobs: Tensor, mask: Tensor) -> KLEstimates:
-    """Estimate the KL at each token from log-probabilities [B, R] of the tokens drawn (Schulman 2020).
-
-    Differentiable in both.
-    """
+    """Estimate the KL at each drawn token from log-probabilities [B, R], differentiably (Schulman 2020)."""
     x = masked(ref_logprobs - logprobs, mask)
     return KLEstimates(-x, 0.5 * x**2, x.expm1() - x)
 
@@ -45,8 +42,8 @@ def kl_estimates(logprobs: Tensor, ref_logprobs: Tensor, mask: Tensor) -> KLEsti
 def kl_penalised_rewards(scores: Tensor, kl: Tensor, mask: Tensor, kl_coef: float) -> Tensor:
     """Rewards [B, R]: the score [B] on the last response token, less `kl_coef` × `kl` at every token.
 
-    `kl` is `KLEstimates.k1`. It is negative as often as the reference likes a token better, and only so is its mean
-    the KL divergence: clamping it at zero would overstate and distort it. Source: Stiennon et al. 2020.
+    `kl` is `KLEstimates.k1`, whose mean alone is the KL divergence: clamped at zero it would overstate it. Source:
+    Stiennon et al. 2020.
     """
     last = mask.sum(dim=1, keepdim=True) - 1
     rewards = -kl_coef * masked(kl, mask)
@@ -60,11 +57,10 @@ LOGITS_TENSORS = 4
 
 
 class Divergence(NamedTuple):
-    """Log-probabilities, KL and entropy at each response token: three tensors [B, R].
+    """Log-probabilities of response tokens, and KL and entropy of what they are drawn from, each [B, R].
 
-    In float32 and nats, left-aligned, 0 after each row's end, differentiable in the policy. `logprobs` are the response
-    tokens' under the policy; `kl` is KL(policy ‖ reference) of the next-token distributions that each was drawn from,
-    and `entropy` the policy's.
+    In float32 and nats, left-aligned, 0 after each row's end, differentiable in the policy. `kl` is KL(policy ‖
+    reference) of next-token distributions, `entropy` the policy's.
     """
 
     logprobs: Tensor
@@ -128,10 +124,7 @@ def response_divergence(
 
 
 def _without(logits: Tensor, tokens: Sequence[int]) -> Tensor:
-    """Make `tokens` as improbable in `logits` [N, V] as a number can say.
-
-    Infinity less infinity would be no number.
-    """
+    """Give `tokens` the lowest finite logit in `logits` [N, V]; differences of infinities would be NaN."""
     inside = [token for token in tokens if token < logits.shape[-1]]
     if not inside:
         return logits

@@ -37,10 +37,7 @@ ChunkLoss = Callable[..., Tensor]
 
 
 def base_model(model: PreTrainedModel) -> PreTrainedModel:
-    """Return the transformers model itself: `model`, or what PEFT wraps.
-
-    Its adapters live inside and stay active.
-    """
+    """Return the transformers model itself: `model`, or what PEFT wraps, its adapters still active."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
@@ -62,10 +59,7 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
 
 
 def positions(attention_mask: Tensor) -> Tensor:
-    """Number the real tokens [B, T] for their position embeddings.
-
-    Results then depend on neither side nor amount of padding.
-    """
+    """Number the real tokens [B, T] for position embeddings, so that padding changes no result."""
     return (attention_mask.long().cumsum(-1) - 1).clamp_(min=0)
 
 
@@ -86,10 +80,7 @@ def hidden_states(model: PreTrainedModel, input_ids: Tensor, attention_mask: Ten
 
 
 def project(model: PreTrainedModel, hidden: Tensor) -> Tensor:
-    """Compute logits [..., V] in float32 from hidden states [..., H].
-
-    With what some families do after their output head.
-    """
+    """Compute logits [..., V] in float32 from hidden states [..., H], scaled and capped by the family."""
     whole = base_model(model)
     config = whole.config.get_text_config()
     logits = whole.get_output_embeddings()(hidden).float()
@@ -104,8 +95,7 @@ def project(model: PreTrainedModel, hidden: Tensor) -> Tensor:
 def response_scatter(values: Tensor, response_mask: Tensor) -> Tensor:
     """Align the values of the True entries of `response_mask` [B, T], in row order, as [B, R].
 
-    Left-aligned, 0 after each row's end; R is the longest response. `response_scatter(torch.ones(n), mask).bool()` is
-    the mask that goes with it.
+    Left-aligned, 0 after each row's end; R is the longest response.
     """
     lengths = response_mask.sum(-1)
     width = int(lengths.max()) if len(lengths) else 0
@@ -177,9 +167,9 @@ def read_responses(
 def before_responses(
     model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor, response_mask: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Compute (hidden states [n, H] before the response tokens, those tokens [n]), row after row.
+    """Compute (hidden states [n, H] that predict the response tokens, those tokens [n]), row after row.
 
-    The hidden states are those that predict the tokens. All arguments are [B, T], as in `response_logprobs`.
+    All arguments are [B, T], as in `response_logprobs`.
     """
     rows, columns = response_mask.nonzero(as_tuple=True)
     return hidden_states(model, input_ids, attention_mask)[rows, columns - 1], input_ids[rows, columns]
@@ -193,10 +183,7 @@ def token_logprobs(
     temperature: float = 1.0,
     chunk_size: int | None = None,
 ) -> Tensor:
-    """Compute log-probabilities [n] of `targets` [n] after `hidden` [n, H].
-
-    Both as `before_responses` gives them. For `temperature` and `chunk_size` see `response_logprobs`.
-    """
+    """Compute log-probabilities [n] of `targets` [n] after `hidden` [n, H]; see `response_logprobs`."""
     rows = chunk_size or chunk_rows(model, hidden)
     if not len(targets):
         return hidden.new_zeros(0, dtype=torch.float32)
@@ -252,11 +239,7 @@ def token_loss(
 
 
 def chunk_rows(model: PreTrainedModel, hidden: Tensor, parts: int = 1) -> int:
-    """Choose how many of the hidden states [n, H] to project at once.
-
-    All chunks are about as large and keep to the budget. `parts` is how many tensors of a chunk's logits there are at a
-    time.
-    """
+    """Choose how many of the hidden states [n, H] to project at once, with `parts` tensors of logits."""
     budget = CPU_LOGITS_BUDGET if hidden.device.type == "cpu" else LOGITS_BUDGET
     most = max(1, budget // parts // base_model(model).config.get_text_config().vocab_size)
     chunks = -(-len(hidden) // most)
@@ -277,10 +260,7 @@ def _plain_head(model: PreTrainedModel) -> Tensor | None:
 
 
 def chunk_logprobs(hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Compute (log-probabilities [m] of `targets`, probabilities [m, V]) of one chunk, in float32.
-
-    `hidden` is [m, H], `weight` [V, H].
-    """
+    """Compute (log-probabilities [m] of `targets`, probabilities [m, V]) from `hidden` [m, H], in float32."""
     logits = product(hidden, weight).float()
     if temperature != 1:
         logits /= temperature
@@ -291,19 +271,15 @@ def chunk_logprobs(hidden: Tensor, weight: Tensor, targets: Tensor, temperature:
 
 
 def log_normaliser(highest: Tensor, probabilities: Tensor) -> Tensor:
-    """Compute the log of the sum of exponentiated logits [m].
+    """Compute the log of the sum of exponentiated logits [m] without a pass over exponentials.
 
-    From the highest logit [m] and the softmax [m, V] of all, without a pass over exponentials of its own: the likeliest
-    token's probability holds the sum.
+    From the highest logit [m] and the softmax [m, V]: the likeliest token's probability holds the sum.
     """
     return highest - probabilities.amax(-1).log()
 
 
 class TokenLogprobs(torch.autograd.Function):
-    """Log-probabilities [n] of `targets` after `hidden` [n, H], `rows` at a time.
-
-    The backward pass computes them again.
-    """
+    """Log-probabilities [n] of `targets` after `hidden` [n, H], computed again in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, rows: int) -> Tensor:
@@ -330,10 +306,7 @@ class TokenLogprobs(torch.autograd.Function):
 
 
 class TokenLoss(torch.autograd.Function):
-    """The sum of `loss_of` over chunks of log-probabilities.
-
-    Gradients are taken while each chunk's logits are at hand: nothing is recomputed.
-    """
+    """The sum of `loss_of` over chunks, with gradients taken while each chunk's logits are at hand."""
 
     @staticmethod
     def forward(
@@ -377,10 +350,7 @@ def _gradients(
     train_weight: bool,
     upstream: Callable[[Tensor, slice], Tensor],
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute the gradients of hidden states and weight.
-
-    `upstream` gives those of a chunk's log-probabilities.
-    """
+    """Compute gradients of hidden states and weight; `upstream` gives a chunk's log-probabilities'."""
     hidden_gradient = torch.empty_like(hidden)
     weight_gradient: Tensor | None = None
     with torch.autocast(hidden.device.type, enabled=False):

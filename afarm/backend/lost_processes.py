@@ -51,9 +51,8 @@ GO_ON = (
 class Launch:
     """Processes that were started together: their machines by rank, and a session of their own.
 
-    Connects this process to the others, over gloo if `cpu`, else over NCCL; `on_host` also over gloo, for tensors that
-    are there. Raises `TrainingError` if some do not come within `timeout` seconds, and `ConfigError` if others
-    connected them, and not `on_host`.
+    Connects this process over gloo if `cpu`, else over NCCL; `on_host` also over gloo, for tensors there. Raises
+    `TrainingError` if some do not come within `timeout` seconds, `ConfigError` if others connected without `on_host`.
     """
 
     def __init__(self, cpu: bool, timeout: float, *, on_host: bool = False):
@@ -67,7 +66,9 @@ class Launch:
         self._made_group = not dist.is_initialized()  # Ray Train ends its own
         atexit.register(self._leave)
         try:
-            over = {} if cpu or not on_host else {"backend": _both()}  # accelerate's own choice otherwise
+            over = {}  # accelerate's own choice
+            if on_host and not cpu and (kind := torch.accelerator.current_accelerator()):  # as accelerate offloads
+                over["backend"] = f"{kind.type}:{dist.get_default_backend_for_device(kind.type)},cpu:gloo"
             device: torch.device = PartialState(cpu=cpu, timeout=timedelta(seconds=timeout), **over).device
         except RuntimeError as error:  # gloo has no type of its own
             raise TrainingError(
@@ -98,7 +99,9 @@ class Launch:
 
     def _loss(self, error: RuntimeError) -> str:
         """Say which processes are lost, and how that showed."""
-        lost = self._missing()
+        seconds = min(ROLL_CALL, self.timeout)
+        answered = _within(2 * seconds, lambda: self._call_roll(seconds))
+        lost = [0] if answered is None else answered  # the first one has the store
         cause = _cause(error)
         if not lost:
             return f"the processes lost each other, though all are there ({cause})"
@@ -110,26 +113,21 @@ class Launch:
     def _place(self, rank: int) -> str:
         return f" on {self.machines[rank]}" if self.machines else ""
 
-    def _missing(self) -> Sequence[int]:
-        """Return the processes that do not say that they are there; the first if its store does not answer."""
-        seconds = min(ROLL_CALL, self.timeout)
-        missing = _within(2 * seconds, lambda: self._call_roll(seconds))
-        return [0] if missing is None else missing
-
     def _call_roll(self, seconds: float) -> Sequence[int]:
         """Say that this process is there, and return those that do not within `seconds`."""
         store, until = _store(), time.monotonic() + seconds
         store.set(f"{self.session} lost, {distributed.rank()}", "here")
         missing = list(range(distributed.world_size()))
-        while (missing := [r for r in missing if not store.check([f"{self.session} lost, {r}"])]) and _before(until):
+        while missing and time.monotonic() < until:
             time.sleep(PAUSE)
+            missing = [r for r in missing if not store.check([f"{self.session} lost, {r}"])]
         return missing
 
     def _watch(self, store: dist.Store) -> None:
         """End this process once the store has not answered for `timeout` seconds, whatever is waited for."""
         pause = min(self.timeout / 4, ROLL_CALL)
         until = time.monotonic() + self.timeout
-        while _before(until):
+        while time.monotonic() < until:
             if self._ends.wait(pause):
                 return
             if _within(pause, lambda: store.num_keys()):
@@ -140,10 +138,9 @@ class Launch:
         os._exit(1)
 
     def _leave(self) -> None:
-        """Stop the watch and end the process group, as the last of what this process does.
+        """Stop the watch and end the process group, as the last thing that this process does.
 
-        The interpreter kills threads that outlive it, and one that it finds in torch's code aborts the process
-        ("terminate called without an active exception").
+        A thread that is in torch's code when the interpreter ends aborts the process.
         """
         with open(os.devnull, "w") as nowhere:
             faulthandler.dump_traceback_later(LEAVING, exit=True, file=nowhere)  # ends the process if all else hangs
@@ -155,14 +152,10 @@ class Launch:
             faulthandler.cancel_dump_traceback_later()
 
 
-def _before(until: float) -> bool:
-    return time.monotonic() < until
-
-
 def _within(seconds: float, call: Callable[[], T]) -> T | None:
     """Return the result of `call`; None if it fails or takes longer.
 
-    The store's own time limits do not hold if the network is cut: it then waits for the end of its wait.
+    The store's own time limits do not hold if the network is cut.
     """
     results: list[T] = []
 
@@ -188,13 +181,6 @@ def require_connected_hosts() -> None:
         raise ConfigError(
             [f"shards on the host are added up by gloo, and these processes have {connections}: use fsdp2"]
         )
-
-
-def _both() -> str:
-    """Name the connections for tensors on the card and on the host, as accelerate does to offload."""
-    kind = torch.accelerator.current_accelerator()
-    assert kind is not None
-    return f"{kind.type}:{dist.get_default_backend_for_device(kind.type)},cpu:gloo"
 
 
 def _cause(error: BaseException) -> str:

@@ -18,12 +18,15 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
+from transformers import AutoConfig, LlamaConfig
 
+from afarm.backend.distributed import shared_batch
 from afarm.backend.logprobs import CPU_LOGITS_BUDGET, LOGITS_BUDGET, backbone
 from afarm.backend.reward_model import TOKENS_PER_BATCH, TOKENS_PER_BATCH_ON_CPU
 from afarm.backend.sharding import transformer_layers
-from afarm.backend.shares import shared_batch
 from afarm.core.config import BackendConfig, LoraConfig, OnPolicyConfig, TrainerConfig
+from afarm.core.errors import ModelError
+from afarm.storage.model_files import local_path, model_identity, require_on_hub
 
 MOMENTS = 2
 """Numbers that AdamW keeps per weight, in the weights' precision."""
@@ -42,8 +45,7 @@ PROOF_ROWS, PROOF_TOKENS = 32, 1024
 class Held:
     """Bytes on one device at a stage's fullest moment.
 
-    `host` is what the process has on the host beside it if shards wait there: these, with gradients and moments, and
-    the whole model that the stage ends with.
+    `host` is what the process has on the host beside it if shards wait there, the gathered model included.
     """
 
     moment: str
@@ -70,8 +72,8 @@ PARTS = tuple(f.name for f in fields(Held) if f.name not in ("moment", "host"))
 class Network:
     """A policy or a reward model of these counts of weights; `bytes` is per weight.
 
-    `layers` are those in the transformer's layers, `ends` all others, of which `head` make logits. Adapters are in
-    float32, as PEFT makes them. `shapes` and `adapter_shapes` are those of what is in layers: rows and their width.
+    `layers` are in the transformer's layers, `ends` outside, of which `head` make logits. Adapters are in float32, as
+    PEFT makes them. `shapes` and `adapter_shapes` are (rows, width) of what is in layers.
     """
 
     depth: int
@@ -126,17 +128,16 @@ class Workload:
         key = lora and lora.model_dump_json(), scores, self.dtype
         if key not in self.counted:
             self.counted[key] = self._network(lora, scores)
-        found: Network = self.counted[key]
-        return found
+        network: Network = self.counted[key]
+        return network
 
     def _network(self, lora: LoraConfig | None, scores: bool) -> Network:
         from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
         kind = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
+        config = _copy_config(self.config, num_labels=1) if scores else self.config
         with torch.device("meta"):
-            model: Any = kind.from_config(
-                _copy_config(self.config, num_labels=1) if scores else self.config, dtype=self.dtype
-            )
+            model: Any = kind.from_config(config, dtype=self.dtype)
         layers = list(transformer_layers(model))
         shapes = tuple((len(p), p.numel() // len(p)) for layer in layers for p in layer.parameters())
         inside = sum(rows * width for rows, width in shapes)
@@ -168,10 +169,7 @@ class Workload:
         return 0 if network.adapters else network.bytes * network.ends
 
     def _host(self, trained: list[Network], frozen: list[Network]) -> int:
-        """Bytes on the host of a process: while it learns, or when it has gathered what it trained.
-
-        AdamW's moments are there both times; they are not pinned.
-        """
+        """Bytes on a process's host, moments included: while it learns, or when it gathers what it trained."""
         if not self.offloads:
             return 0
         weights = sum(network.pinned(self.processes)[0] for network in (*trained, *frozen))
@@ -186,13 +184,9 @@ class Workload:
         return 2 if self.backend.mixed_precision == "bf16" else self.dtype.itemsize
 
     @property
-    def _on_cpu(self) -> bool:
-        return self.backend.device == "cpu"
-
-    @property
     def _scored(self) -> int:
         """Tokens that a reward model reads at once."""
-        return TOKENS_PER_BATCH_ON_CPU if self._on_cpu else TOKENS_PER_BATCH
+        return TOKENS_PER_BATCH_ON_CPU if self.backend.device == "cpu" else TOKENS_PER_BATCH
 
     # ------------------------------------------------------------------------------------------------ moments
 
@@ -201,9 +195,8 @@ class Workload:
     ) -> list[Held]:
         """List the moments of training by epochs.
 
-        A reward model `scores`, DPO learns `pairs`. Expert iteration has `scored` samples before: its reward model
-        waits beside what is trained, on the host if the launch shards. Raises `ConfigError` as training does if the
-        batch does not divide among the processes.
+        A reward model `scores`, DPO learns `pairs`. Expert iteration has `scored` samples before, and its reward model
+        waits beside. Raises `ConfigError` if the batch does not divide among the processes.
         """
         network = self.network(config.lora, scores=scores)
         rows, passes = shared_batch(config, self.processes)
@@ -226,37 +219,22 @@ class Workload:
         length = config.max_prompt_length + config.response_length
         rows = min(config.per_device_train_batch_size, ceil(config.mini_batch_size / self.processes))
         passes = ceil(config.mini_batch_size / self.processes / rows)
-        learning = self._learning(
-            trained,
-            (rows, length),
-            passes,
-            config.gradient_checkpointing,
-            config.lora,
-            still,
-            apart=config.max_prompt_length,
-        )
+        shape, checkpointing, prompt = (rows, length), config.gradient_checkpointing, config.max_prompt_length
+        learning = self._learning(trained, shape, passes, checkpointing, config.lora, still, apart=prompt)
         resting = replace(learning[0], gradients=0)
-        decoding = self.sampling(config.per_device_rollout_batch_size, config.max_prompt_length, config.response_length)
+        [decoding] = self.sampling(config.per_device_rollout_batch_size, prompt, config.response_length)
         whole = policy.layers * policy.bytes if self.processes > 1 else 0
-        sampling = Held(
-            "sampling", resting.weights, whole, resting.gradients, resting.optimizer, decoding[0].activations,
-            decoding[0].logits, decoding[0].cache,
-        )  # fmt: skip
+        sampling = replace(decoding, weights=resting.weights, gathered=whole, optimizer=resting.optimizer)
         own = ceil(config.rollout_batch_size / self.processes) * length
         tokens = min(own, max(self._scored, config.per_device_rollout_batch_size * length))
-        reading = Held(
-            "reading", resting.weights, resting.gathered, resting.gradients, resting.optimizer, self._read(tokens),
-            self._logits(rows * config.response_length),
-        )  # fmt: skip
+        logits = self._logits(rows * config.response_length)
+        reading = replace(resting, moment="reading", activations=self._read(tokens), logits=logits)
         moments = [*learning, reading] if served else [*learning, sampling, reading]
         host = self._host(trained, [self.network(), self.network(scores=True)])
         return [replace(held, host=host) for held in moments]
 
     def sampling(self, rows: int, prompt: int, response: int, *, scored: bool = False) -> list[Held]:
-        """List the moments of sampling in one process, which holds the whole policy.
-
-        Samples that are `scored` as they come have the reward model beside it.
-        """
+        """List the moments of sampling in one process, beside a reward model if samples are `scored`."""
         policy, text = self.network(), self.config.get_text_config()
         width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
@@ -275,17 +253,15 @@ class Workload:
         return [Held("evaluation", network.share(1) * network.bytes, activations=self._read(self._scored))]
 
     def served(self, *, scored: bool = False) -> list[Held]:
-        """List the moments of a stage whose samples a server draws: it is proved by this process's own copy.
+        """List the moments of a stage that a server samples for, proved by this process's own copy.
 
         A launch that shards has that copy on the host.
         """
         policy, text = self.network(), self.config.get_text_config()
         own = policy.share(1) * policy.bytes if self.processes == 1 else 0
         rewards = self.network(scores=True).share(1) * policy.bytes if scored else 0
-        read = self._read(PROOF_TOKENS) if own else 0
-        proof = Held(
-            "proof", own + rewards, activations=read, logits=2 * 4 * PROOF_ROWS * text.vocab_size if own else 0
-        )
+        read, logits = (self._read(PROOF_TOKENS), 2 * 4 * PROOF_ROWS * text.vocab_size) if own else (0, 0)
+        proof = Held("proof", own + rewards, activations=read, logits=logits)
         return [proof, Held("scoring", own + rewards, activations=self._read(self._scored))] if scored else [proof]
 
     def _learning(
@@ -298,10 +274,10 @@ class Workload:
         still: int,
         apart: int = 0,
     ) -> list[Held]:
-        """The fullest moment while `networks` learn, one after the other.
+        """The fullest moment while `networks` learn in turn, beside the weights of others that are `still`.
 
-        `still` are weights of others that wait. A pass is fullest when its logits are made, with all activations, or
-        when it ends, with all gradients. Before a step's second pass a network has no gradients to begin with.
+        A pass is fullest when its logits are made, with all activations, or when it ends, with all gradients. Before a
+        step's second pass a network has no gradients to begin with.
         """
         n, size = self.processes, networks[0].bytes
         held = size * (sum(map(self._count_resident_bytes, networks)) + still)
@@ -316,23 +292,15 @@ class Workload:
             before, after = sum(learned[:number]), sum(learned[: number + 1])
             head = 0 if lora else network.head * size  # its gradient, from logits and, if tied, from embeddings
             logits = self._logits(shape[0] * (shape[1] - apart), learns=True) if network.head else 0
-            first = Held(
-                "learning",
-                held,
-                gathered,
-                before if passes == 1 else after,
-                MOMENTS * sum(learned),
-                kept,
-                logits + head,
-            )
+            gradients = before if passes == 1 else after
+            first = Held("learning", held, gathered, gradients, MOMENTS * sum(learned), kept, logits + head)
             moments += [first, replace(first, gradients=after, activations=0, logits=head)]
         return [max(moments, key=lambda moment: moment.total)]
 
     def _logits(self, tokens: int, *, learns: bool = False) -> int:
         """Bytes of the logits of so many tokens, of which a chunk is there at a time."""
-        chunk = min(
-            CPU_LOGITS_BUDGET if self._on_cpu else LOGITS_BUDGET, tokens * self.config.get_text_config().vocab_size
-        )
+        budget = CPU_LOGITS_BUDGET if self.backend.device == "cpu" else LOGITS_BUDGET
+        chunk = min(budget, tokens * self.config.get_text_config().vocab_size)
         halves = 0 if self._computed == 4 else self._computed * (2 if learns else 1)
         return chunk * (4 + halves)
 
@@ -347,8 +315,7 @@ class Workload:
     def activations(self, shape: tuple[int, int], checkpointing: bool) -> int:
         """Bytes that the backbone keeps for the backward pass of `shape` (rows, tokens).
 
-        With `checkpointing` a layer keeps its input, and one at a time the rest. Adapters keep what the weights
-        that they stand for would.
+        With `checkpointing` a layer keeps its input, and one at a time the rest. Adapters keep what weights would.
         """
         key = shape, self.dtype, self.backend.mixed_precision
         if key not in self.counted:
@@ -392,10 +359,7 @@ class Workload:
 
 
 def _pinned(size: int) -> int:
-    """Bytes that torch's allocator takes for so many of pinned memory: the next power of two.
-
-    As its `CachingHostAllocator.h` says of sizes up to `pinned_max_round_threshold`, which has no limit by itself.
-    """
+    """Bytes that torch's `CachingHostAllocator` takes for so many of pinned memory: the next power of two."""
     return 1 << (size - 1).bit_length() if size else 0
 
 
@@ -408,3 +372,44 @@ def _copy_config(config: Any, **changes: Any) -> Any:
     if "num_hidden_layers" in changes and getattr(text, "layer_types", None):
         text.layer_types = text.layer_types[: changes["num_hidden_layers"]]
     return own
+
+
+# --------------------------------------------------------------------------------------------- configs of base models
+
+SHAPES = {
+    "huggyllama/llama-7b": (4096, 11008, 32, 32, 32, 32000),
+    "meta-llama/Llama-2-70b-hf": (8192, 28672, 80, 64, 8, 32000),
+}
+"""Sizes of models that need not be at hand: width, inner width, layers, heads, heads of keys, vocabulary."""
+
+
+def read_model_config(spec: str) -> Any:
+    """Read a model's config from its files or the Hub; of `SHAPES` without either. Raises `ModelError`."""
+    if spec in SHAPES:
+        width, inner, layers, heads, key_heads, vocabulary = SHAPES[spec]
+        return LlamaConfig(
+            hidden_size=width,
+            intermediate_size=inner,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            num_key_value_heads=key_heads,
+            vocab_size=vocabulary,
+        )
+    path = local_path(spec)
+    require_on_hub(spec)
+    try:
+        if path and path.suffix == ".gguf":
+            return AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name)
+        if path:
+            return AutoConfig.from_pretrained(str(path))
+        # Asked for by its commit, a config that is in the cache is read without the Hub.
+        return AutoConfig.from_pretrained(spec, revision=model_identity(spec).partition("@")[2] or "main")
+    except (OSError, ValueError) as error:
+        cause = str(error).partition("\n")[0].rstrip(".")
+        raise ModelError(f"the config of {spec!r} cannot be read: {cause}; check --model") from error
+
+
+def count_parameters(spec: str) -> int:
+    """Count the weights of a base model by its config; shared ones count once. Raises `ModelError`."""
+    network = Workload(read_model_config(spec), BackendConfig()).network()
+    return network.layers + network.ends

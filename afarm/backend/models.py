@@ -24,10 +24,7 @@ def saved_by_afarm(directory: Path | None) -> bool:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Silence transformers' progress bars and deprecation notes; then as before.
-
-    Bars are the context's to show, and what the libraries under us deprecate is ours to follow.
-    """
+    """Silence transformers' progress bars and deprecation notes; then as before."""
     from transformers.utils import logging
 
     had_progress_bar = logging.is_progress_bar_enabled()
@@ -53,10 +50,7 @@ def enable_gradient_checkpointing(models: nn.Module) -> None:
 
 
 def set_checkpointing_layers_to_train(models: nn.Module) -> None:
-    """Put the layers that recompute into training mode, as they must be; sampling leaves eval mode.
-
-    Dropout, inside them, stays off.
-    """
+    """Put the layers that recompute into training mode, as they must be; dropout stays off."""
     for module in models.modules():
         if getattr(module, "gradient_checkpointing", False):
             module.training = True

@@ -48,7 +48,7 @@ def generalised_advantages(
     """Estimate (advantages, returns), both [B, R] and 0 at pads, by GAE (Schulman et al. 2016).
 
     values[:, t] is the value of the state before token t. An episode ends with its last response token, at whatever
-    length: nothing follows it, so nothing is bootstrapped.
+    length: nothing is bootstrapped.
     """
     rewards, values = masked(rewards, mask), masked(values, mask)  # so that all is 0 from a row's end on
     advantages = torch.zeros_like(rewards)
@@ -160,11 +160,10 @@ def preference_losses(
 def bradley_terry_loss(
     reward_1: Tensor, reward_2: Tensor, p2: Tensor, pairs: float | None = None, weights: Tensor | None = None
 ) -> Tensor:
-    """Cross-entropy (a scalar, in nats) of σ(reward_2 − reward_1) against the label p2.
+    """Cross-entropy (in nats) of σ(reward_2 − reward_1) against the label p2, summed over `pairs`.
 
-    Summed and divided by `pairs`. Rewards and `weights` are [B], or [B, K] for K members, whose losses are averaged; p2
-    is [B]. `pairs` counts those of the whole step, of which these may be a part (default: B). Source: Dubois et al.
-    2023, section 3.2.
+    Rewards and `weights` are [B], or [B, K] for K members, whose losses are averaged; p2 is [B]. `pairs` counts those
+    of the whole step, of which these may be a part (default: B). Source: Dubois et al. 2023, section 3.2.
     """
     margin = reward_2 - reward_1
     label = p2.view(-1, *[1] * (margin.dim() - 1)).expand_as(margin)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from afarm.backend.batching import TokenBatch, join_and_pad, length_sorted_batches
 from afarm.backend.checkpoint_selection import CheckpointSelection, selection_of
-from afarm.backend.distributed import all_gather, barrier, shard, world_size
+from afarm.backend.distributed import all_gather, barrier, shard, uneven_sizes, world_size
 from afarm.backend.logprobs import ChunkLoss, before_responses, token_loss
 from afarm.backend.models import enable_gradient_checkpointing, set_checkpointing_layers_to_train
 from afarm.backend.policy import CheckpointPolicy, batched_logprobs, require_checkpoint, trainable_copy
@@ -37,7 +37,6 @@ from afarm.backend.sharding import (
     shard_model,
     whole_model,
 )
-from afarm.backend.shares import uneven_sizes
 from afarm.core.config import OnPolicyConfig
 from afarm.core.errors import ConfigError, TrainingError
 from afarm.core.interfaces import Decoding, MethodInputs, TrainContext
@@ -168,10 +167,9 @@ def start_training(
 
 
 def resume_training(training: Training) -> tuple[int, dict[str, Any]]:
-    """Restore the newest checkpoint.
+    """Restore the newest checkpoint, if there is one.
 
-    Returns the steps done, and the state that `save_if_due` was given with it; 0 and no state if there is no
-    checkpoint, and then the training is left as it is.
+    Returns the steps done and the state that `save_if_due` was given; 0 and no state without a checkpoint.
     """
     training.kl = None
     restored = restore(training.context.checkpoints, training.trained, training.optimizer)
@@ -187,9 +185,8 @@ def resume_training(training: Training) -> tuple[int, dict[str, Any]]:
 def steps_left(training: Training, done: int) -> Iterator[int]:
     """Yield the steps (from 0) that are left after `done` of them, and `total_steps` for a last rollout.
 
-    The last rollout is learned from no more: it measures the policy that the last step made, as every other rollout
-    does the policy of the step before, so that `save_if_due` keeps no policy unmeasured. Nothing is yielded if all
-    steps are done.
+    The last rollout only measures the policy that the last step made, so that `save_if_due` keeps no policy unmeasured.
+    Nothing is yielded if all steps are done.
     """
     total = training.config.total_steps
     yield from training.context.progress(range(done, total), training.config.method_name, total - done)
@@ -254,19 +251,18 @@ def rollout(training: Training, step: int, policy: CheckpointPolicy | None = Non
 
 @torch.no_grad()
 def score(training: Training, prompts: Sequence[int], samples: Sequence[Sample]) -> list[float]:
-    """Score B samples with the reward model.
+    """Score B samples with the reward model: sampled tokens if it knows them, else text.
 
-    It reads the very tokens that were sampled if it knows them, else their text. `prompts` are numbers, as `rollout`
-    gives them. Each process scores a share; all get all.
+    `prompts` are numbers, as `rollout` gives them. Each process scores a share; all get all.
     """
     own, instructions = shard(samples), [training.prompts[number] for number in shard(prompts)]
     return all_gather(training.scorer(instructions, own))
 
 
 def read_logprobs(training: Training, policy: CheckpointPolicy, samples: Sequence[Sample]) -> Tensor:
-    """Compute log-probabilities [B, R] of samples under `policy`, at the temperature of the rollouts.
+    """Compute log-probabilities [B, R] of samples under `policy` at the rollouts' temperature, 0 at pads.
 
-    0 at pads, without gradient. Each process reads a share, and the shares are summed.
+    Without gradient. Each process reads a share, and the shares are summed.
     """
     return batched_logprobs(
         policy,
@@ -278,10 +274,7 @@ def read_logprobs(training: Training, policy: CheckpointPolicy, samples: Sequenc
 
 
 def sampled_logprobs(training: Training, samples: Sequence[Sample]) -> Tensor:
-    """Return the policy's log-probabilities [B, R] of its own samples, 0 at pads.
-
-    Those of the sampler if they are exact, else read as `read_logprobs` does.
-    """
+    """Return the policy's log-probabilities [B, R] of its own samples, the sampler's if they are exact."""
     rows = [sample.logprobs for sample in samples]
     if training.config.temperature != 1 or any(row is None for row in rows):
         return read_logprobs(training, training.policy, samples)
@@ -301,7 +294,7 @@ def states_before(model: Any, batch: TokenBatch) -> tuple[Tensor, Tensor]:
 
 
 def watch_kl(training: Training, step: int, kl: float) -> None:
-    """Note the KL of the policy to its start, in nats per response.
+    """Note the policy's KL to its start, in nats per response.
 
     Raises `Diverged` naming `step` (from 0) if it is not finite or exceeds `max_kl`.
     """
@@ -328,10 +321,9 @@ def linear_schedule(step: int, peak: float, warmup_steps: int, total_steps: int)
 
 
 def begin_update(training: Training, step: int) -> float:
-    """Set the learning rate of `step` (from 0) and return it.
+    """Set the learning rate of `step` (from 0), return it, and have layers recompute if so configured.
 
-    Have layers recompute activations if the config asks for it. Call it after sampling and reading, before the passes
-    over a rollout.
+    Call it after sampling and reading, before the passes over a rollout.
     """
     config = training.config
     rate = linear_schedule(step, config.learning_rate, config.warmup_steps, config.total_steps)
@@ -343,10 +335,9 @@ def begin_update(training: Training, step: int) -> float:
 
 
 def minibatches(training: Training, step: int, epoch: int, count: int) -> list[list[int]]:
-    """Cut one pass over `count` rows into the rows of each optimiser step.
+    """Cut one pass over `count` rows, in random order, into the rows of each optimiser step.
 
-    In a random order of the pass's own. A pass takes `rollout_batch_size` rows at most, an optimiser step
-    `mini_batch_size`. The same in all processes.
+    A pass takes `rollout_batch_size` rows at most, a step `mini_batch_size`. The same in all processes.
     """
     config = training.config
     order = permutation(count, training.context.seed, training.section, "minibatches", step, epoch)
@@ -357,11 +348,10 @@ def minibatches(training: Training, step: int, epoch: int, count: int) -> list[l
 def micro_batches(
     training: Training, samples: Sequence[Sample], rows: Sequence[int], *tensors: Tensor
 ) -> Iterator[tuple[TokenBatch, list[Tensor]]]:
-    """Cut this process's share of a minibatch into batches that fit in memory.
+    """Cut this process's share of a minibatch into batches that fit in memory, the longest rows first.
 
-    Rows of like length come together, the longest first. `rows` are the minibatch's, of all processes; `tensors` are
-    [B, R], of all samples. Yields each batch with the values [n] of the tensors at its response tokens, row after row.
-    A process without a row gets no batch.
+    `rows` are the minibatch's, of all processes; `tensors` are [B, R], of all samples. Yields each batch with the
+    values [n] of the tensors at its response tokens, row after row; nothing to a process without a row.
     """
     own = shard(rows)
     lengths = [len(samples[row].prompt_ids) + len(samples[row].token_ids) for row in own]
@@ -417,9 +407,9 @@ def optimizer_step(training: Training, step: int) -> float:
 def save_if_due(training: Training, done: int, **state: Any) -> None:
     """Judge and save the policy after `done` steps if it is a candidate, and stop if the context says so.
 
-    Candidates are the policies of every `save_steps` steps and of the last. A checkpoint holds weights, optimiser and
-    selection, and `state`, which `resume_training` returns. Raises `Diverged` if a weight is not finite, and
-    `KeyboardInterrupt` once a checkpoint is kept if training is to stop.
+    Candidates are the policies of every `save_steps` steps and of the last. A checkpoint holds weights, optimiser,
+    selection and `state`. Raises `Diverged` if a weight is not finite, and `KeyboardInterrupt` once a checkpoint is
+    kept if training is to stop.
     """
     config, context, selection = training.config, training.context, training.selection
     is_last = done == config.total_steps
@@ -437,30 +427,25 @@ def save_if_due(training: Training, done: int, **state: Any) -> None:
             context.log_metrics(done, judged)
     stopping = not is_last and context.should_stop()
     if stopping or is_candidate:
-        _save(training, done, state)
+        _require_finite_weights(training, done)
+        unpublished, trained = context.directory / ".checkpoint", training.trained
+        write_checkpoint(unpublished, trained, training.optimizer, **state)
+        of_policy: dict[str, Tensor] = {}
+        if selection:
+            named = {n.removeprefix("policy."): p for n, p in trained.items() if n.startswith("policy.")}
+            of_policy = gathered_weights(named, by_all=False)
+        barrier()  # each process has written its part
+
+        def write(directory: Any) -> None:
+            move_into(directory, unpublished)
+            if selection:
+                selection.save(done, of_policy, directory)
+
+        context.checkpoints.save(done, write)
     if stopping:
         # An unfinished policy must not be taken for the result, so stopping ends as Ctrl-C does.
         name = config.method_name
         raise KeyboardInterrupt(f"{name} stopped after step {done}; the same command goes on from there")
-
-
-def _save(training: Training, done: int, state: Mapping[str, Any]) -> None:
-    _require_finite_weights(training, done)
-    selection, trained = training.selection, training.trained
-    unpublished = training.context.directory / ".checkpoint"
-    write_checkpoint(unpublished, trained, training.optimizer, **state)
-    of_policy: dict[str, Tensor] = {}
-    if selection:
-        named = {n.removeprefix("policy."): p for n, p in trained.items() if n.startswith("policy.")}
-        of_policy = gathered_weights(named, by_all=False)
-    barrier()  # each process has written its part
-
-    def write(directory: Any) -> None:
-        move_into(directory, unpublished)
-        if selection:
-            selection.save(done, of_policy, directory)
-
-    training.context.checkpoints.save(done, write)
 
 
 def _require_finite_weights(training: Training, done: int) -> None:

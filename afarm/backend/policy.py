@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import islice
 from pathlib import Path
@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from afarm.backend import cpu
-from afarm.backend.adapters import LowRankUpdate, add_adapter, merged_copy, plain_copy, sharing_copy
+from afarm.backend.adapters import LowRankUpdate, add_adapter, plain_copy, save_merged, sharing_copy
 from afarm.backend.batching import TokenBatch
 from afarm.backend.logprobs import before_responses, evaluating, position_limit, read_responses, token_logprobs
-from afarm.backend.models import MODEL_CARD, describe_model, quiet_transformers, require_finite
+from afarm.backend.models import describe_model, quiet_transformers
 from afarm.backend.product_attention import use_product_attention
-from afarm.backend.prompts import PromptTemplate
+from afarm.backend.prompts import PromptTemplate, Rows
 from afarm.backend.sampling import Sampler
 from afarm.backend.sharding import is_sharded, on_device, outside_layers, unsharded_weights
 from afarm.core.config import LoraConfig
@@ -39,6 +39,7 @@ UPDATES = "updates"
 """The folder of a checkpoint with the low-rank updates that its weights came by, a folder each by its number."""
 
 
+@dataclass(eq=False, repr=False)
 class CheckpointPolicy(Policy):
     """A transformers causal LM (with LoRA adapters or without), its tokenizer and its prompt template.
 
@@ -47,24 +48,18 @@ class CheckpointPolicy(Policy):
     its weights came by, the first first, as far as is known: an engine that holds the weights below them can add them.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: PreTrainedTokenizerBase,
-        template: PromptTemplate,
-        backend: ModelBackend,
-        control_tokens: Sequence[str] = (),
-    ):
-        cpu.use_onednn(model)
-        use_product_attention(model)
-        self.model = model
-        self.tokenizer = tokenizer
-        self.template = template
-        self.backend = backend
-        self.control_tokens = tuple(control_tokens)
-        self.truncated = 0
-        self.merged: tuple[LowRankUpdate, ...] = ()
-        self._sampler: Sampler | None = None
+    model: Any
+    tokenizer: PreTrainedTokenizerBase
+    template: PromptTemplate
+    backend: ModelBackend
+    control_tokens: Sequence[str] = ()
+    truncated: int = field(default=0, init=False)
+    merged: tuple[LowRankUpdate, ...] = field(default=(), init=False)
+    _sampler: Sampler | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        cpu.use_onednn(self.model)
+        use_product_attention(self.model)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({describe_model(self.model)}, prompts {self.template.name})"
@@ -80,20 +75,14 @@ class CheckpointPolicy(Policy):
 
     @property
     def eos_ids(self) -> list[int]:
-        """The tokens that end a response.
-
-        The tokenizer's, which training appends, and those of the generation config.
-        """
+        """The tokens that end a response: the tokenizer's and the generation config's."""
         config = getattr(self.model, "generation_config", None)
         configured = getattr(config, "eos_token_id", None) or []
         configured = [configured] if isinstance(configured, int) else configured
         return list(dict.fromkeys([self.tokenizer.eos_token_id, *configured]))
 
     def prompt_ids(self, instructions: Sequence[Instruction], max_length: int | None = None) -> list[list[int]]:
-        """Encode the prompts of `instructions`: token ids of each.
-
-        Longer ones than `max_length` keep their end, and are counted in `truncated`.
-        """
+        """Encode prompts as token ids; longer ones than `max_length` keep their end and count as `truncated`."""
         prompts = self.template.encode_prompts(instructions)
         if max_length is None:
             return prompts
@@ -111,20 +100,12 @@ class CheckpointPolicy(Policy):
         responses: Sequence[str],
         max_length: int,
         ended: Sequence[bool] | bool = True,
-    ) -> tuple[list[tuple[list[int], list[int]]], int]:
-        """Encode (prompt, response) by the template, of at most `max_length` tokens and the model's positions.
-
-        See `PromptTemplate.encode`.
-        """
+    ) -> tuple[Rows, int]:
+        """Encode (prompt, response) as `PromptTemplate.encode` does, within the model's positions."""
         return self.template.encode(instructions, responses, self.longest(max_length), ended)
 
-    def encode_pairs(
-        self, judged: Sequence[JudgedPair], max_length: int
-    ) -> tuple[list[tuple[list[int], list[int]]], list[tuple[list[int], list[int]]], int]:
-        """Encode both outputs of each pair behind one prompt, as long as `encode` does.
-
-        See `PromptTemplate.encode_pairs`.
-        """
+    def encode_pairs(self, judged: Sequence[JudgedPair], max_length: int) -> tuple[Rows, Rows, int]:
+        """Encode both outputs of pairs as `PromptTemplate.encode_pairs` does, within the model's positions."""
         return self.template.encode_pairs(judged, self.longest(max_length))
 
     def longest(self, max_length: int) -> int:
@@ -137,10 +118,7 @@ class CheckpointPolicy(Policy):
 
     @property
     def updates(self) -> tuple[LowRankUpdate, ...]:
-        """The low-rank updates on the weights below: those `merged`, and that of its adapters, if it has any.
-
-        Empty if its adapters hold more than that.
-        """
+        """The updates on the weights below: `merged` and its adapters; none if these hold more than that."""
         if not hasattr(self.model, "peft_config"):
             return self.merged
         own = LowRankUpdate.of(self.model)
@@ -171,24 +149,19 @@ class CheckpointPolicy(Policy):
             self._sampler = None
 
     def sample(self, instructions: Sequence[Instruction], decoding: Decoding, *, seed: int) -> Iterator[Sample]:
-        here = self.backend.engine.runs_here
-        with on_device(self.model, self.backend) if here else nullcontext():
-            yield from self._run_sampler(self.sampler(), instructions, decoding, seed)
-
-    def _run_sampler(
-        self, sampler: Sampler, instructions: Sequence[Instruction], decoding: Decoding, seed: int
-    ) -> Iterator[Sample]:
         limit = position_limit(self.model)
-        if not decoding.clipped or limit is None:
-            yield from self._sample(sampler, instructions, decoding, seed)
-            return
-        limits = [min(decoding.max_new_tokens, self._room(instruction, limit)) for instruction in instructions]
-        alike: dict[int, Iterator[Sample]] = {}  # a response does not depend on its companions
-        for most in dict.fromkeys(limits):
-            rows = [row for row, own in zip(instructions, limits, strict=True) if own == most]
-            alike[most] = self._sample(sampler, rows, replace(decoding, max_new_tokens=most), seed)
-        for most in limits:
-            yield from islice(alike[most], decoding.n)
+        with on_device(self.model, self.backend) if self.backend.engine.runs_here else nullcontext():
+            sampler = self.sampler()
+            if not decoding.clipped or limit is None:
+                yield from self._sample(sampler, instructions, decoding, seed)
+                return
+            limits = [min(decoding.max_new_tokens, self._room(instruction, limit)) for instruction in instructions]
+            alike: dict[int, Iterator[Sample]] = {}  # a response does not depend on its companions
+            for most in dict.fromkeys(limits):
+                rows = [row for row, own in zip(instructions, limits, strict=True) if own == most]
+                alike[most] = self._sample(sampler, rows, replace(decoding, max_new_tokens=most), seed)
+            for most in limits:
+                yield from islice(alike[most], decoding.n)
 
     def _room(self, instruction: Instruction, limit: int) -> int:
         """Count the positions that an instruction's prompt leaves. Raises `ModelError` if it leaves none."""
@@ -219,9 +192,9 @@ class CheckpointPolicy(Policy):
                 )
 
     def _longest_prompt(self, decoding: Decoding) -> int | None:
-        """The tokens that a response of `max_new_tokens` leaves for a prompt; None if the model has no limit.
+        """Count the tokens that a response leaves for a prompt; None if the model has no limit.
 
-        Raises `ModelError` if that would not be room for an instruction in the template.
+        Raises `ModelError` if an instruction in the template would not fit.
         """
         limit = position_limit(self.model)
         if limit is None:
@@ -247,7 +220,7 @@ class CheckpointPolicy(Policy):
     def copy_with_tokens(self, tokens: Sequence[str]) -> CheckpointPolicy:
         """Copy the policy and add control tokens to its vocabulary, each embedded as the mean of all.
 
-        Embeddings and output head are the copy's own; the other weights are shared and frozen (see `trainable_copy`).
+        Embeddings and output head are its own; other weights are shared and frozen (see `trainable_copy`).
         """
         embeddings = {self.model.get_input_embeddings().weight, self.model.get_output_embeddings().weight}
         model, tokenizer = sharing_copy(self.model, copied=embeddings), copy.deepcopy(self.tokenizer)
@@ -269,24 +242,19 @@ class CheckpointPolicy(Policy):
         return policy
 
     def save(self, directory: Path) -> None:
-        """Save weights (safetensors, adapters merged), tokenizer, prompt template and low-rank updates.
+        """Save weights (adapters merged), tokenizer, template and low-rank updates; transformers can load it.
 
-        transformers alone can load it too: the updates are in the weights. Raises `TrainingError` if a weight is not
-        finite.
+        Raises `TrainingError` if a weight is not finite.
         """
         self._save(Path(directory))
         for number, update in enumerate(self.updates):
             update.save(Path(directory) / UPDATES / str(number))
 
     def _save(self, directory: Path) -> None:
-        require_finite(self.model)
-        with quiet_transformers():
-            merged_copy(self.model).save_pretrained(directory)
-        self.tokenizer.save_pretrained(directory)
         card: dict[str, Any] = {"prompt_template": self.template.source}
         if self.template.control or self.control_tokens:
             card |= {"control": self.template.control, "control_tokens": self.control_tokens}
-        (directory / MODEL_CARD).write_text(json.dumps(card) + "\n", "utf-8")
+        save_merged(self.model, self.tokenizer, card, directory)
 
     def export(self, directory: Path) -> None:
         """Save so that transformers prompts and samples as this policy does.
@@ -304,25 +272,13 @@ class CheckpointPolicy(Policy):
             config["suppress_tokens"] = self.tokenizer.convert_tokens_to_ids(list(self.control_tokens))
             path.write_text(json.dumps(config, indent=2) + "\n", "utf-8")
 
-    def load_updates(self, directory: Path) -> None:
-        """Read the low-rank updates that were saved beside the weights in `directory`, if any were."""
-        saved = sorted((directory / UPDATES).glob("*"), key=lambda path: int(path.name))
-        self.merged = tuple(LowRankUpdate.load(path) for path in saved)
-
     @classmethod
     def load(cls, directory: Path, context: TrainContext) -> CheckpointPolicy:
         return context.backend.load_policy(str(directory))
 
-    def parameters(self) -> list[torch.nn.Parameter]:
-        """Return the parameters that training changes: all weights, or the adapters."""
-        return [p for p in self.model.parameters() if p.requires_grad]
-
 
 def require_checkpoint(start: Policy, learner: str) -> CheckpointPolicy:
-    """Check that `start` is a `CheckpointPolicy`, which `learner` can train a copy of, and return it.
-
-    Raises `TrainingError` for a policy without weights of its own.
-    """
+    """Return `start` if `learner` can train a copy. Raises `TrainingError` if it has no weights."""
     if not isinstance(start, CheckpointPolicy):
         raise TrainingError(
             f"{learner} trains the weights of a checkpoint; it cannot start from a {type(start).__name__}"
@@ -335,12 +291,11 @@ def trainable_copy(
 ) -> CheckpointPolicy:
     """Copy `start` into a policy to train: every weight, or with `lora` fresh adapters and nothing else.
 
-    Adapters of `start` are merged first. With `lora` the frozen weights are those of `start` itself, so that the copy
-    costs no memory; `train_tokens` are tokens whose embeddings are trained beside the adapters, such as new control
-    tokens. Adapters start from random numbers: seed the backend before. `start` is left as it is; merge what was
-    trained into a copy (`trained_model` does). On a CPU the process keeps freed memory from here on. If the launch
-    shards, the layers' weights are those of `start` until `shard_model` has taken this process's part: no process makes
-    a second whole copy.
+    Adapters of `start` are merged first. With `lora` the frozen weights are those of `start` itself, which costs no
+    memory; `train_tokens` are tokens whose embeddings are trained too, such as new control tokens. Adapters start from
+    random numbers: seed the backend before. `start` is left as it is; `trained_model` merges what was trained into a
+    copy. On a CPU the process keeps freed memory from here on. If the launch shards, the layers' weights are those of
+    `start` until `shard_model` takes this process's part.
     """
     if start.backend.device.type == "cpu":
         cpu.keep_freed_memory()

@@ -38,10 +38,10 @@ def product_attention(
     is_causal: bool | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attend from queries [B, Hq, Q, D] to keys and values [B, H, T, D]: [B, Q, Hq, D].
+    """Attend from queries [B, Hq, Q, D] to keys and values [B, H, T, D]: [B, Q, Hq, D]. Differentiable.
 
-    Differentiable. Query heads that share a head of keys are rows of one product. Dropout, further terms and scores
-    beyond the budget are left to torch's kernel.
+    Query heads that share a head of keys are rows of one product. Dropout, further terms and scores beyond the budget
+    are left to torch's kernel.
     """
     batch, heads, length, width = key.shape
     queries = query.shape[2]
@@ -74,10 +74,7 @@ def product_attention(
 
 
 def _with_its_room(states: Tensor) -> Tensor:
-    """View keys or values [B, H, T, D] as [B * H, C, D] with the room behind them in a growing cache.
-
-    A product of what is contiguous copies nothing.
-    """
+    """View keys or values [B, H, T, D] with the room behind them in a growing cache: [B * H, C, D]."""
     batch, heads, _, width = states.shape
     row, step, last = states.stride()[1:]
     in_a_cache = (step, last, states.stride(0)) == (width, 1, heads * row) and not states.requires_grad
@@ -100,10 +97,7 @@ def is_half_on_cpu(module: torch.nn.Module) -> bool:
 
 
 def use_product_attention(model: PreTrainedModel) -> None:
-    """Have `model` attend by `product_attention` if it is in half precision on a CPU.
-
-    Another choice than torch's kernel stands. Its files stay as they are: they do not name the attention function.
-    """
+    """Have a `model` in half precision on a CPU attend by `product_attention`, if it used torch's kernel."""
     for module in model.modules():
         if isinstance(module, PreTrainedModel) and is_half_on_cpu(module):
             config = module.config.get_text_config()

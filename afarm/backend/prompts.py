@@ -13,6 +13,9 @@ from afarm.storage.prompt_templates import NAMED, TemplateSource, render_templat
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+Rows = list[tuple[list[int], list[int]]]
+"""Prompts and their responses, as token ids."""
+
 _OPENING = "The following is an instruction for a task"
 _WITH_INPUT = _OPENING + ", together with an input to work on"
 _CLOSING = ". Write a response that carries it out well.\n\n"
@@ -63,10 +66,7 @@ class PromptTemplate:
         return f"{whole}{{{{ whole[:{at}] }}}}{{{{ {self.control!r} }}}}{{{{ whole[{at}:] }}}}"
 
     def render(self, instruction: Instruction) -> str:
-        """Render the prompt as text, up to the start of the response.
-
-        Raises `ConfigError` if a file's template cannot render it.
-        """
+        """Render the prompt as text, up to the response. Raises `ConfigError` if a file's template cannot."""
         if not isinstance(self.source, str):
             return render_template(self.source, instruction)
         if self.name == "chat":
@@ -78,10 +78,7 @@ class PromptTemplate:
         return f"{opening}{turns_before}### Instruction:\n{instruction.instruction}\n\n{input_section}### Response:\n"
 
     def encode_prompts(self, instructions: Sequence[Instruction]) -> list[list[int]]:
-        """Encode the prompt of each instruction as token ids.
-
-        A chat template writes its own special tokens; plain text gets the tokenizer's, unless it begins with them.
-        """
+        """Encode each prompt as token ids; plain text gets the tokenizer's special tokens if it has none."""
         if not instructions:
             return []
         texts = [without_lone_surrogates(self.render(i)) for i in instructions]
@@ -97,20 +94,14 @@ class PromptTemplate:
         return [row[:at] + self.control_ids + row[at:] for row, at in zip(ids, starts, strict=True)]
 
     def shorten(self, prompt: list[int], limit: int) -> list[int]:
-        """Cut the beginning of `prompt`, so that `limit` tokens are left at most.
-
-        Its control stays in front, if that leaves room for one more token.
-        """
+        """Cut the beginning of `prompt` to `limit` tokens; its control stays if one more token fits."""
         if len(prompt) <= limit:
             return prompt
         room = limit - len(self.control_ids)
         return self.control_ids + prompt[-room:] if room > 0 else prompt[-limit:]
 
     def encode_responses(self, texts: Sequence[str], ended: Sequence[bool] | bool = True) -> list[list[int]]:
-        """Encode each response as token ids, closed by the end-of-sequence token if it `ended`.
-
-        One flag for each, or one for all. A response that a length limit cut off did not end.
-        """
+        """Encode responses as token ids, each closed by the end-of-sequence token if it `ended`."""
         if not texts:
             return []
         ids: list[list[int]] = self.tokenizer(
@@ -125,23 +116,16 @@ class PromptTemplate:
         responses: Sequence[str],
         max_length: int,
         ended: Sequence[bool] | bool = True,
-    ) -> tuple[list[tuple[list[int], list[int]]], int]:
+    ) -> tuple[Rows, int]:
         """Encode (prompt, response) of at most `max_length` tokens together; also count how many were cut.
 
-        If they are too long, first the prompt loses its beginning (one token stays, and the control), then the response
-        its end and the end-of-sequence token. Nor is a response closed that had not `ended`: no model learns to stop at
-        a limit.
+        First the prompt loses its beginning (one token stays, and the control), then the response its end. A response
+        that had not `ended` is not closed either: no model learns to stop at a limit.
         """
         encoded = self.encode_responses(responses, ended)
-        rows = [
-            self._fit(prompt, response, len(response), max_length)
-            for prompt, response in zip(self.encode_prompts(instructions), encoded, strict=True)
-        ]
-        return [(prompt, response) for prompt, response, _ in rows], sum(cut for *_, cut in rows)
+        return self._fit(self.encode_prompts(instructions), encoded, list(map(len, encoded)), max_length)
 
-    def encode_pairs(
-        self, judged: Sequence[JudgedPair], max_length: int
-    ) -> tuple[list[tuple[list[int], list[int]]], list[tuple[list[int], list[int]]], int]:
+    def encode_pairs(self, judged: Sequence[JudgedPair], max_length: int) -> tuple[Rows, Rows, int]:
         """Encode both outputs of each pair behind one prompt: rows of the first outputs, of the second, cuts.
 
         As `encode` does, but a prompt is cut once, by the longer output: both then answer the same.
@@ -150,31 +134,25 @@ class PromptTemplate:
         first = self.encode_responses([j.pair.output_1 for j in judged], [j.pair.ended[0] for j in judged])
         second = self.encode_responses([j.pair.output_2 for j in judged], [j.pair.ended[1] for j in judged])
         longest = [max(len(one), len(two)) for one, two in zip(first, second, strict=True)]
-        sides: list[list[tuple[list[int], list[int]]]] = []
-        cuts = 0
-        for responses in (first, second):
-            rows = [
-                self._fit(prompt, response, length, max_length)
-                for prompt, response, length in zip(prompts, responses, longest, strict=True)
-            ]
-            sides.append([(prompt, response) for prompt, response, _ in rows])
-            cuts += sum(cut for *_, cut in rows)
-        return sides[0], sides[1], cuts
+        rows_1, cut_1 = self._fit(prompts, first, longest, max_length)
+        rows_2, cut_2 = self._fit(prompts, second, longest, max_length)
+        return rows_1, rows_2, cut_1 + cut_2
 
     def _fit(
-        self, prompt: list[int], response: list[int], reserved: int, max_length: int
-    ) -> tuple[list[int], list[int], bool]:
-        """Cut a prompt to leave room for `reserved` tokens, then its response; and tell if either was cut."""
-        room = max_length - reserved
-        is_cut = len(prompt) > room
-        if is_cut:
-            prompt = self.shorten(prompt, max(1, room, min(1 + len(self.control_ids), max_length - 1)))
-        return prompt, response[: max_length - len(prompt)], is_cut
+        self, prompts: list[list[int]], responses: list[list[int]], reserved: list[int], max_length: int
+    ) -> tuple[Rows, int]:
+        """Cut prompts to leave room for so many `reserved` tokens, then responses; count the cut prompts."""
+        rows: Rows = []
+        cut = 0
+        for prompt, response, length in zip(prompts, responses, reserved, strict=True):
+            room = max_length - length
+            if len(prompt) > room:
+                cut += 1
+                prompt = self.shorten(prompt, max(1, room, min(1 + len(self.control_ids), max_length - 1)))
+            rows.append((prompt, response[: max_length - len(prompt)]))
+        return rows, cut
 
 
 def without_lone_surrogates(text: str) -> str:
-    """Replace halves of characters (lone surrogates, which files may hold) in `text`.
-
-    No tokenizer takes them.
-    """
+    """Replace lone surrogates (halves of characters) in `text`, which no tokenizer takes."""
     return text.encode("utf-8", "replace").decode("utf-8")

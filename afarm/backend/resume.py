@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from afarm.backend.distributed import barrier, rank
-from afarm.backend.sharding import first_row, local_part, shard_like
+from afarm.backend.sharding import first_row, local_part
 from afarm.core.errors import TrainingError
 from afarm.core.interfaces import Checkpoints, TrainContext
 
@@ -33,7 +33,7 @@ def training_state(
 ) -> dict[str, Any]:
     """Collect the state to resume from: "weights" and "optimizer" by name, and `more` of a method's own.
 
-    Of models that are whole; for those that are sharded see `write_checkpoint`.
+    For whole models; for sharded ones see `write_checkpoint`.
     """
     weights = {name: parameter.data for name, parameter in trained.items()}
     state = {name: dict(optimizer.state.get(parameter, {})) for name, parameter in trained.items()}
@@ -50,8 +50,8 @@ def write_checkpoint(
 ) -> None:
     """Write into a new `directory` all that `restore` needs, and `more` of a method's own.
 
-    A collective: every process must call it. If weights are sharded each process writes what it holds, and any number
-    of processes can restore it; else the main process writes all.
+    A collective. Each process writes the shards that it holds, which any number of processes can restore; the main
+    process writes all that is whole.
     """
     if rank() == 0:
         shutil.rmtree(directory / SHARDS, ignore_errors=True)  # of one that was killed while it wrote
@@ -64,7 +64,12 @@ def write_checkpoint(
     if rank() == 0:
         write_training_state(more, directory)
     (directory / SHARDS).mkdir(exist_ok=True)
-    torch.save(_collect_rows(trained, optimizer), directory / SHARDS / f"{rank():05d}.pt")
+    rows: Rows = {
+        key: (list(tensor.shape), first_row(tensor), torch.atleast_1d(local_part(tensor)))
+        for key, tensor in _flat(training_state(trained, optimizer)).items()
+        if isinstance(tensor, DTensor) or rank() == 0  # the main process adds what is not sharded
+    }
+    torch.save(rows, directory / SHARDS / f"{rank():05d}.pt")
 
 
 def move_into(directory: Path, unpublished: Path) -> None:
@@ -77,9 +82,9 @@ def move_into(directory: Path, unpublished: Path) -> None:
 def restore(
     checkpoints: Checkpoints, trained: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer
 ) -> tuple[int, Path, dict[str, Any]] | None:
-    """Restore `trained` and `optimizer` from the newest checkpoint, if there is one.
+    """Restore `trained` and `optimizer` from the newest checkpoint: its step, directory and other state.
 
-    Returns its step, its directory and what else was kept. Raises `TrainingError` as `restore_checkpoint` does.
+    None without a checkpoint. Raises `TrainingError` as `restore_checkpoint` does.
     """
     latest = checkpoints.latest()
     return None if latest is None else (*latest, restore_checkpoint(latest[1], trained, optimizer))
@@ -88,68 +93,53 @@ def restore(
 def restore_checkpoint(
     directory: Path, trained: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer
 ) -> dict[str, Any]:
-    """Restore `trained` and `optimizer` from a checkpoint that any number of processes wrote.
+    """Restore `trained` and `optimizer`, sharded or whole, from a checkpoint of any number of processes.
 
-    Both may be sharded or whole. Returns the checkpoint's other values. Raises `TrainingError` if it is damaged or
-    holds other weights.
+    Returns the checkpoint's other values. Raises `TrainingError` if it is damaged or holds other weights.
     """
-    with _damage_named(directory / _STATE_FILE):
-        state = torch.load(directory / _STATE_FILE, map_location="cpu", weights_only=True)
-    if (directory / SHARDS).is_dir():
-        _load_shards(directory / SHARDS, trained, optimizer)
-        return dict(state)
-    if state["weights"].keys() != trained.keys():
-        raise _of_other_weights(directory)
-    with torch.no_grad():
-        for name, parameter in trained.items():
-            parameter.copy_(shard_like(state["weights"][name], parameter))
-    by_parameter = {
-        trained[name]: {key: shard_like(x, trained[name]) if x.dim() else x for key, x in of.items()}
-        for name, of in state["optimizer"].items()
-    }
-    _load_optimizer(by_parameter, optimizer)
-    return dict(state)
-
-
-def _load_shards(shards: Path, trained: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
-    with _damage_named(shards):
-        # Mapped into memory: of the other processes' files only the rows that are wanted here are read.
-        files: list[Rows] = [
-            torch.load(path, map_location="cpu", mmap=True, weights_only=True) for path in sorted(shards.glob("*.pt"))
-        ]
+    file, shards = directory / _STATE_FILE, directory / SHARDS
+    files: list[Rows] = []
+    with _damage_named(file):
+        state = torch.load(file, map_location="cpu", weights_only=True)
+        if not shards.is_dir():
+            files = [{key: (list(x.shape), 0, torch.atleast_1d(x)) for key, x in _flat(state).items()}]
+    with _damage_named(shards if shards.is_dir() else file):
+        for path in sorted(shards.glob("*.pt")):
+            # Mapped into memory: of the other processes' files only the rows that are wanted here are read.
+            files.append(torch.load(path, map_location="cpu", mmap=True, weights_only=True))
         saved = {key: (torch.Size(shape), rows.dtype) for held in files for key, (shape, _, rows) in held.items()}
         shapes = {key.removeprefix("weights."): x for key, (x, _) in saved.items() if key.startswith("weights.")}
     if shapes != {name: parameter.shape for name, parameter in trained.items()}:
-        raise _of_other_weights(shards.parent)
+        raise TrainingError(f"{directory} holds a checkpoint of another model or of other settings: remove it")
     by_parameter: dict[nn.Parameter, dict[str, Tensor]] = {parameter: {} for parameter in trained.values()}
-    with _damage_named(shards), torch.no_grad():
+    with _damage_named(shards if shards.is_dir() else file), torch.no_grad():
         for key, (shape, dtype) in saved.items():
-            kind, _, path = key.partition(".")
+            kind, _, path_and_name = key.partition(".")
             if kind == "weights":
-                _fill(trained[path].data, key, files)
+                _fill(trained[path_and_name].data, key, files)
                 continue
-            name, _, what = path.partition(":")
+            name, _, what = path_and_name.partition(":")
             parameter = trained[name]
             is_like = shape == parameter.shape
             empty = torch.zeros_like(parameter.data, dtype=dtype) if is_like else torch.zeros(shape, dtype=dtype)
             by_parameter[parameter][what] = _fill(empty, key, files)
-    _load_optimizer(by_parameter, optimizer)
+    # In the optimiser's own order; rates and groups stay as they are
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    own = {number: by_parameter[p] for number, p in enumerate(parameters) if by_parameter.get(p)}
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": own})
+    return dict(state)
 
 
-def _collect_rows(trained: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> Rows:
-    """Collect the rows of this process's shard; the main process adds the tensors that are not sharded."""
-    return {
-        key: (list(tensor.shape), first_row(tensor), torch.atleast_1d(local_part(tensor)))
-        for key, tensor in _flat(trained, optimizer)
-        if isinstance(tensor, DTensor) or rank() == 0
-    }
+def _flat(state: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Name the tensors of a `training_state` in one dictionary."""
+    tensors = {f"weights.{name}": tensor for name, tensor in state["weights"].items()}
+    for name, of_parameter in state["optimizer"].items():
+        tensors |= {f"optimizer.{name}:{key}": tensor for key, tensor in of_parameter.items()}
+    return tensors
 
 
 def _fill(tensor: Tensor, key: str, files: Sequence[Rows]) -> Tensor:
-    """Copy into `tensor` the rows that this process holds of it, and return it.
-
-    Raises `RuntimeError` if some are in no file.
-    """
+    """Copy into `tensor` the rows that this process holds. Raises `RuntimeError` if some are missing."""
     own, first = torch.atleast_1d(local_part(tensor)), first_row(tensor)
     missing = len(own)
     for shape, begin, rows in (held[key] for held in files if key in held):
@@ -162,22 +152,6 @@ def _fill(tensor: Tensor, key: str, files: Sequence[Rows]) -> Tensor:
     return tensor
 
 
-def _flat(trained: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
-    for name, parameter in trained.items():
-        yield f"weights.{name}", parameter.data
-        for key, tensor in optimizer.state.get(parameter, {}).items():
-            yield f"optimizer.{name}:{key}", tensor
-
-
-def _load_optimizer(
-    by_parameter: Mapping[nn.Parameter, Mapping[str, Tensor]], optimizer: torch.optim.Optimizer
-) -> None:
-    """Give the optimiser the state of each parameter, in its own order; rates and groups stay as they are."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    state = {number: by_parameter[p] for number, p in enumerate(parameters) if by_parameter.get(p)}
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
-
-
 @contextmanager
 def _damage_named(path: Path) -> Iterator[None]:
     try:
@@ -188,15 +162,11 @@ def _damage_named(path: Path) -> Iterator[None]:
         raise TrainingError(f"{path} is truncated or damaged ({cause}): {remedy}") from error
 
 
-def _of_other_weights(directory: Path) -> TrainingError:
-    return TrainingError(f"{directory} holds a checkpoint of another model or of other settings: remove it")
-
-
 def continued_context(context: TrainContext, steps: int, *, seed: int) -> TrainContext:
-    """Derive the context of a training that follows `steps` steps of others and counts its own from 1.
+    """Derive the context of a training that follows `steps` steps and counts its own from 1.
 
-    For members of an ensemble, or rounds, in one stage: in the log and in the checkpoints its steps come after those of
-    the others, and it is shown no checkpoint of theirs.
+    For members of an ensemble, or rounds: in the log and in checkpoints its steps come after those of the others, and
+    it is shown no checkpoint of theirs.
     """
 
     def log_metrics(step: int, metrics: Mapping[str, float]) -> None:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 
-from afarm.backend.adapters import merged_copy, sharing_copy
+from afarm.backend.adapters import merged_copy, save_merged, sharing_copy
 from afarm.backend.batching import length_sorted_batches, pad
 from afarm.backend.cpu import use_onednn
 from afarm.backend.logprobs import backbone, base_model, evaluating, hidden_states, position_limit
-from afarm.backend.models import MODEL_CARD, describe_model, quiet_transformers, require_finite
+from afarm.backend.models import describe_model, quiet_transformers, require_finite
 from afarm.backend.product_attention import use_product_attention
 from afarm.backend.prompts import PromptTemplate
 from afarm.backend.sharding import in_step, on_device
@@ -35,7 +35,7 @@ TOKENS_PER_BATCH, TOKENS_PER_BATCH_ON_CPU = 16384, 2048
 MEMBERS = "members"
 """Beside the weights: the adapters of an ensemble of adapters, in the directories that PEFT gives them."""
 
-CARD_SETTINGS = ("mean", "std", "aggregate", "spread_penalty", "reads_cut_off")
+CARD_SETTINGS = ("mean", "std", "aggregate", "spread_penalty", "adapters", "reads_cut_off")
 """The arguments of a reward model that its card holds as they are."""
 
 Aggregate = Literal["mean", "min", "penalised"]
@@ -43,10 +43,7 @@ Aggregate = Literal["mean", "min", "penalised"]
 
 
 def head_scores(head: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor:
-    """Apply K heads to hidden states [..., H]: [..., K], in float32 under mixed precision too.
-
-    Differentiable. Rounded to bfloat16, a third of a thousand rewards would be equal to others.
-    """
+    """Apply K heads to hidden states [..., H]: [..., K], in float32 under mixed precision. Differentiable."""
     with torch.autocast(hidden.device.type, enabled=False):
         scores: torch.Tensor = head(hidden.float())
     return scores
@@ -55,8 +52,7 @@ def head_scores(head: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor:
 def last_token_scores(model: PreTrainedModel, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
     """Apply the K heads at each row's last real token: [B, K] in float32. Differentiable.
 
-    Either side may be padded. The token is found by the mask: if the pad token is also the end-of-sequence token, its
-    id says nothing.
+    Either side may be padded: the mask tells, since the pad token may be the end-of-sequence token.
     """
     hidden = hidden_states(model, input_ids, attention_mask)
     columns = torch.arange(attention_mask.shape[1], device=attention_mask.device)
@@ -65,6 +61,7 @@ def last_token_scores(model: PreTrainedModel, input_ids: torch.Tensor, attention
     return head_scores(base_model(model).score, hidden[rows, last])
 
 
+@dataclass(eq=False, repr=False)
 class TorchRewardModel(RewardModel):
     """A transformers sequence classifier, or an ensemble of several that share its backbone.
 
@@ -88,32 +85,21 @@ class TorchRewardModel(RewardModel):
 
     has_backbone: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: PreTrainedTokenizerBase,
-        template: PromptTemplate,
-        backend: ModelBackend,
-        mean: float | Sequence[float] = 0.0,
-        std: float | Sequence[float] = 1.0,
-        *,
-        aggregate: Aggregate = "mean",
-        spread_penalty: float = 1.0,
-        adapters: Sequence[str] = (),
-        reads_cut_off: bool = False,
-    ):
-        use_onednn(model)
-        use_product_attention(model)
-        self.model = model
-        self.tokenizer = tokenizer
-        self.template = template
-        self.backend = backend
-        self.mean = mean
-        self.std = std
-        self.aggregate = aggregate
-        self.spread_penalty = spread_penalty
-        self.adapters = tuple(adapters)
-        self.reads_cut_off = reads_cut_off
+    model: Any
+    tokenizer: PreTrainedTokenizerBase
+    template: PromptTemplate
+    backend: ModelBackend
+    mean: float | Sequence[float] = 0.0
+    std: float | Sequence[float] = 1.0
+    _: KW_ONLY
+    aggregate: Aggregate = "mean"
+    spread_penalty: float = 1.0
+    adapters: Sequence[str] = ()
+    reads_cut_off: bool = False
+
+    def __post_init__(self) -> None:
+        use_onednn(self.model)
+        use_product_attention(self.model)
 
     def __repr__(self) -> str:
         members = f", {len(self.adapters)} members" if self.adapters else ""
@@ -129,8 +115,8 @@ class TorchRewardModel(RewardModel):
     ) -> Any:
         """Make a sequence classifier with the weights of `policy`'s backbone and fresh float32 heads.
 
-        Heads are zero, or normal with deviation `head_std`; there are `labels` of them. With `share_weights` the
-        backbone's are the policy's own, frozen, unless it has adapters: train adapters on them.
+        There are `labels` heads, zero or normal with deviation `head_std`. With `share_weights` the backbone's are the
+        policy's own, frozen, unless it has adapters: train adapters on them.
         """
         from transformers import AutoModelForSequenceClassification
 
@@ -152,10 +138,7 @@ class TorchRewardModel(RewardModel):
         return model.to(next(policy.model.parameters()).device)
 
     def reads_tokens_of(self, policy: Policy) -> bool:
-        """Tell if `score_tokens` can be given the token ids that `policy` samples.
-
-        It can if tokenizer and prompts are the same.
-        """
+        """Tell if token ids that `policy` samples can be scored: if tokenizer and prompts are the same."""
         if getattr(policy, "tokenizer", None) is self.tokenizer:
             return True
         template = getattr(policy, "template", None)
@@ -166,15 +149,8 @@ class TorchRewardModel(RewardModel):
             and template.tokenizer.get_vocab() == self.tokenizer.get_vocab()
         )
 
-    def score_tokens(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Score token ids [B, T], prompt and response joined: rewards [B] at the last real token.
-
-        No gradient.
-        """
-        return self.aggregated(self.member_scores(input_ids, attention_mask))
-
     def member_scores(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Score token ids with each of the K members: standardised rewards [B, K]; see `score_tokens`."""
+        """Score token ids [B, T], prompt and response joined: the K members' standardised rewards [B, K]."""
         scores = []
         for adapter in self.adapters[::-1] or (None,):  # the first is left active
             if adapter is not None and self.model.active_adapter != adapter:
@@ -197,8 +173,7 @@ class TorchRewardModel(RewardModel):
     def scalar_head(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (weight [1, H], bias [1]) of one head that gives the mean of the members' rewards.
 
-        It reads the backbone; if members are adapters, each with its own backbone, that of the first one, which is the
-        active one of `self.model`.
+        For members that are adapters, on the backbone of the first one, the active one of `self.model`.
         """
         head = base_model(self.model).score
         head = head.modules_to_save[self.adapters[0]] if self.adapters else head
@@ -211,8 +186,8 @@ class TorchRewardModel(RewardModel):
         """Score the very tokens that were sampled.
 
         A response that ended is closed by the tokenizer's end-of-sequence token, whichever token ended it. One that was
-        cut off is read as it is by a model that was fitted to such outputs (`reads_cut_off`); another's head was fitted
-        at that token alone and says nothing elsewhere, so there it is closed too.
+        cut off is left open for a model that was fitted to such outputs (`reads_cut_off`); other heads were fitted at
+        that token alone.
         """
         end = self.tokenizer.eos_token_id
         rows = []
@@ -232,9 +207,9 @@ class TorchRewardModel(RewardModel):
         return rewards
 
     def member_score_ids(self, sequences: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Score token ids with each member: standardised rewards [N, K], on the CPU; see `score_ids`.
+        """Score token ids with each member: standardised rewards [N, K], on the CPU.
 
-        If the model is sharded, processes may have sequences of their own, also none: all call it.
+        If the model is sharded, all processes call it, each with sequences of its own, or none.
         """
         count = len(sequences)
         rewards = [torch.empty(0)] * count
@@ -255,62 +230,47 @@ class TorchRewardModel(RewardModel):
 
         Scores of an ensemble have a `spread`, by how much its members differ.
         """
-        if not outputs:
-            return []
-        return self._scores(self.member_rewards(instructions, outputs))
+        return self.score_outputs([Output(i, text) for i, text in zip(instructions, outputs, strict=True)])
 
     def score_outputs(self, outputs: Sequence[Output]) -> list[Score]:
         """Score outputs as `score` does, but one that a length limit cut off as `score_samples` does."""
-        if not outputs:
-            return []
-        ended = [output.details.get("finish_reason") != "length" for output in outputs]
-        return self._scores(self.member_rewards([o.instruction for o in outputs], [o.output for o in outputs], ended))
-
-    def _scores(self, members: torch.Tensor) -> list[Score]:
-        """Aggregate the standardised rewards [N, K] of the members into scores, with a spread if K > 1."""
+        members = self.member_rewards(outputs)
         values: list[float] = self.aggregated(members).tolist()
         if members.shape[-1] == 1:
             return [Score(value) for value in values]
         spreads = members.std(-1, correction=0).tolist()
         return [Score(value, spread=spread) for value, spread in zip(values, spreads, strict=True)]
 
-    def member_rewards(
-        self, instructions: Sequence[Instruction], outputs: Sequence[str], ended: Sequence[bool] | bool = True
-    ) -> torch.Tensor:
-        """Score texts with each member: standardised rewards [N, K]; see `score_outputs`."""
-        closed = ended if self.reads_cut_off else True
-        rows, _ = self.template.encode(instructions, outputs, self._max_length, closed)
+    def member_rewards(self, outputs: Sequence[Output]) -> torch.Tensor:
+        """Score outputs with each member: standardised rewards [N, K], on the CPU; see `score_outputs`."""
+        closed = [not self.reads_cut_off or output.details.get("finish_reason") != "length" for output in outputs]
+        instructions, texts = [o.instruction for o in outputs], [o.output for o in outputs]
+        rows, _ = self.template.encode(instructions, texts, self._max_length, closed)
         return self.member_score_ids([[*p, *r] for p, r in rows])
+
+    def both(self, judged: Sequence[JudgedPair]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Score both outputs of each pair: the members' rewards [N, K] of the first ones, and of the second."""
+        first, second = (self.member_rewards(outputs) for outputs in outputs_of_pairs(judged))
+        return first, second
 
     @property
     def _max_length(self) -> int:
         return position_limit(self.model) or 2**31
 
     def save(self, directory: Path) -> None:
-        directory = Path(directory)
-        require_finite(self.model)
-        with quiet_transformers():
-            if self.adapters:
-                copy.deepcopy(self.model).unload().save_pretrained(directory)
-                self.model.save_pretrained(directory / MEMBERS, selected_adapters=list(self.adapters))
-            else:
-                merged_copy(self.model).save_pretrained(directory)
-        self.tokenizer.save_pretrained(directory)
-        card = {
-            "prompt_template": self.template.source,
-            "mean": self.mean,
-            "std": self.std,
-            "aggregate": self.aggregate,
-            "spread_penalty": self.spread_penalty,
-            "adapters": self.adapters,
-            "reads_cut_off": self.reads_cut_off,
-        }
-        (directory / MODEL_CARD).write_text(json.dumps(card) + "\n", "utf-8")
+        directory, model = Path(directory), self.model
+        if self.adapters:
+            require_finite(model)
+            with quiet_transformers():
+                model.save_pretrained(directory / MEMBERS, selected_adapters=list(self.adapters))
+            model = copy.deepcopy(model).unload()
+        card = {"prompt_template": self.template.source, **{name: getattr(self, name) for name in CARD_SETTINGS}}
+        save_merged(model, self.tokenizer, card, directory)
 
     def export(self, directory: Path) -> None:
         """Write one sequence classifier with one label, whose rewards differ by a constant from this model's.
 
-        Raises `ModelError` for an ensemble that is no mean of heads on one backbone: no one classifier is equal to it.
+        Raises `ModelError` for an ensemble that is no mean of heads on one backbone.
         """
         if self.adapters or (self.aggregate != "mean" and self.model.config.num_labels > 1):
             raise ModelError(f"{self!r} is an ensemble that transformers alone cannot run: use a single reward model")
@@ -334,12 +294,11 @@ class TorchRewardModel(RewardModel):
 
         model: Any
         model, tokenizer, card = backend.load(str(directory), AutoModelForSequenceClassification)
-        adapters = card.get("adapters", ())
-        if adapters:
+        if adapters := card.get("adapters"):
             model = load_adapters(model, Path(directory) / MEMBERS, adapters)
         template = PromptTemplate(card.get("prompt_template", "auto"), tokenizer, str(directory))
         settings = {name: card[name] for name in CARD_SETTINGS if name in card}
-        return cls(model, tokenizer, template, backend, adapters=adapters, **settings)
+        return cls(model, tokenizer, template, backend, **settings)
 
 
 def load_adapters(model: PreTrainedModel, directory: Path, names: Sequence[str]) -> Any:
@@ -377,10 +336,7 @@ def outputs_of_pairs(judged: Sequence[JudgedPair]) -> tuple[list[Output], list[O
 
 
 def pairwise_accuracy(judged: Sequence[JudgedPair], first: Sequence[float], second: Sequence[float]) -> float:
-    """Share of pairs whose preferred output has the higher reward; equal rewards count a half.
-
-    NaN if no pair has a preferred output: there is nothing to agree with.
-    """
+    """Share of preferred outputs with the higher reward; ties count half, NaN if no output is preferred."""
     right = []
     for judgement, one, two in zip(judged, first, second, strict=True):
         if judgement.p2 is None or judgement.p2 == 0.5:

@@ -41,9 +41,8 @@ def short_prompts(
 ) -> list[Instruction]:
     """Select the instructions whose prompt is short enough to be read whole, with room for a response.
 
-    A prompt that was cut would no longer ask for what is scored: the others are left out, with a warning. Raises
-    `DataError` if none is left. Both name the setting that they are `limited_by` ("ppo.max_prompt_length"). Lengths are
-    in tokens.
+    A cut prompt would no longer ask for what is scored: the others are left out, with a warning. Raises `DataError` if
+    none is left. Both name the setting that they are `limited_by` ("ppo.max_prompt_length"). Lengths are in tokens.
     """
     lengths = [len(ids) for ids in policy.prompt_ids(instructions)]
     limit = position_limit(policy.model) or math.inf
@@ -75,7 +74,7 @@ def short_prompts(
 def prompt_order(prompts: int, step: int, batch_size: int, *key: object) -> list[tuple[int, list[int]]]:
     """List (pass, rows) for each pass over the prompts that the batch of `step` touches.
 
-    The batches are consecutive pieces of one endless row of passes, each in its own random order, drawn for `key`.
+    Batches are consecutive pieces of an endless row of passes, each in its own random order, drawn for `key`.
     """
     places = range(step * batch_size, (step + 1) * batch_size)
     passes = []
@@ -91,10 +90,9 @@ def permutation(length: int, *key: object) -> list[int]:
 
 
 def sample_scorer(reward_model: RewardModel, policy: Policy) -> SampleScorer:
-    """Make the function that scores samples of `policy` with `reward_model`.
+    """Make the function that scores samples of `policy`: tokens if the reward model reads them, else text.
 
-    It scores the very tokens if the reward model reads them, else their texts. Which of the two is decided here, once:
-    it takes comparing two vocabularies. The function warns if the first rewards are all equal.
+    Which of the two is decided once, by comparing vocabularies. The function warns if the first rewards are all equal.
     """
     score_tokens = None
     if isinstance(reward_model, TorchRewardModel) and reward_model.reads_tokens_of(policy):
@@ -129,8 +127,8 @@ def scored_samples(
 ) -> Iterator[tuple[Sample, float]]:
     """Sample from `policy` and yield each sample with its reward, as they are ready.
 
-    For methods that compare them with each other. Scored in batches: across instructions if n is small, and within one
-    if n is large. Raises `TrainingError` if a reward is not a number, since it would win or lose for no reason.
+    Scored in batches: across instructions if n is small, within one if n is large. Raises `TrainingError` if a reward
+    is not a number, since it would win or lose for no reason.
     """
     samples = _draw_samples(policy, instructions, decoding, seed)
     owners = (instruction for instruction in instructions for _ in range(decoding.n))

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -44,9 +43,9 @@ WORTH_SHARING = 8
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One sampled response.
+    """One sampled response, its `finish_reason` "stop" or "length".
 
-    `logprobs` are natural, at temperature 1, or None if they would not be exact. `finish_reason` is "stop" or "length".
+    `logprobs` are natural, at temperature 1, or None if they would not be exact.
     """
 
     token_ids: list[int]
@@ -82,6 +81,7 @@ class Sampler(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class TorchSampler:
     """A sampler on a transformers causal LM (adapters included) with its key-value cache.
 
@@ -89,19 +89,11 @@ class TorchSampler:
     and is no part of the log-probabilities. `progress` wraps the batches of a `generate` that takes several.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        eos_ids: Sequence[int],
-        pad_id: int,
-        logit_bias: Mapping[int, float] = MappingProxyType({}),
-        progress: Progress = no_progress,
-    ):
-        self.model = model
-        self.eos_ids = list(eos_ids)
-        self.pad_id = pad_id
-        self.logit_bias = logit_bias
-        self.progress = progress
+    model: PreTrainedModel
+    eos_ids: Sequence[int]
+    pad_id: int
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    progress: Progress = no_progress
 
     def generate(
         self, prompts: Sequence[Sequence[int]], keys: Sequence[str], decoding: Decoding, *, seed: int
@@ -112,7 +104,11 @@ class TorchSampler:
         awaited = next(due, None)
         prefix: _Prefix | None = None
         lengths = [len(prompt) for prompt in prompts]
-        windows = list(_windows(lengths, max(1, WINDOW_BATCHES * size // n)))
+        window = max(1, WINDOW_BATCHES * size // n)
+        windows = [
+            sorted(range(start, min(start + window, len(lengths))), key=lambda i: (lengths[i], i))
+            for start in range(0, len(lengths), window)
+        ]
         total = -(-n // size) * sum(1 for window in windows for _ in _groups(window, lengths, max(1, size // n)))
         work = (batch for window in windows for batch in batches(window, lengths, n, size))
         # Of a window little can be yielded before its end: batches are told of as they are drawn.
@@ -136,23 +132,17 @@ class TorchSampler:
         cache, read = growing_cache(self.model), 0
         if is_half_on_cpu(self.model):
             read = common_beginning([prompts[i] for i in distinct])
-            self._read_beginning(prompts[distinct[0]][:read], len(distinct), cache)
+            if read:  # once for all; each row gets a copy
+                ids = torch.tensor([list(prompts[distinct[0]][:read])], device=device)
+                position = torch.arange(read, device=device).unsqueeze(0)
+                backbone(self.model)(input_ids=ids, position_ids=position, past_key_values=cache, use_cache=True)
+                cache.batch_select_indices(torch.zeros(len(distinct), dtype=torch.long, device=device))
         ids, mask = pad([prompts[i][read:] for i in distinct], self.pad_id, "left", device)
         padded = bool((mask == 0).any())  # without pads, attention can do without a mask, which is quicker
         mask = torch.cat([mask.new_ones(len(mask), read), mask], dim=-1)
         position = positions(mask)[:, read:]
         logits = self._forward(ids, position, mask if padded or read else None, cache)
         return _Prefix(distinct, shared, cache, logits, mask, padded)
-
-    def _read_beginning(self, beginning: Sequence[int], rows: int, cache: DynamicCache) -> None:
-        """Have the model read the beginning of all `rows` prompts once; each row gets a copy."""
-        if not beginning:
-            return
-        device = next(self.model.parameters()).device
-        ids = torch.tensor([list(beginning)], device=device)
-        position = torch.arange(ids.shape[1], device=device).unsqueeze(0)
-        backbone(self.model)(input_ids=ids, position_ids=position, past_key_values=cache, use_cache=True)
-        cache.batch_select_indices(torch.zeros(rows, dtype=torch.long, device=device))
 
     def _generate_batch(
         self, rows: Sequence[tuple[int, int]], prefix: _Prefix, decoding: Decoding, uniforms: torch.Tensor | None
@@ -175,7 +165,10 @@ class TorchSampler:
         stopped = torch.zeros(len(rows), dtype=torch.bool, device=device)
         uniforms = uniforms.to(device) if uniforms is not None else None
         active = torch.arange(len(rows), device=device)
-        bias = self._bias(logits)
+        bias = None
+        if self.logit_bias:
+            bias = logits.new_zeros(logits.shape[-1])
+            bias[list(self.logit_bias)] = logits.new_tensor(list(self.logit_bias.values()))
         weights = next(self.model.parameters())
         exact = weights.dtype == torch.float32 and not torch.is_autocast_enabled(weights.device.type)
         for step in range(limit):
@@ -207,14 +200,6 @@ class TorchSampler:
             for ids, lp, n, stop in zip(tokens.tolist(), kept_logprobs, lengths.tolist(), stopped.tolist(), strict=True)
         ]
 
-    def _bias(self, logits: torch.Tensor) -> torch.Tensor | None:
-        """Make the vector [V] that is added to `logits` [B, V] and to those after them, if there is one."""
-        if not self.logit_bias:
-            return None
-        bias = logits.new_zeros(logits.shape[-1])
-        bias[list(self.logit_bias)] = logits.new_tensor(list(self.logit_bias.values()))
-        return bias
-
     def _forward(
         self, ids: torch.Tensor, position: torch.Tensor, mask: torch.Tensor | None, cache: DynamicCache
     ) -> torch.Tensor:
@@ -229,11 +214,10 @@ class TorchSampler:
 def choose(
     logits: torch.Tensor, decoding: Decoding, uniforms: torch.Tensor | None, softmax: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Choose the next token [B] by `logits` [B, V].
+    """Choose the next token [B] by `logits` [B, V]: the likeliest, or where each row's uniform [B] falls.
 
-    At temperature 0 the most probable one, else the one at which each row's uniform [B] falls. `softmax` is that of
-    `logits` if it is known: at temperature 1 it is not taken again. Cumulative sums are in float64, since over a large
-    vocabulary float32 loses too much, and of blocks first, so that only the block that is hit is summed token by token.
+    `softmax` is that of `logits` if it is known. Cumulative sums are in float64, since over a large vocabulary float32
+    loses too much, and of blocks first, so that only the block that is hit is summed token by token.
     """
     if uniforms is None:
         highest, likeliest = logits.max(-1)
@@ -266,10 +250,7 @@ def _require_finite(numbers: torch.Tensor, decoding: Decoding) -> None:
 
 
 def _fall(weights: torch.Tensor, threshold: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Find the first entry at which the cumulative sum of `weights` [B, N] exceeds `threshold` [B].
-
-    Also returns the part of the threshold that is left there.
-    """
+    """Find where the cumulative sum of `weights` [B, N] exceeds `threshold` [B], and what is left of it."""
     cumulative = weights.cumsum(-1)
     # Sums of another order differ in their last bits: below the end, what is found always has a weight.
     threshold = torch.minimum(threshold, cumulative[:, -1] * (1 - 2**-52)).unsqueeze(-1)
@@ -286,10 +267,7 @@ def nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
 
 
 def common_beginning(prompts: Sequence[Sequence[int]]) -> int:
-    """Count the tokens that several prompts begin with; 0 if too few to be worth a pass.
-
-    The last token of each is left out: what follows it is to be computed.
-    """
+    """Count the tokens, but the last, that all prompts begin with; 0 if too few to be worth a pass."""
     shortest = min(len(prompt) for prompt in prompts) - 1
     first = prompts[0]
     shared = next((i for i in range(shortest) if any(p[i] != first[i] for p in prompts)), shortest)
@@ -299,9 +277,8 @@ def common_beginning(prompts: Sequence[Sequence[int]]) -> int:
 def batches(prompts: Sequence[int], lengths: Sequence[int], n: int, size: int) -> Iterator[list[tuple[int, int]]]:
     """Cut the rows (prompt, sample number) into batches of at most `size` that share prompts' prefill.
 
-    All samples of several prompts; or, if those of one are too many, parts of them that are as even as can be.
-    `prompts` are in the order of their `lengths`, which are of all prompts, in tokens. One that is far longer than
-    those before it begins a batch: they would be read with more than `MOST_PADS` pads.
+    All samples of several prompts, or even parts of the samples of one. `prompts` are in the order of `lengths`, in
+    tokens. One that would be read with more than `MOST_PADS` pads begins a batch.
     """
     parts = -(-n // size)
     for group in _groups(prompts, lengths, max(1, size // n)):
@@ -323,17 +300,8 @@ def _groups(prompts: Sequence[int], lengths: Sequence[int], most: int) -> Iterat
         yield group
 
 
-def _windows(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Yield the numbers of all prompts, `size` at a time and those by length."""
-    for start in range(0, len(lengths), size):
-        yield sorted(range(start, min(start + size, len(lengths))), key=lambda i: (lengths[i], i))
-
-
 def _uniforms(rows: Sequence[tuple[int, int]], keys: Sequence[str], length: int, seed: int) -> torch.Tensor:
-    """Draw [B, length] numbers in [0, 1), each row for (seed, prompt's key, sample number).
-
-    24 random bits each, so that a uniform times a total always stays below that total.
-    """
+    """Draw [B, length] numbers in [0, 1), each row for (seed, prompt's key, sample number), of 24 bits."""
     uniforms = np.empty((len(rows), length), dtype=np.float32)
     for row, (prompt, sample) in enumerate(rows):
         generator = np.random.Generator(np.random.SFC64(integer(seed, "sample", keys[prompt], sample)))

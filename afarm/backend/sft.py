@@ -87,10 +87,7 @@ def labelled(prompt: Sequence[int], response: Sequence[int]) -> dict[str, list[i
 
 
 class _Trainer(LengthSortedTrainer, SFTTrainer):
-    """TRL's trainer, with the rows of each step sorted by length.
-
-    Logits are of response tokens only, a few at a time.
-    """
+    """TRL's trainer with rows sorted by length and logits of response tokens alone, a few at a time."""
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None

@@ -32,11 +32,10 @@ T = TypeVar("T")
 
 
 def shard_model(models: nn.Module, backend: ModelBackend) -> None:
-    """Have each process keep its shard of every layer of the transformers in `models`.
+    """Have each process keep its shard of every layer of the transformers in `models`, in place, for good.
 
-    On the device, or on the host if the launch offloads; what is in no layer goes to the device. In place, and for
-    good; weights that were shared with another model are so no longer. From then on all processes must use the layers
-    equally often.
+    On the device, or on the host if the launch offloads; what is in no layer goes to the device. Weights are no longer
+    shared with another model. From then on all processes must use the layers equally often.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard, share_comm_ctx
@@ -127,30 +126,20 @@ def whole_model(empty: M, weights: Mapping[str, Tensor]) -> M:
 def gathered_weights(parameters: Mapping[str, Tensor], *, by_all: bool = True) -> dict[str, Tensor]:
     """Gather weights that may be sharded, on the host; without `by_all` in the main process alone.
 
-    A collective: every process must call it. No device ever holds more than one of them whole.
+    A collective. No device ever holds more than one of them whole.
     """
     wanted = by_all or rank() == 0
-    whole = {name: _on_host(full_tensor(parameter.detach()), wanted) for name, parameter in parameters.items()}
-    return whole if wanted else {}
-
-
-def _on_host(whole: Tensor, wanted: bool) -> Tensor:
-    return whole.to("cpu", copy=True) if wanted else whole.new_empty(0)
+    gathered = {}
+    for name, parameter in parameters.items():
+        whole = full_tensor(parameter.detach())
+        if wanted:
+            gathered[name] = whole.to("cpu", copy=True)
+    return gathered
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
     """Return all of a tensor that may be sharded. A collective: every process must call it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def shard_like(values: Tensor, model: Tensor) -> Tensor:
-    """Take this process's shard of `values`, which are whole, if `model` is sharded; else all."""
-    if not isinstance(model, DTensor):
-        return values
-    own = torch.empty_like(model, dtype=values.dtype)  # `distribute_tensor` would put it on the card
-    rows, first = local_part(own), first_row(own)
-    rows.copy_(values[first : first + len(rows)])
-    return own
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
@@ -201,10 +190,7 @@ def _sum_of_squares(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def parameter_groups(groups: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Split the groups of an optimiser so that none has both shards and whole weights.
-
-    Its fused and its list-wise arithmetic cannot take them together.
-    """
+    """Split an optimiser's groups into shards and whole weights: its arithmetic cannot mix them."""
     split = []
     for group in groups:
         by_kind: dict[bool, list[nn.Parameter]] = defaultdict(list)

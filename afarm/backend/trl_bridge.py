@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,8 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from afarm.backend.checkpoint_selection import CheckpointSelection
-from afarm.backend.distributed import barrier, rank, shard, world_size
+from afarm.backend.distributed import barrier, rank, shard, shared_batch, world_size
+from afarm.backend.logprobs import evaluating
 from afarm.backend.models import quiet_transformers
 from afarm.backend.resume import move_into, restore_checkpoint, write_checkpoint
 from afarm.backend.sharding import (
@@ -28,7 +30,6 @@ from afarm.backend.sharding import (
     shard_model,
     whole_model,
 )
-from afarm.backend.shares import shared_batch
 from afarm.core.config import CheckpointChoice, TrainerConfig
 from afarm.core.errors import TrainingError
 from afarm.core.interfaces import ModelBackend, TrainContext
@@ -47,9 +48,9 @@ FEWEST_CHECKPOINTS = 5
 def trainer_arguments(kind: type, config: TrainerConfig, context: TrainContext, **more: Any) -> Any:
     """Make TRL's arguments of the class `kind` (SFTConfig, RewardConfig …) from `config`.
 
-    Nothing is sent, pushed or reported unless asked. TRL would turn bfloat16 and gradient checkpointing on by itself;
-    both follow the settings here. The batch of each step is the same however many processes share it: raises
-    `ConfigError` if it cannot be divided. `more` are arguments of `kind`.
+    Nothing is sent, pushed or reported unless asked, and bfloat16 and gradient checkpointing follow the settings. The
+    batch of each step is the same however many processes share it: raises `ConfigError` if it cannot be divided. `more`
+    are arguments of `kind`.
     """
     backend = context.backend
     batch_size, accumulation = shared_batch(config, world_size())
@@ -88,67 +89,50 @@ def trainer_arguments(kind: type, config: TrainerConfig, context: TrainContext, 
     return arguments
 
 
-class LengthSortedSteps(Sampler[int]):
-    """A sampler that puts all rows of an epoch in a random order and sorts those of each step by length.
+@dataclass(eq=False)
+class StepBatches(Sampler[list[int]]):
+    """Batches of rows by an epoch's random order, in which those of each optimiser step are sorted by length.
 
     Which rows a step learns from is as random as ever, so its gradient is too; with the longest first, its
     micro-batches hold few pads. The order is a function of seed and epoch: resuming needs no generator's state.
+    Each process gets its shard of a step, in as many batches of about `batch_size` rows as every other. If a last step
+    has fewer rows than there are processes, they are repeated, so that each has one.
     """
 
-    def __init__(self, lengths: Sequence[int], rows_per_step: int, seed: int):
-        self.lengths = lengths
-        self.rows_per_step = rows_per_step
-        self.seed = seed
-        self.epoch = 0
+    lengths: Sequence[int]
+    rows_per_step: int
+    batch_size: int
+    seed: int
+    epoch: int = 0
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def __iter__(self) -> Iterator[int]:
-        for rows in self.each():
-            yield from rows
-
-    def each(self) -> Iterator[list[int]]:
-        """Yield the rows of each step of the epoch."""
+    def steps(self) -> Iterator[list[int]]:
+        """Yield the rows of each step of the epoch, of all processes."""
         generator = torch.Generator().manual_seed(integer(self.seed, "training order", self.epoch))
         order = torch.randperm(len(self.lengths), generator=generator).tolist()
         for start in range(0, len(order), self.rows_per_step):
             yield sorted(order[start : start + self.rows_per_step], key=lambda row: -self.lengths[row])
 
-
-class ShardBatches(Sampler[list[int]]):
-    """This process's shard of each of `steps`, in batches of about `batch_size` rows.
-
-    In as many batches as every other process's. A last step of fewer rows than there are processes is repeated, so that
-    each has one.
-    """
-
-    def __init__(self, steps: LengthSortedSteps, batch_size: int):
-        self.steps = steps
-        self.batch_size = batch_size
-
-    def set_epoch(self, epoch: int) -> None:
-        self.steps.set_epoch(epoch)
-
     def __len__(self) -> int:
-        return sum(map(self._pieces, (len(rows) for rows in self.steps.each())))
+        left = range(len(self.lengths), 0, -self.rows_per_step)
+        return sum(self._count(min(self.rows_per_step, rows)) for rows in left)
 
     def __iter__(self) -> Iterator[list[int]]:
-        for rows in self.steps.each():
-            pieces = self._pieces(len(rows))
-            own_rows = shard(rows) if len(rows) >= world_size() else [rows[rank() % len(rows)]]
-            for piece in range(pieces):
-                yield list(own_rows[piece * len(own_rows) // pieces : (piece + 1) * len(own_rows) // pieces])
+        for rows in self.steps():
+            count = self._count(len(rows))
+            own = shard(rows) if len(rows) >= world_size() else [rows[rank() % len(rows)]]
+            even = [number * len(own) // count for number in range(count)]
+            starts = even if world_size() > 1 else range(0, len(own), self.batch_size)
+            yield from (list(own[start:end]) for start, end in pairwise([*starts, len(own)]))
 
-    def _pieces(self, rows: int) -> int:
+    def _count(self, rows: int) -> int:
         largest_share, smallest_share = -(-rows // world_size()), max(1, rows // world_size())
         return min(smallest_share, -(-largest_share // self.batch_size))
 
 
-class _ShardLoader(DataLoader[Any]):
+class _Loader(DataLoader[Any]):
     """A data loader that tells its batches the epoch, as accelerate's loaders do."""
 
     def set_epoch(self, epoch: int) -> None:
@@ -156,10 +140,10 @@ class _ShardLoader(DataLoader[Any]):
 
 
 class LengthSortedTrainer:
-    """A mixin for TRL's trainers: rows by `LengthSortedSteps`, from the data set's `length` column.
+    """A mixin for TRL's trainers: rows by `StepBatches`, from the data set's `length` column.
 
-    Several processes learn from the same rows at each step as one would, each from its shard, and average gradients
-    here. A wrapper around the model would do so only for losses that call the model as a whole.
+    Several processes learn from the same rows at each step as one would, and average gradients here, whatever the loss
+    calls.
     """
 
     args: Any
@@ -172,12 +156,11 @@ class LengthSortedTrainer:
     backend: ModelBackend
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        if world_size() == 1:
-            loader: DataLoader[Any] = super().get_train_dataloader()  # type: ignore[misc]
-            return loader
-        batches = ShardBatches(self._get_train_sampler(), self.args.per_device_train_batch_size)
-        pinned = self.args.dataloader_pin_memory
-        return _ShardLoader(self.train_dataset, batch_sampler=batches, collate_fn=self.data_collator, pin_memory=pinned)
+        args, size = self.args, self.args.per_device_train_batch_size
+        rows_per_step = size * args.gradient_accumulation_steps * args.world_size
+        batches = StepBatches(self.train_dataset["length"], rows_per_step, size, args.seed)
+        pinned = args.dataloader_pin_memory
+        return _Loader(self.train_dataset, batch_sampler=batches, collate_fn=self.data_collator, pin_memory=pinned)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         loss: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc]
@@ -191,16 +174,8 @@ class LengthSortedTrainer:
     def _move_model_to_device(self, model: Any, device: torch.device) -> None:
         """Leave the model where it was loaded: on the device, or on the host to be sharded from there."""
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> LengthSortedSteps:
-        args = self.args
-        rows_per_step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-        return LengthSortedSteps(self.train_dataset["length"], rows_per_step, args.seed)
-
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
-        """Make the trainer's own schedule, but with a warm-up that starts above 0.
-
-        From 0 its first step would learn nothing, and a stage of one step nothing at all.
-        """
+        """Make the trainer's own schedule, but warm up from above 0: else the first step learns nothing."""
         scheduler: LambdaLR = super().create_scheduler(num_training_steps, optimizer)  # type: ignore[misc]
         warmup, after_warmup = self.args.get_warmup_steps(num_training_steps), scheduler.lr_lambdas[0]
 
@@ -217,8 +192,7 @@ class LengthSortedTrainer:
         return self._optimizer()
 
     def _optimizer(self) -> torch.optim.Optimizer:
-        optimizer: torch.optim.Optimizer = super().create_optimizer()  # type: ignore[misc]
-        return optimizer
+        return super().create_optimizer()  # type: ignore[misc,no-any-return]
 
     # A checkpoint of ours holds what is trained and its optimiser's state by name: any number of processes goes on.
 
@@ -229,10 +203,9 @@ class LengthSortedTrainer:
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None:
             return
+        state = restore_checkpoint(Path(checkpoint), self._checkpoint_parameters(), self.optimizer)
         scheduler = self.lr_scheduler
-        scheduler.last_epoch = restore_checkpoint(Path(checkpoint), self._checkpoint_parameters(), self.optimizer)[
-            "steps"
-        ]
+        scheduler.last_epoch = state["steps"]
         rates = zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
         scheduler._last_lr = [peak * factor(scheduler.last_epoch) for peak, factor in rates]
         for group, rate in zip(self.optimizer.param_groups, scheduler.get_last_lr(), strict=True):
@@ -257,21 +230,19 @@ class LengthSortedTrainer:
         """Write no card beside each checkpoint: TRL takes longer for it than for the checkpoint."""
 
 
+@dataclass(eq=False)
 class TrainerBridge(TrainerCallback):
-    """A callback that carries a Hugging Face trainer's events to a `TrainContext`.
+    """A callback that carries a trainer's events to a `TrainContext`.
 
-    Raises `TrainingError` at the first step whose loss or gradient is not finite, before its weights are saved.
+    Raises `TrainingError` at the first step whose loss or gradient is not finite, before weights are saved.
     """
 
-    def __init__(
-        self, context: TrainContext, description: str, advice: str, candidates: CandidatePolicies | None = None
-    ):
-        self.context = context
-        self.description = description
-        self.advice = advice
-        self.candidates = candidates
-        self.interrupted = False
-        self._bar: Iterator[int] = iter(())
+    context: TrainContext
+    description: str
+    advice: str
+    candidates: CandidatePolicies | None = None
+    interrupted: bool = False
+    _bar: Iterator[int] = field(default_factory=lambda: iter(()))
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         between = math.ceil(state.max_steps / FEWEST_CHECKPOINTS)
@@ -291,7 +262,15 @@ class TrainerBridge(TrainerCallback):
         numbers = {name: value for name, value in (logs or {}).items() if isinstance(value, int | float)}
         for name in ("loss", "grad_norm"):
             if not math.isfinite(numbers.get(name, 0.0)):
-                raise TrainingError(self._not_finite(name, numbers[name], state.global_step))
+                latest = self.context.checkpoints.latest()
+                where = (
+                    f"the checkpoint of step {latest[0]} is kept at {latest[1]}"
+                    if latest
+                    else "the model it started from is unchanged"
+                )
+                raise TrainingError(
+                    f"{self.description}: {name} is {numbers[name]} at step {state.global_step}; {where}. {self.advice}"
+                )
         if "loss" in numbers:  # the summary at the end is not a step
             self.context.log_metrics(state.global_step, numbers)
 
@@ -303,7 +282,6 @@ class TrainerBridge(TrainerCallback):
         is_candidate = step % state.save_steps == 0 or step == state.max_steps  # not where a run was stopped
         if self.candidates and is_candidate:
             self.context.log_metrics(step, self.candidates.judge(step))
-
         weights = self.candidates.weights() if self.candidates else {}
 
         def write(directory: Path) -> None:
@@ -312,15 +290,6 @@ class TrainerBridge(TrainerCallback):
                 self.candidates.selection.save(step, weights, directory)
 
         self.context.checkpoints.save(step, write)
-
-    def _not_finite(self, name: str, value: float, step: int) -> str:
-        latest = self.context.checkpoints.latest()
-        where = (
-            f"the checkpoint of step {latest[0]} is kept at {latest[1]}"
-            if latest
-            else "the model it started from is unchanged"
-        )
-        return f"{self.description}: {name} is {value} at step {step}; {where}. {self.advice}"
 
 
 @dataclass(frozen=True)
@@ -332,14 +301,8 @@ class CandidatePolicies:
 
     def judge(self, step: int) -> dict[str, float]:
         """Compare the policy as it is now, without dropout. Returns metrics."""
-        model = self.policy.model
-        was_training = model.training
-        model.eval()
-        try:
-            with torch.no_grad(), self.policy.ready_to_sample():
-                return self.selection.compare(step, self.policy)
-        finally:
-            model.train(was_training)
+        with torch.no_grad(), evaluating(self.policy.model), self.policy.ready_to_sample():
+            return self.selection.compare(step, self.policy)
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Return what is trained: the parameters' own memory, or if they are sharded all of it, on the host."""
@@ -397,10 +360,7 @@ def run_trainer(
 
 
 def trained_model(trainer: Trainer) -> Any:
-    """Return the model that `trainer` trained, whole again if it was sharded.
-
-    Adapters stay beside the weights below them, which other models may share: what is saved is a merged copy.
-    """
+    """Return the model that `trainer` trained, whole again if it was sharded, adapters beside its weights."""
     model = trainer.model
     # TRL puts a forward of its own on the instance, bound to this very object: a copy would run the original.
     model.__dict__.pop("forward", None)

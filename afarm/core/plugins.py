@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
-from importlib.metadata import EntryPoint
+from importlib.metadata import Distribution, EntryPoint
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -64,8 +64,11 @@ class Plugins:
 
     def get(self, kind: str, name: str) -> Component:
         """Look up a component. As `Registry.get`, but an error also names plugins that failed to load."""
+        broken = self.broken
+        if not broken:
+            return self.registry.get(kind, name)
         base = name.partition(":")[0].lower()
-        named = any({base, base.partition("/")[0]} & {p.name.lower(), p.package.lower()} for p in self.broken)
+        named = any({base, base.partition("/")[0]} & {p.name.lower(), p.package.lower()} for p in broken)
         return self.registry.get(kind, name, self.why_unknown(name), suggest=not named)
 
     def why_unknown(self, name: str) -> str:
@@ -91,8 +94,13 @@ def discover(
     """
     plugins = Plugins(_manager(), Registry(), [])
     points = importlib.metadata.entry_points(group=GROUP) if entry_points is None else entry_points
+    packages: dict[Distribution | None, tuple[str, str]] = {None: ("unknown", "")}
     for point in sorted(points, key=lambda p: (p.value.partition(".")[0] != "afarm_plugins", p.name, p.value)):
-        plugins.found.append(_load(point, plugins, check_configs, kinds))
+        if point.dist and point.dist not in packages:
+            packages[point.dist] = point.dist.name, point.dist.version  # each parses its METADATA anew
+        plugin = Plugin(point.name, *packages[point.dist], point.value)
+        _load(plugin, point, plugins, check_configs, kinds)
+        plugins.found.append(plugin)
     return plugins
 
 
@@ -117,9 +125,7 @@ def _manager() -> pluggy.PluginManager:
     return manager
 
 
-def _load(point: EntryPoint, plugins: Plugins, check_configs: bool, kinds: Iterable[str]) -> Plugin:
-    dist = point.dist
-    plugin = Plugin(point.name, dist.name if dist else "unknown", dist.version if dist else "", point.value)
+def _load(plugin: Plugin, point: EntryPoint, plugins: Plugins, check_configs: bool, kinds: Iterable[str]) -> None:
     name = f"{plugin.package}:{plugin.name}"
     try:
         module = point.load()
@@ -136,7 +142,6 @@ def _load(point: EntryPoint, plugins: Plugins, check_configs: bool, kinds: Itera
         plugin.error = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         plugin.components.clear()
         plugins.registry.discard(name)
-    return plugin
 
 
 def _relay(module: Any, name: str) -> pluggy.HookRelay:

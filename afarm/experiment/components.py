@@ -135,7 +135,7 @@ class Components:
         """Say which settings of a component that trains do not divide among the processes of this launch."""
         if not self.process_info.is_distributed:
             return []
-        from afarm.backend.shares import uneven_sizes
+        from afarm.backend.distributed import uneven_sizes
 
         several, sharded = self.process_info.size, self.process_info.sharded
         return uneven_sizes(component.name, self.settings.of(component), several, sharded=sharded)

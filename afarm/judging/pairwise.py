@@ -32,6 +32,9 @@ STORED_TOGETHER = 64
 SETTLED = ("decided", "draw")
 """Outcomes of a judgement after which asking again gains nothing."""
 
+REMINDER = "Answer in exactly the form asked for above, and write nothing else."
+"""What a re-ask adds to the prompt."""
+
 EVEN = 1e-9
 """Distance from one half within which a mean is even: swapping a pair's outputs rounds otherwise."""
 
@@ -243,10 +246,17 @@ def _pack(draws: Iterable[JudgementDraw]) -> Iterator[list[JudgementDraw]]:
 
 
 def _request(batch: Sequence[JudgementDraw]) -> ChatRequest:
-    """The request about `batch`, whose draws share their prompt and sample index."""
+    """Build the request about `batch`, whose draws share their prompt and sample index.
+
+    A re-ask repeats what form is wanted: at temperature 0 the same words would get the same reply.
+    """
     first = batch[0]
     pairs = [draw.pair for draw in batch]
-    return first.prompt.request(pairs, seed=first.key.seed, sample_index=first.key.sample_index)
+    request = first.prompt.request(pairs, seed=first.key.seed, sample_index=first.key.sample_index)
+    if not first.is_reask or not request.messages:  # a text to complete ends where its answer begins
+        return request
+    *before, last = request.messages
+    return replace(request, messages=(*before, replace(last, content=f"{last.content}\n\n{REMINDER}")))
 
 
 # ------------------------------------------------------------------------------------------------- labels

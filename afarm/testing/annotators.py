@@ -26,11 +26,11 @@ def check_annotator(
 ) -> None:
     """Check the promises of an annotator.
 
-    They are one preference per pair in order, keyed draws, mirrored labels of swapped pairs, hostile text as it is,
-    unreadable answers without a label, no answer bought twice, and a plan that names what is sent. `instructions` (at
-    least 12 distinct ones) and `outputs` are for an annotator that knows only its own world; `answer` is for one that
-    asks for an answer format of its own; `is_random` says that labels differ from seed to seed though no judge is
-    asked. Raises `ConformanceError` naming the promise that is broken.
+    One preference per pair in order, keyed draws, mirrored labels of swapped pairs, hostile text as it is, unreadable
+    answers without a label, no answer bought twice, and a plan that names what is sent. `instructions` (at least 12
+    distinct ones) and `outputs` are for one that knows only its own world; `answer` for one that asks for a format of
+    its own; `is_random` says that labels differ by seed though no judge is asked. Raises `ConformanceError` naming the
+    broken promise.
     """
     instructions = list(instructions) or make_instructions(24)
     pairs = make_pairs(instructions, outputs)

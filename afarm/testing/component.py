@@ -39,16 +39,11 @@ def check_component(
 ) -> None:
     """Check a component by the conformance check of its kind.
 
-    Raises `ConformanceError` naming the broken promise, and `PluginError` naming component and line if it fails.
-
-    Args:
-        component: the registered component.
-        directory: an empty one, for what it writes.
-        spec: the text after its name and a colon, for one that takes it.
-        variants: settings that it is checked under in turn, over its defaults; what trains gets tiny ones besides.
-        instructions: for a component that knows only its own world.
-        outputs: likewise.
-        is_random: True for an annotator whose labels differ from seed to seed though it asks no judge.
+    What it writes goes into `directory`, an empty one. `spec` is the text after its name and a colon, `variants` are
+    settings that it is checked under in turn, over its defaults; what trains gets tiny ones besides. `instructions` and
+    `outputs` are for one that knows only its own world, `is_random` for an annotator whose labels differ by seed though
+    it asks no judge. Raises `ConformanceError` naming the broken promise, and `PluginError` naming component and line
+    if it fails.
     """
     conformance: ConformanceError | None = None
     with attribute_failures(component.kind, component.full_name, component.load()):
@@ -69,17 +64,7 @@ def _check(
     outputs: Sequence[str],
     is_random: bool,
 ) -> None:
-    """Check it; see `check_component` for the arguments.
-
-    Args:
-        component: the registered component.
-        directory: an empty one.
-        spec: the text after its name.
-        variants: settings.
-        instructions: of its world.
-        outputs: likewise.
-        is_random: if labels differ from seed to seed.
-    """
+    """Check it; see `check_component` for the arguments."""
     cls = component.load()
     if component.kind in ("databases", "stores"):  # what else they promise shows on a server alone
         lacking = sorted(getattr(cls, "__abstractmethods__", ()))
@@ -100,15 +85,13 @@ def _check(
         if component.kind == "judges":
             check_judge(cls(spec, config, judge_context()), instructions=instructions)
             continue
+        takes_spec = component.spec or component.kind in ("launchers", "samplers")
+        made = cls(*((config, spec, judge_context()) if takes_spec else () if config is None else (config,)))
         if component.kind == "launchers":
-            check_launcher(cls(config, spec, judge_context()), directory)
-            continue
-        if component.kind == "samplers":
-            check_sampler(cls(config, spec, judge_context()))
-            continue
-        arguments = (config, spec, judge_context()) if component.spec else () if config is None else (config,)
-        made = cls(*arguments)
-        if component.kind == "annotators":
+            check_launcher(made, directory)
+        elif component.kind == "samplers":
+            check_sampler(made)
+        elif component.kind == "annotators":
             check_annotator(made, instructions=instructions, outputs=outputs, is_random=is_random)
         elif component.kind == "reward_models":
             check_reward_model(made, instructions=instructions, outputs=outputs)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
+
+from afarm.core.errors import DataError
+
+T = TypeVar("T")
 
 
 class ConformanceError(AssertionError):
@@ -14,6 +19,16 @@ def require(kept: bool, broken: str) -> None:
     """Raise `ConformanceError(broken)` unless the promise is `kept`: an `assert` that `python -O` keeps."""
     if not kept:
         raise ConformanceError(broken)
+
+
+def unless_refused(call: Callable[[], T], what: str) -> T | None:
+    """Return the result of `call`, None if it raises the `DataError` that `what` must be."""
+    try:
+        return call()
+    except DataError:
+        return None
+    except Exception as error:
+        raise ConformanceError(f"{what} must be a DataError that explains it, not {error!r}") from error
 
 
 @contextmanager

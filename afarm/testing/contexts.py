@@ -64,10 +64,7 @@ def annotate_context(seed: int = 0, ask: Ask | None = None) -> AnnotateContext:
 
 
 def judge_context(reward_model: RewardModel | None = None) -> BuildContext:
-    """Make a context for judges. They all open `reward_model`, by default a `KeyedReward`.
-
-    Its backend is the CPU's; calling it loads torch.
-    """
+    """Make a context for judges, which open `reward_model` (a `KeyedReward`). Its backend loads torch."""
     opened = reward_model or KeyedReward()
     return BuildContext(reward_model=lambda name: opened, identify=lambda name: name, source="test", backend=_backend)
 

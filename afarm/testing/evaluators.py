@@ -6,11 +6,11 @@ import copy
 import json
 import math
 from dataclasses import replace
+from functools import partial
 
-from afarm.core.errors import DataError
 from afarm.core.interfaces import EvaluationInputs, Evaluator
 from afarm.core.records import Evaluation
-from afarm.testing.conformance import ConformanceError, require
+from afarm.testing.conformance import ConformanceError, require, unless_refused
 from afarm.testing.examples import board_inputs, evaluation_inputs
 
 NEEDS = {"judgements", "ratings", "reward_model", "human"}
@@ -64,13 +64,8 @@ def _check_board(evaluator: Evaluator, inputs: EvaluationInputs, whole: Evaluati
         "a system compared with itself": replace(inputs, judgements=(alone, *inputs.judgements[1:])),
     }
     for name, changed in broken.items():
-        try:
-            evaluator.evaluate(changed)
-        except DataError:
-            continue
-        except Exception as error:
-            raise ConformanceError(f"{name} must be a DataError that explains it, not {error!r}") from error
-        raise ConformanceError(f"{name} must be a DataError, not a figure")
+        found = unless_refused(partial(evaluator.evaluate, changed), name)
+        require(found is None, f"{name} must be a DataError, not a figure")
 
 
 def _check_mismatches(evaluator: Evaluator, inputs: EvaluationInputs, whole: Evaluation) -> None:
@@ -92,10 +87,6 @@ def _check_mismatches(evaluator: Evaluator, inputs: EvaluationInputs, whole: Eva
     if "reward_model" in evaluator.needs:
         needed |= {"a score too few"}
     for name, changed in broken.items():
-        try:
-            found = evaluator.evaluate(changed)
-        except DataError:
-            continue
-        except Exception as error:
-            raise ConformanceError(f"{name} must be a DataError that explains it, not {error!r}") from error
-        require(name not in needed and found == whole, f"{name} must be a DataError, not a figure")
+        found = unless_refused(partial(evaluator.evaluate, changed), name)
+        passed_over = name not in needed and found == whole
+        require(found is None or passed_over, f"{name} must be a DataError, not a figure")

@@ -42,10 +42,7 @@ def make_instructions(count: int) -> list[Instruction]:
 
 
 def make_pairs(instructions: Sequence[Instruction], outputs: Sequence[str] = ()) -> list[Pair]:
-    """Make one pair per instruction, of words or of two adjacent `outputs`.
-
-    The first pair occurs twice, as pairs of samples do.
-    """
+    """Make one pair per instruction, of words or of two adjacent `outputs`; the first pair occurs twice."""
     pairs = []
     for i, instruction in enumerate(instructions):
         if outputs:

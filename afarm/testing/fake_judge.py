@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from afarm.core.judge import Capabilities, ChatRequest, Completion, Judgement, JudgementKey
 from afarm.core.seeding import uniform
@@ -21,10 +20,10 @@ _LABEL: dict[FirstIsBetter, str] = {True: "Output (a)", False: "Output (b)", Non
 def render(verdicts: Sequence[FirstIsBetter], answer_format: str, labels: Sequence[str] = ()) -> str:
     """Verdicts as a judge writes them in one of the six answer formats.
 
-    "single": `Output (a)` or `Output (b)`. "list": one such line for each comparison, numbered from 1. "json": a list
-    of objects with `index` (from 1), `explanation` and the boolean `first_is_better`. "rating", of a single output:
-    6 for True and 2 for False. "criteria", of an instruction: two numbered lines. "labels": the first of `labels` for
-    True, the second for False, one a line. Raises `ValueError` for others.
+    "single": `Output (a)` or `Output (b)`. "list": such lines, numbered from 1. "json": objects with `index` (from 1),
+    `explanation` and the boolean `first_is_better`. "rating", of one output: 6 for True, 2 for False. "criteria", of an
+    instruction: two numbered lines. "labels": the first of `labels` for True, the second for False, one a line. Raises
+    `ValueError` for others.
     """
     if answer_format == "labels":
         return "\n".join(_LABEL[None] if verdict is None else labels[not verdict] for verdict in verdicts)
@@ -62,8 +61,7 @@ def unreadable(request: ChatRequest) -> str:
 class FakeJudgeClient:
     """Implements `afarm.Ask` in memory. `answer` maps a request to the text of its completion.
 
-    `sent` holds the requests that were really sent: as with the ledger, an answer that is already there is not bought
-    again, and what was learned can be recalled.
+    `sent` holds the requests that were really sent: as with the ledger, no answer is bought twice.
     """
 
     def __init__(
@@ -92,7 +90,7 @@ class FakeJudgeClient:
         key = request_key(request, self._identity)
         if key not in self._completions:
             self.sent.append(request)
-            self._completions[key] = replace(Completion(self.answer(request), price=0.0), key=key)
+            self._completions[key] = Completion(self.answer(request), price=0.0, key=key)
         return self._completions[key]
 
     def recall(self, keys: Sequence[JudgementKey]) -> dict[JudgementKey, Judgement]:

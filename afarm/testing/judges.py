@@ -20,21 +20,17 @@ FORMATS = ("single", "list", "json")
 def check_judge(judge: Judge, *, answers: bool | None = None, instructions: Sequence[Instruction] = ()) -> None:
     """Check identity, prices and, if the judge `answers` here, its answers and declared capabilities.
 
-    `answers` is `judge.simulated` unless given: pass True for a judge behind a fake transport. `instructions` are for
-    a judge that knows only its own world. Raises `ConformanceError` naming the promise that is broken.
+    `answers` is `judge.simulated` unless given: True for a judge behind a fake transport. `instructions` are for one
+    that knows only its own world. Raises `ConformanceError` naming the broken promise.
     """
-    _check_identity(judge)
-    if judge.simulated if answers is None else answers:
-        asyncio.run(_check_answers(judge, list(instructions) or make_instructions(8)))
-    asyncio.run(judge.close())
-
-
-def _check_identity(judge: Judge) -> None:
     require(isinstance(judge.identity, str) and judge.identity != "", "identity must be a text that is not empty")
     require(judge.identity == judge.identity, "identity must be the same whenever it is read")
     takes = judge.capabilities
     require(isinstance(takes, Capabilities), "capabilities must be an afarm.Capabilities")
     require(takes.chat or takes.completion, "a judge takes chats, or text completions, or both")
+    if judge.simulated if answers is None else answers:
+        asyncio.run(_check_answers(judge, list(instructions) or make_instructions(8)))
+    asyncio.run(judge.close())
 
 
 async def _check_answers(judge: Judge, instructions: Sequence[Instruction]) -> None:

@@ -16,22 +16,14 @@ from afarm.testing.conformance import require
 def check_launcher(launcher: Launcher, directory: Path) -> None:
     """Check that tasks run in order and once, and what becomes of those that fail or lose their worker.
 
-    Raises `ConformanceError` naming the promise that is broken.
-
-    Args:
-        launcher: The launcher.
-        directory: An empty one that its workers can write to.
+    Workers must be able to write to `directory`, an empty one. Raises `ConformanceError` naming the broken promise.
     """
-    _check_none(launcher)
+    require(dict(launcher.run([], act, lambda event: None)) == {}, "run of no tasks must return no outcomes")
+    require(isinstance(launcher.describe(), str) and launcher.describe() != "", "describe must say what it runs on")
     _check_order(launcher, _empty(directory / "order"))
     _check_failure(launcher, _empty(directory / "failure"))
     _check_lost_worker(launcher, _empty(directory / "lost"))
     _check_hopeless_task(launcher, _empty(directory / "hopeless"))
-
-
-def _check_none(launcher: Launcher) -> None:
-    require(dict(launcher.run([], act, lambda event: None)) == {}, "run of no tasks must return no outcomes")
-    require(isinstance(launcher.describe(), str) and launcher.describe() != "", "describe must say what it runs on")
 
 
 def _check_order(launcher: Launcher, directory: Path) -> None:

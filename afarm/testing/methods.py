@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,14 +29,9 @@ NEEDS = {"preferences", "reward_model", "annotator", "demonstrations", "all_demo
 def check_method(method: Method | Sequence[Method], directory: Path, *, inputs: MethodInputs | None = None) -> None:
     """Train on tiny inputs and check that training is repeatable, resumable and changes nothing else.
 
-    Compared are samples, metrics and, of policies with a `model`, the weights. Writes into `directory`. Raises
-    `ConformanceError` naming the broken promise.
-
-    Args:
-        method: one or several, such as one class under several configs. A config should end in seconds
-            (`tiny_config`).
-        directory: an empty one.
-        inputs: `tiny_inputs(method.needs)` by default.
+    Compared are samples, metrics and, of policies with a `model`, the weights. `method` is one or several, such as one
+    class under several configs that end in seconds (`tiny_config`); `inputs` are `tiny_inputs(method.needs)` by
+    default. Writes into `directory`. Raises `ConformanceError` naming the broken promise.
     """
     methods = [method] if isinstance(method, Method) else list(method)
     for number, each in enumerate(methods):
@@ -50,7 +45,12 @@ def _check_method(method: Method, directory: Path, inputs: MethodInputs | None) 
     require(not unknown, f"needs {sorted(unknown)}, which no stage makes; known: {sorted(NEEDS)}")
     inputs = tiny_inputs(method.needs) if inputs is None else inputs
     log = MetricsRecorder()
-    with check_start_untouched(inputs.start), _check_reward_model_untouched(inputs):
+    model, broken = inputs.reward_model, "training must not change the reward model"
+
+    def read_scores() -> object:
+        return None if model is None else list(model.score(make_instructions(3), ["w1", "w2 w3", "w4"]))
+
+    with check_start_untouched(inputs.start), check_untouched(model, broken, read_scores):
         policy = method.train(inputs, train_context(directory / "first", log_metrics=log))
     require(isinstance(policy, Policy), f"train must return an afarm.Policy, not a {type(policy).__name__}")
     check_metrics(log.lines)
@@ -108,25 +108,10 @@ def draw(
     return samples
 
 
-@contextmanager
-def check_start_untouched(start: Policy) -> Iterator[None]:
+def check_start_untouched(start: Policy) -> AbstractContextManager[None]:
     """Check that the block leaves `start` as it was: the KL reference, which other methods start from too."""
     broken = "training must not change the policy it starts from: train a copy"
-    before = draw(start)
-    with check_untouched(start, broken):
-        yield
-    require(draw(start) == before, broken)
-
-
-@contextmanager
-def _check_reward_model_untouched(inputs: MethodInputs) -> Iterator[None]:
-    broken = "training must not change the reward model"
-    model, instructions = inputs.reward_model, make_instructions(3)
-    before = None if model is None else list(model.score(instructions, ["w1", "w2 w3", "w4"]))
-    with check_untouched(model, broken):
-        yield
-    after = None if model is None else list(model.score(instructions, ["w1", "w2 w3", "w4"]))
-    require(before == after, broken)
+    return check_untouched(start, broken, lambda: draw(start))
 
 
 def _equal(one: Sequence[Sample], other: Sequence[Sample]) -> bool:

@@ -133,7 +133,7 @@ def tiny_reward_model(policy: CheckpointPolicy | None = None, seed: int = 0) -> 
 def tiny_inputs(needs: Iterable[str], count: int = 16) -> MethodInputs:
     """Make inputs for a method with these `needs`; others are empty, as in a run.
 
-    `annotate` flips a quarter of its labels, as a run does, unless it is asked for `noiseless` ones.
+    `annotate` flips a quarter of its labels unless asked for `noiseless` ones.
     """
     needs = set(needs)
     start = tiny_policy()

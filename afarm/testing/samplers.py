@@ -24,11 +24,8 @@ NEAR = 1e-3
 def check_sampler(engine: SamplingEngine, policy: CheckpointPolicy | None = None) -> None:
     """Check that an engine samples from the weights that a policy has now, row by row as promised.
 
-    Raises `ConformanceError` naming the promise that is broken.
-
-    Args:
-        engine: The engine.
-        policy: A small policy in float32 that the engine holds already, if it must be given one: else `tiny_policy()`.
+    `policy` (default: `tiny_policy()`) is a small one in float32, for an engine that must hold it already. Raises
+    `ConformanceError` naming the broken promise.
     """
     policy = policy or tiny_policy()
     version = engine.version

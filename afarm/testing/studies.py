@@ -20,10 +20,8 @@ FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 def check_study(study: Study) -> None:
     """Check that a study states the same grid each time, and reads findings off whatever runs are there.
 
-    Facts that it looks up must be JSON.
-
-    One that refuses to state a grid without further settings (`ConfigError`) is checked without runs. Raises
-    `ConformanceError` naming the promise that is broken.
+    Facts that it looks up must be JSON. One that states no grid without further settings (`ConfigError`) is checked
+    without runs. Raises `ConformanceError` naming the broken promise.
     """
     try:
         runs = list(study.grid(REQUEST))

@@ -41,11 +41,11 @@ def equal_weights(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 @contextmanager
-def check_untouched(component: Policy | RewardModel | None, broken: str) -> Iterator[None]:
-    """Check that the block leaves a component's weights as they were."""
-    before = {} if component is None else copy_weights(component)
+def check_untouched(component: object, broken: str, read: Callable[[], object]) -> Iterator[None]:
+    """Check that the block leaves a component's weights, and what `read` returns, as they were."""
+    before, weights = read(), copy_weights(component)
     yield
-    require(component is None or equal_weights(copy_weights(component), before), broken)
+    require(equal_weights(copy_weights(component), weights) and read() == before, broken)
 
 
 # ----------------------------------------------------------------------------------------------------- interruptions
@@ -91,13 +91,8 @@ def check_goes_on(
     """Check that `train` ends as it would have when it is killed, resumed, stopped and resumed again.
 
     It is killed as it logs its third step; one that logs fewer has nothing to resume. All calls share `directory`.
-    Raises `ConformanceError` naming the broken promise.
-
-    Args:
-        train: trains in a context, from the newest checkpoint there.
-        as_expected: compares its result with that of a training in one piece.
-        expected_lines: the metrics that a training in one piece logs.
-        directory: where the context keeps its files.
+    `as_expected` compares a result with that of a training in one piece, which logs `expected_lines`. Raises
+    `ConformanceError` naming the broken promise.
     """
     log = InterruptedLog()
 

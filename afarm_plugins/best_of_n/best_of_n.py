@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from html import escape
 from importlib import import_module, resources
 from itertools import islice
@@ -33,27 +33,22 @@ from afarm_plugins.best_of_n.subsets import Winners
 BEST_OF_N_CARD = "best_of_n.json"
 
 
+@dataclass(eq=False, repr=False)
 class BestOfNPolicy(Policy):
     """A policy that samples `n` times from `policy` and returns the sample with the highest reward.
 
-    At its own `temperature`, whatever temperature it is asked for. With `keep_scores`, `Sample.details` hold the
-    rewards of all n and the winners of every smaller n; see `Winners`.
+    Always at its own `temperature`. With `keep_scores`, `Sample.details` hold the rewards of all n and the winners of
+    every smaller n; see `Winners`.
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        reward_model: RewardModel,
-        n: int,
-        temperature: float = 1.0,
-        keep_scores: bool = False,
-    ):
-        self.policy = policy
-        self.reward_model = reward_model
-        self.n = n
-        self.temperature = temperature
-        self.keep_scores = keep_scores
-        self._scores = sample_scorer(reward_model, policy)
+    policy: Policy
+    reward_model: RewardModel
+    n: int
+    temperature: float = 1.0
+    keep_scores: bool = False
+
+    def __post_init__(self) -> None:
+        self._scores = sample_scorer(self.reward_model, self.policy)
 
     def __repr__(self) -> str:
         return f"BestOfNPolicy(best of {self.n} from {self.policy!r} by {self.reward_model!r})"
@@ -66,10 +61,7 @@ class BestOfNPolicy(Policy):
         return replace(default, temperature=self.temperature)
 
     def sample(self, instructions: Sequence[Instruction], decoding: Decoding, *, seed: int) -> Iterator[Sample]:
-        """Yield `decoding.n` samples per instruction, each the best of its own `n`.
-
-        `Sample.score` is the winner's reward. Of equal rewards, the sample drawn first wins.
-        """
+        """Yield `decoding.n` samples per instruction, each the best (of equals the first) of its own `n`."""
         inner = replace(self.decoding(decoding), n=self.n * decoding.n)
         scored = scored_samples(self.policy, self._scores, instructions, inner, seed=seed)
         for _ in range(len(instructions) * decoding.n):
@@ -81,10 +73,7 @@ class BestOfNPolicy(Policy):
                 yield best_sample(candidates)
 
     def save(self, directory: Path) -> None:
-        """Save a copy of everything: the policy, the reward model and the settings.
-
-        If the reward model was not fitted, its config is saved.
-        """
+        """Save the policy, the reward model (the config of one that was not fitted) and the settings."""
         directory = Path(directory)
         card: dict[str, Any] = {"n": self.n, "temperature": self.temperature, "keep_scores": self.keep_scores}
         card["policy"] = _target(type(self.policy))
@@ -105,8 +94,7 @@ class BestOfNPolicy(Policy):
     def export(self, directory: Path) -> None:
         """Write policy and reward model for transformers alone, and a script that runs them.
 
-        The policy's generation config holds how it samples. Raises `ModelError` if one of them is no transformers
-        model: a reward that is a formula has no weights.
+        The policy's generation config holds how it samples. Raises `ModelError` if one has no weights, as a formula.
         """
         from transformers import GenerationConfig
 

@@ -20,11 +20,9 @@ class BestOfNConfig(Config):
 class BestOfN(Method):
     """Best-of-n as a method: wraps `inputs.start` in a `BestOfNPolicy`."""
 
+    config: BestOfNConfig
     needs = frozenset({"reward_model"})
     samples = False
-
-    def __init__(self, config: BestOfNConfig):
-        self.config = config
 
     def decoding(self, default: Decoding) -> Decoding:
         return replace(default, temperature=self.config.temperature)

@@ -11,10 +11,10 @@ from afarm import DataError, Output, Sample
 
 
 def kl_bound(n: int) -> float:
-    """Bound the KL, in nats, from best-of-n to the policy that it samples: ln n − (n − 1)/n.
+    """Bound the KL, in nats, from best-of-n by any reward to the policy sampled: ln n − (n − 1)/n.
 
-    For any reward. Equal if rewards have no ties and no sample is likely (Stiennon et al. 2020; that it is a bound:
-    Beirami et al. 2024).
+    Equal if rewards have no ties and no sample is likely (Stiennon et al. 2020; that it is a bound: Beirami et al.
+    2024).
     """
     return math.log(n) - (n - 1) / n
 
@@ -22,7 +22,7 @@ def kl_bound(n: int) -> float:
 class Winners:
     """The rewards of one output's samples in the order drawn, and each sample that beat all before it.
 
-    That happens about ln n times; no more need be kept to tell the winner of every smaller n.
+    About ln n samples, enough to tell the winner of every smaller n.
     """
 
     def __init__(self) -> None:

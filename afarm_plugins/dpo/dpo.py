@@ -1,24 +1,13 @@
 """Direct preference optimisation (Rafailov et al. 2023; AlpacaFarm, App. A and B) on TRL's DPOTrainer.
 
 With h = log π(chosen)/π_ref(chosen) − log π(rejected)/π_ref(rejected), the loss per pair is −log σ(β h). The reference
-is the SFT policy that training starts from.
-
-What is not TRL's or not the paper's, and why:
-- The reference's log-probabilities are computed once, before training, by that very policy. TRL would load a reference
-  by the model's name, which is the wrong one, or none, for a model that was trained or edited in memory.
-- Prompts and responses are the token ids that the policy samples with; TRL's own tokenising knows neither afarm's
-  templates nor its cuts. A response that ended is closed by the end-of-sequence token; one that the length limit cut
-  off is not, lest the policy learn to stop there. A prompt that is too long is cut once, for both outputs.
-- Labels may be soft (a weighted judge's): the loss is then the expectation over both orders. The paper's are 0 or 1.
-- The loss is the mean over the pairs of a step however it is cut into micro-batches; TRL averages micro-batches, of
-  which the last can be smaller.
-- ipo takes log ratios as means over tokens, as TRL does on the word of IPO's authors; on sums, length would rule it.
-- The paper trains for one epoch at 1e-5, linear; its published code for two at 1e-6, cosine (recipe paper-code).
+is the SFT policy that training starts from, which reads all pairs once, before training. What is not TRL's or not the
+paper's, and why: `docs/methods/dpo.md`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -53,12 +42,13 @@ if TYPE_CHECKING:
 
 
 def train_dpo(config: DPOConfig, inputs: MethodInputs, context: TrainContext) -> CheckpointPolicy:
-    """Train a copy of `inputs.start`.
-
-    Raises `DataError` if there is nothing to learn from and `TrainingError` if the loss is not finite.
-    """
+    """Train a copy of `inputs.start`. Raises `DataError` if there is nothing to learn from."""
     start = require_checkpoint(inputs.start, "dpo")
-    pairs, counts = usable_pairs(inputs.preferences, lambda judged: is_usable(judged, config.keep_draws), "dpo")
+
+    def is_usable(judged: JudgedPair) -> bool:
+        return judged.p2 is not None or (config.keep_draws and judged.preference.outcome == "draw")
+
+    pairs, counts = usable_pairs(inputs.preferences, is_usable, "dpo")
     examples, cut = pair_examples(start, pairs, config.max_length)
     batch_size = config.per_device_train_batch_size
     for example, logps in zip(examples, reference_logps(start, examples, batch_size), strict=True):
@@ -91,18 +81,13 @@ def train_dpo(config: DPOConfig, inputs: MethodInputs, context: TrainContext) ->
     return policy
 
 
-def is_usable(judged: JudgedPair, keep_draws: bool) -> bool:
-    """Tell if a judgement has a label to learn from; a draw has one if draws are kept."""
-    return judged.p2 is not None or (keep_draws and judged.preference.outcome == "draw")
-
-
 def pair_examples(
     policy: CheckpointPolicy, pairs: Sequence[JudgedPair], max_length: int
 ) -> tuple[list[dict[str, Any]], int]:
     """Encode one example per pair, and count how many outputs were cut.
 
     An example has `chosen` and `rejected`, each (prompt, response), `p_chosen` and `length`. The chosen output is the
-    one that the label prefers, the second one if it is even; a draw is an even label.
+    one that the label prefers, the second one if it is even, as a draw is.
     """
     p2 = [0.5 if judged.p2 is None else judged.p2 for judged in pairs]
     first, second, cut = policy.encode_pairs(pairs, max_length)
@@ -127,35 +112,21 @@ def reference_logps(policy: CheckpointPolicy, examples: Sequence[dict[str, Any]]
     return pairs
 
 
-def summed_logprobs(model: Any, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Compute the log-probability [2B] of each response, end-of-sequence token included."""
-    logprobs = response_logprobs(model, batch["input_ids"], batch["attention_mask"], batch["response_mask"])
-    return logprobs.sum(-1)
-
-
 @dataclass
 class PreferenceCollator:
-    """A collator of pairs: both outputs behind their prompt in one right-padded batch [2B, T].
-
-    The chosen ones come first.
-    """
+    """A collator of pairs: both outputs behind their prompt, chosen ones first, right-padded [2B, T]."""
 
     pad_id: int
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        return self.responses(examples) | {
-            "reference_logps": torch.tensor([e["reference_logps"] for e in examples]).T.flatten(),
-            "p_chosen": torch.tensor([e["p_chosen"] for e in examples]),
-        }
-
-    def responses(self, examples: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """Make the batch that `summed_logprobs` takes."""
         rows = [e["chosen"] for e in examples] + [e["rejected"] for e in examples]
         batch = join_and_pad([prompt for prompt, _ in rows], [response for _, response in rows], self.pad_id)
         return {
             "input_ids": batch.input_ids,
             "attention_mask": batch.attention_mask,
             "response_mask": batch.response_mask,
+            "reference_logps": torch.tensor([e["reference_logps"] for e in examples]).T.flatten(),
+            "p_chosen": torch.tensor([e["p_chosen"] for e in examples]),
         }
 
 
@@ -178,25 +149,21 @@ class SoftLabelDPOTrainer(LengthSortedTrainer, DPOTrainer):
         self, model: Any, inputs: dict[str, torch.Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         p_chosen, reference = inputs["p_chosen"], inputs["reference_logps"]
-        logps = summed_logprobs(self.accelerator.unwrap_model(model), inputs)
+        batch = (inputs[name] for name in ("input_ids", "attention_mask", "response_mask"))
+        logps = response_logprobs(self.accelerator.unwrap_model(model), *batch).sum(-1)  # [2B], the end's included
         ratios = logps - reference
         if self.settings.loss_type == "ipo":
             ratios = ratios / inputs["response_mask"].sum(-1)
         chosen, rejected = ratios.chunk(2)
-        settings = self.settings
-        losses = preference_losses(
-            chosen - rejected, p_chosen, settings.loss_type, settings.beta, settings.label_smoothing
-        )
-        self._note(p_chosen, settings.beta * (logps - reference).detach(), logps.detach())
+        loss_type, beta, smoothing = self.settings.loss_type, self.settings.beta, self.settings.label_smoothing
+        losses = preference_losses(chosen - rejected, p_chosen, loss_type, beta, smoothing)
+        self._note(p_chosen, beta * (logps - reference).detach(), logps.detach())
         # Processes average their gradients, and the loss is a mean over all their pairs.
         loss = losses.sum() / (num_items_in_batch or len(losses)) * world_size()
         return (loss, {"logps": logps}) if return_outputs else loss
 
     def _note(self, p_chosen: torch.Tensor, rewards: torch.Tensor, logps: torch.Tensor) -> None:
-        """Record TRL's metrics, one value per pair.
-
-        The logged ones are means over the pairs of a step.
-        """
+        """Record TRL's metrics, a value per pair; the logged ones are means over the pairs of a step."""
         chosen, rejected = rewards.chunk(2)
         values_by_name = {
             "rewards/chosen": chosen,

@@ -20,10 +20,7 @@ from afarm import (
 
 
 class ExpertIterationConfig(CheckpointChoice, TrainerConfig):
-    """Expert iteration: best-of-n, then SFT on the best.
-
-    The defaults are AlpacaFarm's for LLaMA-7B: one round of best-of-16, then SFT's (App. B).
-    """
+    """Best-of-n, then SFT on the best. Defaults: AlpacaFarm's for LLaMA-7B, one round of 16 (App. B)."""
 
     n: int = setting(16, "samples per instruction, of which the one with the highest reward is learned from", ge=1)
     temperature: float = setting(1.0, "temperature of those samples", gt=0)
@@ -53,10 +50,7 @@ class ExpertIterationConfig(CheckpointChoice, TrainerConfig):
 
 
 class ExpertIteration(Method):
-    """Expert iteration: rounds of best-of-n and SFT; returns the policy of the last round.
-
-    The start policy and the reward model are left as they were.
-    """
+    """Rounds of best-of-n and SFT; returns the policy of the last round, and leaves its inputs alone."""
 
     config: ExpertIterationConfig
     needs = frozenset({"reward_model", "unlabeled"})

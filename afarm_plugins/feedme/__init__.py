@@ -6,10 +6,7 @@ from afarm import CheckpointChoice, Method, MethodInputs, Policy, Register, Trai
 
 
 class FeedMEConfig(CheckpointChoice, TrainerConfig):
-    """Binary FeedME.
-
-    The defaults are the paper's for SFT (App. B, on LLaMA-7B); it gives no others for FeedME.
-    """
+    """Binary FeedME. The defaults are the paper's for SFT (App. B, on LLaMA-7B): it gives no others."""
 
 
 class FeedME(Method):

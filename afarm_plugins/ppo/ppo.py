@@ -2,29 +2,12 @@
 
 A step: sample a response to each of `rollout_batch_size` prompts; score it; take the KL to the start policy off the
 reward, token by token; estimate advantages with the value model; then `num_ppo_epochs` passes of the clipped update.
-`train_ppo` is that loop. What `layout=shared` does otherwise is in `shared.py`.
+`train_ppo` is that loop. What `layout=shared` does otherwise is in `shared.py`. What differs from the paper (Dubois et
+al. 2023, section 4 and appendix B) and its reference implementation, and why: `docs/methods/ppo.md`.
 
-As in the paper (Dubois et al. 2023, section 4 and appendix B), and unlike PPO elsewhere: advantages are standardised
-over the whole rollout, not each minibatch; the value model starts from the reward model; the KL coefficient is fixed.
-
-Not as in the paper or its reference implementation, and why:
-
-- Pads enter no statistic, loss, value or KL, and each minibatch's loss is divided by its response tokens, so results
-  depend neither on padding nor on how a minibatch is cut for memory. (There: no masks, statistics per device.)
-- The KL of a token is not clamped at 0: clamped, its mean is no longer the KL divergence but something larger, so one
-  `kl_coef` is a stronger penalty there than here. `kl_penalty=clamped` does it.
-- Rewards are divided by their standard deviation over response tokens. The reference implementation standardises them
-  over all positions, pads included, and adds the mean back: a constant at every position, in all the same for every
-  length. `whiten_rewards=shift` does that.
-- The reward model reads the tokens that were sampled, not text decoded and tokenised again.
-- The learning rate rises from a first step above 0, so that no rollout is collected for nothing.
-- What is kept is the checkpoint with the highest win rate on the validation split: the reward rises to the very end.
-
-The value head starts at zero: the backbone knows what is good, the scale of returns is learned. Overlong prompts
-are left out, since a cut prompt no longer asks for what is scored. Old log-probabilities come from the training
-forward at collection, except in float32: elsewhere the sampler's cache and left padding round differently, and the
-ratio must start at 1. Dropout is off throughout, for the same reason. The reference is the start policy
-itself, since what is trained is a copy. Every draw is keyed by seed and step: resuming needs no generator state.
+Old log-probabilities come from the training forward at collection, except in float32: elsewhere the sampler's cache and
+left padding round differently, and the ratio must start at 1. Dropout is off throughout, for the same reason. Pads
+enter no statistic, loss, value or KL. The reference is the start policy itself, since what is trained is a copy.
 
 Shapes: B responses in a rollout, R tokens in the longest, n response tokens in a batch, m in a chunk of one. Tensors
 [B, R] are 0 or False at pads.
@@ -34,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -154,7 +137,8 @@ def train_ppo(config: PPOConfig, inputs: MethodInputs, context: TrainContext) ->
                     tensors = (logprobs, advantages, values, returns, mask)
                     add_gradients(training, value, samples, rows, policy_share, value_share, *tensors)
                     summed = {"tokens": tokens, **all_reduce_by_name({name: sums[name] for name in LEARNED})}
-                    if norms and moved_far(config, summed):
+                    target = config.target_approx_kl
+                    if norms and target is not None and summed["policy/approxkl_avg"] / tokens > target:
                         skipped = 1
                         continue
                     norms.append(optimizer_step(training, step))
@@ -223,8 +207,7 @@ def start_value_model(start: CheckpointPolicy, reward_model: RewardModel, config
 class ValuedRollout(NamedTuple):
     """B responses and what is known of them: `scores` [B], the other tensors [B, R].
 
-    `logprobs` are those of the policy that sampled, `values` those of the states before each token, and `returns` are
-    estimated from there on.
+    `logprobs` are of the policy that sampled, `values` and `returns` of the state before each token.
     """
 
     samples: Sequence[Sample]
@@ -246,10 +229,7 @@ def read_scores(training: Training, prompts: Sequence[int], samples: Sequence[Sa
 
 
 def read_values(training: Training, value: nn.Module, samples: Sequence[Sample]) -> Tensor:
-    """Read the value [B, R] of the state before each response token, without gradient.
-
-    Each process reads a share, and the shares are summed.
-    """
+    """Read the value [B, R] of the state before each response token, without gradient, in shares."""
     return read_responses(
         partial(compute_values, training, value),
         [sample.prompt_ids for sample in samples],
@@ -318,8 +298,7 @@ def policy_loss(
 ) -> Tensor:
     """The share of m tokens in the clipped policy loss of a minibatch of `tokens` response tokens.
 
-    Tensors are [m]: `new` and `old` log-probabilities of the policy and of the one that sampled. Adds to `sums`, for
-    metrics.
+    `new` and `old` log-probabilities are [m], as all tensors. Adds to `sums`, for metrics.
     """
     clipped = clipped_policy_loss(new, old, advantages, mask, config.cliprange, tokens)
     sums["loss/policy_avg"] += clipped.loss.detach() * tokens
@@ -340,7 +319,7 @@ def value_loss(
 ) -> Tensor:
     """The share of n tokens in the clipped value loss of a minibatch, times `vf_coef`.
 
-    Tensors are [n]: `new` and `old` values, the latter of the rollout. Adds to `sums`, for metrics.
+    Tensors are [n]: `new` values and the rollout's `old` ones. Adds to `sums`, for metrics.
     """
     clipped = clipped_value_loss(new, old, returns, mask, config.cliprange_value, tokens)
     sums["loss/value_avg"] += clipped.loss.detach() * tokens
@@ -359,16 +338,8 @@ def add_gradients_apart(
 ) -> None:
     """Add the gradients of both losses of a minibatch, side by side if cores are idle.
 
-    Those of this process's share of the rows.
-
-    Args:
-        training: whose policy learns.
-        value: the value model.
-        samples: of the rollout.
-        rows: of the minibatch, in all processes.
-        policy_share: `policy_loss`, of log-probabilities.
-        value_share: `value_loss`, of values.
-        tensors: [B, R] of the rollout: log-probabilities, advantages, values, returns and mask.
+    Of this process's share of `rows`, which are of all processes. `policy_share` is `policy_loss`, `value_share`
+    `value_loss`; `tensors` [B, R] are log-probabilities, advantages, values, returns and mask.
     """
     logprobs, advantages, values, returns, mask = tensors
 
@@ -387,12 +358,6 @@ def whiten_rows(advantages: Tensor, mask: Tensor, rows: Sequence[int]) -> Tensor
     return whitened
 
 
-def moved_far(config: PPOConfig, sums: Mapping[str, Tensor]) -> bool:
-    """True once a minibatch is further than `target_approx_kl` nats per token from what sampled it."""
-    target = config.target_approx_kl
-    return target is not None and bool(sums["policy/approxkl_avg"] / sums["tokens"] > target)
-
-
 # ------------------------------------------------------------------------------------ the mathematics of PPO alone
 
 
@@ -409,10 +374,9 @@ def scale_rewards(rewards: Tensor, mask: Tensor) -> Tensor:
 def shift_rewards(rewards: Tensor, mask: Tensor, length: int) -> Tensor:
     """Standardise `rewards` [B, R] over B · `length` positions and add their mean back unscaled.
 
-    As AlpacaFarm's released code does to a tensor [B, `length`] in which pads are positions like any other, with the
-    reward 0. A constant is thus paid at every position. Behind the end of a response it is paid with the last token,
-    which is the same for undiscounted returns: in all, every response is paid it `length` times, whatever its own
-    length, and returns differ from scaled ones by a term in the token's position alone.
+    As AlpacaFarm's released code does to a tensor [B, `length`] in which pads are positions with the reward 0. So a
+    constant is paid at every position, and behind the end of a response with its last token, which is the same for
+    undiscounted returns: in all `length` times, whatever the response's own length.
     """
     rewards = masked(rewards, mask)
     lengths = mask.sum(1)
@@ -428,8 +392,8 @@ def shift_rewards(rewards: Tensor, mask: Tensor, length: int) -> Tensor:
 def next_kl_coef(kl_coef: float, kl: float, target: float, horizon: int, episodes: int) -> float:
     """KL coefficient after a step of `episodes` responses whose mean KL was `kl`: it rises above `target`.
 
-    Proportional to the relative error, which is clipped at ±0.2 (Ziegler et al. 2019, section 2.2): within `horizon`
-    responses the coefficient moves by about a fifth at most.
+    Proportional to the relative error, clipped at ±0.2 (Ziegler et al. 2019, section 2.2): within `horizon` responses
+    it moves by about a fifth at most.
     """
     error = min(max(kl / target - 1, -0.2), 0.2)
     return kl_coef * (1 + error * episodes / horizon)

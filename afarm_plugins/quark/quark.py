@@ -2,25 +2,12 @@
 
 A step: sample a response to each of `rollout_batch_size` prompts; score it; sort the pool of responses into quantiles
 by reward; then `num_epochs` passes that raise the likelihood of responses and hold every next-token distribution near
-the start policy's, by the exact KL over the whole vocabulary (Lu et al. 2022; Dubois et al. 2023, appendix A).
+the start policy's, by the exact KL over the whole vocabulary (Lu et al. 2022; Dubois et al. 2023, appendix A). What
+differs from both, and why: `docs/methods/quark.md`.
 
-As in AlpacaFarm, and unlike Lu et al.: `variant=top` learns from the best quantile only, the pool is reset at each
-step, and there is no entropy bonus. A control token that stood before every prompt would tell the policy nothing, so
-there is none, as in AlpacaFarm's code. `variant=all` is Lu et al.'s: the token of its quantile, <|reward_0|> the
-lowest, stands before each prompt, and sampling (but for the first step, of the start policy) asks for the best.
-
-Not as in the reference implementation, and why:
-
-- The end-of-sequence token is learned, where it was sampled. (There: never, so that responses forget to end.)
-- Responses follow their prompts directly. (There: left-padded, so that first tokens were predicted from a pad.)
-- Quantiles are over all processes' responses. (There: of each device's own, so results depended on their number.)
-- Equal rewards share a quantile. (There: an accident of sorting decides.)
-- Each minibatch's loss is divided by its response tokens; the reward model reads the tokens that were sampled.
-- The learning rate rises from a first step above 0; prompts that are too long are left out, not cut.
-
-The KL is of the policy to the reference, as in both public implementations. Control tokens are no part of it: the
-reference has none, and they are never sampled. The likelihood is over all tokens, so that control tokens become
-improbable by themselves. Dropout is off throughout.
+With `variant=all` the token of its quantile, <|reward_0|> the lowest, stands before each prompt, and sampling (but for
+the first step, of the start policy) asks for the best. Control tokens are no part of the KL: the reference has none,
+and they are never sampled. The likelihood is over all tokens, so that they become improbable by themselves.
 
 Shapes: N responses in the pool; tensors [B, R] are of the responses of a batch and 0 at pads.
 """
@@ -36,7 +23,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from afarm import MethodInputs, Sample, TrainContext
+from afarm import MethodInputs, TrainContext
 from afarm.backend import (
     CheckpointPolicy,
     Diverged,
@@ -49,6 +36,7 @@ from afarm.backend import (
     length_sorted_batches,
     minibatches,
     optimizer_step,
+    prompt_order,
     require_checkpoint,
     response_divergence,
     resume_training,
@@ -94,9 +82,15 @@ def train_quark(config: QuarkConfig, inputs: MethodInputs, context: TrainContext
         done, state = resume_training(training)
         pool = [Rollout(*values) for values in state.get("pool", [])]
         for step in context.progress(range(done, total), config.method_name, total - done):
-            # Sample responses and score them. The start policy knows no control token yet, and is asked without one
+            # Sample responses, and score them behind prompts without control tokens, which the start policy does not
+            # know yet either
             prompts, samples = rollout(training, step, training.policy if step else unsteered)
-            scores = score(training, prompts, without_control(training, prompts, samples))
+            plain = training.start.prompt_ids([training.prompts[prompt] for prompt in prompts])
+            read = [replace(sample, prompt_ids=tuple(ids)) for sample, ids in zip(samples, plain, strict=True)]
+            scores: list[float] = []
+            for _, rows in prompt_order(len(training.prompts), step, len(samples), context.seed, training.section):
+                part = slice(len(scores), len(scores) + len(rows))  # of one pass over the prompts
+                scores += score(training, prompts[part], read[part])
             if not all(math.isfinite(reward) for reward in scores):
                 raise Diverged(config, step + 1, "a score is not a finite number")
             rollouts = [
@@ -150,7 +144,7 @@ def start_quark(
 ) -> tuple[Training, list[CheckpointPolicy], CheckpointPolicy]:
     """Set up the models: (training, a policy for each quantile, one that asks for none).
 
-    All policies are of the same weights. The last of the quantiles' asks for the best: it is `training.policy`.
+    All are of the same weights. The last of the quantiles' asks for the best: it is `training.policy`.
     """
     start = require_checkpoint(inputs.start, "quark")
     context.backend.seed(context.seed)  # adapters start from random numbers
@@ -165,19 +159,12 @@ def start_quark(
 # ------------------------------------------------------------------------------------------------------------ sampling
 
 
-def without_control(training: Training, prompts: Sequence[int], samples: Sequence[Sample]) -> list[Sample]:
-    """The samples behind prompts without control tokens, as the reward model reads them."""
-    plain = training.start.prompt_ids([training.prompts[prompt] for prompt in prompts])
-    return [replace(sample, prompt_ids=tuple(ids)) for sample, ids in zip(samples, plain, strict=True)]
-
-
 def quantile_bins(scores: Tensor, num_quantiles: int) -> Tensor:
     """The quantile [N] of each of `scores` [N], from 0 (the lowest) to num_quantiles − 1.
 
-    With n scores of which m are at most as high as this one, it is ⌈m · num_quantiles / n⌉ − 1. Without ties that cuts
-    the sorted scores into pieces of equal size. Equal scores share the best of the quantiles that they would spread
-    over, whatever order they come in: the best quantile always holds all of the highest score, and everything where
-    the scores are all the same. With fewer scores than quantiles some stay empty, never the best.
+    With n scores of which m are at most as high as this one, it is ⌈m · num_quantiles / n⌉ − 1. Equal scores share the
+    best of the quantiles that they would spread over: the best one always holds all of the highest score. With fewer
+    scores than quantiles some stay empty, never the best.
     """
     count = len(scores)
     at_most = torch.searchsorted(scores.sort().values, scores, right=True)
@@ -214,8 +201,7 @@ def make_example(
 def read_divergence(training: Training, minibatch: Sequence[TrainingExample], *, learn: bool) -> dict[str, Tensor]:
     """Sums over the response tokens of a minibatch in all processes, and their count.
 
-    `learn` adds the gradient of the minibatch's mean loss. The gradient is of this process's share in the mean loss;
-    `optimizer_step` sums it over the processes.
+    `learn` adds the gradient of this process's share in the mean loss; `optimizer_step` sums it over processes.
     """
     config, policy, device = training.config, training.policy, training.context.backend.device
     control_ids = policy.tokenizer.convert_tokens_to_ids(list(policy.control_tokens))

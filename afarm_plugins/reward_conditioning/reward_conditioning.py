@@ -1,16 +1,8 @@
 """Binary reward conditioning (AlpacaFarm, section 3.2 and App. A).
 
-Both outputs of each pair are learned from, the preferred one with a positive control in front of its prompt and the
-other with a negative one. The loss is SFT's, end-of-sequence tokens included (not that of an output which the length
-limit cut off: it has none). The policy samples behind the positive
-control.
-
-Not said in the paper, and so decided here:
-- Where the control stands: before the whole prompt, behind the token that begins a text where there is one. It stays
-  where a long prompt is cut.
-- A control token is embedded as the mean of all tokens at first, is trained like the rest, and is never sampled. LoRA
-  freezes embeddings, so it takes the control as text.
-- Labels and hyperparameters as in FeedME: a weighted judge's label counts by its side only, and the figures are SFT's.
+Both outputs of each pair are learned from by SFT, the preferred one with a positive control in front of its prompt and
+the other with a negative one. The policy samples behind the positive control. What the paper leaves open, and is
+decided here: `docs/methods/reward_conditioning.md`.
 """
 
 from __future__ import annotations
@@ -38,7 +30,7 @@ def train_with_controls(
 ) -> CheckpointPolicy:
     """Train a copy of `inputs.start`, and return it behind the positive control.
 
-    Raises `DataError` if no pair has a preferred output and `TrainingError` if the loss is not finite.
+    Raises `DataError` if no pair has a preferred output.
     """
     start = require_checkpoint(inputs.start, "reward_conditioning")
     pairs, counts = usable_pairs(inputs.preferences, lambda judged: judged.chosen_rejected, "reward_conditioning")

@@ -36,13 +36,7 @@ from afarm.backend import (
     usable_pairs,
 )
 from afarm_plugins.reward_model.calibration import calibration, margins
-from afarm_plugins.reward_model.pair_trainer import (
-    HeldOut,
-    RewardPairCollator,
-    SoftLabelTrainer,
-    probabilities,
-    score_members,
-)
+from afarm_plugins.reward_model.pair_trainer import HeldOut, RewardPairCollator, SoftLabelTrainer, probabilities
 
 if TYPE_CHECKING:
     from afarm_plugins.reward_model import RewardModelConfig
@@ -61,9 +55,9 @@ class BradleyTerryRewardModel(TorchRewardModel):
     ) -> BradleyTerryRewardModel:
         """Fit a reward model to `preferences`, from the backbone of `start`.
 
-        Draws (unless `keep_draws`), unparsed and refused judgements are dropped and counted in the metrics. Leaves
+        Draws (unless `keep_draws`) and unusable judgements are dropped and counted in the metrics. Leaves
         `calibration.json` in the context's directory if pairs are held out. Raises `DataError` if nothing is left to
-        learn from and `TrainingError` if the loss is not finite.
+        learn from.
         """
         start = require_checkpoint(start, "bradley_terry")
         decided, counts = usable(preferences, config.keep_draws)
@@ -143,22 +137,13 @@ class BradleyTerryRewardModel(TorchRewardModel):
         (directory / "calibration.json").write_text(json.dumps(record, indent=2) + "\n", "utf-8")
         return metrics
 
-    def both(self, judged: Sequence[JudgedPair]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Score both outputs of each pair: the members' rewards [N, K] of the first and of the second."""
-        if not judged:
-            return torch.empty(0, 1), torch.empty(0, 1)
-        return score_members(self, judged)
-
     def rewards(self, raw: torch.Tensor) -> list[float]:
         """Standardise and aggregate raw rewards [N, K]: one per row."""
         rewards: list[float] = self.aggregated(self.standardised(raw)).tolist()
         return rewards
 
     def standardize(self, raw: torch.Tensor) -> None:
-        """Set mean and deviation so that these raw rewards [N, K] become mean 0 and deviation 1.
-
-        Those of each member.
-        """
+        """Set each member's mean and deviation so that these raw rewards [N, K] become mean 0, deviation 1."""
         if not len(raw):
             return
         raw = raw.double()
@@ -176,17 +161,10 @@ def fit_member(
     config: RewardModelConfig,
     context: TrainContext,
 ) -> int:
-    """Fit one member, or all of them if they are heads. Returns the step it ended at.
+    """Fit one member, or all of them if they are heads, in place. Returns the step it ended at.
 
-    Members that a checkpoint shows as finished are left alone: it holds the adapters of all, for the next one to load.
-
-    Args:
-        reward_model: the ensemble, changed in place.
-        number: of the member's adapter.
-        examples: tokenised pairs with weights, one per member.
-        held_out: pairs to measure on.
-        config: the settings.
-        context: of the training stage.
+    Members that a checkpoint shows as finished are left alone: it holds the adapters of all. `number` is the adapter's;
+    `examples` have weights, one per member; `held_out` pairs are measured on.
     """
     model, adapter = reward_model.model, reward_model.adapters[number : number + 1]
     per_epoch = math.ceil(len(examples) / (config.per_device_train_batch_size * config.gradient_accumulation_steps))
@@ -224,10 +202,7 @@ def fit_member(
 
 
 def bootstrap_weights(judged: Sequence[JudgedPair], members: int, seed: int) -> list[list[float]]:
-    """Weigh each pair for each member, 1 on average: exponential draws by key, or 1 for a single member.
-
-    Exponential weights are the Bayesian bootstrap's: smoother than drawing pairs with replacement, and none is lost.
-    """
+    """Weigh each pair for each member, 1 on average: the Bayesian bootstrap's exponential draws, by key."""
     if members == 1:
         return [[1.0]] * len(judged)
     draws = [[-math.log1p(-seeding.uniform(seed, "bootstrap", m, j.pair.id)) for m in range(members)] for j in judged]
@@ -238,25 +213,21 @@ def bootstrap_weights(judged: Sequence[JudgedPair], members: int, seed: int) -> 
 def usable(preferences: Sequence[JudgedPair], keep_draws: bool = False) -> tuple[list[JudgedPair], dict[str, float]]:
     """Select the pairs to learn from, all with a p2, and count all by outcome, as metrics.
 
-    Raises `DataError` if none is left.
+    Raises `DataError` if none is left. Draws that are kept have the label ½.
     """
 
     def is_even(judged: JudgedPair) -> bool:
         return keep_draws and judged.preference.outcome == "draw"
 
-    kept_pairs, counts = usable_pairs(preferences, lambda j: j.p2 is not None or is_even(j), "the reward model")
-    return [even(j) if is_even(j) else j for j in kept_pairs], counts
-
-
-def even(judged: JudgedPair) -> JudgedPair:
-    """Turn a draw into a label to learn from: each output as likely to be the better one."""
-    return replace(judged, preference=replace(judged.preference, p2=0.5, outcome="decided"))
+    pairs, counts = usable_pairs(preferences, lambda j: j.p2 is not None or is_even(j), "the reward model")
+    even = {"p2": 0.5, "outcome": "decided"}
+    return [replace(j, preference=replace(j.preference, **even)) if is_even(j) else j for j in pairs], counts
 
 
 def split(judged: Sequence[JudgedPair], fraction: float, seed: int) -> tuple[list[JudgedPair], list[JudgedPair]]:
-    """Split the pairs into (training, held out), with `fraction` of the instructions held out.
+    """Split the pairs into (training, held out), with `fraction` of the instructions held out by key.
 
-    Which ones is drawn by key, so it does not depend on their order; at least one instruction stays in training.
+    At least one instruction stays in training.
     """
     ids = {j.pair.instruction.id for j in judged}
     ranked = sorted(ids, key=lambda i: seeding.digest(seed, "reward model's held-out split", i))

@@ -57,8 +57,7 @@ def cross_entropy(label: float, p: float) -> float:
 def margins(p2: Sequence[float], differences: Sequence[float]) -> list[dict[str, Any]]:
     """Count pairs by how far the preferred output's reward lies above the other's: a histogram.
 
-    Below 0 the model disagrees. `differences` are reward 2 − reward 1. Pairs whose label is even have no preferred
-    output and are left out.
+    `differences` are reward 2 − reward 1. Pairs whose label is even are left out.
     """
     signed = [d if label > 0.5 else -d for label, d in zip(p2, differences, strict=True) if label != 0.5]
     counts = dict.fromkeys(range(-MARGIN_BINS, MARGIN_BINS), 0)

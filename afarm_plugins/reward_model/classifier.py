@@ -50,10 +50,7 @@ CONFIG = "classifier.json"
 
 
 class ClassifierRewardModel(RewardModel):
-    """A reward model on a classifier trained by others, opened at its first score.
-
-    `spec` is a Hub id or a directory.
-    """
+    """A classifier trained by others, a Hub id or a directory (`spec`), opened at its first score."""
 
     def __init__(self, config: ClassifierConfig, spec: str, context: BuildContext):
         """Raise `ConfigError` without a spec and `ModelError` if no classifier is there; load nothing."""
@@ -68,7 +65,13 @@ class ClassifierRewardModel(RewardModel):
             require_on_hub(self.spec)
         except ModelError as error:  # which takes it for the base model
             raise ModelError(str(error).replace("check --model", f"check --reward-model classifier:{spec}")) from error
-        _require_classifier(self.spec)
+        directory = local_path(self.spec)
+        file = directory / "config.json" if directory else None  # what a directory says of itself
+        kinds = json.loads(file.read_text("utf-8")).get("architectures") if file and file.is_file() else None
+        if kinds and not any("ForSequenceClassification" in kind for kind in kinds):
+            raise ModelError(
+                f"reward model {self.spec!r} is a {kinds[0]}, no sequence classifier: name one trained to score"
+            )
         self._context = context
 
     @property
@@ -107,15 +110,6 @@ def _none_other(name: str) -> RewardModel:
     raise NotImplementedError(f"a classifier opens no reward model such as {name!r}")
 
 
-def _require_classifier(spec: str) -> None:
-    """Raise `ModelError` if a directory says that it holds another kind of model."""
-    path = local_path(spec)
-    config = json.loads((path / "config.json").read_text("utf-8")) if path and (path / "config.json").is_file() else {}
-    kinds = config.get("architectures") or ["ForSequenceClassification"]
-    if not any("ForSequenceClassification" in kind for kind in kinds):
-        raise ModelError(f"reward model {spec!r} is a {kinds[0]}, no sequence classifier: name one trained to score")
-
-
 class Reader:
     """A classifier that others trained, on the device, with its tokenizer and the format that it reads."""
 
@@ -148,10 +142,7 @@ class Reader:
         return [Score(value) for value in values]
 
     def encode(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[dict[str, list[int]]]:
-        """Encode each row for the model, in at most `max_length` tokens.
-
-        How many were cut is logged.
-        """
+        """Encode each row in at most `max_length` tokens; how many were cut is logged."""
         if self.template == "pair":
             encoded_pairs = [self._pair(_task(i), output) for i, output in zip(instructions, outputs, strict=True)]
             rows, cut = [row for row, _ in encoded_pairs], sum(was_cut for _, was_cut in encoded_pairs)
@@ -168,10 +159,7 @@ class Reader:
         return rows
 
     def _pair(self, task: str, output: str) -> tuple[dict[str, list[int]], bool]:
-        """Encode task and output as two texts, and tell if they were cut.
-
-        The task goes first, but for its last token.
-        """
+        """Encode task and output as two texts; tell if they were cut, the task first but for its last token."""
         row = self.tokenizer(without_lone_surrogates(task), without_lone_surrogates(output))
         excess = max(0, len(row["input_ids"]) - self.max_length)
         dropped: set[int] = set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,10 +42,7 @@ def probabilities(raw_1: torch.Tensor, raw_2: torch.Tensor) -> list[float]:
 
 @dataclass
 class RewardPairCollator:
-    """A collator of pairs: both outputs in one right-padded batch.
-
-    The second ones come first, as TRL orders chosen and rejected.
-    """
+    """A collator of pairs in one right-padded batch, the second outputs first as TRL's chosen ones."""
 
     pad_id: int
 
@@ -57,28 +54,23 @@ class RewardPairCollator:
         return {"input_ids": ids, "attention_mask": mask, "p_chosen": labels, "weights": weights}
 
 
-def score_members(reward_model: TorchRewardModel, judged: Sequence[JudgedPair]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Score both outputs of each pair: the members' rewards [N, K] of the first ones, and of the second."""
-    instructions = [j.pair.instruction for j in judged]
-    texts = [j.pair.output_1 for j in judged], [j.pair.output_2 for j in judged]
-    ended = [j.pair.ended[0] for j in judged], [j.pair.ended[1] for j in judged]
-    first, second = (
-        reward_model.member_rewards(instructions, outputs, closed) for outputs, closed in zip(texts, ended, strict=True)
-    )
-    return first, second
-
-
 class SoftLabelTrainer(LengthSortedTrainer, RewardTrainer):
-    """TRL's trainer with `bradley_terry_loss`.
-
-    The loss is the mean over the pairs of a step, however it is cut into micro-batches.
-    """
+    """TRL's trainer with `bradley_terry_loss`, the mean over the pairs of a step however it is cut."""
 
     loss_is_scaled_for_ga = True
     settings: RewardModelConfig
 
     def _optimizer(self) -> torch.optim.Optimizer:
-        self.optimizer = optimizer(self.model, self.settings)
+        """Make AdamW with the heads in their own group, whose learning rate may differ."""
+        config = self.settings
+        trained = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
+        head = [p for name, p in trained if "score" in name.split(".")]
+        backbone = [p for name, p in trained if "score" not in name.split(".")]
+        groups: list[dict[str, Any]] = [
+            {"params": backbone, "lr": config.learning_rate},
+            {"params": head, "lr": config.head_learning_rate or config.learning_rate},
+        ]
+        self.optimizer = torch.optim.AdamW(parameter_groups(groups), weight_decay=config.weight_decay)
         return self.optimizer
 
     def _get_num_items_in_batch(self, batch_samples: list[dict[str, torch.Tensor]], device: torch.device) -> int:
@@ -102,25 +94,18 @@ class SoftLabelTrainer(LengthSortedTrainer, RewardTrainer):
         return (loss, {"rewards": rewards}) if return_outputs else loss
 
 
+@dataclass(eq=False)
 class HeldOut(TrainerCallback):
     """A callback that measures held-out pairs every `eval_steps`, and stops when patience ends.
 
-    It keeps the best weights. Its state is in the trainer's checkpoints, so that a stage that was killed goes on to the
-    same end.
+    The best weights are kept, in the trainer's checkpoints too: a killed stage goes on to the same end.
     """
 
-    def __init__(
-        self,
-        reward_model: TorchRewardModel,
-        held_out: Sequence[JudgedPair],
-        config: RewardModelConfig,
-        context: TrainContext,
-    ):
-        self.reward_model = reward_model
-        self.held_out = held_out
-        self.config = config
-        self.context = context
-        self.best: dict[str, Any] = {"loss": float("inf"), "step": 0, "since": 0, "weights": {}}
+    reward_model: TorchRewardModel
+    held_out: Sequence[JudgedPair]
+    config: RewardModelConfig
+    context: TrainContext
+    best: dict[str, Any] = field(default_factory=lambda: {"loss": float("inf"), "step": 0, "since": 0, "weights": {}})
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         latest = self.context.checkpoints.latest()
@@ -152,7 +137,7 @@ class HeldOut(TrainerCallback):
 
     def measure(self) -> dict[str, float]:
         """Measure `eval_loss` (nats) and `eval_accuracy` of the raw rewards as they are."""
-        first, second = score_members(self.reward_model, self.held_out)
+        first, second = self.reward_model.both(self.held_out)
         labels = [j.p2 for j in self.held_out if j.p2 is not None]
         loss: float = calibration(labels, probabilities(first, second))["loss"]
         accuracy = pairwise_accuracy(self.held_out, first.mean(-1).tolist(), second.mean(-1).tolist())
@@ -169,15 +154,3 @@ class HeldOut(TrainerCallback):
 
     def _trained(self) -> list[tuple[str, torch.nn.Parameter]]:
         return [(name, p) for name, p in self.reward_model.model.named_parameters() if p.requires_grad]
-
-
-def optimizer(model: Any, config: RewardModelConfig) -> torch.optim.AdamW:
-    """Make AdamW with the heads in their own group, whose learning rate may differ."""
-    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    head = [p for name, p in trained if "score" in name.split(".")]
-    backbone = [p for name, p in trained if "score" not in name.split(".")]
-    groups: list[dict[str, Any]] = [
-        {"params": backbone, "lr": config.learning_rate},
-        {"params": head, "lr": config.head_learning_rate or config.learning_rate},
-    ]
-    return torch.optim.AdamW(parameter_groups(groups), weight_decay=config.weight_decay)

@@ -12,13 +12,11 @@ class SFTConfig(TrainerConfig):
 class SFT(Method):
     """Supervised fine-tuning of `inputs.start` on `inputs.demonstrations`."""
 
+    config: SFTConfig
     name = "sft"
     needs = frozenset({"demonstrations"})
     samples = False
     begins_with = "base"
-
-    def __init__(self, config: SFTConfig):
-        self.config = config
 
     def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
         from afarm_plugins.sft.sft import fine_tune
@@ -27,20 +25,14 @@ class SFT(Method):
 
 
 class SFTOnAllSplits(SFT):
-    """Supervised fine-tuning on the demonstrations of the other training splits as well.
-
-    The paper weighs preferences against it (SFT 52k).
-    """
+    """Supervised fine-tuning on the other training splits' demonstrations too (the paper's SFT 52k)."""
 
     name = "sft_all"
     needs = frozenset({"all_demonstrations"})
 
 
 class Untuned(Method):
-    """The base model as it is: nothing is learned.
-
-    afarm evaluates the base model in place of what this would copy.
-    """
+    """The base model as it is: nothing is learned, and afarm evaluates the base model itself."""
 
     begins_with = "base"
     samples = False

@@ -28,8 +28,8 @@ KEPT = 2
 class VllmEngine:
     """Samples by the vLLM server at `spec`, an URL. It follows adapters, which are handed over as files.
 
-    Each adapter has a name that digests its content. So neither a request nor vLLM's prefix cache, whose blocks are
-    keyed by name and path, can meet another step's weights under the same name, and several runs can share a server.
+    An adapter's name digests its content: neither a request nor vLLM's prefix cache, keyed by name and path, can meet
+    another step's weights, and several runs can share a server.
     """
 
     takes_whole_weights: ClassVar[bool] = False

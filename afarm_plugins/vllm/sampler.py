@@ -129,16 +129,12 @@ class Proof:
         error = float(draws.std()) / math.sqrt(len(draws))
         return float(draws.mean()) / error if error else 0.0
 
-    def is_distinguishable(self, other: Proof) -> bool:
-        """Tell if both proofs are on the same texts and their log-probabilities differ."""
-        return self.prompts == other.prompts and not torch.equal(self.logprobs, other.logprobs)
-
 
 def proved_sampler(engine: VllmEngine, policy: CheckpointPolicy) -> VllmSampler:
     """Make the sampler of a policy, proved. Raises `ModelError` if the server holds other weights.
 
-    A collective if the policy is sharded: the main process alone hands its adapters over, and once the server has
-    proved its weights to that one, it proves them to each of the others.
+    A collective if the policy is sharded: the main process hands its adapters over and has the server prove its
+    weights, then the others do.
     """
     proof, updates = make_proof(policy, engine), policy.updates
     if hasattr(policy.model, "peft_config") and not updates:
@@ -146,7 +142,11 @@ def proved_sampler(engine: VllmEngine, policy: CheckpointPolicy) -> VllmSampler:
             "a vLLM server takes low-rank adapters only. For Quark, whose token embeddings are trained too, --set "
             "quark.variant=top; or sample by torch (--set backend.sampler=torch)"
         )
-    earlier = [known for known in engine.proofs if proof.is_distinguishable(known)]
+    earlier = [  # weights that the same texts tell from these
+        known
+        for known in engine.proofs
+        if proof.prompts == known.prompts and not torch.equal(proof.logprobs, known.logprobs)
+    ]
     prepared = partial(VllmSampler, engine, policy, proof, earlier)
     by_this = partial(proved_by_handing_over, engine, policy, updates, prepared)
     sampler = proved_to_each(by_this, prepared) if is_sharded(policy.model) else by_this()
@@ -184,8 +184,8 @@ def proved_by_handing_over(
 ) -> VllmSampler:
     """Hand over the updates that the server lacks, and have it prove the policy's weights.
 
-    These may have come by low-rank updates, and the server may hold those before any of them: the rest are one adapter
-    then. Where that is, the proof tells; the place of last time is tried first.
+    The server may hold the weights below any of the updates: the rest are one adapter then. The proof tells which; the
+    place of last time is tried first.
     """
     places = range(len(updates) - hasattr(policy.model, "peft_config"), -1, -1)
     others: list[OtherWeights] = []
@@ -197,7 +197,7 @@ def proved_by_handing_over(
         except OtherWeights as error:
             others.append(error)
         engine.keep(adapter)
-        if sampler.is_proved:
+        if sampler.proofs:
             engine.place = place
             return sampler
     raise others[0]
@@ -259,9 +259,8 @@ def hand_over(updates: Sequence[LowRankUpdate], directory: Path) -> Adapter:
 class VllmSampler:
     """A sampler of one policy's weights: those in the server, or an `adapter` on them.
 
-    Each response is a request with a seed of its own, by (seed, key, sample number), so it does not depend on what the
-    server does beside it, up to the last bits that batches change. In float32 the server's log-probabilities are
-    given, which the proof has shown to be the policy's; else none.
+    Each response is a request seeded by (seed, key, sample number), so it depends on no other, up to the last bits that
+    batches change. In float32 it has the server's log-probabilities, proved to be the policy's; else none.
     """
 
     def __init__(
@@ -284,7 +283,7 @@ class VllmSampler:
         self.source = str(getattr(policy.model.config, "name_or_path", "") or "the policy's directory")
         self.model = ""
         self.longest = 0
-        self._proofs = 0
+        self.proofs = 0  # that the server has given of these weights
         self._proved_at = -1  # the outages when it last was
         self._proving = threading.Lock()
 
@@ -293,7 +292,9 @@ class VllmSampler:
     ) -> Iterator[Generation]:
         copies = decoding.n if decoding.temperature == 0 else 1  # greedy samples of a prompt are all the same
         rows = [(i, sample) for i in range(len(prompts)) for sample in range(decoding.n // copies)]
-        self._require_room(prompts, decoding)
+        needed = max(map(len, prompts), default=0) + decoding.max_new_tokens
+        if needed > self.longest:
+            raise ModelError(self._too_short(needed))
         held: Generation | None = None
         for generation in self._draw_rows([(prompts[i], (seed, keys[i], sample)) for i, sample in rows], decoding):
             for _ in range(copies):
@@ -303,11 +304,6 @@ class VllmSampler:
         if held is not None:
             self.prove()  # it held these weights to the end
             yield held
-
-    def _require_room(self, prompts: Sequence[Sequence[int]], decoding: Decoding) -> None:
-        needed = max(map(len, prompts), default=0) + decoding.max_new_tokens
-        if needed > self.longest:
-            raise ModelError(self._too_short(needed))
 
     def _too_short(self, needed: int) -> str:
         return (
@@ -353,7 +349,7 @@ class VllmSampler:
             **({"logit_bias": self.bias} if self.bias else {}),
         }
         for attempt in range(DRAWS):
-            proofs = self._proofs
+            proofs = self.proofs
             try:
                 (choice,) = self.server.complete(self.model, list(prompt), **settings)
                 break
@@ -361,7 +357,7 @@ class VllmSampler:
                 if error.status != 404 or attempt + 1 == DRAWS:
                     raise
                 with self._proving:
-                    if self._proofs == proofs:
+                    if self.proofs == proofs:
                         self._prove()
         with self._proving:
             if self._proved_at < self.server.outages:
@@ -386,15 +382,10 @@ class VllmSampler:
 
     # ----------------------------------------------------------------------------------------------------- the proof
 
-    @property
-    def is_proved(self) -> bool:
-        """True once the server has proved these weights."""
-        return self._proofs > 0
-
     def prove(self) -> None:
         """Have the server prove that it holds these weights, after giving it the adapter if it lacks it.
 
-        Raises `ModelError` naming what is another: the version, the tokenizer, the weights.
+        Raises `ModelError` naming what differs: the version, the tokenizer, the weights.
         """
         with self._proving:
             self._prove()
@@ -415,7 +406,7 @@ class VllmSampler:
         self.model = self.adapter.name if self.adapter else base["id"]
         self._require_same_weights(base["id"])
         self._proved_at = outages
-        self._proofs += 1
+        self.proofs += 1
 
     def _require_same_weights(self, base: str) -> None:
         proof = self.proof

@@ -45,8 +45,8 @@ class Away(ModelError):
 class VllmServer:
     """The server at `url`. Safe for several threads.
 
-    A request that meets an outage, a 429 or a 5xx is sent again until `config.patience` is over. `outages` counts the
-    connections that failed: after one, the server may be another than before.
+    A request is sent again after an outage, a 429 or a 5xx until `config.patience` is over. `outages` counts failed
+    connections: after one, the server may be another than before.
     """
 
     def __init__(self, url: str, config: VllmConfig):
@@ -64,10 +64,7 @@ class VllmServer:
     # ---------------------------------------------------------------------------------------------- what it is asked
 
     def first_version(self) -> str:
-        """Ask for vLLM's version before anything has begun: a server that is away then is soon given up.
-
-        Raises `ModelError` if nothing answers, or what is no vLLM server.
-        """
+        """Ask for vLLM's version at the start, with little patience. Raises `ModelError` if no server answers."""
         try:
             return self.version(min(FIRST_PATIENCE, self.config.patience))
         except Away as error:
@@ -114,10 +111,7 @@ class VllmServer:
         return [{int(token.removeprefix("token_id:")): value for token, value in top.items()} for top in tops]
 
     def load_adapter(self, name: str, directory: str) -> None:
-        """Have it load the adapter in `directory` under `name`.
-
-        Raises `ModelError` with the way to make it able to.
-        """
+        """Have it load the adapter in `directory` as `name`. Raises `ModelError` that says how to enable it."""
         try:
             # A 500 is its answer to a rank that is too high, say, and no passing trouble.
             self._ask("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": directory}, PASSING - {500})
@@ -142,10 +136,6 @@ class VllmServer:
             if error.status not in (400, 404):
                 raise
 
-    def close(self) -> None:
-        """Close the connections."""
-        self._client.close()
-
     # ------------------------------------------------------------------------------------------------ bounded patience
 
     def _ask(
@@ -156,14 +146,9 @@ class VllmServer:
         passing: Container[int] = PASSING,
         patience: float | None = None,
     ) -> Any:
-        """Send a request until it is answered. Raises `Refused`, and `Away` once patience is over.
+        """Send a request, `body` as JSON, until it is answered by no `passing` status, or patience is over.
 
-        Args:
-            method: HTTP's.
-            path: of the URL.
-            body: what is sent as JSON.
-            passing: the statuses that are tried again.
-            patience: seconds; the settings' unless given.
+        `patience` is in seconds (default: the settings'). Raises `Refused`, and `Away` once patience is over.
         """
         begun, wait, limit = time.monotonic(), FIRST_WAIT, self.config.patience if patience is None else patience
         advice = " (vllm.patience). Once it runs again, the same command goes on" if patience is None else ""

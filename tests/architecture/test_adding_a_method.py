@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import warm
 from syntax import ROOT
 
 from afarm.core.plugins import discover
@@ -60,8 +58,8 @@ TINY = [
 
 
 @pytest.fixture
-def scratch(tmp_path: Path) -> Path:
-    """A directory to be put on Python's path: the folder, and the entry point as an installed package has it."""
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory to work in, on Python's path: the folder, and the entry point as an installed package has it."""
     (tmp_path / "scratch").mkdir()
     (tmp_path / "scratch" / "__init__.py").write_text(INIT)
     (tmp_path / "scratch" / "scratch.py").write_text(METHOD)
@@ -69,32 +67,39 @@ def scratch(tmp_path: Path) -> Path:
     info.mkdir()
     (info / "METADATA").write_text("Name: scratch\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[afarm]\nscratch = scratch\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def afarm(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(directory), str(ROOT)]), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "afarm", *arguments]
-    return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=300)
+def afarm(*arguments: str) -> tuple[int | None, str, str]:
+    """Run the command in a process that has its imports: its exit code, and what it printed on stdout and stderr."""
+    said = Path("said")
+    process = warm.start(arguments, said)
+    process.join(300)
+    return process.exitcode, (said / "stdout").read_text(), (said / "stderr").read_text()
 
 
+@pytest.mark.xdist_group("end_to_end")  # which imports what trains in one process, for all of its tests
 def test_a_scratch_method_runs_with_everything_that_methods_share(scratch: Path) -> None:
     settings = [word for setting in TINY for word in ("--set", setting)]
-    ran = afarm(scratch, "run", "--method", "scratch", "--set", "scratch.copies=1", *settings, "--json")
-    assert ran.returncode == 0, ran.stderr
-    record = json.loads(ran.stdout)
+    code, out, err = afarm("run", "--method", "scratch", "--set", "scratch.copies=1", *settings, "--json")
+    assert code == 0, err
+    record = json.loads(out)
     assert record["method"] == "scratch"
     assert {"train scratch", "fit-reward", "outputs scratch"} <= {stage["stage"] for stage in record["stages"]}
     assert record["headline"]["win_rate"] is not None
     assert (scratch / record["report"]).is_file()
 
 
-def test_it_is_listed_and_its_settings_are_checked_like_any_other_s(scratch: Path) -> None:
-    listed = afarm(scratch, "plugins")
-    assert "scratch" in listed.stdout
-    refused = afarm(scratch, "run", "--method", "scratch", "--set", "scratch.copys=3")
-    assert refused.returncode == 1
-    assert "scratch.copys: unknown setting. Did you mean 'copies'?" in refused.stderr
+@pytest.mark.xdist_group("end_to_end")
+@pytest.mark.usefixtures("scratch")
+def test_it_is_listed_and_its_settings_are_checked_like_any_other_s() -> None:
+    _, listed, _ = afarm("plugins")
+    assert "scratch" in listed
+    code, _, refused = afarm("run", "--method", "scratch", "--set", "scratch.copys=3")
+    assert code == 1
+    assert "scratch.copys: unknown setting. Did you mean 'copies'?" in refused
 
 
 def first_party_methods() -> list[Component]:

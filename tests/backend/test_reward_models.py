@@ -33,6 +33,10 @@ def make_reward_model(policy: CheckpointPolicy) -> TorchRewardModel:
     return TorchRewardModel(model, policy.tokenizer, policy.template, policy.backend)
 
 
+def score_tokens(model: TorchRewardModel, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return model.aggregated(model.member_scores(ids, mask))
+
+
 def expected(reward_model: TorchRewardModel, sequence: list[int]) -> float:
     """The head on the backbone's output at the last token of the sequence alone."""
     with torch.no_grad():
@@ -46,7 +50,7 @@ def test_the_reward_is_read_at_the_last_real_token(side: str, pad_token: str) ->
     # with pads that are end-of-sequence tokens, looking for the last id that is no pad reads one token too early
     reward_model = make_reward_model(make_policy(pad_token=pad_token))
     ids, mask = pad(SEQUENCES, reward_model.pad_id, side)
-    for found, sequence in zip(reward_model.score_tokens(ids, mask).tolist(), SEQUENCES, strict=True):
+    for found, sequence in zip(score_tokens(reward_model, ids, mask).tolist(), SEQUENCES, strict=True):
         assert found == pytest.approx(expected(reward_model, sequence), abs=1e-5)
     assert reward_model.score_ids(SEQUENCES) == pytest.approx([expected(reward_model, s) for s in SEQUENCES], abs=1e-5)
 
@@ -70,7 +74,7 @@ def test_companions_do_not_change_a_score(policy: CheckpointPolicy) -> None:
 def test_left_and_right_padding_agree_with_learned_positions(policy: CheckpointPolicy) -> None:
     policy.model = make_gpt2()
     reward_model = make_reward_model(policy)
-    left, right = (reward_model.score_tokens(*pad(SEQUENCES, 0, side)).tolist() for side in ("left", "right"))
+    left, right = (score_tokens(reward_model, *pad(SEQUENCES, 0, side)).tolist() for side in ("left", "right"))
     assert left == pytest.approx(right, abs=1e-5)
     assert left == pytest.approx([reward_model.score_ids([s])[0] for s in SEQUENCES], abs=1e-5)
 
@@ -116,7 +120,7 @@ def test_a_saved_reward_model_gives_the_same_rewards(policy: CheckpointPolicy, t
 def test_heads_compute_in_float32_whatever_the_trunk_does(policy: CheckpointPolicy) -> None:
     reward_model = make_reward_model(policy)
     with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
-        rewards = reward_model.score_tokens(*pad(SEQUENCES[:1], 0))
+        rewards = score_tokens(reward_model, *pad(SEQUENCES[:1], 0))
         hidden = hidden_states(reward_model.model, *pad(SEQUENCES[:1], 0))[:, -1]
     assert rewards.tolist() == torch.mv(hidden.float(), reward_model.model.score.weight[0]).tolist()
     assert rewards.item() != rewards.bfloat16().item()
@@ -211,7 +215,7 @@ def test_an_ensemble_serves_tokens_samples_and_texts_alike(policy: CheckpointPol
         assert single.score_ids(SEQUENCES) == pytest.approx(members[:, k].tolist(), abs=1e-5)
     least = members.min(-1).values.tolist()
     assert reward_model.score_ids(SEQUENCES) == pytest.approx(least, abs=1e-6)
-    assert reward_model.score_tokens(*pad(SEQUENCES, 0)).tolist() == pytest.approx(least, abs=1e-5)
+    assert score_tokens(reward_model, *pad(SEQUENCES, 0)).tolist() == pytest.approx(least, abs=1e-5)
     assert reward_model.score_samples([Sample("", (3, 5, 6, 4), (7, 8, 1), None, "stop")])[0] == pytest.approx(
         least[0], abs=1e-5
     )

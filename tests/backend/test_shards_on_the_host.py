@@ -24,7 +24,7 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from afarm.backend import Backend, all_reduce_gradients, gathered_weights, parameter_groups, shard_model
 from afarm.backend.lost_processes import require_connected_hosts
 from afarm.backend.resume import SHARDS, restore_checkpoint, write_checkpoint
-from afarm.backend.sharding import all_finite, clip_gradients, move_ends, shard_like, transformer_layers
+from afarm.backend.sharding import all_finite, clip_gradients, move_ends, transformer_layers
 from afarm.core.config import BackendConfig
 from afarm.core.errors import ConfigError
 
@@ -181,13 +181,6 @@ def assert_alike(
     for key in ("exp_avg", "exp_avg_sq"):
         ours = gathered_weights({name: of_found.state[p][key] for name, p in found.items()})
         torch.testing.assert_close(ours, gathered_weights({n: of_expected.state[p][key] for n, p in expected.items()}))
-
-
-def test_a_shard_of_whole_values_stays_on_the_host(mesh: DeviceMesh) -> None:
-    own = shard_like(torch.arange(8.0).view(4, 2), sharded(torch.zeros(4, 2), mesh))
-    assert isinstance(own, DTensor)
-    assert own.device.type == "cpu"
-    assert own.full_tensor().flatten().tolist() == list(range(8))
 
 
 def test_shards_stay_where_they_are_as_the_rest_is_moved() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from afarm.backend.trl_bridge import LengthSortedSteps
+from itertools import chain
+
+from afarm.backend.trl_bridge import StepBatches
 
 LENGTHS = [(7 * n) % 31 + 1 for n in range(50)]
 
 
 def test_each_epoch_reads_every_row_once_sorted_within_steps_only() -> None:
-    sampler = LengthSortedSteps(LENGTHS, rows_per_step=8, seed=3)
-    order = list(sampler)
+    batches = list(StepBatches(LENGTHS, rows_per_step=8, batch_size=3, seed=3))
+    assert [len(batch) for batch in batches] == [3, 3, 2] * 6 + [2]
+    order = list(chain(*batches))
     assert sorted(order) == list(range(50))
     steps = [order[start : start + 8] for start in range(0, 50, 8)]
     for rows in steps:
@@ -19,10 +22,10 @@ def test_each_epoch_reads_every_row_once_sorted_within_steps_only() -> None:
 
 
 def test_the_order_is_a_function_of_seed_and_epoch() -> None:
-    def order(seed: int, epoch: int) -> list[int]:
-        sampler = LengthSortedSteps(LENGTHS, rows_per_step=8, seed=seed)
-        sampler.set_epoch(epoch)
-        return list(sampler)
+    def order(seed: int, epoch: int) -> list[list[int]]:
+        batches = StepBatches(LENGTHS, rows_per_step=8, batch_size=4, seed=seed)
+        batches.set_epoch(epoch)
+        return list(batches)
 
     assert order(0, 1) == order(0, 1)
     assert order(0, 0) != order(0, 1) != order(1, 1)

@@ -18,7 +18,7 @@ from fake_vllm import FakeVllm
 from launches import Results, finish
 from places import ROOT, SUPPORT
 
-from afarm.backend.trl_bridge import LengthSortedSteps, ShardBatches
+from afarm.backend.trl_bridge import StepBatches
 from afarm.testing import tiny_policy
 
 pytestmark = pytest.mark.xdist_group("two processes")
@@ -175,7 +175,7 @@ def test_processes_share_the_rows_of_each_step_in_as_many_pieces(
         monkeypatch.setattr("afarm.backend.trl_bridge.world_size", lambda: 2)
         monkeypatch.setattr("afarm.backend.trl_bridge.shard", lambda of: of[rank::2])
         monkeypatch.setattr("afarm.backend.trl_bridge.rank", lambda: rank)
-        batches = ShardBatches(LengthSortedSteps(lengths, rows_per_step=16, seed=3), size)
+        batches = StepBatches(lengths, rows_per_step=16, batch_size=size, seed=3)
         found = list(batches)
         assert len(batches) == len(found)
         return found
@@ -183,7 +183,7 @@ def test_processes_share_the_rows_of_each_step_in_as_many_pieces(
     first, second = pieces(0), pieces(1)
     assert len(first) == len(second)
     per_step = 16 // 2 // size
-    for number, step in enumerate(LengthSortedSteps(lengths, 16, 3).each()):
+    for number, step in enumerate(StepBatches(lengths, 16, size, 3).steps()):
         of_step = slice(number * per_step, (number + 1) * per_step)
         assert sorted(chain(*first[of_step], *second[of_step])) == sorted(step)
 
@@ -193,4 +193,4 @@ def test_a_row_too_few_for_all_processes_is_learned_by_each(monkeypatch: pytest.
     for rank in range(2):
         monkeypatch.setattr("afarm.backend.trl_bridge.shard", lambda of, rank=rank: of[rank::2])
         monkeypatch.setattr("afarm.backend.trl_bridge.rank", lambda rank=rank: rank)
-        assert list(ShardBatches(LengthSortedSteps([5], rows_per_step=4, seed=0), 2)) == [[0]]
+        assert list(StepBatches([5], rows_per_step=4, batch_size=2, seed=0)) == [[0]]

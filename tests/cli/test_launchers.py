@@ -205,7 +205,7 @@ def test_a_study_whose_budget_ends_reports_the_runs_that_are_whole(workers: Afar
 
 
 def test_tuning_makes_its_trials_side_by_side_and_decides_as_one_process_does(workers: Afarm) -> None:
-    searched = ["tune", *LIGHT, "--methods", "nudge,direct", "--space", "nudge.skill=0.1:0.9", "--trials", "3"]
+    searched = ["tune", *LIGHT, "--methods", "nudge,direct", "--space", "nudge.skill=0.1:0.9", "--trials", "2"]
     searched += ["--space", "direct.skill=0.1:0.9"]
     searched += ["--finalists", "2", "--seeds", "1,2", "--json"]
     alone = workers(*searched, "--output-dir", "alone")
@@ -216,7 +216,7 @@ def test_tuning_makes_its_trials_side_by_side_and_decides_as_one_process_does(wo
         for method in ("nudge", "direct"):
             rates = [[trial["win_rate"] for trial in said.json[part][method]] for said in (together, alone)]
             assert rates[0] == rates[1]
-    first = together.err.index("nudge, trial 1 of 3")
+    first = together.err.index("nudge, trial 1 of 2")
     assert "✓ train direct" in together.err[:first], "the first trials of both methods are made at once"
     assert "train nudge, seed 2" in together.err
 

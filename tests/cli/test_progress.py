@@ -148,7 +148,7 @@ def test_ctrl_c_takes_the_bars_down_and_leaves_the_prompt_a_line_of_its_own(tmp_
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     environment |= {"TERM": "xterm-256color", "OMP_NUM_THREADS": "1"}
     code, text = run_in_terminal(
-        [sys.executable, "-m", "afarm", "sft", "--set", "sft.num_train_epochs=500"],
+        [sys.executable, "-m", "afarm", "sft", "--set", "sft.num_train_epochs=5000", "--set", "rows={sft: 64}"],
         environment,
         tmp_path,
         interrupt=lambda text: "sft" in text and "/" in screen(text)[-1] and "left" in text,

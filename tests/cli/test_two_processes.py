@@ -27,7 +27,7 @@ SMALL = {
     "rows.validation": 8,
     "rows.evaluation": 8,
     "sft.num_train_epochs": 1,
-    "ppo.total_steps": 6,
+    "ppo.total_steps": 4,
     "ppo.rollout_batch_size": 16,
     "ppo.mini_batch_size": 8,
     "ppo.save_steps": 2,

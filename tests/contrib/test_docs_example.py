@@ -8,54 +8,37 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 from places import DOCS
 
+from afarm.cli import main
 from afarm.core.hooks import GROUP
+from afarm.core.plugins import discover
+from afarm.judging import JudgingConfig
+from afarm.testing import check_annotator, check_evaluator, check_method, check_study
 
 PAGE = DOCS / "guides" / "write-a-plugin.md"
 
-DISCOVER = """
-from importlib.metadata import EntryPoint
-from afarm.core.plugins import discover
-found = discover([EntryPoint({name!r}, {value!r}, {group!r})])
-assert not found.broken, found.broken
-print(" ".join(c.name for c in found.registry))
-"""
-
-TRAIN = """
-from pathlib import Path
-from afarm.testing import check_method
-from self_imitation import SelfImitation
-check_method(SelfImitation(), Path("method"))
-"""
-
-
-ASK = """
-from afarm.judging import JudgingConfig
-from afarm.testing import check_annotator
-from impatient import Impatient
-check_annotator(Impatient(JudgingConfig(both_orders=True, votes=3)))
-"""
-
-
-EVALUATE = """
-from afarm.testing import check_evaluator
-from terse import Terse
-check_evaluator(Terse())
-"""
+ROWS = "rows={sft: 16, preference: 16, unlabeled: 8, validation: 8, evaluation: 8}"
 
 
 @pytest.fixture
-def shown(tmp_path: Path) -> Path:
-    """A folder with every file that the page shows: the code blocks that open with `# name`."""
+def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder to import from, with every file that the page shows: the code blocks that open with `# name`."""
     blocks = re.findall(r"^```(?:python|toml)\n# (\S+)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.M)
     assert len(blocks) >= 5
     for name, text in blocks:
         (tmp_path / name).write_text(text, encoding="utf-8")
-    return tmp_path
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name, _ in blocks:
+        sys.modules.pop(Path(name).stem, None)
 
 
 def python(*arguments: str, where: Path) -> str:
@@ -65,10 +48,16 @@ def python(*arguments: str, where: Path) -> str:
     return done.stdout
 
 
+def names_registered(module: str) -> list[str]:
+    found = discover([EntryPoint(module, module, GROUP)])
+    assert not found.broken, found.broken
+    return [component.name for component in found.registry]
+
+
 def test_the_smallest_plugin_is_found_by_its_entry_point(shown: Path) -> None:
     declared = tomllib.loads((shown / "pyproject.toml").read_text(encoding="utf-8"))
-    [(name, value)] = declared["project"]["entry-points"][GROUP].items()
-    assert python("-c", DISCOVER.format(name=name, value=value, group=GROUP), where=shown).split() == ["concise"]
+    assert declared["project"]["entry-points"][GROUP] == {"concise": "concise"}
+    assert names_registered("concise") == ["concise"]
 
 
 def test_the_test_of_the_smallest_plugin_passes(shown: Path) -> None:
@@ -76,20 +65,18 @@ def test_the_test_of_the_smallest_plugin_passes(shown: Path) -> None:
 
 
 def test_the_settings_are_settings(shown: Path) -> None:
-    code = "from settings_example import ConciseConfig; print(ConciseConfig(margin=3, batch_size=1).result_fields())"
-    assert python("-c", code, where=shown) == "{'margin': 3}\n"
+    config = import_module("settings_example").ConciseConfig(margin=3, batch_size=1)
+    assert config.result_fields() == {"margin": 3}
 
 
 def test_the_method_keeps_a_methods_promises(shown: Path) -> None:
-    python("-c", TRAIN, where=shown)
-    code = DISCOVER.format(name="self_imitation", value="self_imitation", group=GROUP)
-    assert python("-c", code, where=shown).split() == ["self_imitation"]
+    check_method(import_module("self_imitation").SelfImitation(), shown / "method")
+    assert names_registered("self_imitation") == ["self_imitation"]
 
 
 def test_the_evaluator_keeps_an_evaluators_promises(shown: Path) -> None:
-    python("-c", EVALUATE, where=shown)
-    code = DISCOVER.format(name="terse", value="terse", group=GROUP)
-    assert python("-c", code, where=shown).split() == ["terse"]
+    check_evaluator(import_module("terse").Terse())
+    assert names_registered("terse") == ["terse"]
 
 
 def declare(shown: Path, *names: str) -> None:
@@ -103,7 +90,7 @@ def declare(shown: Path, *names: str) -> None:
 
 def test_the_study_and_the_command_are_on_the_command_line(shown: Path) -> None:
     declare(shown, "votes")
-    python("-c", "from afarm.testing import check_study; from votes import Votes; check_study(Votes())", where=shown)
+    check_study(import_module("votes").Votes())
     assert "\n  votes " in python("-m", "afarm", "study", "--help", where=shown)
     run = shown / "afarm-runs" / "runs" / "a-run"
     run.mkdir(parents=True)
@@ -114,16 +101,14 @@ def test_the_study_and_the_command_are_on_the_command_line(shown: Path) -> None:
     assert "61.0" in python("-m", "afarm", "wins", where=shown)
 
 
-def test_all_of_them_are_planned_by_the_command(shown: Path) -> None:
+def test_all_of_them_are_planned_by_the_command(shown: Path, capsys: pytest.CaptureFixture[str]) -> None:
     declare(shown, "self_imitation", "impatient", "terse")
     chosen = ["--method", "self_imitation", "--annotator", "impatient", "--judge", "offline"]
-    plan = python(
-        "-m", "afarm", "run", *chosen, "--set", "evaluate.evaluators=[win_rate,terse]", "--dry-run", where=shown
-    )
-    assert "train self_imitation" in plan
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["run", *chosen, "--set", "evaluate.evaluators=[win_rate,terse]", "--set", ROWS, "--dry-run"])
+    assert "train self_imitation" in capsys.readouterr().out
 
 
 def test_the_annotator_that_asks_keeps_an_annotators_promises(shown: Path) -> None:
-    python("-c", ASK, where=shown)
-    code = DISCOVER.format(name="impatient", value="impatient", group=GROUP)
-    assert python("-c", code, where=shown).split() == ["impatient"]
+    check_annotator(import_module("impatient").Impatient(JudgingConfig(both_orders=True, votes=3)))
+    assert names_registered("impatient") == ["impatient"]

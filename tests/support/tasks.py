@@ -219,6 +219,7 @@ def quark(directory: Path, stop_after: int | None = None) -> Trained:
 
 
 PPO_SETTINGS: Mapping[str, Any] = {**ROLLOUTS, "mini_batch_size": 4, "value_init": "sft", "kl_coef": 0.1}
+TWO_STEPS: Mapping[str, Any] = {"total_steps": 2, "rollout_batch_size": 12, "mini_batch_size": 8}
 
 
 def ppo(directory: Path, stop_after: int | None = None) -> Trained:
@@ -249,7 +250,7 @@ def ppo_fitted_even(directory: Path, stop_after: int | None = None) -> Trained:
     """A reward model that reads tokens, and a value model that starts from it."""
     from afarm_plugins.ppo import PPO, PPOConfig
 
-    settings = {**PPO_SETTINGS, "rollout_batch_size": 12, "mini_batch_size": 8, "value_init": "reward_model"}
+    settings = {**PPO_SETTINGS, **TWO_STEPS, "value_init": "reward_model"}
     config = PPOConfig(**settings, checkpoint="last")
     return method(PPO(config), directory, stop_after, reads_tokens=True)
 
@@ -277,7 +278,7 @@ def expert_iteration(directory: Path) -> Trained:
 def ppo_adapters_even(directory: Path) -> Trained:
     from afarm_plugins.ppo import PPO, PPOConfig
 
-    settings = {**PPO_SETTINGS, "rollout_batch_size": 12, "mini_batch_size": 8}
+    settings = {**PPO_SETTINGS, **TWO_STEPS}
     return method(PPO(PPOConfig(**settings, lora={"r": 2}, checkpoint="last")), directory)
 
 
@@ -316,7 +317,7 @@ def by_server(variable: str) -> SamplingEngine:
     return WatchedEngine(VllmConfig(max_concurrency=4), os.environ[variable], judge_context())
 
 
-SERVED: Mapping[str, Any] = {**PPO_SETTINGS, "total_steps": 2, "rollout_batch_size": 12, "mini_batch_size": 8}
+SERVED: Mapping[str, Any] = {**PPO_SETTINGS, **TWO_STEPS}
 
 
 def ppo_by_server(directory: Path) -> Trained:
@@ -372,7 +373,7 @@ ON_HOST = ("sft gone on", "dpo_adapters", "ppo_fitted_even")
 """Those that are trained once more with shards on the host."""
 ALL = {**TASKS, **SHARDED_TASKS}
 STOPPED, SHARDED_STOPPED = ("sft", "quark", "ppo"), ("sft", "dpo_adapters", "ppo_even", "quark_even")
-"""Those that are also stopped after two steps: once gone on with, once left."""
+"""Those that are also stopped after two steps; a copy of what they left is kept, and they go on."""
 
 
 IMPORTED = (
@@ -415,11 +416,13 @@ def train_all(directory: Path) -> None:
     for name, task in (SHARDED_TASKS if PROCESS.sharded else TASKS).items():
         save(task(directory / name), directory / f"{name}-{PROCESS.rank}.pt")
         if name in (SHARDED_STOPPED if PROCESS.sharded else STOPPED):
-            for gone_on in (True, False):
-                own = directory / f"{name} {'gone on' if gone_on else 'left'}"
-                task(own, stop_after=2)
-                if gone_on:
-                    save(task(own), directory / f"{own.name}-{PROCESS.rank}.pt")
+            stopped = directory / f"{name} stopped"
+            task(stopped, stop_after=2)
+            torch.distributed.barrier()
+            if PROCESS.is_main_process:
+                shutil.copytree(stopped, directory / f"{name} left")
+            torch.distributed.barrier()
+            save(task(stopped), directory / f"{name} gone on-{PROCESS.rank}.pt")
 
 
 def train_on_host(directory: Path) -> None:

@@ -11,6 +11,7 @@ from afarm.core.records import Instruction, Pair
 from afarm.core.seeding import uniform
 from afarm.judging.client import JudgeClient
 from afarm.judging.ledger import Ledger
+from afarm.judging.pairwise import REMINDER
 from afarm.testing import judge_context
 from afarm_plugins.annotators import bound_prompt
 from afarm_plugins.annotators.parsing import READING, parse
@@ -124,6 +125,25 @@ def test_a_pair_that_stays_unreadable_is_unparsed_remembered_and_never_a_loss():
     # One more re-ask allowed: one more request.
     annotate(pairs, ask, max_reasks=3)
     assert len(ask.requests) == asked + 1
+
+
+@pytest.mark.parametrize("name", ["gpt4_1", "gpt4_4", "chatgpt_4"])
+def test_a_reask_repeats_that_the_form_is_wanted(name):
+    """At temperature 0 the same words would get the same reply."""
+    pairs = make_pairs(1)
+    ask = ScriptedAsk(lambda c: None)
+    annotate(pairs, ask, members=[name], max_reasks=2)
+    (first,), (second,), (third,) = ask.calls
+    assert second.messages[:-1] == first.messages[:-1]
+    assert second.messages[-1].content == f"{first.messages[-1].content}\n\n{REMINDER}"
+    assert third.messages == second.messages
+
+
+def test_a_reask_of_a_completion_ends_where_the_answer_begins():
+    ask = ScriptedAsk(lambda c: None)
+    annotate(make_pairs(1), ask, members=["davinci003_2"], max_reasks=1)
+    (first,), (second,) = ask.calls
+    assert second.prompt == first.prompt
 
 
 def test_a_judge_that_declines_is_refused_not_unparsed():
