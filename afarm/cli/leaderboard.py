@@ -141,20 +141,18 @@ def _with_figures(
 
     The second value says which boards lack one. Raises `DataError` if all do.
     """
-    from afarm.evaluation.boards.ranking import evaluated, looks_at_all_systems, stored_judgements, stored_rows
+    from afarm.evaluation.boards.ranking import evaluated, looks_at_all_systems, stored_rows
     from afarm.evaluation.boards.sources import holds_annotations, in_order
 
     names = [*evaluators, *(name for name in orders if not _has(boards, name) and looks_at_all_systems(name))]
-    over_all = [looks_at_all_systems(name) for name in names]
     complete = [all(_has([board], name) for name in names) for board in boards]
     files = [Path(source) for source in dict.fromkeys(sources) if holds_annotations(Path(source))] if names else []
     found, lacking = [], []
     with TemporaryDirectory() as directory:
-        stored = stored_judgements(files) if any(over_all) and not all(complete) else {}
-        texts = {} if all(over_all) or all(complete) else stored_rows(files, Path(directory))
+        stored = {} if all(complete) else stored_rows(files, Path(directory))
         for board, is_complete in zip(boards, complete, strict=True):
             try:
-                found.append(board if is_complete else evaluated(board, names, stored, texts))
+                found.append(board if is_complete else evaluated(board, names, stored))
             except DataError as error:
                 lacking.append(str(error))
                 found.append(board)

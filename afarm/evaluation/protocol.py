@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
 
 from afarm.core.records import Row
 from afarm.core.seeding import digest
@@ -79,39 +78,43 @@ class EvaluationProtocol:
         return ", ".join(filter(None, parts))
 
 
-REASONS: Mapping[str, str] = {
-    "annotator": "different annotators",
-    "settings": "different settings of the annotator",
-    "source": "different prompts or code of the annotator",
-    "judges": "different judges",
-    "label_noise": "different label noise",
-    "reference": "different references",
-    "reference_outputs": "different outputs of the reference",
-    "instructions": "different evaluation instructions",
-    "drift": "the judge's answers have shifted in between",
+FIELDS: Mapping[str, str] = {
+    "annotator": "annotator",
+    "settings": "annotator settings",
+    "source": "annotator prompts",
+    "judges": "judges",
+    "label_noise": "label noise",
+    "reference": "reference",
+    "reference_outputs": "reference outputs",
+    "instructions": "instructions",
+    "drift": "shift of the judge",
 }
-"""The meaning of a difference in a field of two protocols."""
+"""The fields in which comparable protocols are equal, with the words for them."""
+DIGEST = 6
+"""Characters of a digest: enough to tell a few apart."""
 
 
 def comparable(one: EvaluationProtocol, other: EvaluationProtocol) -> list[str]:
     """List the reasons against a comparison of results with these protocols; empty if there are none."""
     if not one.known or not other.known:
         return ["how a result was judged is not known (it has no protocol: evaluate it again)"]
-    reasons = []
-    for name, reason in REASONS.items():
-        was, now = getattr(one, name), getattr(other, name)
-        if was != now:
-            none = "none" if name == "drift" else "unknown"
-            reasons.append(f"{reason} ({_format_value(was, none)}, {_format_value(now, none)})")
-    return reasons
+    return [
+        f"different {words} ({describe_field(one, name)}, {describe_field(other, name)})"
+        for name, words in FIELDS.items()
+        if getattr(one, name) != getattr(other, name)
+    ]
 
 
-def _format_value(value: Any, none: str) -> str:
+def describe_field(protocol: EvaluationProtocol, name: str) -> str:
+    """Write the field `name` of a protocol, a digest cut short."""
+    value = getattr(protocol, name)
     if isinstance(value, Mapping):
-        return " + ".join(dict.fromkeys(value.values())) or "none"
-    if isinstance(value, str) and len(value) > 40:
-        return f"{value[:37]}…"
-    return none if value in ("", None) else str(value)
+        return " + ".join(f"{role}: {identity}" for role, identity in value.items()) or "no LLM"
+    if isinstance(value, str) and len(value) >= 2 * DIGEST and all(c in "0123456789abcdef" for c in value):
+        return value[:DIGEST]
+    if value in ("", None):
+        return "none" if name == "drift" else "unknown"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def instructions_digest(ids: Iterable[str]) -> str:

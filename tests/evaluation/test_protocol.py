@@ -12,7 +12,7 @@ from light_farm import light_farm
 
 from afarm.core.records import Instruction, Output
 from afarm.evaluation.drift_log import DRIFT_LOG
-from afarm.evaluation.protocol import REASONS, EvaluationProtocol, comparable, instructions_digest, outputs_digest
+from afarm.evaluation.protocol import FIELDS, EvaluationProtocol, comparable, instructions_digest, outputs_digest
 from afarm.experiment.comparison.outputs import OutputComparison
 from afarm.experiment.farm import Farm
 from afarm.storage.rows import read_rows
@@ -25,11 +25,11 @@ OTHER = EvaluationProtocol(
 )
 
 
-@pytest.mark.parametrize("name", REASONS)
+@pytest.mark.parametrize("name", FIELDS)
 def test_each_thing_that_differs_is_a_reason_and_another_board(name: str) -> None:
     changed = dataclasses.replace(WHOLE, **{name: getattr(OTHER, name)})
     (reason,) = comparable(WHOLE, changed)
-    assert reason.startswith(REASONS[name])
+    assert reason.startswith(f"different {FIELDS[name]} (")
     assert changed.id != WHOLE.id
 
 
@@ -37,7 +37,7 @@ def test_the_version_is_told_and_parts_nothing() -> None:
     newer = dataclasses.replace(WHOLE, version="2.0")
     assert comparable(WHOLE, newer) == []
     assert newer.id == WHOLE.id
-    assert {f.name for f in dataclasses.fields(EvaluationProtocol)} == REASONS.keys() | {"version"}
+    assert {f.name for f in dataclasses.fields(EvaluationProtocol)} == FIELDS.keys() | {"version"}
 
 
 def test_what_is_not_known_is_comparable_with_nothing() -> None:
@@ -84,9 +84,9 @@ def test_a_result_is_stored_with_its_protocol(farm: Farm) -> None:
     assert one.judges == {"*": "counting:"}
     assert one.source
     elsewhere = protocol_of(farm, answers("a", 2), answers("reference", 1))
-    assert "different outputs of the reference" in comparable(one, elsewhere)[0]
+    assert "different reference outputs" in comparable(one, elsewhere)[0]
     another = protocol_of(farm, answers("a", 2), answers("reference", 3), annotator="chatgpt_1")
-    assert "different annotators" in comparable(one, another)[0]
+    assert "different annotator (pool, chatgpt_1)" in comparable(one, another)
 
 
 def test_what_is_judged_after_a_shift_was_seen_is_comparable_with_nothing_before_it(farm: Farm) -> None:
@@ -97,6 +97,6 @@ def test_what_is_judged_after_a_shift_was_seen_is_comparable_with_nothing_before
     (farm.workspace.store.root / DRIFT_LOG).write_text("\n".join(rows))
     after = protocol_of(farm, answers("b", 4), answers("reference", 3))
     assert after.drift == "2026-11-21", "the other judge's shift is none of this one's"
-    assert comparable(before, after) == [f"{REASONS['drift']} (none, 2026-11-21)"]
+    assert comparable(before, after) == ["different shift of the judge (none, 2026-11-21)"]
     again = protocol_of(farm, answers("a", 2), answers("reference", 3))
     assert again == before, "what is stored was judged before"

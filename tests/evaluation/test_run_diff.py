@@ -106,7 +106,7 @@ def test_settings_versions_stages_and_judging_are_told(tmp_path: Path) -> None:
     assert found.settings == ("ppo.kl_coef: 0.1 → 0.2",)
     assert found.versions == ("torch: 2.12 → 2.13",)
     assert found.stages == ("train ppo: aaaaaaaa → bbbbbbbb", "annotate: only in the second")
-    assert found.incomparable == ("different judges (openai:x, openai:y)",)
+    assert found.incomparable == ("different judges (*: openai:x, *: openai:y)",)
     assert found.metrics == (("win_rate.win_rate", 50.0, 55.0), ("win_rate.n_total", None, 3.0))
     assert diff_runs(one, one).settings == ()
     assert json.loads(json.dumps(found.to_row()))["runs"] == ["one", "two"]

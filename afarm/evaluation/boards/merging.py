@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from afarm.evaluation.boards.board import NO_COMPARISON, Entry, Leaderboard, ranked
-
-DIGEST = 6
-"""Characters of a digest: enough to tell a few apart."""
-CALLED: Mapping[str, str] = {
-    "annotator": "annotator",
-    "settings": "annotator settings",
-    "source": "annotator prompts",
-    "judges": "judges",
-    "label_noise": "label noise",
-    "reference": "reference",
-    "reference_outputs": "reference outputs",
-    "instructions": "instructions",
-    "drift": "shift of the judge",
-}
-"""The fields of a protocol that distinguish leaderboards, as a heading calls them."""
+from afarm.evaluation.protocol import FIELDS, describe_field
 
 
 def group(boards: Iterable[Leaderboard]) -> list[Leaderboard]:
@@ -99,8 +85,8 @@ def _with_distinct_names(entries: Sequence[Entry]) -> list[Entry]:
 def _distinguishing(board: Leaderboard, namesakes: Sequence[Leaderboard]) -> str:
     """The fields of `board` that are not the same of all boards of its name."""
     parts = [
-        f"{called} {_field_text(getattr(board.protocol, name), 'none' if name == 'drift' else 'unknown')}"
-        for name, called in CALLED.items()
+        f"{words} {describe_field(board.protocol, name)}"
+        for name, words in FIELDS.items()
         if any(getattr(other.protocol, name) != getattr(board.protocol, name) for other in namesakes)
     ]
     if any(other.origin != board.origin for other in namesakes):
@@ -108,12 +94,3 @@ def _distinguishing(board: Leaderboard, namesakes: Sequence[Leaderboard]) -> str
     if any(other.order != board.order for other in namesakes):
         parts.append(f"by {board.order or 'win rate'}")
     return ", ".join(filter(None, parts))
-
-
-def _field_text(value: object, none: str) -> str:
-    """Write a field of a protocol, a digest cut short."""
-    if isinstance(value, Mapping):
-        return " + ".join(f"{role}: {identity}" for role, identity in value.items()) or "no LLM"
-    if isinstance(value, str) and len(value) >= 2 * DIGEST and all(c in "0123456789abcdef" for c in value):
-        return value[:DIGEST]
-    return none if value in ("", None) else f"{value:g}" if isinstance(value, float) else str(value)

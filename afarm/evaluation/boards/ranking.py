@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pydantic import ValidationError
@@ -103,19 +102,6 @@ def without_texts() -> Callable[[JudgedPair], JudgedPair]:
     return bare
 
 
-def stored_judgements(files: Sequence[Path]) -> dict[str, list[JudgedPair]]:
-    """Read the judgements in annotation files, without texts, by the id of their protocol.
-
-    Raises `DataError` as `afarm.evaluation.annotation_files.annotated_systems` does.
-    """
-    by_protocol: dict[str, list[JudgedPair]] = {}
-    bare = without_texts()
-    with TemporaryDirectory() as directory:
-        for (protocol, _), path in stored_rows(files, Path(directory)).items():
-            by_protocol.setdefault(protocol, []).extend(map(bare, read_each(path)))
-    return by_protocol
-
-
 def stored_rows(files: Sequence[Path], directory: Path) -> dict[tuple[str, str], Path]:
     """Spill the rows of annotation files to `directory`, one file per (id of the protocol, system).
 
@@ -125,24 +111,21 @@ def stored_rows(files: Sequence[Path], directory: Path) -> dict[tuple[str, str],
 
 
 def evaluated(
-    board: Leaderboard,
-    names: Sequence[str],
-    stored: Mapping[str, Sequence[JudgedPair]] | None = None,
-    with_texts: Mapping[tuple[str, str], Path] | None = None,
+    board: Leaderboard, names: Sequence[str], stored: Mapping[tuple[str, str], Path] | None = None
 ) -> Leaderboard:
-    """Add the metrics of the evaluators `names` over the judgements of the board's runs, or stored ones.
+    """Add the metrics of the evaluators `names` over the judgements of the board's runs, or `stored_rows`.
 
-    `stored` are `stored_judgements` for evaluators over all systems, `with_texts` `stored_rows` for those of one.
     Raises `DataError` if there are none, and as `with_metrics` does.
     """
+    paths = {system: path for (id, system), path in (stored or {}).items() if id == board.protocol.id}
     for name in dict.fromkeys(names):
         if looks_at_all_systems(name):
             bare = without_texts()
-            rows: Sequence[JudgedPair] = [bare(row) for entry in board.entries for row in judgements(entry)]
-            rows = rows or (stored or {}).get(board.protocol.id, ())
+            rows = [bare(row) for entry in board.entries for row in judgements(entry)]
+            rows = rows or [bare(row) for path in paths.values() for row in read_each(path)]
             board = with_metrics(board, name, rows) if rows else _refuse(board, name)
         else:
-            board = _with_metrics_of_each(board, name, with_texts or {})
+            board = _with_metrics_of_each(board, name, paths)
     return board
 
 
@@ -179,7 +162,7 @@ def _evaluator(name: str) -> Evaluator:
     return evaluator
 
 
-def _with_metrics_of_each(board: Leaderboard, name: str, with_texts: Mapping[tuple[str, str], Path]) -> Leaderboard:
+def _with_metrics_of_each(board: Leaderboard, name: str, paths: Mapping[str, Path]) -> Leaderboard:
     """Add the metric of an evaluator of one system to each entry that has judgements."""
     evaluator, plugins = _evaluator(name), discover(check_configs=False)
     component, entries = plugins.get("evaluators", name), []
@@ -187,7 +170,7 @@ def _with_metrics_of_each(board: Leaderboard, name: str, with_texts: Mapping[tup
     if lacking := sorted(evaluator.needs - {"judgements", "ratings"}):
         raise DataError(f"evaluator {name!r} needs {', '.join(lacking)}: evaluate a method with it")
     for entry in board.entries:
-        path = with_texts.get((board.protocol.id, entry.system))
+        path = paths.get(entry.system)
         judged: Sequence[JudgedPair] = list(judgements(entry)) if path is None else preferences_on_disk(path)
         if judged:
             with attribute_failures("evaluators", name, evaluator):

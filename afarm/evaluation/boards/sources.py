@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 
 from afarm.core.errors import DataError, did_you_mean
@@ -39,14 +38,12 @@ def read_boards(
     judged = [Path(file) for file in annotations]
     for source in sources:
         path = Path(source)
+        if str(source) in REFERENCE_BOARDS and not path.exists():
+            path = Path(__file__).with_name(f"{source}.json")
         if path.is_dir():
             of_runs, unread = boards_of_runs(path)
             boards += of_runs
             left_out += unread
-        elif str(source) in REFERENCE_BOARDS and not path.exists():
-            text = resources.files("afarm.evaluation.boards").joinpath(f"{source}.json").read_text(encoding="utf-8")
-            rows = enumerate(json.loads(text)["boards"])
-            boards += [Leaderboard.from_row(row, f"{source}, board {number}") for number, row in rows]
         elif path.name.endswith(TABLES):
             boards += imported(path, orders)
         elif holds_annotations(path):

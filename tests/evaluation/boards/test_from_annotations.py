@@ -13,7 +13,8 @@ from places import SHARED_DATA
 
 from afarm.core.errors import DataError
 from afarm.evaluation.boards import Leaderboard, read_boards
-from afarm.evaluation.boards.ranking import evaluated, stored_judgements, stored_rows, with_ranks
+from afarm.evaluation.boards.ranking import evaluated, stored_rows, with_ranks, without_texts
+from afarm.evaluation.spilled_rows import read_each
 
 pytest.importorskip("scipy")
 DATA = SHARED_DATA / "alpaca_eval"
@@ -144,7 +145,8 @@ def test_an_output_counts_once_for_the_guards_however_many_labels_it_has(tmp_pat
 def test_evaluators_over_a_board_are_given_labels_and_no_texts(tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
     path.write_text(json.dumps([row(i, name, 1 + i % 2) for name in ("a", "b") for i in range(4)]))
-    ((rows),) = stored_judgements([path]).values()
+    bare = without_texts()
+    rows = [bare(row) for file in stored_rows([path], tmp_path).values() for row in read_each(file)]
     assert {(r.pair.output_1, r.pair.output_2) for r in rows} == {("", "")}
     assert len({id(r.pair.instruction) for r in rows}) == 4
     assert [(r.pair.generator_2, r.win) for r in rows] == [(name, i % 2) for name in ("a", "b") for i in range(4)]
@@ -173,7 +175,7 @@ def test_an_evaluator_over_all_systems_adds_its_figure(tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
     path.write_text(json.dumps(rows))
     (board,), _ = read_boards([path])
-    good, bad = evaluated(board, ["bradley_terry"], stored_judgements([path])).entries
+    good, bad = evaluated(board, ["bradley_terry"], stored_rows([path], tmp_path)).entries
     # A system that wins 3 of 4 stands 400 log10(3) above its reference, which is at 1000.
     assert good.metrics["bradley_terry"].value == pytest.approx(1190.85, abs=0.1)
     assert bad.metrics["bradley_terry"].value == pytest.approx(1000.0, abs=0.1)
@@ -182,7 +184,7 @@ def test_an_evaluator_over_all_systems_adds_its_figure(tmp_path: Path) -> None:
     (board,), _ = read_boards([path])
     itself = next(entry for entry in board.entries if entry.system == "reference")
     assert (itself.win_rate, itself.standard_error, itself.draws) == (50.0, 0.0, 40)
-    by_system = {e.system: e for e in evaluated(board, ["bradley_terry"], stored_judgements([path])).entries}
+    by_system = {e.system: e for e in evaluated(board, ["bradley_terry"], stored_rows([path], tmp_path)).entries}
     assert by_system["good"].metrics == {"bradley_terry": good.metrics["bradley_terry"]}, "a draw with itself is none"
 
 
@@ -195,10 +197,7 @@ def test_an_evaluator_of_one_system_adds_its_figure_too(tmp_path: Path) -> None:
     (board,), _ = read_boards([path])
     with pytest.raises(DataError, match="length_controlled: no judgements are at hand"):
         evaluated(board, ["length_controlled"])
-    (tmp_path / "kept").mkdir()
-    both = evaluated(
-        board, ["length_controlled", "elo"], stored_judgements([path]), stored_rows([path], tmp_path / "kept")
-    )
+    both = evaluated(board, ["length_controlled", "elo"], stored_rows([path], tmp_path))
     assert all(entry.length_controlled_source == "fit without difficulty, gamed" for entry in both.entries)
     assert all(entry.figure("length_controlled") and entry.metrics["elo"] for entry in both.entries)
     with pytest.raises(DataError, match="evaluator 'reward' needs reward_model"):

@@ -14,7 +14,7 @@ from afarm.evaluation.boards import Entry, Leaderboard, Metric, read_boards
 from afarm.evaluation.boards.board import ranked
 from afarm.evaluation.boards.correlation import agreements
 from afarm.evaluation.boards.from_round_robin import round_robins
-from afarm.evaluation.boards.ranking import evaluated, stored_judgements, with_ranks
+from afarm.evaluation.boards.ranking import evaluated, stored_rows, with_ranks
 from afarm.evaluation.boards.rendering import as_markdown, columns, remarks
 from afarm.evaluation.protocol import EvaluationProtocol
 
@@ -126,7 +126,7 @@ def test_figures_of_a_whole_board_come_with_interval_number_and_flag(tmp_path: P
     (board, _), _ = read_boards([path, other])
     figures = {
         e.system: e.metrics["bradley_terry"]
-        for e in evaluated(board, ["bradley_terry"], stored_judgements([path, other])).entries
+        for e in evaluated(board, ["bradley_terry"], stored_rows([path, other], tmp_path)).entries
     }
     good, perfect = figures["good"], figures["perfect"]
     # A system that wins 3 of 4 stands 400 log10(3) above its reference, with an error of 1 / sqrt(40 · 3/16) · 40/39.
@@ -134,7 +134,7 @@ def test_figures_of_a_whole_board_come_with_interval_number_and_flag(tmp_path: P
     assert good.low == pytest.approx(1190.85 - 1.96 * 173.72 * (40 / 39 / 7.5) ** 0.5, abs=0.5)
     assert (good.n, good.flag) == (40, "")
     assert perfect.flag.startswith("won every comparison")
-    shown = as_markdown([evaluated(board, ["bradley_terry"], stored_judgements([path]))])
+    shown = as_markdown([evaluated(board, ["bradley_terry"], stored_rows([path], tmp_path))])
     assert "1190.8 (1064.9 to 1316.8)" in shown
     assert "- \\[1\\] bradley\\_terry: won every comparison" in shown
 
