@@ -192,7 +192,7 @@ class LengthSortedTrainer:
         return self._optimizer()
 
     def _optimizer(self) -> torch.optim.Optimizer:
-        return super().create_optimizer()  # type: ignore[misc,no-any-return]
+        return super().create_optimizer()  # type: ignore[misc]
 
     # A checkpoint of ours holds what is trained and its optimiser's state by name: any number of processes goes on.
 
