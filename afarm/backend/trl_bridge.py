@@ -91,7 +91,7 @@ def trainer_arguments(kind: type, config: TrainerConfig, context: TrainContext, 
 
 @dataclass(eq=False)
 class StepBatches(Sampler[list[int]]):
-    """Batches of rows by an epoch's random order, in which those of each optimiser step are sorted by length.
+    """Batches of rows in an epoch's random order, those of each optimiser step sorted by length.
 
     Which rows a step learns from is as random as ever, so its gradient is too; with the longest first, its
     micro-batches hold few pads. The order is a function of seed and epoch: resuming needs no generator's state.
