@@ -108,7 +108,10 @@ class Backend:
 
     @contextmanager
     def tracked(self, name: str, directory: Path, log: LogMetrics) -> Iterator[LogMetrics]:
-        """Extend `log` with the configured trackers (tensorboard, wandb …). Raises `ConfigError` if one is missing."""
+        """Extend `log` with the configured trackers (tensorboard, wandb …), by accelerate.
+
+        Raises `ConfigError` if one is not installed.
+        """
         if not self.config.trackers:
             yield log
             return

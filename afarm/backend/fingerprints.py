@@ -65,7 +65,7 @@ def take_fingerprint(made: Policy | RewardModel) -> Fingerprint:
         if isinstance(held, nn.Module):
             named = (*held.named_parameters(remove_duplicate=False), *held.named_buffers(remove_duplicate=False))
             weights[place] = {name: _digest(tensor) for name, tensor in named}
-            configs = [getattr(held, name, None) for name in ("config", "generation_config")]
+            configs: list[Any] = [getattr(held, name, None) for name in ("config", "generation_config")]
             behaviour[place] = [str(c.to_json_string()) if hasattr(c, "to_json_string") else repr(c) for c in configs]
             for name, module in held.named_modules(remove_duplicate=False):
                 behaviour[f"{place} {name}"] = _behaviour(module, "forward")

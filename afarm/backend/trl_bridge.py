@@ -91,7 +91,7 @@ def trainer_arguments(kind: type, config: TrainerConfig, context: TrainContext, 
 
 @dataclass(eq=False)
 class StepBatches(Sampler[list[int]]):
-    """Batches of rows by an epoch's random order, in which those of each optimiser step are sorted by length.
+    """Batches of rows in an epoch's random order, those of each optimiser step sorted by length.
 
     Which rows a step learns from is as random as ever, so its gradient is too; with the longest first, its
     micro-batches hold few pads. The order is a function of seed and epoch: resuming needs no generator's state.
@@ -192,7 +192,7 @@ class LengthSortedTrainer:
         return self._optimizer()
 
     def _optimizer(self) -> torch.optim.Optimizer:
-        return super().create_optimizer()  # type: ignore[misc,no-any-return]
+        return super().create_optimizer()  # type: ignore[misc]
 
     # A checkpoint of ours holds what is trained and its optimiser's state by name: any number of processes goes on.
 

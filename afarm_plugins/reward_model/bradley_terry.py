@@ -220,8 +220,8 @@ def usable(preferences: Sequence[JudgedPair], keep_draws: bool = False) -> tuple
         return keep_draws and judged.preference.outcome == "draw"
 
     pairs, counts = usable_pairs(preferences, lambda j: j.p2 is not None or is_even(j), "the reward model")
-    even = {"p2": 0.5, "outcome": "decided"}
-    return [replace(j, preference=replace(j.preference, **even)) if is_even(j) else j for j in pairs], counts
+    kept = [replace(j, preference=replace(j.preference, p2=0.5, outcome="decided")) if is_even(j) else j for j in pairs]
+    return kept, counts
 
 
 def split(judged: Sequence[JudgedPair], fraction: float, seed: int) -> tuple[list[JudgedPair], list[JudgedPair]]:
