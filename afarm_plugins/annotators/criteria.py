@@ -15,17 +15,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from afarm import (
-    AnnotateContext,
-    Annotator,
-    ChatRequest,
-    Judgement,
-    Pair,
-    Preference,
-    ShownPair,
-    read_outputs,
-    seeding,
-)
+from afarm import AnnotateContext, Annotator, ChatRequest, Judgement, Pair, Preference, ShownPair, read_outputs, seeding
 from afarm.judging import CHARACTERS_PER_TOKEN, Presentation, collect_judgements, pending_requests
 from afarm_plugins.annotators.bound_prompt import bind
 from afarm_plugins.annotators.parsing import parse_criteria

@@ -34,9 +34,9 @@ from afarm import (
     ShownPair,
     seeding,
 )
+from afarm.judging import CHARACTERS_PER_TOKEN
 from afarm_plugins.judges.settings import OfflineConfig, RoleNoise
 
-CHARACTERS_PER_TOKEN = 4
 REMEMBERED_SCORES = 65536
 RATING = "rating"
 """The answer format of an output that is rated alone: the comparison's `first`, in the order "alone"."""

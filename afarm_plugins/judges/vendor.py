@@ -28,16 +28,7 @@ from typing import Any
 
 import httpx2
 
-from afarm import (
-    BuildContext,
-    Capabilities,
-    ChatRequest,
-    Completion,
-    Judge,
-    JudgeError,
-    Price,
-    seeding,
-)
+from afarm import BuildContext, Capabilities, ChatRequest, Completion, Judge, JudgeError, Price, seeding
 from afarm.judging import SlowDown, answer_lost, unsupported
 from afarm_plugins.judges.payloads import TOO_LONG, margin, texts, unwrapped, wrapped
 from afarm_plugins.judges.rate_headers import allowance, in_words, wait_asked

@@ -248,8 +248,8 @@ def view_app(view: View, hosts: Collection[str] = ()) -> Starlette:
         Route("/report/{run}.html", report),
         Route("/stop/{run}", partial(stop_run, view), methods=["POST"]),
     ]
-    middleware = [Middleware(BaseHTTPMiddleware, dispatch=guard), Middleware(GZipMiddleware, minimum_size=LEAST_PACKED)]
-    return Starlette(routes=routes, middleware=middleware)
+    packing = Middleware(GZipMiddleware, minimum_size=LEAST_PACKED, compresslevel=3)
+    return Starlette(routes=routes, middleware=[Middleware(BaseHTTPMiddleware, dispatch=guard), packing])
 
 
 async def stop_run(view: View, request: Request) -> Response:

@@ -42,16 +42,16 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
 }
 """The scripts of each kind of page, after the one that all have."""
 
-SCRIPTS = dict.fromkeys(["elements", *(name for needed in NEEDS.values() for name in needed if name != "charts")])
-"""The scripts of this room."""
-
-STATIC: Mapping[str, tuple[str, str, str]] = {
-    "page.css": ("afarm.report", "page.css", "text/css"),
-    "charts.js": ("afarm.report", "charts.js", "text/javascript"),
-    "view.css": ("afarm_plugins.view", "view.css", "text/css"),
-    **{f"{name}.js": ("afarm_plugins.view", f"{name}.js", "text/javascript") for name in SCRIPTS},
+STATIC: Mapping[str, str] = {
+    **{
+        f"{name}.js": "afarm_plugins.view"
+        for name in ("elements", *(name for needed in NEEDS.values() for name in needed))
+    },
+    "view.css": "afarm_plugins.view",
+    "page.css": "afarm.report",
+    "charts.js": "afarm.report",
 }
-"""Files that pages load: the package, its file and its type."""
+"""Files that pages load, and their packages."""
 
 
 def render_shell(page: str, title: str, *, root: str = "", run: str = "", token: str = "", static: bool = False) -> str:
@@ -86,8 +86,8 @@ def static_file(name: str) -> tuple[bytes, str] | None:
         return None if script is None else (script.encode("utf-8"), "text/javascript")
     if name not in STATIC:
         return None
-    package, file, kind = STATIC[name]
-    return _read(package, file).encode("utf-8"), kind
+    kind = "text/css" if name.endswith(".css") else "text/javascript"
+    return _read(STATIC[name], name).encode("utf-8"), kind
 
 
 def _read(package: str, name: str) -> str:
