@@ -31,6 +31,15 @@ settings.load_profile("same draws")  # others: pytest --hypothesis-profile "new 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has what it starts in the background ignore it,
     signal.signal(signal.SIGINT, signal.default_int_handler)  # and with it whatever tests start and interrupt
 
+MEMORY = Path("/dev/shm")
+ROOM = 4 * 2**30
+"""Bytes that must be free in memory for what tests write: they make small files by the thousand, and each is synced."""
+
+if MEMORY.is_dir():
+    found = os.statvfs(MEMORY)
+    if found.f_bavail * found.f_frsize > ROOM and not found.f_flag & os.ST_NOEXEC:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
 MANY_MODULES = 100
 
 frozen_modules = 0
