@@ -91,9 +91,9 @@ def _show(
         _show_judges(planned, totals, by_stage=not title)
     sentences = [_priced_sentence(totals)]
     if unpriced := [total.judge for total in totals if total.most_dollars is None]:
-        what = "The price is" if len(unpriced) == 1 else "The prices are"
+        prices = "The price is" if len(unpriced) == 1 else "The prices are"
         options = " ".join(f"--price {judge}=INPUT/OUTPUT" for judge in unpriced)
-        sentences.append(f"{what} unknown: give {options} (dollars per million tokens).")
+        sentences.append(f"{prices} unknown: give {options} (dollars per million tokens).")
     out().print(" ".join([*sentences, "Nothing was sent."]), markup=False)
     if problem or (problem := thoughts_sentence(totals)):
         out().print(f"[yellow]{markup(problem)}.[/]")

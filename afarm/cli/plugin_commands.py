@@ -47,7 +47,8 @@ def _merge(app: typer.Typer, more: typer.Typer, taken: Collection[str] = (), gro
     """Add the commands of `more` to `app`, and return the names that are taken. Groups of one name become one."""
     refused = []
     there: dict[str, Any] = {command_name(c): c for c in [*app.registered_commands, *app.registered_groups]}
-    for command in [*more.registered_commands, *more.registered_groups]:
+    added: list[Any] = [*more.registered_commands, *more.registered_groups]
+    for command in added:
         name, is_group = command_name(command), isinstance(command, TyperInfo)
         if is_group and isinstance(there.get(name), TyperInfo):
             refused += [f"{name} {inner}" for inner in merge_group(there[name], command)]

@@ -263,7 +263,7 @@ def _information(theta: Array, data: Labelled, free: NDArray[np.bool_]) -> Array
     prior = np.diag(data.spread**2)
     told = np.zeros(size)
     families, members = len(data.families), len(data.roles)
-    for place in np.flatnonzero(free):
+    for place in map(int, np.flatnonzero(free)):
         # What a parameter is told of: of a weight, its contrast with the mean of those beside it.
         contrast = np.zeros(size)
         contrast[place] = 1.0
