@@ -201,7 +201,7 @@ class Judge(ABC):
         if price is None:
             return None
         text = request.prompt + "".join(message.content + message.name for message in request.messages)
-        most = len(text.encode()) + MESSAGE_TOKENS * (1 + len(request.messages))
+        most = len(text.encode(errors="surrogatepass")) + MESSAGE_TOKENS * (1 + len(request.messages))
         return price.of(most, self.most_output_tokens(request))
 
     def price(self) -> Price | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pydantic import ValidationError
 
 from afarm.core.errors import AfarmError, DataError, attribute_failures
-from afarm.core.interfaces import EvaluationInputs, Evaluator
+from afarm.core.interfaces import BuildContext, EvaluationInputs, Evaluator
 from afarm.core.plugins import discover
 from afarm.core.records import Evaluation, Instruction, JudgedPair, Row
 from afarm.evaluation.annotation_files import annotated_systems
@@ -150,16 +151,24 @@ def looks_at_all_systems(name: str) -> bool:
 def _evaluator(name: str) -> Evaluator:
     component = discover(check_configs=False).get("evaluators", name)
     build = component.load()
-    if component.spec:
-        raise DataError(f"evaluator {name!r} reads pairs while they are evaluated: name it in evaluate.evaluators")
     try:
         settings = component.settings({})
     except ValidationError as error:
         [first, *_] = error.errors()
         what = f"its setting {'.'.join(map(str, first['loc']))} must be given ({first['msg']})"
         raise DataError(f"evaluator {name!r}: {what}: name it in evaluate.evaluators of a run") from error
+    if component.spec:
+        with attribute_failures("evaluators", name, build):
+            made: Evaluator = build(
+                settings, name.partition(":")[2], BuildContext(reward_model=partial(_no_model, name))
+            )
+        return made
     evaluator: Evaluator = build() if settings is None else build(settings)
     return evaluator
+
+
+def _no_model(evaluator: str, name: str) -> NoReturn:
+    raise DataError(f"evaluator {evaluator!r} needs the reward model {name!r}: name it in evaluate.evaluators of a run")
 
 
 def _with_metrics_of_each(board: Leaderboard, name: str, paths: Mapping[str, Path]) -> Leaderboard:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from places import SHARED_DATA
 
-from afarm.core.errors import DataError
+from afarm.core.errors import ConfigError, DataError
 from afarm.evaluation.boards import Leaderboard, read_boards
 from afarm.evaluation.boards.ranking import evaluated, stored_rows, with_ranks, without_texts
 from afarm.evaluation.spilled_rows import read_each
@@ -202,6 +202,19 @@ def test_an_evaluator_of_one_system_adds_its_figure_too(tmp_path: Path) -> None:
     assert all(entry.figure("length_controlled") and entry.metrics["elo"] for entry in both.entries)
     with pytest.raises(DataError, match="evaluator 'reward' needs reward_model"):
         evaluated(board, ["reward"])
+
+
+def test_an_evaluator_that_takes_a_spec_adds_a_column(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    rows = [
+        row(i, name, 2, output_2=text) for name, text in (("a", "Eels swim in rivers."), ("b", "")) for i in range(4)
+    ]
+    path.write_text(json.dumps(rows))
+    (board,), _ = read_boards([path])
+    a, b = evaluated(board, ["fitted"], stored_rows([path], tmp_path)).entries
+    assert a.metrics["fitted"].value > 50 > b.metrics["fitted"].value
+    with pytest.raises(ConfigError, match="nowhere holds no fitted judge"):
+        evaluated(board, ["fitted:nowhere"], stored_rows([path], tmp_path))
 
 
 @pytest.mark.parametrize(
