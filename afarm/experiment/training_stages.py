@@ -101,10 +101,9 @@ def training_stage(
 
     def learn(directory: Path, inputs: Inputs) -> Policy:
         seed = workspace.seed(f"train {name}")
-        lent = {role: artifact for role, artifact in inputs.items() if role in ("start", "reward_model")}
         asked = annotator and annotator.within(directory)
         training = workspace.components.training("methods", name, label, directory, seed)
-        with training as context, workspace.lent("methods", name, lent):
+        with training as context:
             policy = method.train(_method_inputs(workspace, method, inputs, asked), context)
         require_returned(Policy, policy, "methods", name, "train", method)
         return policy
@@ -218,7 +217,7 @@ def reward_fit_stage(workspace: Workspace, policy: Stage, preferences: Stage) ->
         seed, config = workspace.seed("fit-reward"), workspace.settings.of(component)
         judged = _preferences(inputs["preferences"])
         training = workspace.components.training("reward_models", name, "fit-reward", directory, seed)
-        with training as context, workspace.lent("reward_models", name, {"policy": inputs["policy"]}):
+        with training as context:
             fitted = cls.fit(judged, workspace.load(inputs["policy"]), config, context)
         require_returned(RewardModel, fitted, "reward_models", name, "fit", cls)
         return fitted
