@@ -20,14 +20,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from afarm.experiment.plugin_code import PLUGINS, files_digest
 from afarm.experiment.result_numbers import NUMBERS, PACKAGE
-from afarm.experiment.stage_code import DOORS, STAGE_CODE, code_digest, door_digest
+from afarm.experiment.stage_code import DOORS, STAGE_CODE, code_digest
 
 
 def digest_code() -> dict[str, str]:
     """Digest the code that each number stands for."""
     folders = sorted(path.parent.name for path in (PACKAGE.parent / PLUGINS).glob("*/__init__.py"))
     plugins = {f"{PLUGINS}.{folder}": files_digest("", (f"{PLUGINS}.{folder}",)) for folder in folders}
-    return {**{kind: code_digest(kind) for kind in STAGE_CODE}, DOORS: door_digest(), **plugins}
+    return {**{name: code_digest(name) for name in (*STAGE_CODE, DOORS)}, **plugins}
 
 
 def find_changes(numbers: dict[str, Any], digests: dict[str, str]) -> list[str]:

@@ -32,9 +32,7 @@ from afarm.storage.prompt_templates import TemplateSource, read_prompt_template
 from afarm.storage.safetensors import require_whole_weights
 
 if TYPE_CHECKING:
-    from afarm.backend.fingerprints import Fingerprint
     from afarm.backend.policy import CheckpointPolicy
-    from afarm.core.interfaces import Policy, RewardModel
 
 T = TypeVar("T")
 
@@ -142,12 +140,6 @@ class Backend:
         random.seed(seed)
         np.random.seed(seed % 2**32)
         torch.manual_seed(seed)
-
-    def fingerprint(self, made: Policy | RewardModel) -> Fingerprint:
-        """Take the fingerprint of a policy's or reward model's weights, to see later if they have changed."""
-        from afarm.backend.fingerprints import take_fingerprint
-
-        return take_fingerprint(made)
 
     def load_policy(self, spec: str | Path, *, prompt_template: TemplateSource = "auto") -> CheckpointPolicy:
         """Load the policy at `spec`: a Hub id, a directory, a `.gguf` file or `pkg:<package>/<path>`.

@@ -140,8 +140,8 @@ def _run(
     """
     from afarm import report
     from afarm.cli.screens import present
-    from afarm.experiment.comparison.run_record import record_comparison
     from afarm.experiment.farm import read_result
+    from afarm.experiment.run_record import record_comparison
     from afarm.judging.client import Spend
     from afarm.storage.runs import read_run
 

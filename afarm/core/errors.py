@@ -61,11 +61,16 @@ class StoreError(AfarmError):
     """The output directory cannot be read or written (a full disk, missing rights)."""
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Suggest the nearest of the `known` names, or all if none is near. Empty if there are none."""
+def did_you_mean(name: str, known: Iterable[str], lists: str = "") -> str:
+    """Suggest the nearest of the `known` names, or all if none is near. Empty if there are none.
+
+    Of too many names, `lists` is the command that lists them.
+    """
     known = sorted(set(known))
     if near := get_close_matches(name, known, n=3, cutoff=0.5):
         return f" Did you mean {' or '.join(repr(n) for n in near)}?"
+    if lists:
+        return f" {lists} lists them."
     return f" Known: {', '.join(known)}." if known else ""
 
 

@@ -11,9 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
-from afarm.core.config import Config
 from afarm.core.errors import (
     ConfigError,
     PluginError,
@@ -26,10 +23,12 @@ from afarm.core.errors import (
 from afarm.core.interfaces import (
     Annotator,
     BuildContext,
+    Dataset,
     EvaluationInputs,
     Evaluator,
     Method,
     Policy,
+    Progress,
     RewardModel,
     TrainContext,
     no_progress,
@@ -40,9 +39,8 @@ from afarm.core.registry import FIRST_PARTY, Component
 from afarm.experiment.plugin_code import files_digest, find_package, plugin_identity
 from afarm.experiment.process_info import SINGLE_PROCESS, ProcessInfo
 from afarm.experiment.promises import own_identity, require_needs, require_returned
-from afarm.experiment.recipe import REQUIRED, UNKNOWN, Settings
-from afarm.experiment.setting_errors import explain_validation_error
-from afarm.experiment.stage_code import door_identity
+from afarm.experiment.recipe import Settings
+from afarm.experiment.stage_code import DOORS, code_identity
 from afarm.storage.artifacts import require_sound_directory
 from afarm.storage.checkpoints import DirectoryCheckpoints, FollowedCheckpoints, MetricsFile
 from afarm.storage.contents import content_digest
@@ -52,7 +50,6 @@ from afarm.storage.record_fields import require_evaluation
 
 if TYPE_CHECKING:
     from afarm.backend import Backend, SamplingEngine
-    from afarm.core.interfaces import Dataset, Progress
 
 TORCH = "torch"
 """The sampler that is the backend's own."""
@@ -85,17 +82,6 @@ class Components:
     def component(self, kind: str, name: str) -> Component:
         return self.plugins.get(kind, name)
 
-    def find_settings(self, kind: str, name: str) -> Config | None:
-        """Return a component's settings, None if it takes none. Raises `ConfigError` if a setting is missing."""
-        component = self.component(kind, name)
-        try:
-            return self.settings.of(component)
-        except ValidationError as error:
-            if component.full_name in self.settings.sections or component.config is None:  # `resolve` has told
-                raise
-            problems = explain_validation_error(error, component.config, f"{name}.", unknown=UNKNOWN, missing=REQUIRED)
-            raise ConfigError(problems) from error
-
     def identity(self, component: Component) -> dict[str, Any]:
         """Return what changes a component's results: its name, its plugin's source, and its settings."""
         name = f"{component.kind}/{component.full_name}"
@@ -107,28 +93,25 @@ class Components:
                 "settings": config.result_fields() if config else {},
             }
             if component.package != FIRST_PARTY:  # for ours, a test follows the imports
-                self._identities[name]["doors"] = door_identity()
+                self._identities[name]["doors"] = code_identity(DOORS)
         return self._identities[name]
 
     def annotator_identity(self, name: str) -> dict[str, Any]:
         """`identity` of an annotator, with what its spec names."""
-        return self._with_spec(
-            self.component("annotators", name), own_identity(self.annotator(name), "annotators", name)
-        )
+        return self._with_spec("annotators", name, own_identity(self.annotator(name), "annotators", name))
 
     def evaluator_identity(self, name: str) -> dict[str, Any]:
         """`identity` of an evaluator, with what its spec names and the name that results are stored under."""
-        found = self._with_spec(self.component("evaluators", name), getattr(self.evaluator(name), "identity", ""))
+        found = self._with_spec("evaluators", name, getattr(self.evaluator(name), "identity", ""))
         return {**found, "named": name} if ":" in name else found
 
     def fixed_reward_identity(self, name: str) -> dict[str, Any]:
         """`identity` of a reward model that is not fitted, with what its spec names."""
-        return self._with_spec(
-            self.component("reward_models", name), own_identity(self.fixed_reward_model(name), "reward_models", name)
-        )
+        own = own_identity(self.fixed_reward_model(name), "reward_models", name)
+        return self._with_spec("reward_models", name, own)
 
-    def _with_spec(self, component: Component, own: str) -> dict[str, Any]:
-        found = self.identity(component)
+    def _with_spec(self, kind: str, name: str, own: str) -> dict[str, Any]:
+        found = self.identity(self.component(kind, name))
         return {**found, "spec": own} if own else found
 
     def uneven_sizes(self, component: Component) -> list[str]:
@@ -145,11 +128,10 @@ class Components:
 
         Raises as `engine_class` does, and what the engine's class raises for its spec.
         """
-        cls = self.engine_class()
-        if self._engine is None and cls is not None:
-            name, _, spec = self.settings.run.backend.sampler.partition("@")
-            component = self._sampler(name)
-            with attribute_failures("samplers", name, cls):
+        cls, component = self.engine_class(), self._sampler()
+        if self._engine is None and component is not None:
+            spec = self.settings.run.backend.sampler.partition("@")[2]
+            with attribute_failures("samplers", component.name, cls):
                 self._engine = cls(self.settings.of(component), spec, self.context(component))
         return self._engine
 
@@ -158,24 +140,25 @@ class Components:
 
         Raises `PluginError` if there is none of that name, and `ConfigError` for an address of torch's.
         """
-        name, at, spec = self.settings.run.backend.sampler.partition("@")
-        if name == TORCH and at:
-            raise ConfigError([f"backend.sampler=torch@{spec}: torch takes no address: --set backend.sampler=torch"])
-        if name == TORCH:
+        if (component := self._sampler()) is None:
             return None
-        component = self._sampler(name)
-        cls = component.load()
+        cls, broken = component.load(), f"{component.target} is no afarm.backend.SamplingEngine"
         is_one = all(hasattr(cls, promised) for promised in ("takes_whole_weights", "runs_here", "version", "sampler"))
-        require_promise(is_one, "samplers", name, f"{component.target} is no afarm.backend.SamplingEngine", cls)
+        require_promise(is_one, "samplers", component.name, broken, cls)
         return cls
 
     @property
     def names_placeholder(self) -> bool:
         """True if `backend.sampler` has, for an address, the word that stands for one in the help (vllm@URL)."""
-        name, _, spec = self.settings.run.backend.sampler.partition("@")
-        return bool(spec) and spec == self._sampler(name).spec
+        component, spec = self._sampler(), self.settings.run.backend.sampler.partition("@")[2]
+        return component is not None and bool(spec) and spec == component.spec
 
-    def _sampler(self, name: str) -> Component:
+    def _sampler(self) -> Component | None:
+        name, at, spec = self.settings.run.backend.sampler.partition("@")
+        if name == TORCH and at:
+            raise ConfigError([f"backend.sampler=torch@{spec}: torch takes no address: --set backend.sampler=torch"])
+        if name == TORCH:
+            return None
         try:
             return self.component("samplers", name)
         except PluginError as error:
@@ -191,16 +174,15 @@ class Components:
 
         Raises `ModelError` if the engine is not there to be asked.
         """
-        name = self.settings.run.backend.sampler.partition("@")[0]
-        engine = self.engine()
-        if engine is None:
+        engine, component = self.engine(), self._sampler()
+        if engine is None or component is None:
             return TORCH
-        with attribute_failures("samplers", name, engine):
-            return {**self.identity(self._sampler(name)), "version": engine.version}
+        with attribute_failures("samplers", component.name, engine):
+            return {**self.identity(component), "version": engine.version}
 
     def _build(self, kind: str, name: str, interface: type) -> Any:
         component = self.component(kind, name)
-        cls, config = component.load(), self.find_settings(kind, name)
+        cls, config = component.load(), self.settings.of(component)
         with attribute_failures(kind, name, cls):
             if component.spec:
                 made = cls(config, name.partition(":")[2], self.context(component))
@@ -212,8 +194,6 @@ class Components:
 
     def dataset(self, name: str = "") -> Dataset:
         """The data set of that name, the run's unless one is given."""
-        from afarm.core.interfaces import Dataset
-
         made: Dataset = self._build("datasets", name or self.settings.run.dataset, Dataset)
         return made
 
@@ -276,17 +256,15 @@ class Components:
             return json.dumps(self.fixed_reward_identity(name), sort_keys=True)
         require_sound_directory(directory)
         if name not in self._identities:
-            source = self._source_of_class(_module_of_fitted(directory))
+            module = _module_of_fitted(directory)
+            package = find_package(module)
+            component = next((c for c in self.plugins.registry if package in map(find_package, c.modules)), None)
+            if package == FIRST_PARTY:
+                source = code_identity(DOORS)
+            else:
+                source = plugin_identity(component) if component else files_digest("", (module,))
             self._identities[name] = {"files": content_digest(directory), "source": source}
         return json.dumps(self._identities[name], sort_keys=True)
-
-    def _source_of_class(self, module: str) -> str:
-        """Digest the code of the plugin with a class of `module`, or of that module's package."""
-        package = find_package(module)
-        if package == FIRST_PARTY:
-            return door_identity()
-        component = next((c for c in self.plugins.registry if package in map(find_package, c.modules)), None)
-        return plugin_identity(component) if component else files_digest("", (module,))
 
     def context(self, component: Component) -> BuildContext:
         """Return what a component that has a spec is built with."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 
 from afarm.core.errors import DataError, attribute_failures, require_promise
 from afarm.core.interfaces import Dataset
@@ -27,7 +28,7 @@ class DataSplits:
         self._loaded: dict[str, list[Output]] = {}
         self._listed: dict[str, list[Instruction]] = {}
         self._instructions: dict[str, list[Instruction]] = {}
-        self._digests: dict[tuple[str, str], str] = {}
+        self._digests: dict[tuple[str, bool], str] = {}
         self.own_preferences = OwnPreferences(
             components.settings.run, self.evaluated, components.progress, components.notify
         )
@@ -98,8 +99,15 @@ class DataSplits:
                     f"{len(listed)}: ask for fewer (--set rows.{split}={len(listed)}), or add some"
                 )
             used = listed[:count]
+            evaluated = set[str]()
             if split != "evaluation":
-                self._refuse_evaluated(split, used)
+                with suppress(DataError):  # a data set without that split: found out when something is evaluated
+                    evaluated = {instruction.id for instruction in self.instructions("evaluation")}
+            if shared := [instruction.instruction for instruction in used if instruction.id in evaluated]:
+                raise DataError(
+                    f"split {split!r} of data set {self._name!r} shares {len(shared)} instructions with "
+                    f"'evaluation', such as {shared[0][:60]!r}: remove them from one of the two"
+                )
             self._instructions[split] = used
         return self._instructions[split]
 
@@ -119,31 +127,12 @@ class DataSplits:
         except DataError:  # which is found out when something is evaluated
             return frozenset()
 
-    def digest(self, split: str) -> str:
-        """A digest of a split's instructions, so that changed data is another ingredient."""
-        return self._digest("instructions", split, self.instructions)
-
-    def digest_with_outputs(self, split: str) -> str:
-        """A digest of a split's rows, for what reads their outputs too."""
-        return self._digest("rows", split, self.rows)
-
-    def _digest(self, what: str, split: str, read: Callable[[str], Sequence[Instruction | Output]]) -> str:
-        if (what, split) not in self._digests:
-            self._digests[what, split] = digest([row.to_row() for row in read(split)])
-        return self._digests[what, split]
-
-    def _refuse_evaluated(self, split: str, instructions: Sequence[Instruction]) -> None:
-        """Nothing may be trained on what it is evaluated on. Raises `DataError` naming an instruction of both."""
-        try:
-            evaluated = {instruction.id for instruction in self.instructions("evaluation")}
-        except DataError:  # a data set without that split, which is found out when something is evaluated
-            return
-        shared = [instruction.instruction for instruction in instructions if instruction.id in evaluated]
-        if shared:
-            raise DataError(
-                f"split {split!r} of data set {self._name!r} shares {len(shared)} instructions with "
-                f"'evaluation', such as {shared[0][:60]!r}: remove them from one of the two"
-            )
+    def digest(self, split: str, with_outputs: bool = False) -> str:
+        """A digest of a split's instructions, or of its rows, so that changed data is another ingredient."""
+        if (split, with_outputs) not in self._digests:
+            rows: Sequence[Instruction | Output] = self.rows(split) if with_outputs else self.instructions(split)
+            self._digests[split, with_outputs] = digest([row.to_row() for row in rows])
+        return self._digests[split, with_outputs]
 
 
 def evaluation_set(components: Components, source: str) -> list[Output]:

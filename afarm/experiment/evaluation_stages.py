@@ -56,7 +56,7 @@ def evaluation_stage(
     given = {"outputs": outputs, "reference": reference, "reward_model": reward_model}
     stages = {role: stage for role, stage in given.items() if stage is not None}
     takes_fixed_reward = scored and reward_model is None
-    own_outputs = workspace.data.digest_with_outputs(workspace.data.evaluated_on) if reference is None else ""
+    own_outputs = workspace.data.digest(workspace.data.evaluated_on, with_outputs=True) if reference is None else ""
     key_fields = workspace.key_fields(
         "evaluate",
         **annotation_identity(workspace, settings.annotator, settings.label_noise),

@@ -50,7 +50,8 @@ from afarm.storage.table import Records, html_table
 class Farm:
     """One experiment: a recipe with its overrides, and a directory where everything it makes is kept.
 
-    `workspace` has what is below these functions: the configuration, data, components, judges and the store.
+    `workspace` has what is below these functions: the configuration, data, components, judges and the store. Models are
+    loaded anew at each call, so keep what a function returns.
     """
 
     def __init__(

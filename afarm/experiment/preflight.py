@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from afarm.core.errors import AfarmError, ConfigError, DataError, did_you_mean
 from afarm.experiment.dry_run import require_fitting_judges
 from afarm.experiment.preferences import require_preferences
@@ -117,8 +115,6 @@ def failures(looks: Iterable[Callable[[], object]]) -> Iterator[str]:
             yield from error.problems
         except AfarmError as error:
             yield str(error)
-        except ValidationError:
-            pass  # a wrong setting of that plugin, which `resolve` reports
 
 
 def _places(workspace: Workspace) -> None:

@@ -1,8 +1,7 @@
 """From a recipe and its overrides to one validated configuration, reporting every problem at once.
 
 A recipe is a YAML file: the fields of `RunConfig`, and a section of settings for each plugin, by its name; with
-`based_on: paper` it says only where it differs from another one. Its `model` may name a setting in braces. Overrides
-are `a.b=value`, values read as YAML.
+`based_on: paper` it says only where it differs from another one. Overrides are `a.b=value`, values read as YAML.
 
 Nothing here loads a model or imports a plugin's heavy parts.
 """
@@ -43,8 +42,8 @@ PACKAGES = {"slurm": "afarm-slurm"}
 BASED_ON = "based_on"
 """The line of a recipe that names the one it is based on."""
 
-Configs = dict[tuple[str, str], Config | None]
-"""The settings of components, by kind and full name."""
+Configs = dict[tuple[str, str], Config | ConfigError | None]
+"""The settings of components, or what is wrong with them, by kind and full name."""
 
 MOST_HOMES = 3
 """Sections with a setting that are suggested one by one."""
@@ -63,16 +62,20 @@ class Settings:
     configs: Configs = field(default_factory=dict, compare=False, repr=False)
 
     def of(self, component: Component) -> Config | None:
-        """Return the settings of `component`: its defaults under what its section says.
+        """Return the settings of `component`: its defaults under what its section says; None if it takes none.
 
         One name may stand for components of several kinds (a reward model, an evaluator): each takes its own settings.
+        Raises `ConfigError` if they do not fit.
         """
         key = component.kind, component.full_name
         if key not in self.configs:
             own = component.config.model_fields if component.config else {}
             section = self.sections.get(component.full_name, {})
-            self.configs[key] = component.settings({name: value for name, value in section.items() if name in own})
-        return self.configs[key]
+            given = {name: value for name, value in section.items() if name in own}
+            self.configs[key] = _settings_or_error(component, given, component.name)
+        if isinstance(found := self.configs[key], ConfigError):
+            raise found
+        return found
 
     def result_sections(self, components: Iterable[Component]) -> dict[str, dict[str, Any]]:
         """Return what the sections set that changes results; sections without any are left out."""
@@ -82,7 +85,7 @@ class Settings:
             try:
                 config = self.of(component) if section else None
                 fields = config.result_fields() if config else {}
-            except ValidationError:  # of a method that does not run: see `_check_section`
+            except ConfigError:  # of a method that does not run: see `_check_section`
                 fields = dict(section)
             given = {name: fields[name] for name in section if name in fields}
             if given:
@@ -181,18 +184,20 @@ def parse_override(text: str) -> dict[str, Any]:
     if isinstance(parsed, str):
         with suppress(ValueError):  # YAML 1.1 reads 1e-5 as text
             parsed = float(parsed)
-    if (
-        glued := [key for key, inner in parsed.items() if inner is None and ":" in str(key)]
-        if isinstance(parsed, dict)
-        else []
-    ):
-        key, _, inner = str(glued[0]).partition(":")
-        raise ConfigError(
-            f"--set {text!r}: a colon needs a space after it, or write --set {path.strip()}.{key}={inner}"
-        )
-    for part in reversed(path.strip().split(".")):
-        parsed = {part: parsed}
-    return parsed
+    for key, inner in parsed.items() if isinstance(parsed, dict) else ():
+        if inner is None and ":" in str(key):
+            setting, _, meant = str(key).partition(":")
+            say = f"--set {path.strip()}.{setting}={meant}"
+            raise ConfigError(f"--set {text!r}: a colon needs a space after it, or write {say}")
+    return _nested(path.strip(), parsed)
+
+
+def _nested(name: str, value: Any) -> dict[str, Any]:
+    """`a.b` and a value as `{"a": {"b": value}}`."""
+    for part in reversed(name.split(".")):
+        value = {part: value}
+    nested: dict[str, Any] = value
+    return nested
 
 
 def list_overrides(settings: Override | Iterable[Override]) -> list[Override]:
@@ -204,19 +209,13 @@ def list_overrides(settings: Override | Iterable[Override]) -> list[Override]:
     overrides: list[Any] = [settings] if alone else list(settings)
     if strange := [override for override in overrides if not isinstance(override, str | Mapping)]:
         raise ConfigError(f"settings: {strange[0]!r} is neither text, such as 'ppo.learning_rate=1e-5', nor a mapping")
-    return [override if isinstance(override, str) else _nested(override) for override in overrides]
-
-
-def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """`{"a.b": value}` as `{"a": {"b": value}}`."""
-    nested: dict[str, Any] = {}
-    for name, value in settings.items():
-        *sections, last = str(name).split(".")
-        inner = {last: value}
-        for section in reversed(sections):
-            inner = {section: inner}
-        nested = merge(nested, inner)
-    return nested
+    listed: list[Override] = []
+    for override in overrides:
+        nested: dict[str, Any] = {}
+        for name, value in override.items() if isinstance(override, Mapping) else ():
+            nested = merge(nested, _nested(str(name), value))
+        listed.append(override if isinstance(override, str) else nested)
+    return listed
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -248,7 +247,7 @@ def resolve(
             given = merge(given, parse_override(override) if isinstance(override, str) else override)
         except ConfigError as error:
             unreadable += error.problems
-    values = _with_named_settings(_with_prompts_of_preferences(merge(values, given)))
+    values = _with_prompts_of_preferences(merge(values, given))
     own = {k: v for k, v in values.items() if k in RunConfig.model_fields}
     sections = {str(k): v for k, v in values.items() if k not in own}
     run, wrong = _validate(own)
@@ -262,7 +261,13 @@ def resolve(
             problems += _check_section(name, section, names, plugins, runs, configs)
     if run is None:
         raise ConfigError(_drop_repeated(problems))
-    settings = Settings(recipe, run, _by_full_name(sections, names), configs)
+    by_full_name = {
+        full_name: section
+        for name, section in sections.items()
+        if isinstance(section, Mapping)  # else it has been reported
+        for full_name in [c.full_name for c in names.get(name, ())] or [name]
+    }
+    settings = Settings(recipe, run, by_full_name, configs)
     problems += _check_names(run, plugins)
     problems += [p for p in check(settings) if p not in problems]
     if problems:
@@ -277,22 +282,6 @@ def _with_prompts_of_preferences(values: dict[str, Any]) -> dict[str, Any]:
     if not preferences or values.get("dataset") != "files" or named:
         return values
     return merge(values, {"dataset": "prompts", "prompts": {"path": preferences, "labels": values.get("labels", "")}})
-
-
-def _with_named_settings(values: dict[str, Any]) -> dict[str, Any]:
-    """Fill in the settings that `model` names in braces: `base{toy.world}` is `base2` if `toy.world` is 2.
-
-    Braces that name no setting of the recipe stay as they are.
-    """
-    model = values.get("model")
-    if not isinstance(model, str):
-        return values
-
-    def value(name: re.Match[str]) -> str:
-        section = values.get(name[1])
-        return str(section[name[2]]) if isinstance(section, Mapping) and name[2] in section else name[0]
-
-    return {**values, "model": re.sub(r"\{([\w-]+)\.(\w+)\}", value, model)}
 
 
 def _idle_labels(values: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
@@ -351,17 +340,6 @@ def _components_by_name(plugins: Plugins) -> dict[str, list[Component]]:
     return names
 
 
-def _by_full_name(sections: Mapping[str, Any], names: Mapping[str, list[Component]]) -> dict[str, Mapping[str, Any]]:
-    """Return the sections by full name. What is no section is left out: it has been reported."""
-    found: dict[str, Mapping[str, Any]] = {}
-    for name, section in sections.items():
-        if not isinstance(section, Mapping):
-            continue
-        for full_name in [c.full_name for c in names.get(name, ())] or [name]:
-            found[full_name] = section
-    return found
-
-
 def _check_section(
     name: str,
     section: Any,
@@ -383,11 +361,12 @@ def _check_section(
         ]
     if name not in names:
         bare = [n for n in names if "/" in name or "/" not in n]
-        near = in_a_section(name, names) or did_you_mean(name, [*RunConfig.model_fields, *bare])
+        near = in_a_section(name, names) or did_you_mean(name, [*RunConfig.model_fields, *bare], "`afarm settings`")
         return [f"unknown setting or section {name!r}.{near}{plugins.why_unknown(name)}"]
     configured = [c for c in names[name] if c.config is not None]
     if not isinstance(section, Mapping):
-        return [f"{name}: must be a section of settings, such as {name}.{_first_field(configured)}"]
+        field = next((field for c in configured if c.config for field in c.config.model_fields), "…")
+        return [f"{name}: must be a section of settings, such as {name}.{field}=…"]
     if not configured:
         return [f"{name}: takes no settings"]
     kept = [f"{name}.{field}" for field, value in section.items() if isinstance(value, str) and holds_key(value)]
@@ -402,23 +381,22 @@ def _check_section(
 
     for component in configured:
         own = component.config.model_fields if component.config else {}
-        try:
-            given = {k: v for k, v in section.items() if k in own or (k not in known and component is nearest(str(k)))}
-            configs[component.kind, component.full_name] = component.settings(given)
-        except ValidationError as error:
-            assert component.config is not None
+        given = {k: v for k, v in section.items() if k in own or (k not in known and component is nearest(str(k)))}
+        found = configs[component.kind, component.full_name] = _settings_or_error(component, given, name)
+        if isinstance(found, ConfigError):
             idle = component.kind == "methods" and not {component.name, component.full_name} & set(runs)
-            if idle and not any(finding["loc"] for finding in error.errors()):
-                continue
-            problems += explain_validation_error(error, component.config, f"{name}.", unknown=UNKNOWN, missing=REQUIRED)
+            problems += [p for p in found.problems if not idle or p.startswith(f"{name}.")]
     return list(dict.fromkeys(problems))
 
 
-def _first_field(components: list[Component]) -> str:
-    for component in components:
+def _settings_or_error(component: Component, given: Mapping[str, Any], section: str) -> Config | ConfigError | None:
+    """Return the settings of a component, or what is wrong with those `given` in its section."""
+    try:
+        return component.settings(given)
+    except ValidationError as error:
         assert component.config is not None
-        return next(iter(component.config.model_fields), "…") + "=…"
-    return "…"
+        wrong = explain_validation_error(error, component.config, f"{section}.", unknown=UNKNOWN, missing=REQUIRED)
+        return ConfigError(wrong)
 
 
 def _check_names(run: RunConfig, plugins: Plugins) -> list[str]:

@@ -16,6 +16,7 @@ from afarm.core.errors import DataError
 from afarm.core.records import Row
 from afarm.evaluation.metrics import finite_number, warning_flags
 from afarm.evaluation.red_flags import with_family_flags
+from afarm.experiment.comparison.outputs import SystemComparison
 from afarm.experiment.evaluation_stages import RED_FLAGS
 from afarm.experiment.llm_baselines import is_llm_system
 from afarm.experiment.result import Result
@@ -26,6 +27,9 @@ from afarm.storage.disk import write_json
 from afarm.storage.rows import read_rows, write_rows
 from afarm.storage.runs import read_run, simulated_judges
 
+JUDGING = ("judge", "budget", "price", "prices", "max_concurrency", "allow_degraded", "batch_api")
+"""The settings of a run that say how judges are asked."""
+
 
 def record(workspace: Workspace, method: str, result: Result, command: str, started: float) -> Path:
     """Write a method's run (`run.json`, `metrics.jsonl`, `outputs.jsonl`) and return its directory."""
@@ -33,6 +37,9 @@ def record(workspace: Workspace, method: str, result: Result, command: str, star
     main = next((run for run in history if run.label.startswith(f"evaluate {method} ")), None)
     training = workspace.history.get(f"train {method}")
     trained = training.artifact.meta["summary"] if training else {}
+    earlier: Mapping[str, Any] = {}
+    with suppress(DataError):  # there is no record, or it was damaged
+        earlier = read_run(workspace.store.run_dir(workspace.run_name(method))).section("machine")
     about = {
         "name": workspace.run_name(method),
         "command": command,
@@ -42,7 +49,7 @@ def record(workspace: Workspace, method: str, result: Result, command: str, star
         "preferences": config.preferences or None,
         "created": started,
         "config": {**config.model_dump(mode="json"), "method": method, **workspace.settings.sections},
-        "machine": machine(workspace, _earlier_machine(workspace, method)),
+        "machine": machine(workspace, earlier),
         "judges": judges(workspace),
         "headline": headline(result, trained),
         "reward_model": held_out(workspace.history.get("fit-reward")),
@@ -53,10 +60,48 @@ def record(workspace: Workspace, method: str, result: Result, command: str, star
     return write_record(workspace, about, history, main, result)
 
 
-def _earlier_machine(workspace: Workspace, method: str) -> Mapping[str, Any]:
-    with suppress(DataError):  # there is none, or it was damaged
-        return read_run(workspace.store.run_dir(workspace.run_name(method))).section("machine")
-    return {}
+def record_comparison(
+    comparison: SystemComparison,
+    made: StageRun,
+    result: Result,
+    files: Mapping[str, str],
+    command: str,
+    started: float,
+) -> Path:
+    """Write the directory of a comparison and return it: nothing else of the recipe is in it.
+
+    Args:
+        comparison: The comparison.
+        made: Its stage as it was made or reused.
+        result: What came of it.
+        files: The names of the files that were compared.
+        command: The command that asked for it.
+        started: When that began, in Unix seconds.
+    """
+    workspace = comparison.workspace
+    config, sections = workspace.config.model_dump(mode="json"), workspace.settings.sections
+    stored = bool(comparison.about.get("stored"))  # nobody is asked, and who was is not for the settings to say
+    noise = {} if stored else {"label_noise": config["evaluate"]["label_noise"]}
+    names = {workspace.components.component(kind, name).full_name for kind, name in comparison.components}
+    asked = not stored and any(row.preference.completion for rows in result.judgements.values() for row in rows)
+    about = {
+        "name": comparison.name,
+        "command": command,
+        "files": dict(files),
+        "annotator": comparison.annotator,
+        **comparison.about,
+        "created": started,
+        "config": {
+            "seed": config["seed"],
+            **{name: config[name] for name in (() if stored else JUDGING)},
+            "evaluate": {**noise, "evaluators": comparison.evaluators},
+            **{name: section for name, section in sections.items() if name in names},
+        },
+        "machine": {"platform": platform.platform(terse=True), "cpus": os.cpu_count()},
+        "judges": judges(workspace) if asked else [],
+        "headline": headline(result, {}),
+    }
+    return write_record(workspace, about, [*comparison.before, made], made, result)
 
 
 def write_record(
@@ -64,6 +109,8 @@ def write_record(
 ) -> Path:
     """`main` is the comparison whose pairs the report shows side by side."""
     directory = workspace.store.run_dir(about["name"])
+    method = about.get("method", "")
+    models = {method: workspace.config.model} if method and not is_llm_system(method) else {}
     write_rows(directory / "metrics.jsonl", _metrics(history))
     # output_1 is the reference's, output_2 the system's.
     write_rows(directory / "outputs.jsonl", read_rows(main.artifact.path / "judgements.jsonl") if main else [])
@@ -77,7 +124,7 @@ def write_record(
         "stages": [_stage(workspace, run) for run in history],
         "spend": spend(workspace, history),
         "annotators": _annotators(history),
-        "results": _results(history, result, _models(workspace, about.get("method", ""))),
+        "results": _results(history, result, models),
     }
     write_json(directory / "run.json", _without_errors(summary) if about.get("until") else summary)
     return directory
@@ -96,15 +143,11 @@ def _nulled(figures: Mapping[str, Any]) -> dict[str, Any]:
     return {name: None if name.endswith(("_error", "_se")) else value for name, value in figures.items()}
 
 
-def _models(workspace: Workspace, method: str) -> dict[str, str]:
-    """The model that a method's system is made from: its family is that model's."""
-    return {method: workspace.config.model} if method and not is_llm_system(method) else {}
-
-
 def _results(history: Sequence[StageRun], result: Result, models: Mapping[str, str]) -> list[Row]:
     """List the evaluators' results, each with its protocol and the red flags on it.
 
     Those are of the outputs and the judge (`afarm.evaluation.red_flags`), and what evaluators warn of themselves.
+    `models` are those that systems are made from: their families are flagged.
     """
     rows: list[Row] = []
     for evaluation in (run.artifact.path for run in history if run.kind == "evaluate"):

@@ -25,7 +25,7 @@ def samples_stage(workspace: Workspace, policy: Stage) -> Stage:
     key_fields = workspace.key_fields("sample", settings=settings.result_fields(), data=data, sampler=sampler)
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
-        start: Policy = workspace.load_unchanged(inputs["policy"])
+        start: Policy = workspace.load(inputs["policy"])
         name = workspace.start_name
         return write_outputs(workspace, directory, start, instructions, settings.decoding, name, "sample")
 
@@ -43,7 +43,7 @@ def outputs_stage(workspace: Workspace, system: str, policy: Stage, temperature:
     key_fields = workspace.key_fields("outputs", decoding=fields, data=data, sampler=sampler)
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
-        answering: Policy = workspace.load_unchanged(inputs["policy"])
+        answering: Policy = workspace.load(inputs["policy"])
         with attribute_failures("methods", system, answering):
             own = answering.decoding(decoding)
         require_returned(Decoding, own, "methods", system, "decoding", answering)

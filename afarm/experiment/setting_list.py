@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from afarm.core.config import LoraConfig, changes_result
@@ -44,24 +43,18 @@ def listed_settings(
     `values` are defaults of one component's own. LoRA's settings are one setting, unset by default.
     """
     for name, info in config.model_fields.items():
-        inner, optional = inner_config(info)
+        kind = info.annotation
+        options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+        inner = next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), None)
         default = (values or {}).get(name, info.get_default(call_default_factory=True))
         changes = changes_result(info)
-        if inner is None or optional:
+        if inner is None or type(None) in options:
             text = "required" if default is PydanticUndefined else value_text(default)
             yield ListedSetting(f"{prefix}{name}", text, changes, str(info.description))
         if inner is not None and inner is not LoraConfig:
             of_default = vars(default) if isinstance(default, BaseModel) else {}
             for row in listed_settings(inner, of_default, f"{prefix}{name}."):
                 yield ListedSetting(row.name, row.default, changes and row.changes_result, row.description)
-
-
-def inner_config(info: FieldInfo) -> tuple[type[BaseModel] | None, bool]:
-    """Return the config that a field holds, if any, and if the field may be None."""
-    kind = info.annotation
-    options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
-    inner = [o for o in options if isinstance(o, type) and issubclass(o, BaseModel)]
-    return (inner[0] if inner else None), type(None) in options
 
 
 def value_text(value: Any) -> str:
@@ -112,8 +105,10 @@ def _all_settings(name: str, plugins: Plugins) -> dict[str, list[ListedSetting]]
     components = [c for c in plugins.registry if name in plugins.registry.list_names(c) and c.config is not None]
     if not components:
         named = sections(plugins)
-        near = in_a_section(name, named) or did_you_mean(name, [RUN, *RunConfig.model_fields, *named])
-        raise ConfigError([f"no settings are called {name!r}.{near} `afarm settings` lists them."])
+        near = in_a_section(name, named) or did_you_mean(
+            name, [RUN, *RunConfig.model_fields, *named], "`afarm settings`"
+        )
+        raise ConfigError([f"no settings are called {name!r}.{near}"])
     return {
         f"{KINDS[c.kind]} {c.full_name}": list(listed_settings(c.config, c.defaults)) for c in components if c.config
     }

@@ -206,12 +206,8 @@ class RunConfig(Config):
     @classmethod
     def _refuse_unknown_roles(cls, judge: dict[str, str]) -> dict[str, str]:
         unknown = [f"unknown role {role!r}.{did_you_mean(role, JUDGE_ROLES)}" for role in judge.keys() - JUDGE_ROLES]
-        unknown += [f"{role}: a key goes into an environment variable, never into a URL" for role in _with_keys(judge)]
+        with_keys = [role for role, spec in judge.items() if without_keys(spec) != spec]  # or a user name, parameters
+        unknown += [f"{role}: a key goes into an environment variable, never into a URL" for role in with_keys]
         if unknown:
             raise ValueError("; ".join(sorted(unknown)))
         return judge
-
-
-def _with_keys(judges: dict[str, str]) -> list[str]:
-    """The roles of judges with a user name, password or parameters in the URL of their spec."""
-    return [role for role, spec in judges.items() if without_keys(spec) != spec]

@@ -8,7 +8,7 @@ stages that use them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -59,6 +59,9 @@ STAGE_CODE: Mapping[str, tuple[str, ...]] = {
 """The rooms and modules that each kind of stage can reach, as paths below `afarm/`."""
 
 
+DOORS = "doors"
+"""Stands for the code behind the doors, where stages are named."""
+
 DOOR_CODE = (
     *("core", "storage", "judging", "backend", "evaluation/__init__.py", "evaluation/metrics.py"),
     "experiment/setting_errors.py",
@@ -66,31 +69,13 @@ DOOR_CODE = (
 """The code behind the doors that a third party's component may reach, whatever kind of stage uses it."""
 
 
-DOORS = "doors"
-"""The name of its number."""
-
-
-@cache
-def door_digest(package: Path = PACKAGE) -> str:
-    """Digest the code of afarm in `package` that a third party's component can import from the doors."""
-    return _digest(package, DOOR_CODE)
-
-
 @cache
 def code_digest(stage: str, package: Path = PACKAGE) -> str:
-    """Digest the code of afarm in `package` that the result of this kind of stage depends on."""
-    return _digest(package, STAGE_CODE[stage])
+    """Digest the code of afarm in `package` that the result of this kind of stage depends on, or that of `DOORS`."""
+    parts = DOOR_CODE if stage == DOORS else STAGE_CODE[stage]
+    return source_digest({name: path for part in parts for name, path in source_files(package / part, package).items()})
 
 
 def code_identity(stage: str) -> str:
-    """Return what stands for a stage's code in keys: its number in a release, else its digest."""
+    """Return what stands for a stage's code, or that of `DOORS`, in keys: its number in a release, else its digest."""
     return numbered(stage) or code_digest(stage)
-
-
-def door_identity() -> str:
-    """Return what stands for the code behind the doors in keys: its number in a release, else its digest."""
-    return numbered(DOORS) or door_digest()
-
-
-def _digest(package: Path, parts: Iterable[str]) -> str:
-    return source_digest({name: path for part in parts for name, path in source_files(package / part, package).items()})

@@ -8,19 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
-from afarm.core.config import CheckpointChoice, Config, OnPolicyConfig
+from afarm.core.config import CheckpointChoice, OnPolicyConfig
 from afarm.core.errors import ConfigError, attribute_failures, did_you_mean
 from afarm.core.interfaces import Method, MethodInputs, Policy, RewardModel
-from afarm.core.records import Instruction, JudgedPair
+from afarm.core.records import Instruction
 from afarm.experiment.components import Components
 from afarm.experiment.promises import problems_seen, require_returned
-from afarm.experiment.recipe import UNKNOWN
-from afarm.experiment.setting_errors import explain_validation_error
 from afarm.experiment.stage import Inputs, Stage
 from afarm.experiment.workspace import Workspace
-from afarm.storage.artifacts import Artifact
 from afarm.storage.model_files import model_identity, require_on_hub
 from afarm.storage.prompt_templates import read_prompt_template
 from afarm.storage.rows import read_preferences
@@ -38,6 +33,8 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "validation": ("validation",),
 }
 """The needs that a method can have, and the splits of the data set that serve each."""
+
+PREFERENCES = "preferences.jsonl"
 
 CANDIDATES = 5
 """Checkpoints that a method compares that trains for epochs."""
@@ -83,34 +80,39 @@ def training_stage(
         reward_model: The reward model's fit, None if the run's reward model needs no fitting.
         annotator: The annotator that it may ask while it trains.
     """
+    components = workspace.components
+    component = components.component("methods", name)
     given = {"start": begin, "preferences": preferences, "reward_model": reward_model}
     stages = {role: stage for role, stage in given.items() if stage is not None}
     takes_fixed_reward = "reward_model" in method.needs and reward_model is None
     decoding = workspace.config.evaluate.decoding
     key_fields = workspace.key_fields(
         "train",
-        method=workspace.components.identity(workspace.components.component("methods", name)),
-        reward_model=fixed_reward_identity(workspace) if takes_fixed_reward else "",
+        method=components.identity(component),
+        reward_model=components.fixed_reward_identity(workspace.config.reward_model) if takes_fixed_reward else "",
         annotator=annotator.identity if annotator else "",
-        data={need: _data_digests(workspace, need) for need in sorted(method.needs) if NEEDS[need]},
+        data={
+            need: [workspace.data.digest(split, with_outputs="demonstrations" in need) for split in NEEDS[need]]
+            for need in sorted(method.needs)
+            if NEEDS[need]
+        },
         decoding=[decoding.temperature, decoding.top_p, decoding.max_new_tokens]
         if "validation" in method.needs
         else [],
-        sampler=workspace.components.sampler_identity() if may_sample(method) else "",
+        sampler=components.sampler_identity() if may_sample(method) else "",
     )
 
     def learn(directory: Path, inputs: Inputs) -> Policy:
         seed = workspace.seed(f"train {name}")
-        lent = {role: artifact for role, artifact in inputs.items() if role in ("start", "reward_model")}
         asked = annotator and annotator.within(directory)
-        training = workspace.components.training("methods", name, label, directory, seed)
-        with training as context, workspace.lent("methods", name, lent):
+        training = components.training("methods", name, label, directory, seed)
+        with training as context:
             policy = method.train(_method_inputs(workspace, method, inputs, asked), context)
         require_returned(Policy, policy, "methods", name, "train", method)
         return policy
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
-        workspace.components.save(learn(directory, inputs), directory, "methods", name)
+        components.save(learn(directory, inputs), directory, "methods", name)
         return last_metrics(directory)
 
     def plan_pairs() -> Sequence[Instruction]:
@@ -118,9 +120,7 @@ def training_stage(
         instructions = {split: workspace.data.instructions(split) for split in splits}
         with attribute_failures("methods", name, method):
             planned = list(method.plan_pairs(instructions))
-        return planned + instructions.get("validation", []) * candidates(
-            workspace.components.find_settings("methods", name)
-        )
+        return planned + instructions.get("validation", []) * candidates(workspace.settings.of(component))
 
     plan = plan_pairs if annotator else None
     return Stage("train", label, stages, key_fields, write, run_collective=learn, plan_pairs=plan)
@@ -129,12 +129,6 @@ def training_stage(
 def may_sample(method: Method) -> bool:
     """Tell if a method may sample while it trains: to learn, or to compare checkpoints."""
     return method.samples or "validation" in method.needs
-
-
-def _data_digests(workspace: Workspace, need: str) -> list[str]:
-    with_outputs = need in ("demonstrations", "all_demonstrations")
-    digest = workspace.data.digest_with_outputs if with_outputs else workspace.data.digest
-    return [digest(split) for split in NEEDS[need]]
 
 
 def candidates(config: Any) -> int:
@@ -146,13 +140,7 @@ def candidates(config: Any) -> int:
 
 def require_method(components: Components, name: str) -> Method:
     """Return the method. Raises `ConfigError` if its needs are not met, or its settings do not fit."""
-    try:
-        method = components.method(name)
-    except ValidationError as error:
-        if name == components.settings.run.method:  # reported with the other settings
-            raise
-        config = components.component("methods", name).config or Config
-        raise ConfigError(explain_validation_error(error, config, f"{name}.", unknown=UNKNOWN)) from error
+    method = components.method(name)
     needs_reward = "reward_model" in method.needs
     reward_model = components.reward_model_class(components.settings.run.reward_model) if needs_reward else None
     problems = [
@@ -172,7 +160,7 @@ def require_method(components: Components, name: str) -> Method:
 def _weights_not_taken(components: Components, name: str, method: Method) -> list[str]:
     """Say if a method samples with weights that it trains whole, and the engine takes adapters only."""
     engine = components.engine_class()
-    settings: Any = components.find_settings("methods", name)
+    settings: Any = components.settings.of(components.component("methods", name))
     trains_all = settings is not None and "lora" in type(settings).model_fields and settings.lora is None
     if engine is None or engine.takes_whole_weights or not trains_all or not may_sample(method):
         return []
@@ -191,7 +179,7 @@ def _method_inputs(
     splits = next((NEEDS[need] for need in ("all_demonstrations", "demonstrations") if need in needs), ())
     return MethodInputs(
         start=workspace.load(inputs["start"]),
-        preferences=_preferences(inputs["preferences"]) if "preferences" in needs else (),
+        preferences=read_preferences(inputs["preferences"].path / PREFERENCES) if "preferences" in needs else (),
         reward_model=workspace.reward_model(inputs.get("reward_model")) if "reward_model" in needs else None,
         unlabeled=data.instructions("unlabeled") if "unlabeled" in needs else (),
         demonstrations=[row for split in splits for row in data.rows(split)],
@@ -216,9 +204,9 @@ def reward_fit_stage(workspace: Workspace, policy: Stage, preferences: Stage) ->
 
     def learn(directory: Path, inputs: Inputs) -> RewardModel:
         seed, config = workspace.seed("fit-reward"), workspace.settings.of(component)
-        judged = _preferences(inputs["preferences"])
+        judged = read_preferences(inputs["preferences"].path / PREFERENCES)
         training = workspace.components.training("reward_models", name, "fit-reward", directory, seed)
-        with training as context, workspace.lent("reward_models", name, {"policy": inputs["policy"]}):
+        with training as context:
             fitted = cls.fit(judged, workspace.load(inputs["policy"]), config, context)
         require_returned(RewardModel, fitted, "reward_models", name, "fit", cls)
         return fitted
@@ -241,15 +229,6 @@ def require_enough_to_fit(workspace: Workspace) -> None:
             f"those of {count}: --set rows.preference={fewest}, more rows in the data set's split 'preference', or "
             "another --reward-model"
         )
-
-
-def fixed_reward_identity(workspace: Workspace) -> Mapping[str, Any]:
-    """Return the identity of the run's reward model, one that needs no fitting."""
-    return workspace.components.fixed_reward_identity(workspace.config.reward_model)
-
-
-def _preferences(artifact: Artifact) -> list[JudgedPair]:
-    return read_preferences(artifact.path / "preferences.jsonl")
 
 
 def last_metrics(directory: Path) -> dict[str, Any]:

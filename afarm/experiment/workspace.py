@@ -5,18 +5,14 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import chdir, contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import chdir, suppress
 from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from afarm.core.errors import TrainingError
-from afarm.core.hooks import KINDS
 from afarm.core.interfaces import RewardModel
-from afarm.core.registry import Component
 from afarm.core.seeding import integer
 from afarm.experiment import result_numbers
 from afarm.experiment.components import Components
@@ -30,9 +26,6 @@ from afarm.storage.reuse import why_not_reused
 
 if TYPE_CHECKING:
     from afarm.experiment.judges import Judges  # which training never reaches
-
-KEPT_MODELS = 2
-"""Models held loaded between stages: the starting policy and the reward model, as training needs both."""
 
 JUDGING = "evaluate"
 """The purpose of the seed of judgements."""
@@ -82,8 +75,6 @@ class Workspace:
         self.history: dict[str, StageRun] = {}
         self.planned: dict[str, Stage] = {}
         self.session = ""
-        self._of_stage: set[str] | None = None  # the artifacts that the stage being made reads
-        self._loaded: OrderedDict[str, tuple[Any, Any]] = OrderedDict()  # with their fingerprints
 
     @property
     def process_info(self) -> ProcessInfo:
@@ -144,15 +135,11 @@ class Workspace:
         if self.store.find(stage.kind, key) is None:
             why = why_not_reused(key_fields, self.store.relatives(stage.kind, stage.label))
             self.on_stage(stage.label, None)
-        self._of_stage = {artifact.name for artifact in inputs.values()}
-        try:
-            if self.process_info.is_main_process:
-                artifact, reused = self._make(stage, key_fields, inputs)
-            else:
-                collective = partial(stage.run_collective, inputs=inputs) if stage.run_collective else None
-                artifact, reused = follow(self.store, stage.kind, key, self.session, collective), True
-        finally:
-            self._of_stage = None
+        if self.process_info.is_main_process:
+            artifact, reused = self._make(stage, key_fields, inputs)
+        else:
+            collective = partial(stage.run_collective, inputs=inputs) if stage.run_collective else None
+            artifact, reused = follow(self.store, stage.kind, key, self.session, collective), True
         why = version_changes(artifact.meta["versions"]) if reused else why
         upstream_labels = tuple(upstream.label for upstream in stage.inputs.values())
         run = StageRun(stage.kind, stage.label, artifact, reused, time.perf_counter() - started, why, upstream_labels)
@@ -174,63 +161,17 @@ class Workspace:
         return self.store.make(stage.kind, key_fields, write, versions(), label=stage.label, code=code, spend=spend)
 
     def load(self, artifact: Artifact) -> Any:
-        """Return the policy or reward model of an artifact.
+        """Load the policy or reward model of an artifact, anew at each call.
 
-        The last few are kept loaded, but while a stage is made only its own: others would take the device's memory.
+        So what a stage, a plugin or a user does to a model reaches no other stage, and none holds another's memory.
         """
-        return self._load(artifact)[0]
-
-    def load_unchanged(self, artifact: Artifact) -> Any:
-        """Return the policy or reward model of an artifact, loaded anew if who holds it has changed it since."""
-        made, before = self._load(artifact)
-        if self.components.backend.fingerprint(made) != before:
-            del self._loaded[artifact.name]
-        return self.load(artifact)
-
-    def _load(self, artifact: Artifact) -> tuple[Any, Any]:
-        if artifact.name not in self._loaded:
-            while len(self._loaded) >= KEPT_MODELS:
-                self._loaded.popitem(last=False)
-            if self._of_stage is not None:
-                for name in self._loaded.keys() - self._of_stage:
-                    del self._loaded[name]
-            made = self.components.load(artifact.path)
-            self._loaded[artifact.name] = made, self.components.backend.fingerprint(made)
-        self._loaded.move_to_end(artifact.name)
-        return self._loaded[artifact.name]
-
-    @contextmanager
-    def lent(self, kind: str, name: str, artifacts: Mapping[str, Artifact]) -> Iterator[None]:
-        """Lend the models of `artifacts`, by their roles, to a component that trains.
-
-        Raises `TrainingError` naming the component if it has changed one. What was changed, here or by who else holds
-        it, is loaded anew: nothing learns from it.
-        """
-        fingerprint = self.components.backend.fingerprint
-        for artifact in artifacts.values():
-            self.load_unchanged(artifact)
-        lent = {role: self._load(artifact) for role, artifact in artifacts.items()}
-        changed: dict[str, list[str]] = {}
-        unchanged: set[str] = set()
-        try:
-            yield
-            for role, (made, before) in lent.items():
-                now = fingerprint(made)
-                changed[role] = before.changed(now)
-                if now == before and now.is_complete:
-                    unchanged.add(role)
-        finally:
-            for role in artifacts.keys() - unchanged:
-                self._loaded.pop(artifacts[role].name, None)
-        for role, weights in changed.items():
-            if weights:
-                raise TrainingError(_changed_in_place(self.components.component(kind, name), role, weights))
+        return self.components.load(artifact.path)
 
     def reward_model(self, fitted: Artifact | None) -> RewardModel:
         """Return the run's reward model: the fitted one, or without one that which needs no fitting."""
         if fitted is None:
             return self.components.fixed_reward_model(self.config.reward_model)
-        model: RewardModel = self.load_unchanged(fitted)
+        model: RewardModel = self.load(fitted)
         return model
 
     def __enter__(self) -> Self:
@@ -245,15 +186,6 @@ class Workspace:
         """Stop the judges' thread, close the ledger, and let go of artifacts. The workspace can be used again."""
         self.judges.close()
         self.store.release()
-
-
-def _changed_in_place(component: Component, role: str, weights: Sequence[str]) -> str:
-    what = {"reward_model": "the reward model"}.get(role, "the policy that it starts from")
-    more = f" and {len(weights) - 1} more" if len(weights) > 1 else ""
-    return (
-        f"{KINDS[component.kind]} {component.full_name!r} of plugin {component.plugin!r} has changed {what}, which "
-        f"others use too ({weights[0]}{more}): nothing is stored. Change a copy, such as inputs.start.copy()"
-    )
 
 
 LIBRARIES = ["afarm", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "numpy"]

@@ -452,19 +452,6 @@ def test_the_full_toy_recipe_has_the_papers_numbers_of_instructions(plugins: Plu
     assert (sizes.validation, sizes.evaluation) == (2000, 805)
 
 
-def test_a_model_may_name_a_setting_in_braces(plugins: Plugins, tmp_path: Path) -> None:
-    own = tmp_path / "own.yaml"
-    own.write_text("based_on: toy\nmodel: bases/{toy.world_seed}-{ppo.total_steps}\ntoy: {world_seed: 3}\n")
-    assert resolve(str(own), [], plugins).run.model == f"bases/3-{read_recipe('toy')['ppo']['total_steps']}"
-    assert resolve(str(own), ["toy.world_seed=5", "ppo.total_steps=7"], plugins).run.model == "bases/5-7"
-    assert resolve(str(own), ["model=other"], plugins).run.model == "other"
-
-
-def test_braces_that_name_no_setting_of_the_recipe_stay(plugins: Plugins) -> None:
-    for model in ("bases/{toy.nothing}", "bases/{nobody.seed}", "bases/{summary.x}", "bases/{}", "{x}"):
-        assert resolve("toy", [{"model": model}], plugins).run.model == model
-
-
 def test_a_toy_recipe_takes_its_edition_and_gives_every_method_the_same_checkpoint(plugins: Plugins) -> None:
     editions = {name: resolve(name, [], plugins).run.model[-1] for name in ("toy", "toy-full")}
     assert editions == {"toy": "2", "toy-full": "2"}

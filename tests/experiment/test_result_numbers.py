@@ -17,7 +17,7 @@ from places import ROOT
 from afarm.core.registry import FIRST_PARTY
 from afarm.experiment import result_numbers
 from afarm.experiment.plugin_code import plugin_digest, plugin_identity
-from afarm.experiment.stage_code import STAGE_CODE, code_digest, code_identity, door_identity
+from afarm.experiment.stage_code import DOORS, STAGE_CODE, code_digest, code_identity
 from afarm.storage.artifacts import Store
 
 Release = Callable[..., None]
@@ -44,7 +44,7 @@ def release(monkeypatch: pytest.MonkeyPatch) -> Iterator[Release]:
         monkeypatch.setattr(result_numbers, "released_version", lambda: version)
         monkeypatch.setattr(result_numbers, "read_numbers", lambda: numbers)
         if edited:
-            monkeypatch.setattr("afarm.experiment.stage_code._digest", lambda package, parts: f"code of {version}")
+            monkeypatch.setattr("afarm.experiment.stage_code.source_digest", lambda files: f"code of {version}")
             code_digest.cache_clear()
 
     yield pretend
@@ -117,7 +117,7 @@ def test_what_stands_for_a_plugin_is_the_number_of_its_folder_if_it_is_ours(rele
     release("1.0")
     assert plugin_identity(ours) == f"afarm_plugins.annotators {number_of('afarm_plugins.annotators')}"
     assert plugin_identity(theirs) == plugin_digest(theirs)
-    assert door_identity() == f"doors {number_of('doors')}"
+    assert code_identity(DOORS) == f"doors {number_of('doors')}"
 
 
 def number_of(name: str) -> int:

@@ -45,6 +45,7 @@ def problems(plugins: Plugins, *settings: str | dict[str, Any]) -> list[str]:
         ("dpo.beta=-1", "dpo.beta: must be greater than 0 (given: -1)"),
         ("ppo.learing_rate=1", "ppo.learing_rate: unknown setting. Did you mean 'learning_rate'"),
         ("grop.total_steps=3", "unknown setting or section 'grop'. Did you mean 'grpo'"),
+        ("xyzzyx.total_steps=3", "unknown setting or section 'xyzzyx'. `afarm settings` lists them."),
         ("rloo.total_steps=3", "section 'rloo' is ambiguous: write 'afarm-x/rloo' or 'afarm-y/rloo'"),
         ("method=grop", "unknown method 'grop'. Did you mean 'grpo'?"),
         ("method=afarm-x/grop", "unknown method 'afarm-x/grop'. Did you mean 'afarm-x/grpo' or "),

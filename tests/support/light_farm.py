@@ -6,7 +6,6 @@ import importlib.metadata
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import yaml
@@ -59,10 +58,6 @@ class LightBackend:
 
     def tracked(self, name: str, directory: Path, log: Any) -> AbstractContextManager[Any]:
         return nullcontext(log)
-
-    def fingerprint(self, made: Any) -> Any:
-        """One of a model without weights: what may have changed cannot be seen."""
-        return SimpleNamespace(is_complete=False, changed=lambda later: [])
 
     def autocast(self) -> AbstractContextManager[None]:
         return nullcontext()

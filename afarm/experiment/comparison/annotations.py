@@ -87,21 +87,16 @@ class AnnotationComparison(SystemComparison):
     @cached_property
     def key_fields(self) -> Mapping[str, Any]:
         components, stored = self.workspace.components, self.stored
-        rows = file_digest(stored.rows)
+        data = {"judgements": file_digest(stored.rows), "reference": answers_digest(stored.answers)}
+        if self.people is not None:
+            values, numbers = self.people.labels(self.system)
+            data["people"] = digest(values.tolist(), [self.people.instructions[number] for number in numbers])
         return self.workspace.key_fields(
             "stored annotations",
             evaluators=[components.evaluator_identity(name) for name in self.evaluators],
             systems={"outputs": stored.system, "reference": stored.reference, "annotator": stored.annotator},
-            data={"judgements": rows, "reference": answers_digest(stored.answers), **self._labelled},
+            data=data,
         )
-
-    @property
-    def _labelled(self) -> dict[str, str]:
-        """A digest of people's labels, if there are any."""
-        if self.people is None:
-            return {}
-        values, numbers = self.people.labels(self.system)
-        return {"people": digest(values.tolist(), [self.people.instructions[number] for number in numbers])}
 
     def stage(self) -> Stage:
         stored = self.stored

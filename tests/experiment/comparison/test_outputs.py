@@ -19,10 +19,9 @@ from afarm.evaluation.matching import STRICT, MatchPolicy
 from afarm.experiment import preflight
 from afarm.experiment.comparison.dry_run import plan_comparison
 from afarm.experiment.comparison.outputs import OutputComparison
-from afarm.experiment.comparison.run_record import record_comparison
 from afarm.experiment.farm import Farm
 from afarm.experiment.result import Result, read_result
-from afarm.experiment.run_record import record
+from afarm.experiment.run_record import record, record_comparison
 from afarm.judging.ledger import Ledger
 from afarm.storage.rows import read_preferences, read_rows
 from afarm.storage.runs import read_run
