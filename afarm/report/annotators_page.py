@@ -78,7 +78,9 @@ def annotator_findings(
     names = [profile.annotator for profile in profiles]
     if report.matrix:
         mutual = [[report.agreement(one, other) for other in names] for one in names]
-        cells = [[called(one), *(f and f.value for f in row)] for one, row in zip(names, mutual, strict=True)]
+        cells: list[list[Cell]] = [
+            [called(one), *(f.value if f else None for f in row)] for one, row in zip(names, mutual, strict=True)
+        ]
         headings = {"annotator": "", **{called(name): ".0f" for name in names}}
         tables.append(
             StudyTable("agreement", "Agreement of one label with another on the same pair, %", headings, cells)
@@ -95,8 +97,10 @@ def annotator_findings(
 
 def as_bounded(figure: Estimate | None) -> Bounded | None:
     """Return an estimate with its 95% interval, which begins at 0 unless the estimate is negative."""
-    if figure is None or figure.error is None:
-        return figure and Bounded(figure.value)
+    if figure is None:
+        return None
+    if figure.error is None:
+        return Bounded(figure.value)
     half = NORMAL_95 * figure.error
     low = figure.value - half
     return Bounded(figure.value, max(0.0, low) if figure.value >= 0 else low, figure.value + half)

@@ -48,7 +48,7 @@ def write_files(directory: Path, study: ShownStudy) -> Path:
     Raises `PluginError` for a file that would lie elsewhere or over another, and `StoreError`.
     """
     findings = study.findings
-    for name in [shown.name for shown in (*findings.tables, *findings.plots)]:
+    for name in [*(table.name for table in findings.tables), *(plot.name for plot in findings.plots)]:
         if not FILE_NAME.fullmatch(name) or name in TAKEN:  # it would lie elsewhere, or over the page's own files
             raise PluginError(f"the name of a table or plot names its files: letters, digits, - and _, not {name!r}")
     for further in findings.files:
@@ -96,8 +96,8 @@ def _lines(study: ShownStudy) -> list[str]:
         lines += [f"- {markdown(label)}: {markdown(why)}" for label, why in progress.failed.items()]
     if progress.finished:
         names = [[done.run.label, done.name] for done in progress.finished]
-        table = markdown_table(StudyTable("names", "Runs", {"run": "", "record": ""}, names))
-        lines += ["", "## Runs", "", table, "", "All their figures: `runs.csv`."]
+        listed = markdown_table(StudyTable("names", "Runs", {"run": "", "record": ""}, names))
+        lines += ["", "## Runs", "", listed, "", "All their figures: `runs.csv`."]
     return lines
 
 
