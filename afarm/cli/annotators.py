@@ -95,9 +95,10 @@ def compare_labels(
             labels = with_prices(labels, opened.completions)
     comparison = compare_annotators(labels, families)
     if html is not None:
+        from afarm.cli.recording import command_line
         from afarm.report.annotators_page import write
 
-        write(comparison, [str(file) for file in files], html)
+        write(comparison, command_line(), html)
     if as_json:
         print_json(comparison.to_json())
     else:

@@ -11,6 +11,8 @@ from afarm.core import open_door
 if TYPE_CHECKING:
     from afarm.report.annotators_page import COLUMNS as COLUMNS
     from afarm.report.annotators_page import PREFERENCES as PREFERENCES
+    from afarm.report.annotators_page import annotator_findings as annotator_findings
+    from afarm.report.annotators_page import as_bounded as as_bounded
     from afarm.report.charts import MAIN_CURVES as MAIN_CURVES
     from afarm.report.charts import TRAIN as TRAIN
     from afarm.report.charts import Chart as Chart
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from afarm.report.charts import plotly_script as plotly_script
     from afarm.report.charts import proxy_chart as proxy_chart
     from afarm.report.charts import selected_step as selected_step
+    from afarm.report.comparison_findings import frontier_plot as frontier_plot
     from afarm.report.diagram import HEIGHT as HEIGHT
     from afarm.report.diagram import WIDTH as WIDTH
     from afarm.report.diagram import diagrams as diagrams

@@ -1,16 +1,18 @@
-"""A comparison of annotators as one self-contained HTML page: tables, and plots with plotly."""
+"""A comparison of annotators as findings, which a study and the page of `afarm annotators compare` show."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from afarm.evaluation.agreement import AnnotatorReport, Profile
-from afarm.evaluation.labels import HUMANS
+from afarm.evaluation.agreement import AnnotatorReport
 from afarm.evaluation.metrics import NORMAL_95, Estimate
+from afarm.experiment.studies.progress import GridProgress
+from afarm.experiment.studies.study import Bounded, Cell, Findings, Series, StudyPlot, StudyTable
 from afarm.report.charts import plotly_script
-from afarm.report.page_shell import render_page
+from afarm.report.study_files import ShownStudy
+from afarm.report.study_page import render_study
 from afarm.storage.disk import write_whole
 
 COLUMNS: tuple[tuple[str, str, int], ...] = (
@@ -32,92 +34,115 @@ COLUMNS: tuple[tuple[str, str, int], ...] = (
 PREFERENCES = ("prefers_longer", "prefers_lists", "prefers_first", "prefers_first_shown", "prefers_own_family")
 """The columns that show what annotators prefer."""
 
+HEADINGS = {name: title.removeprefix("prefers ") for name, title, _ in COLUMNS}
 
-def write(comparison: AnnotatorReport, files: Sequence[str], path: Path) -> None:
+
+def write(comparison: AnnotatorReport, command: str, path: Path) -> None:
     """Write the page. Raises `StoreError` if it cannot be written."""
-    write_whole(path, render_annotators(comparison, files, plotly_script()), "choose another --html")
+    count = len(comparison.profiles)
+    findings = annotator_findings(comparison)
+    findings = replace(findings, notes=[*findings.notes, *comparison.notes()])
+    shown = ShownStudy(f"{count} annotator{'s' * (count != 1)} compared", command, GridProgress(()), findings)
+    write_whole(path, render_study(shown, plotly_script(), kind="comparison"), "choose another --html")
 
 
-def render_annotators(comparison: AnnotatorReport, files: Sequence[str], plotly: str | None) -> str:
-    """Render the page as text; `plotly` is the source of plotly.js, None to leave the plots out."""
-    columns = [c for c in COLUMNS if any(getattr(p, c[0]) is not None for p in comparison.profiles)]
-    groups = [[c for c in columns if c[0] not in PREFERENCES], [c for c in columns if c[0] in PREFERENCES]]
-    return render_page(
-        "annotators_page",
-        ["charts", "tables", "annotators_page"],
-        plotly,
-        files=files,
-        notes=comparison.notes(),
-        people=any(p.agreement is not None for p in comparison.profiles),
-        tables=[
-            {
-                "headings": [title for _, title, _ in group],
-                "rows": [describe_profile(p, group) for p in comparison.profiles],
-            }
-            for group in groups
-        ],
-        mutual=len(comparison.profiles) > 1 and bool(comparison.matrix),
-        names=[p.annotator for p in comparison.profiles],
-        matrix=[[estimate_cell(f, 1) for f in row] for row in _matrix(comparison)],
-        charts=charts(comparison) if plotly else {},
-    )
+def annotator_findings(
+    report: AnnotatorReport,
+    called: Callable[[str], str] = str,
+    family: Callable[[str], str] | None = None,
+    figures: Collection[str] = tuple(HEADINGS),
+) -> Findings:
+    """Table and plot the annotators of a comparison.
 
-
-def describe_profile(profile: Profile, columns: Sequence[tuple[str, str, int]]) -> dict[str, Any]:
-    """Describe one row of the table."""
-    cells = [estimate_cell(getattr(profile, name), places) for name, _, places in columns]
-    return {"annotator": profile.annotator, "pairs": profile.pairs, "labels": profile.labels, "estimates": cells}
-
-
-def estimate_cell(estimate: Estimate | None, places: int) -> dict[str, str] | None:
-    """Write an estimate: its value, its error and the number of labels behind it."""
-    if estimate is None:
-        return None
-    error = "" if estimate.error is None else f"± {estimate.error:.{places}f}"
-    return {"value": f"{estimate.value:.{places}f}", "error": error, "n": f"n = {estimate.n:,}"}
-
-
-def charts(comparison: AnnotatorReport) -> dict[str, Any]:
-    """Chart data: agreement, bias against variance, preferences, and the matrix of mutual agreement."""
-    profiles = comparison.profiles
-    data: dict[str, Any] = {}
-    if agreeing := [p for p in profiles if p.agreement]:
-        data["agreement"] = _dots(agreeing, ["agreement"], 100.0)
-    both = [p for p in profiles if p.bias and p.variance]
-    if any(p.annotator != HUMANS for p in both):
-        data["bias"] = {
-            "names": [p.annotator for p in both],
-            "x": [p.variance.value for p in both if p.variance],
-            "y": [p.bias.value for p in both if p.bias],
-            "x_error": [NORMAL_95 * (p.variance.error or 0) for p in both if p.variance],
-            "y_error": [NORMAL_95 * (p.bias.error or 0) for p in both if p.bias],
-        }
-    if kinds := [kind for kind in PREFERENCES if any(getattr(p, kind) for p in profiles)]:
-        data["preferences"] = _dots(profiles, kinds, 1.0)
-    if len(profiles) > 1 and comparison.matrix:
-        names = [p.annotator for p in profiles]
-        values = [[f.value if f else None for f in row] for row in _matrix(comparison)]
-        data["matrix"] = {"names": names, "values": values}
-    return data
-
-
-def _dots(profiles: Sequence[Profile], kinds: Sequence[str], whole: float) -> dict[str, Any]:
-    """Series of points with 95% intervals, one per kind, one line per annotator."""
-    titles = {name: title.removeprefix("prefers ") for name, title, _ in COLUMNS}
-    series = []
-    for kind in kinds:
-        estimates = [(p.annotator, e) for p in profiles if (e := getattr(p, kind)) is not None]
-        series.append(
-            {
-                "name": titles[kind],
-                "annotators": [name for name, _ in estimates],
-                "x": [e.value for _, e in estimates],
-                "error": [NORMAL_95 * (e.error or 0) for _, e in estimates],
-            }
+    Args:
+        report: The comparison.
+        called: Returns what an annotator is called.
+        family: Returns the family of an annotator: a column, and a colour in plots.
+        figures: The fields of `COLUMNS` that are shown, as far as an annotator has them.
+    """
+    profiles = report.profiles
+    known = [(n, places) for n, _, places in COLUMNS if n in figures and any(getattr(p, n) for p in profiles)]
+    columns = {"annotator": "", **({"family": ""} if family else {}), "pairs": "d", "labels": "d"}
+    rows: list[list[Cell]] = [
+        [
+            called(profile.annotator),
+            *([family(profile.annotator)] if family else []),
+            profile.pairs,
+            profile.parsed,
+            *(as_bounded(getattr(profile, name)) for name, _ in known),
+        ]
+        for profile in profiles
+    ]
+    columns |= {HEADINGS[name]: f".{places}f" for name, places in known}
+    tables = [StudyTable("annotators", "Annotators, with 95% intervals", columns, rows)]
+    names = [profile.annotator for profile in profiles]
+    if report.matrix:
+        mutual = [[report.agreement(one, other) for other in names] for one in names]
+        cells: list[list[Cell]] = [
+            [called(one), *(f.value if f else None for f in row)] for one, row in zip(names, mutual, strict=True)
+        ]
+        headings = {"annotator": "", **{called(name): ".0f" for name in names}}
+        tables.append(
+            StudyTable("agreement", "Agreement of one label with another on the same pair, %", headings, cells)
         )
-    return {"names": [p.annotator for p in profiles], "series": series, "whole": whole}
+    preferred = [name for name in PREFERENCES if name in figures]
+    plots = [
+        _each(report, called, "agreement", "Agreement with people", "percent", ["agreement"]),
+        _scatter(report, called, family, "price", "agreement"),
+        _scatter(report, called, family, "bias", "variance"),
+        _each(report, called, "preferences", "What annotators prefer: shares of choices", "share", preferred),
+    ]
+    return Findings(tables, [plot for plot in plots if plot is not None], _notes(report))
 
 
-def _matrix(comparison: AnnotatorReport) -> list[list[Estimate | None]]:
-    names = [p.annotator for p in comparison.profiles]
-    return [[comparison.agreement(one, other) for other in names] for one in names]
+def as_bounded(figure: Estimate | None) -> Bounded | None:
+    """Return an estimate with its 95% interval, which begins at 0 unless the estimate is negative."""
+    if figure is None:
+        return None
+    if figure.error is None:
+        return Bounded(figure.value)
+    half = NORMAL_95 * figure.error
+    low = figure.value - half
+    return Bounded(figure.value, max(0.0, low) if figure.value >= 0 else low, figure.value + half)
+
+
+def _each(
+    report: AnnotatorReport, called: Callable[[str], str], name: str, title: str, y_title: str, figures: Sequence[str]
+) -> StudyPlot | None:
+    """Plot figures by annotator, a series for each; None if nobody has one."""
+    series = []
+    for figure in figures:
+        points = [(called(p.annotator), known) for p in report.profiles if (known := as_bounded(getattr(p, figure)))]
+        if points:
+            series.append(Series(HEADINGS[figure], [x for x, _ in points], [y for _, y in points], joined=False))
+    return StudyPlot(name, title, "annotator", y_title, series) if series else None
+
+
+def _scatter(
+    report: AnnotatorReport, called: Callable[[str], str], family: Callable[[str], str] | None, x: str, y: str
+) -> StudyPlot | None:
+    """Plot one figure of annotators over another, a price by its logarithm; None if fewer than two have both."""
+    by_family: dict[str, list[tuple[float, Bounded, str]]] = {}
+    for profile in report.profiles:
+        across, up = as_bounded(getattr(profile, x)), as_bounded(getattr(profile, y))
+        if across is not None and up is not None and (across.value > 0 or x != "price"):
+            group = family(profile.annotator) if family else "annotators"
+            by_family.setdefault(group, []).append((across.value, up, called(profile.annotator)))
+    if sum(map(len, by_family.values())) < 2:
+        return None
+    series = [Series.of_points(name, points) for name, points in by_family.items()]
+    title = f"{HEADINGS[y]} over {HEADINGS[x]}"
+    return StudyPlot(f"{y}-by-{x}", title, HEADINGS[x], HEADINGS[y], series, log_x=x == "price")
+
+
+def _notes(report: AnnotatorReport) -> list[str]:
+    notes = [
+        "Agreement is that of one label with the mode of all labels of people on the pair; of people, with the mode of "
+        "the others. Bias is the error of the mode of an annotator's labels, variance that of one label against the "
+        "mode of the annotator's others: compare them at the same number of labels per pair only.",
+        "Longer, lists and first shown are shares of choices: for the output that is longer by more than 30 characters,"
+        " for the only one with a list, for the one shown first.",
+    ]
+    if all(profile.agreement is None for profile in report.profiles):
+        notes.append("There are no labels of people, so agreement and bias cannot be known.")
+    return notes

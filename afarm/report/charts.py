@@ -12,11 +12,13 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import accumulate
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 from afarm.evaluation.metrics import NORMAL_95, finite_number, pearson
 from afarm.report.run import Points
 from afarm.storage.runs import RunRecord
+
+P = TypeVar("P")
 
 Chart = dict[str, Any]
 """A chart as plotly takes it, as JSON, with the words around it."""
@@ -50,6 +52,7 @@ _TITLES = {
     "lr": ("Learning rate", "learning rate"),
     "learning_rate": ("Learning rate", "learning rate"),
     "grad_norm": ("Norm of the gradient", "norm"),
+    "reward over n": ("Reward of the best of the first n samples", "mean score"),
 }
 
 
@@ -121,8 +124,7 @@ def reward_over_kl(curves: Mapping[str, Points], selected_step: float | None = N
     known = [(step, kl, reward) for step, kl, reward in steps if kl is not None and reward is not None]
     if len(known) < 2:
         return None
-    stride = -(-len(known) // MOST_POINTS)
-    shown = known if stride == 1 else [*known[::stride], known[-1]]
+    shown = thin(known)
     return {
         "kind": "path",
         "stage": TRAIN,
@@ -179,19 +181,7 @@ def best_of_n_chart(sample_rewards: Sequence[Sequence[float]]) -> Chart | None:
         return None
     best = [list(accumulate(rewards[:n], max)) for rewards in sample_rewards]
     points: Points = [(number, fmean(row[number - 1] for row in best)) for number in range(1, n + 1)]
-    shown = thin(points)
-    return {
-        "kind": "curve",
-        "stage": "",
-        "name": "reward over n",
-        "title": "Reward of the best of the first n samples",
-        "x_title": "n",
-        "y_title": "mean score",
-        "x": [number for number, _ in shown],
-        "y": [reward for _, reward in shown],
-        "half": None,
-        "kept": None,
-    }
+    return {**curve_chart("", "reward over n", points), "x_title": "n"}
 
 
 def selected_step(record: RunRecord) -> float | None:
@@ -218,7 +208,7 @@ def win_rate_chart(win_rates: Sequence[Mapping[str, Any]]) -> Chart | None:
     }
 
 
-def thin(points: Points) -> Points:
+def thin(points: list[P]) -> list[P]:
     """At most `MOST_POINTS` of `points`, evenly spaced, the last among them."""
     stride = -(-len(points) // MOST_POINTS)
     if stride <= 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 
 from afarm.core.errors import PluginError
@@ -25,14 +25,14 @@ COLUMNS = {
 
 def build_progress(records: Sequence[RunRecord]) -> GridProgress:
     """Build a grid's progress from the runs of a comparison."""
-    progress = GridProgress([StudyRun(_system(record), int(record.get("seed") or 0)) for record in records])
+    systems = [
+        next((result.system for result in record.results), str(record.get("method") or "system")) for record in records
+    ]
+    seeds = [int(record.get("seed") or 0) for record in records]
+    progress = GridProgress([StudyRun(*each) for each in zip(systems, seeds, strict=True)])
     for run, record in zip(progress.runs, records, strict=True):
         progress.add(run, record)
     return progress
-
-
-def _system(record: RunRecord) -> str:
-    return next((result.system for result in record.results), str(record.get("method") or "system"))
 
 
 def comparison_findings(board: Leaderboard, records: Sequence[RunRecord], progress: GridProgress) -> Findings:
@@ -43,13 +43,18 @@ def comparison_findings(board: Leaderboard, records: Sequence[RunRecord], progre
         runs.setdefault(done.run.method, []).append(done)
         costs.setdefault(done.run.method, []).append(sum_costs(record.stages))
     rates = {entry.system: _rate(entry, runs[entry.system]) for entry in board.entries if entry.system in runs}
+    several = any(len(some) > 1 for some in runs.values())
+    series = [Series("mean" if several else "win rate", list(rates), list(rates.values()), joined=False)]
+    if several:
+        each = [(name, Bounded(run.figures["win_rate"])) for name in rates for run in runs[name]]
+        series.append(Series("each seed", [name for name, _ in each], [rate for _, rate in each], joined=False))
     plots = [
-        _rate_plot(rates, runs),
+        StudyPlot("win-rates", "Win rates, with 95% intervals", "", "win rate, %", series),
         _over(runs, "kl", "win_rate", "Win rate and KL", "KL from the starting policy, nats", "win rate, %"),
         _over(runs, "reward", "gold", "Reward model and gold", "reward model’s score", "gold reward"),
         _cost_plot(rates, costs),
     ]
-    over = "seeds (Student’s t)" if _several(runs) else "instructions"
+    over = "seeds (Student’s t)" if several else "instructions"
     notes = [board.note, f"Intervals of win rates are over {over}; seconds and dollars those of a run made alone."]
     return Findings([_table(board, runs, rates, costs)], [plot for plot in plots if plot is not None], notes)
 
@@ -92,18 +97,6 @@ def _table(
     return StudyTable("board", "Systems", {**columns, "judge, $": ",.2f"}, rows)
 
 
-def _rate_plot(rates: dict[str, Bounded], runs: dict[str, list[FinishedRun]]) -> StudyPlot:
-    series = [Series("mean" if _several(runs) else "win rate", list(rates), list(rates.values()), joined=False)]
-    if _several(runs):
-        each = [(name, Bounded(run.figures["win_rate"])) for name in rates for run in runs[name]]
-        series.append(Series("each seed", [name for name, _ in each], [rate for _, rate in each], joined=False))
-    return StudyPlot("win-rates", "Win rates, with 95% intervals", "", "win rate, %", series)
-
-
-def _several(runs: dict[str, list[FinishedRun]]) -> bool:
-    return any(len(some) > 1 for some in runs.values())
-
-
 def _over(
     runs: dict[str, list[FinishedRun]], x: str, y: str, title: str, x_title: str, y_title: str
 ) -> StudyPlot | None:
@@ -112,13 +105,10 @@ def _over(
     for name, some in runs.items():
         both = [run for run in some if x in run.figures and y in run.figures]
         if both:
-            rates = [_bounded(run, y) for run in both]
+            ends = [(run.figures.get(f"{y}_low"), run.figures.get(f"{y}_high")) for run in both]
+            rates = [Bounded(run.figures[y], *pair) for run, pair in zip(both, ends, strict=True)]
             series.append(Series(name, [run.figures[x] for run in both], rates, joined=False))
     return StudyPlot(f"{y}-over-{x}".replace("_", "-"), title, x_title, y_title, series) if series else None
-
-
-def _bounded(run: FinishedRun, name: str) -> Bounded:
-    return Bounded(run.figures[name], run.figures.get(f"{name}_low"), run.figures.get(f"{name}_high"))
 
 
 def _cost_plot(rates: dict[str, Bounded], costs: dict[str, list[tuple[float, float]]]) -> StudyPlot | None:
@@ -128,13 +118,20 @@ def _cost_plot(rates: dict[str, Bounded], costs: dict[str, list[tuple[float, flo
     paid = any(dollars for some in costs.values() for _, dollars in some)
     cost = {name: fmean(each[1 if paid else 0] for each in costs[name]) for name in rates}
     best = undominated({name: (cost[name], -rate.value) for name, rate in rates.items()})
+    unit = "judge dollars per run" if paid else "seconds per run"
+    return frontier_plot(rates, cost, best, unit, log_x=min(cost.values()) > 0)
+
+
+def frontier_plot(
+    rates: Mapping[str, Bounded], costs: Mapping[str, float], best: Collection[str], unit: str, log_x: bool = True
+) -> StudyPlot:
+    """Plot win rates in percent over costs in a unit, by system; a line joins the `best`."""
     series = []
     for title, names in (
-        ("frontier", sorted(best, key=lambda name: (cost[name], name))),
+        ("frontier", sorted(best, key=lambda name: (costs[name], name))),
         ("beaten", [name for name in rates if name not in best]),
     ):
         if names:
-            x, y = [cost[name] for name in names], [rates[name] for name in names]
+            x, y = [costs[name] for name in names], [rates[name] for name in names]
             series.append(Series(title, x, y, names, joined=title == "frontier"))
-    unit = "judge dollars per run" if paid else "seconds per run"
-    return StudyPlot("frontier", "Quality and cost", unit, "win rate, %", series, log_x=min(cost.values()) > 0)
+    return StudyPlot("frontier", "Quality and cost", unit, "win rate, %", series, log_x=log_x)

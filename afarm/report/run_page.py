@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from afarm.core.records import Row
 from afarm.core.seeding import digest
 from afarm.evaluation.cut_off import cut_off
 from afarm.evaluation.metrics import finite_number, undetectable_difference, win_rate_interval
@@ -59,7 +58,8 @@ def build(run_dir: Path) -> Path:
     """
     run_dir = Path(run_dir)
     run = read_reported_run(run_dir)
-    page = render_run(run, plotly_script())
+    own = {**describe_run(run), "charts": describe_charts(run)}
+    page = render_page("run_page", ["charts", "tables", "run_page"], plotly_script(), FILTERS, **own)
     target = run_dir / PAGE
     write_whole(target, page + content_mark(run.record), "free some space or fix the rights, then `afarm report`")
     return target
@@ -95,12 +95,6 @@ def content_mark(record: RunRecord) -> str:
     return f"<!-- shows {content} -->\n"
 
 
-def render_run(run: ReportedRun, plotly: str | None) -> str:
-    """Render the page as text; `plotly` is the source of plotly.js, None to leave the charts out."""
-    own = {**describe_run(run), "charts": describe_charts(run)}
-    return render_page("run_page", ["charts", "tables", "run_page"], plotly, FILTERS, **own)
-
-
 def describe_run(run: ReportedRun) -> dict[str, Any]:
     """Compute everything on the page but the charts."""
     record = run.record
@@ -114,6 +108,11 @@ def describe_run(run: ReportedRun) -> dict[str, Any]:
         if isinstance(j, dict)
     ]
     files = record.section("files")
+    red_flags: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for result in record.results:
+        red_flags.setdefault((result.system, result.reference), result.red_flags)
+    created, finished = finite_number(record.get("created")), finite_number(record.get("finished"))
+    took = None if created is None or finished is None else finished - created
     win_rates = list(describe_win_rates(record))
     return {
         "run": {
@@ -137,7 +136,11 @@ def describe_run(run: ReportedRun) -> dict[str, Any]:
         "degraded": degraded(record.stages),
         "cut_off": cut_off(record.stages),
         "not_finite": not_finite(record.stages),
-        "red_flags": list(describe_red_flags(record)),
+        "red_flags": [
+            {"system": system, "reference": reference, "flags": flags}
+            for (system, reference), row in red_flags.items()
+            if (flags := flag_sentences(row))
+        ],
         "training": _training(record),
         "notes": [_text(note) for note in record.rows("notes")],
         "rows": side_by_side.rows_compared(record),
@@ -148,7 +151,7 @@ def describe_run(run: ReportedRun) -> dict[str, Any]:
         "other_results": list(describe_other_results(record)),
         "stages": stages,
         "most_seconds": max((s["seconds"] or 0 for s in stages if not s["reused"]), default=0),
-        "total_seconds": _took(record) or sum(s["seconds"] or 0 for s in stages if not s["reused"]),
+        "total_seconds": took or sum(s["seconds"] or 0 for s in stages if not s["reused"]),
         "reused_stages": sum(s["reused"] for s in stages),
         "diagrams": diagrams(stages) if len(stages) > 1 else [],
         "box_width": WIDTH,
@@ -235,16 +238,6 @@ def describe_win_rates(record: RunRecord) -> Iterator[dict[str, Any]]:
                 "undetectable": undetectable_difference(metrics),
                 **describe_interval(metrics),
             }
-
-
-def describe_red_flags(record: RunRecord) -> Iterator[dict[str, Any]]:
-    """The red flags of each comparison that has any."""
-    by_players: dict[tuple[str, str], Mapping[str, Any]] = {}
-    for result in record.results:
-        by_players.setdefault((result.system, result.reference), result.red_flags)
-    for (system, reference), row in by_players.items():
-        if flags := flag_sentences(row):
-            yield {"system": system, "reference": reference, "flags": flags}
 
 
 def describe_other_results(record: RunRecord) -> Iterator[dict[str, Any]]:
@@ -341,7 +334,11 @@ def describe_outputs(run: ReportedRun) -> dict[str, Any]:
         {
             "number": place,
             "verdict": side_by_side.row_verdict(row),
-            "turns": earlier_turns(row),
+            "turns": [
+                {"role": str(turn.get("role", "")), "content": describe_text(turn.get("content"))}
+                for turn in (row["messages"] if isinstance(row.get("messages"), list) else [])
+                if isinstance(turn, Mapping)
+            ],
             "instruction": describe_text(row.get("instruction")),
             "input": describe_text(row.get("input")),
             "reference": describe_text(row.get("output_1")),
@@ -361,16 +358,6 @@ def describe_outputs(run: ReportedRun) -> dict[str, Any]:
     }
 
 
-def earlier_turns(row: Row) -> list[dict[str, Any]]:
-    """Describe the turns of a conversation before the instruction; none if the row has none."""
-    turns = row.get("messages")
-    return [
-        {"role": str(turn.get("role", "")), "content": describe_text(turn.get("content"))}
-        for turn in (turns if isinstance(turns, list) else [])
-        if isinstance(turn, Mapping)
-    ]
-
-
 def describe_text(value: object) -> dict[str, Any]:
     """The part of a text that is shown, the length of all of it (characters), and if it was cut."""
     text = _text(value)
@@ -380,12 +367,6 @@ def describe_text(value: object) -> dict[str, Any]:
 def _sum(*values: object) -> float | None:
     known = [v for v in map(finite_number, values) if v is not None]
     return sum(known) if known else None
-
-
-def _took(record: Mapping[str, Any]) -> float | None:
-    """Seconds from `created` to `finished`, if both are seconds since 1970."""
-    created, finished = finite_number(record.get("created")), finite_number(record.get("finished"))
-    return None if created is None or finished is None else finished - created
 
 
 def _pick(values: Mapping[str, Any], *names: str) -> dict[str, Any]:

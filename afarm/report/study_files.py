@@ -48,8 +48,9 @@ def write_files(directory: Path, study: ShownStudy) -> Path:
     Raises `PluginError` for a file that would lie elsewhere or over another, and `StoreError`.
     """
     findings = study.findings
-    for name_of_files in (*(table.name for table in findings.tables), *(plot.name for plot in findings.plots)):
-        require_file_name(name_of_files)
+    for name in [*(table.name for table in findings.tables), *(plot.name for plot in findings.plots)]:
+        if not FILE_NAME.fullmatch(name) or name in TAKEN:  # it would lie elsewhere, or over the page's own files
+            raise PluginError(f"the name of a table or plot names its files: letters, digits, - and _, not {name!r}")
     for further in findings.files:
         if not FURTHER.fullmatch(further):
             raise PluginError(
@@ -77,12 +78,6 @@ BY_FORMULAS = (
 """The warning on a study's pages if judges are formulas: its first sentence, in bold there, and the rest."""
 
 
-def require_file_name(name: str) -> None:
-    """Raise `PluginError` for a name that would lie in another directory or over the page's files."""
-    if not FILE_NAME.fullmatch(name) or name in TAKEN:
-        raise PluginError(f"the name of a table or plot names its files: letters, digits, - and _, not {name!r}")
-
-
 def _lines(study: ShownStudy) -> list[str]:
     progress, findings = study.progress, study.findings
     lines = [f"# Study {markdown(study.name)}", "", code(study.command), ""]
@@ -100,7 +95,9 @@ def _lines(study: ShownStudy) -> list[str]:
         lines += ["", "## Failed", ""]
         lines += [f"- {markdown(label)}: {markdown(why)}" for label, why in progress.failed.items()]
     if progress.finished:
-        lines += ["", "## Runs", "", markdown_table(_names(progress)), "", "All their figures: `runs.csv`."]
+        names = [[done.run.label, done.name] for done in progress.finished]
+        listed = markdown_table(StudyTable("names", "Runs", {"run": "", "record": ""}, names))
+        lines += ["", "## Runs", "", listed, "", "All their figures: `runs.csv`."]
     return lines
 
 
@@ -129,8 +126,3 @@ def runs_table(progress: GridProgress) -> StudyTable:
     forms = {name: "" if any(isinstance(row.get(name), str) for row in rows) else ".6g" for name in columns}
     cells: list[list[Cell]] = [[row.get(name) for name in columns] for row in rows]
     return StudyTable("runs", "All runs", forms, cells)
-
-
-def _names(progress: GridProgress) -> StudyTable:
-    rows = [[done.run.label, done.name] for done in progress.finished]
-    return StudyTable("names", "Runs", {"run": "", "record": ""}, rows)

@@ -57,6 +57,9 @@ def render_study(study: ShownStudy, plotly: str | None, kind: str = "study") -> 
     """
     progress, findings = study.progress, study.findings
     runs = runs_table(progress)
+    listed, root = describe_table(runs, MOST_RUNS), "../../runs" if kind == "study" else "../runs"
+    for cells in listed["rows"]:
+        cells[0]["link"] = f"{root}/{quote(cells[0]['text'], safe='')}/report.html"
     own = {
         "name": study.name,
         "kind": kind,
@@ -70,7 +73,7 @@ def render_study(study: ShownStudy, plotly: str | None, kind: str = "study") -> 
         "plots": [describe_plot(plot, study.formats) for plot in findings.plots],
         "tables": [describe_table(table) for table in findings.tables if table.rows],
         "notes": findings.notes,
-        "runs": with_links(describe_table(runs, MOST_RUNS), "../../runs" if kind == "study" else "../runs"),
+        "runs": listed,
         "more_runs": max(0, len(runs.rows) - MOST_RUNS),
         "charts": [build_chart(plot) for plot in findings.plots],
     }
@@ -92,7 +95,11 @@ def describe_table(table: StudyTable, most: int | None = None) -> dict[str, Any]
     """Describe a table as the template needs it: its columns, and the cells of its first `most` rows."""
     rows = table.rows[:most]
     columns = [[row[place] for row in rows] for place in range(len(table.columns))]
-    numbers = [bool(form) or is_numeric(cells) for form, cells in zip(table.columns.values(), columns, strict=True)]
+    known = [[finite_part(cell) for cell in column if cell is not None] for column in columns]
+    numbers = [  # texts too, if all of a column are numbers, as the values of a setting are
+        bool(form) or (bool(values) and None not in values)
+        for form, values in zip(table.columns.values(), known, strict=True)
+    ]
     return {
         "name": table.name,
         "title": table.title,
@@ -105,12 +112,6 @@ def describe_table(table: StudyTable, most: int | None = None) -> dict[str, Any]
             for row in rows
         ],
     }
-
-
-def is_numeric(cells: Sequence[Cell]) -> bool:
-    """Tell if all texts of a column are numbers, as the values of a setting are, and there is one."""
-    known = [cell for cell in cells if cell is not None]
-    return bool(known) and all(finite_part(cell) is not None for cell in known)
 
 
 def finite_part(cell: Cell) -> float | None:
@@ -134,13 +135,6 @@ def describe_cell(cell: Cell, form: str, is_number: bool) -> dict[str, Any]:
         "value": "" if value is None else repr(value),
         "link": "",
     }
-
-
-def with_links(runs: dict[str, Any], root: str) -> dict[str, Any]:
-    """Let the name of each run lead to its page, below `root`."""
-    for cells in runs["rows"]:
-        cells[0]["link"] = f"{root}/{quote(cells[0]['text'], safe='')}/report.html"
-    return runs
 
 
 def describe_plot(plot: StudyPlot, formats: Sequence[str]) -> dict[str, Any]:

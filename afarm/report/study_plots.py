@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from afarm.experiment.studies.study import Bounded, StudyPlot
 from afarm.storage.text import visible
@@ -29,7 +29,7 @@ WIDE = 6.5
 BESIDE = 0.06
 """The share of an axis that stays free beyond its first and last point."""
 
-STYLE = {"svg.fonttype": "none", "svg.hashsalt": "afarm", "text.parse_math": False}
+STYLE: Mapping[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "afarm", "text.parse_math": False}
 """Settings of Matplotlib: text stays text, equal plots are equal files, and a "$" in a name is no formula."""
 
 
@@ -43,7 +43,7 @@ def draw_plot(plot: StudyPlot, path: Path) -> None:
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(dict(STYLE)):
         figure = Figure(figsize=(6.4, 4), layout="constrained")
         axes = figure.subplots()
         places, is_log = text_places(plot), _is_log(plot)

@@ -17,9 +17,7 @@ from afarm import (
     Findings,
     FinishedRun,
     RunRecord,
-    Series,
     Study,
-    StudyPlot,
     StudyRequest,
     StudyRun,
     StudyTable,
@@ -28,6 +26,7 @@ from afarm import (
     run_directories,
     undominated,
 )
+from afarm.report import frontier_plot
 from afarm_plugins.costs.planner import PlanPrices, plan_difference, plan_within
 from afarm_plugins.costs.settings import CostsConfig
 
@@ -80,7 +79,16 @@ class Costs(Study):
         records = [record for place in places for record in _records(place, unread)]
         if not records and self.config.runs:
             raise DataError(f"{', '.join(self.config.runs)}: no finished run there; `afarm run` makes one")
-        return {"runs": [_kept(record) for record in records], "unread": unread}
+        kept = [  # the values that costs are computed from, as JSON
+            {
+                **{name: record.get(name) for name in ("recipe", "method", "config")},
+                "machine": {"device": record.section("machine").get("device", "")},
+                "stages": [{name: stage[name] for name in KEPT_OF_STAGES if name in stage} for stage in record.stages],
+                "results": [{"metrics": {"win_rate": rate}} for rate in _win_rates(record)],
+            }
+            for record in records
+        ]
+        return {"runs": kept, "unread": unread}
 
     def know(self, facts: Mapping[str, Any]) -> None:
         self.records = [RunRecord(Path(), run) for run in facts.get("runs", [])]
@@ -106,16 +114,6 @@ def _records(place: Path, unread: list[str]) -> Iterator[RunRecord]:
             unread.append(str(error))
 
 
-def _kept(record: RunRecord) -> dict[str, Any]:
-    """Reduce a record to the values that costs are computed from, as JSON."""
-    return {
-        **{name: record.get(name) for name in ("recipe", "method", "config")},
-        "machine": {"device": record.section("machine").get("device", "")},
-        "stages": [{name: stage[name] for name in KEPT_OF_STAGES if name in stage} for stage in record.stages],
-        "results": [{"metrics": {"win_rate": rate}} for rate in _win_rates(record)],
-    }
-
-
 def _win_rates(record: RunRecord) -> list[Any]:
     """Return the win rate of a run's main evaluation, if it has one."""
     return [result.metrics["win_rate"] for result in record.results if "win_rate" in result.metrics][:1]
@@ -124,9 +122,15 @@ def _win_rates(record: RunRecord) -> list[Any]:
 def tabulate_costs(records: Sequence[RunRecord], config: CostsConfig) -> Findings:
     """Tabulate the costs of runs, each stage once, and plan if there is a budget."""
     stages = _stages(records)
-    methods = _methods(records, stages, config)
+    groups: dict[str, list[RunRecord]] = {}
+    for record in records:
+        groups.setdefault(f"{record.get('recipe', '')} · {record.get('method', '')}", []).append(record)
+    methods = [_method(name, runs, stages, config) for name, runs in sorted(groups.items())]
     tables = [_stage_table(stages.values(), config), _method_table(methods)] if records else []
-    plots = [_frontier_plot(methods, config)] if any(row.rates for row in methods) else []
+    costs = {method.name: method.dollars if config.hour else method.seconds for method in methods}
+    rates = {method.name: rate for method in methods if (rate := method.rate) is not None}
+    unit = "dollars per run" if config.hour else "seconds per run"
+    plots = [frontier_plot(rates, costs, frontier(methods), unit)] if rates else []
     notes = _notes(records, stages.values(), config) if records else ["There is no stored run to read costs from."]
     if config.spend:
         table, more = _plan(methods, config)
@@ -188,13 +192,6 @@ class MethodCost:
     @property
     def rate(self) -> Bounded | None:
         return mean_interval(list(self.rates)) if self.rates else None
-
-
-def _methods(records: Sequence[RunRecord], stages: Mapping[str, StageCost], config: CostsConfig) -> list[MethodCost]:
-    groups: dict[str, list[RunRecord]] = {}
-    for record in records:
-        groups.setdefault(f"{record.get('recipe', '')} · {record.get('method', '')}", []).append(record)
-    return [_method(name, runs, stages, config) for name, runs in sorted(groups.items())]
 
 
 def _method(name: str, runs: Sequence[RunRecord], stages: Mapping[str, StageCost], config: CostsConfig) -> MethodCost:
@@ -293,23 +290,6 @@ def _method_table(methods: Sequence[MethodCost]) -> StudyTable:
         "frontier": "",
     }
     return StudyTable("methods", "What a run of each method costs, made alone", columns, rows)
-
-
-def _frontier_plot(methods: Sequence[MethodCost], config: CostsConfig) -> StudyPlot:
-    def cost(method: MethodCost) -> float:
-        return method.dollars if config.hour else method.seconds
-
-    best = frontier(methods)
-    series = []
-    for name, some in (
-        ("frontier", sorted((m for m in methods if m.name in best), key=cost)),
-        ("beaten", [m for m in methods if m.name not in best and m.rates]),
-    ):
-        rates = [rate for m in some if (rate := m.rate) is not None]
-        if some:
-            series.append(Series(name, [cost(m) for m in some], rates, [m.name for m in some], name == "frontier"))
-    unit = "dollars per run" if config.hour else "seconds per run"
-    return StudyPlot("frontier", "Quality and cost", unit, "win rate, %", series, log_x=True)
 
 
 def _notes(records: Sequence[RunRecord], stages: Iterable[StageCost], config: CostsConfig) -> list[str]:

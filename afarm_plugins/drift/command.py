@@ -25,7 +25,7 @@ from afarm.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from afarm_plugins.drift.log import Probe
+    from afarm_plugins.drift.drift import Probe
 
 
 def add_commands(app: typer.Typer) -> None:

@@ -10,21 +10,23 @@ are tested by exchanging them at random within pairs:
     win rate       how far the mean of the new labels lies from that of the old ones
 
 The judge has shifted if the smaller p-value, doubled, is at most `ALPHA`. The outcome is logged beside the runs
-(`afarm.evaluation.drift_log`).
+(`drift.jsonl`).
 """
 
 from __future__ import annotations
 
+import json
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from afarm import AnnotateContext, DataError, JudgedPair, Pair, read_annotations, seeding
+from afarm import AnnotateContext, DataError, JudgedPair, read_annotations, seeding, write_whole
 from afarm.experiments import requests_planned
 from afarm.judging import annotate_in_chunks
-from afarm_plugins.drift.log import Probe, record_probe
+from afarm.results import DRIFT_LOG, read_drift_log
 
 if TYPE_CHECKING:
     from afarm.experiments import PlannedStage, Workspace
@@ -36,6 +38,37 @@ DRAWS = 2
 PERMUTATIONS = 9_999
 FEWEST_PAIRS = 20
 """Pairs from which on a shift can be shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """The outcome of asking a judge again about `pairs` that it has labelled.
+
+    Shares and win rates are percentages.
+
+    `disagreement` is the mean difference of a stored label from the new ones, `noise` that of the two new ones from
+    each other; `win_rate_before` and `win_rate_now` are output_2's. `epoch` names the probe: its draws are keyed by it.
+    """
+
+    epoch: str
+    annotator: str
+    judges: Mapping[str, str]
+    pairs: int
+    unread: int
+    disagreement: float
+    noise: float
+    win_rate_before: float
+    win_rate_now: float
+    p_disagreement: float
+    p_win_rate: float
+    shifted: bool
+    labels: str = ""
+    created: float = field(default=0.0, compare=False)
+
+    @property
+    def p_value(self) -> float:
+        """The p-value of the two tests together (Bonferroni)."""
+        return min(1.0, 2 * min(self.p_disagreement, self.p_win_rate))
 
 
 def stored_labels(path: Path, annotator: str | None, pairs: int) -> tuple[str, list[JudgedPair]]:
@@ -82,14 +115,6 @@ def derive_seed(epoch: str, draw: int) -> int:
     return seeding.integer("drift", epoch, draw)
 
 
-def ask_again(workspace: Workspace, annotator: str, pairs: Sequence[Pair], epoch: str) -> list[list[JudgedPair]]:
-    """Collect `DRAWS` new labels per pair, in order, through the metered client and without label noise."""
-    asked_again = workspace.components.annotator(annotator)
-    client, progress = workspace.judges.client, workspace.progress
-    contexts = [AnnotateContext(derive_seed(epoch, draw), client, progress) for draw in range(DRAWS)]
-    return [list(annotate_in_chunks(pairs, asked_again, annotator, context)) for context in contexts]
-
-
 def plan_probe(
     workspace: Workspace, path: Path, annotator: str | None, pairs: int, epoch: str
 ) -> tuple[str, PlannedStage]:
@@ -112,11 +137,6 @@ def plan_probe(
 def probe_account(annotator: str, epoch: str) -> str:
     """Name the account of a probe, and of its budget: the same one goes on."""
     return f"drift-{annotator.replace('/', '_')}-{epoch}"
-
-
-def list_wins(rows: Iterable[JudgedPair]) -> list[float | None]:
-    """List output_2's win in each row: p2, one half for a draw, None without an answer."""
-    return [row.win for row in rows]
 
 
 def exchange_test(
@@ -163,8 +183,13 @@ def probe(workspace: Workspace, path: Path, annotator: str | None, pairs: int, e
     annotator, stored = stored_labels(path, annotator, pairs)
     require_same_judge(stored, workspace.judges.identities, path)
     with workspace.judges.client.charge_run(probe_account(annotator, epoch)):
-        again = ask_again(workspace, annotator, [row.pair for row in stored], epoch)
-    triples, p_disagreement, p_win_rate = exchange_test(list_wins(stored), [list_wins(rows) for rows in again])
+        asked_again, pairs_again = workspace.components.annotator(annotator), [row.pair for row in stored]
+        client, progress = workspace.judges.client, workspace.progress
+        contexts = [AnnotateContext(derive_seed(epoch, draw), client, progress) for draw in range(DRAWS)]
+        again = [list(annotate_in_chunks(pairs_again, asked_again, annotator, context)) for context in contexts]
+    triples, p_disagreement, p_win_rate = exchange_test(
+        [row.win for row in stored], [[row.win for row in rows] for rows in again]
+    )
     if len(triples) < FEWEST_PAIRS:
         raise DataError(
             f"{path}: {len(triples)} of {len(stored)} pairs have readable labels, too few to tell a shift: ask about "
@@ -189,3 +214,13 @@ def probe(workspace: Workspace, path: Path, annotator: str | None, pairs: int, e
     )
     record_probe(workspace.store.root, outcome)
     return outcome
+
+
+def record_probe(root: Path, probe: Probe) -> None:
+    """Append `probe` to the log in `root`, in place of an earlier outcome of the same probe."""
+    identity = ("epoch", "annotator", "labels")
+    others = [row for row in read_drift_log(root) if any(row.get(name) != getattr(probe, name) for name in identity)]
+    rows = [*others, {**asdict(probe), "p_value": probe.p_value}]
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    repeat = "free some space, and probe again with the same --epoch: nothing is asked twice"
+    write_whole(root / DRIFT_LOG, text, repeat)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -140,21 +140,6 @@ def _answers(workspace: Workspace) -> Answers:
 # ------------------------------------------------------------------------------------------------------------- pricing
 
 
-@dataclass(frozen=True, slots=True)
-class GridPlan:
-    """The stages of a grid by their kind, an estimate if fewer runs were looked at than there are."""
-
-    stages: Sequence[PlannedStage]
-    looked_at: int
-    of: int
-
-    @property
-    def sentence(self) -> str:
-        """The number of runs, and what the plan is read off."""
-        runs = f"{self.of:,} run{'s' if self.of != 1 else ''}"
-        return f"{runs}, estimated from {self.looked_at} of them." if self.looked_at < self.of else f"{runs}."
-
-
 def sample_runs(runs: Sequence[StudyRun]) -> list[StudyRun]:
     """Draw a representative sample of runs: a few seeds, each at the same few places of the grid.
 
@@ -186,23 +171,15 @@ def require_possible(runs: Sequence[StudyRun], lay_out_run: OpenWith) -> None:
             list_stages(workspace, run.method)
 
 
-def planned_stages(run: StudyRun, lay_out_run: OpenWith) -> Iterator[tuple[str, PlannedStage]]:
-    """Plan the stages of a run, each with the name that it has in every run that shares it."""
-    with lay_out_run(run) as workspace:
-        own = {label: identity(stage) for label, stage in list_stages(workspace, run.method).items()}
-        for stage in plan_run(workspace, run.method):
-            yield own.get(stage.label, stage.label), stage
-
-
-def plan_grid(runs: Sequence[StudyRun], lay_out_run: OpenWith) -> GridPlan:
-    """Plan what is missing of a grid, stages that runs share once.
+def plan_grid(runs: Sequence[StudyRun], lay_out_run: OpenWith) -> list[PlannedStage]:
+    """Plan what is missing of a grid by kinds of stages; stages that runs share are counted once.
 
     Of a large grid some runs, drawn, stand for all. Raises `ConfigError` for a run that cannot be.
     """
     groups: dict[tuple[str, bool], list[tuple[PlannedStage, float]]] = {}
     for stage, weight in weighted_stages(runs, lay_out_run).values():
         groups.setdefault((stage.kind, stage.reused), []).append((stage, weight))
-    return GridPlan([_added_up(some) for some in groups.values()], len(sample_runs(runs)), len(runs))
+    return [_added_up(some) for some in groups.values()]
 
 
 def weighted_stages(runs: Sequence[StudyRun], lay_out_run: OpenWith) -> dict[str, tuple[PlannedStage, float]]:
@@ -214,9 +191,12 @@ def weighted_stages(runs: Sequence[StudyRun], lay_out_run: OpenWith) -> dict[str
     found: dict[str, PlannedStage] = {}
     seen: dict[str, Counter[int]] = {}
     for run in sample:
-        for name, stage in planned_stages(run, lay_out_run):
-            found.setdefault(name, stage)
-            seen.setdefault(name, Counter())[run.seed] += 1
+        with lay_out_run(run) as workspace:
+            shared = {label: identity(stage) for label, stage in list_stages(workspace, run.method).items()}
+            for stage in plan_run(workspace, run.method):
+                name = shared.get(stage.label, stage.label)
+                found.setdefault(name, stage)
+                seen.setdefault(name, Counter())[run.seed] += 1
     groups: dict[tuple[str, bool], list[str]] = {}
     for name, stage in found.items():
         groups.setdefault((stage.kind, stage.reused), []).append(name)

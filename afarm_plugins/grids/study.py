@@ -95,7 +95,27 @@ def configure_study(
     component: Component, name: str, own: Mapping[str, Any], options: FarmOptions, seeds: str | None
 ) -> AskedStudy:
     """Return a study configured by the command's options. Raises `ConfigError` for wrong settings."""
-    return AskedStudy(name, options, *_resolved(component, name, own, options, seeds))
+    from pydantic import ValidationError
+
+    from afarm import StudyRequest, explain_validation_error
+    from afarm.experiments import RunConfig, read_recipe
+
+    recipe = read_recipe(options.recipe_or_default)
+    given = {**recipe, **options.as_recipe()}
+    section = given.get(name)
+    try:
+        config = component.settings({**(section if isinstance(section, Mapping) else {}), **own})
+    except ValidationError as error:
+        assert component.config is not None
+        problems = explain_validation_error(error, component.config, f"{name}.", unknown="", missing="")
+        raise ConfigError(problems) from error
+    with attribute_failures("studies", name, component.load()):
+        study = component.load()(config) if component.config else component.load()()
+    defaults = {field: RunConfig.model_fields[field].default for field in ("method", "seed")}
+    numbers = parse_seeds(seeds) if seeds is not None else [int(given.get("seed", defaults["seed"]))]
+    request = StudyRequest(str(given.get("method", defaults["method"])), tuple(numbers), options.output_dir)
+    settings = config.model_dump(mode="json") if config else {}
+    return AskedStudy(name, options, study, request, options.recipe_or_default, settings)
 
 
 @dataclass(frozen=True)
@@ -134,49 +154,19 @@ class AskedStudy:
         """Return the options of a run: if some learn from preferences, each has the options of its own labels."""
         settings = [*(self.options.settings or []), *run.settings]
         options = replace(self.options, method=run.method, seed=run.seed, settings=settings)
-        if _has_own_labels(run):
+        if any(setting.startswith(OWN_LABELS) for setting in run.settings):
             return replace(options, annotator=None, label_noise=None)
         return replace(options, on_unusable=None, labels=None) if self._some_have_own_labels else options
 
     @cached_property
     def _some_have_own_labels(self) -> bool:
-        return any(map(_has_own_labels, self.grid()))
+        return any(setting.startswith(OWN_LABELS) for run in self.grid() for setting in run.settings)
 
     def inspect_run(self, run: StudyRun) -> Any:
         """Open a run's workspace as for a dry run; a context manager."""
         from afarm.experiments import run_checks
 
         return self.of(run).dry_run(run_checks())
-
-
-def _has_own_labels(run: StudyRun) -> bool:
-    return any(setting.startswith(OWN_LABELS) for setting in run.settings)
-
-
-def _resolved(
-    component: Component, name: str, own: Mapping[str, Any], options: FarmOptions, seeds: str | None
-) -> tuple[Study, StudyRequest, str, Mapping[str, Any]]:
-    """Build the study and its request. Raises `ConfigError` for settings that are wrong."""
-    from pydantic import ValidationError
-
-    from afarm import StudyRequest, explain_validation_error
-    from afarm.experiments import RunConfig, read_recipe
-
-    recipe = read_recipe(options.recipe_or_default)
-    given = {**recipe, **options.as_recipe()}
-    section = given.get(name)
-    try:
-        config = component.settings({**(section if isinstance(section, Mapping) else {}), **own})
-    except ValidationError as error:
-        assert component.config is not None
-        problems = explain_validation_error(error, component.config, f"{name}.", unknown="", missing="")
-        raise ConfigError(problems) from error
-    with attribute_failures("studies", name, component.load()):
-        study = component.load()(config) if component.config else component.load()()
-    defaults = {field: RunConfig.model_fields[field].default for field in ("method", "seed")}
-    numbers = parse_seeds(seeds) if seeds is not None else [int(given.get("seed", defaults["seed"]))]
-    request = StudyRequest(str(given.get("method", defaults["method"])), tuple(numbers), options.output_dir)
-    return study, request, options.recipe_or_default, config.model_dump(mode="json") if config else {}
 
 
 def _have_judged(asked: AskedStudy, account: str, dry_run: bool) -> tuple[dict[str, Any], list[str]]:
@@ -229,7 +219,7 @@ def _dump_settings(workspace: Workspace) -> dict[str, Any]:
 
 def _show_plan(asked: AskedStudy, runs: Sequence[StudyRun], account: str, launcher: str) -> None:
     """Show how many runs there are, which stages are missing and what judges would cost."""
-    from afarm_plugins.grids.grid import AT_ONCE, plan_grid
+    from afarm_plugins.grids.grid import AT_ONCE, plan_grid, sample_runs
 
     with ExitStack() as looks:
         workspace = looks.enter_context(asked.inspect_run(runs[0]))
@@ -240,9 +230,12 @@ def _show_plan(asked: AskedStudy, runs: Sequence[StudyRun], account: str, launch
         demanded = preview_launch(launcher, systems, account, len(runs))
         looks.enter_context(workspace.judges.client.charge_run(account))
         step, as_json = f"study {asked.name}", asked.options.as_json
-        show_plan(workspace, runs[0].method, as_json, planned=plan.stages, step=step, launcher=demanded)
+        show_plan(workspace, runs[0].method, as_json, planned=plan, step=step, launcher=demanded)
     console = err() if asked.options.as_json else out()
-    console.print(f"Study {asked.name}: {plan.sentence}", highlight=False, markup=False, soft_wrap=True)
+    looked_at = len(sample_runs(runs))
+    text = f"Study {asked.name}: {len(runs):,} run{'s' * (len(runs) != 1)}"
+    text += f", estimated from {looked_at} of them." if looked_at < len(runs) else "."
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _prepared(asked: AskedStudy, runs: Sequence[StudyRun], account: str, launcher: str) -> Any:
@@ -251,7 +244,7 @@ def _prepared(asked: AskedStudy, runs: Sequence[StudyRun], account: str, launche
 
     with asked.of(runs[0]).farm() as farm, farm.workspace.judges.client.charge_run(account):
         there = build_launcher(launcher, [(runs[0].method, farm.workspace)])
-        warn_of_budget(farm.workspace, lambda: plan_grid(runs, asked.inspect_run).stages)
+        warn_of_budget(farm.workspace, lambda: plan_grid(runs, asked.inspect_run))
         return partial(launch_stages, launcher) if there else None
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +19,6 @@ from afarm_plugins.grids.study import AskedStudy, conduct, configure_study, pars
 if TYPE_CHECKING:
     from afarm import StudyRun
     from afarm.experiments import Component
-    from afarm_plugins.grids.times import MissingStages
 
 Full = Annotated[bool, typer.Option("--full", help="Each study's whole grid, not a small one.")]
 Names = Annotated[str | None, typer.Option("--only", help="These studies alone, with commas between.")]
@@ -64,7 +63,13 @@ def study_all(
 
     parse_formats(plots)  # refused once, not by each study
     chosen = _chosen(only)
-    asked = dict(_lay_out_grids(chosen, full, options, seeds))
+    asked: dict[str, tuple[AskedStudy, list[StudyRun]] | str] = {}
+    for name, component in chosen.items():
+        try:
+            study = configure_study(component, name, _own(component, full), options, seeds)
+            asked[name] = study, study.grid()
+        except AfarmError as error:
+            asked[name] = str(error)
     runs = len({_key(run) for one in asked.values() if not isinstance(one, str) for run in one[1]})
     if dry_run or (runs > MANY and not yes):
         _show_plan(asked, runs, options, dry_run)
@@ -139,18 +144,6 @@ def write_index(directory: Path, found: list[StudyOutcome]) -> Path:
 # ------------------------------------------------------------------------------------------------------------ dry run
 
 
-def _lay_out_grids(
-    chosen: Mapping[str, Component], full: bool, options: FarmOptions, seeds: str | None
-) -> Iterator[tuple[str, tuple[AskedStudy, list[StudyRun]] | str]]:
-    """Yield each study with its grid, or with the reason that it has none."""
-    for name, component in chosen.items():
-        try:
-            asked = configure_study(component, name, _own(component, full), options, seeds)
-            yield name, (asked, asked.grid())
-        except AfarmError as error:
-            yield name, str(error)
-
-
 def _key(run: StudyRun) -> tuple[str, int, tuple[str, ...]]:
     """Return what makes runs of two studies the same run."""
     return run.method, run.seed, run.settings
@@ -161,41 +154,33 @@ def _show_plan(
 ) -> None:
     """Show the runs, minutes and dollars of each study; what several share is the first one's."""
     from afarm.results import Store
-    from afarm_plugins.grids.times import added_up, price_words, seconds_by_label
+    from afarm_plugins.grids.times import MissingStages, add_prices, missing_stages, price_words, seconds_by_label
 
     known = seconds_by_label(Store(options.output_dir).all()) if options.output_dir.is_dir() else {}
-    plan, console = dict(_planned(asked)), out() if dry_run else err()
-    if dry_run and options.as_json:
-        print_json({name: one if isinstance(one, str) else one.to_json(known) for name, one in plan.items()})
-        return
-    for name, one in plan.items():
-        text = f"left out: {one}" if isinstance(one, str) else one.sentence(known)
-        console.print(f"{name:18} {text}", highlight=False, markup=False, soft_wrap=True)
-    missing = [one for one in plan.values() if not isinstance(one, str)]
-    total = sum(one.seconds(known) for one in missing)
-    unknown = sum(one.unknown(known) for one in missing)
-    about = f"about {total / 60:.0f} minutes" if total or not unknown else ""
-    untold = f"{unknown:,} stages whose time is unknown until one of their kind was made in {options.output_dir}"
-    more = ", and ".join(filter(None, [about, untold if unknown else ""]))
-    more += price_words(added_up([one.dollars for one in missing]), added_up([one.most_dollars for one in missing]))
-    text = f"{runs:,} runs, those that studies share once, {more}. Nothing was run."
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-def _planned(
-    asked: Mapping[str, tuple[AskedStudy, list[StudyRun]] | str],
-) -> Iterator[tuple[str, MissingStages | str]]:
-    from afarm_plugins.grids.times import MissingStages, missing_stages
-
+    console, missing, left_out = out() if dry_run else err(), dict[str, MissingStages](), dict[str, str]()
     stages, planned = set[str](), set[tuple[str, int, tuple[str, ...]]]()
     for name, one in asked.items():
         if isinstance(one, str):
-            yield name, one
+            left_out[name] = one
             continue
-        study, runs = one
-        new = [run for run in runs if _key(run) not in planned]
+        study, grid = one
+        new = [run for run in grid if _key(run) not in planned]
         planned.update(map(_key, new))
         try:
-            yield name, MissingStages(len(runs), missing_stages(new, study.inspect_run, stages))
+            missing[name] = MissingStages.of(len(grid), missing_stages(new, study.inspect_run, stages), known)
         except AfarmError as error:
-            yield name, str(error)
+            left_out[name] = str(error)
+    if dry_run and options.as_json:
+        print_json({name: left_out.get(name) or asdict(missing[name]) for name in asked})
+        return
+    for name in asked:
+        text = f"left out: {left_out[name]}" if name in left_out else missing[name].sentence
+        console.print(f"{name:18} {text}", highlight=False, markup=False, soft_wrap=True)
+    total = sum(one.seconds for one in missing.values())
+    unknown = sum(one.unknown for one in missing.values())
+    about = f"about {total / 60:.0f} minutes" if total or not unknown else ""
+    untold = f"{unknown:,} stages whose time is unknown until one of their kind was made in {options.output_dir}"
+    more = ", and ".join(filter(None, [about, untold if unknown else ""]))
+    expected, most = (add_prices([getattr(one, n) for one in missing.values()]) for n in ("dollars", "most_dollars"))
+    text = f"{runs:,} runs, those that studies share once, {more}{price_words(expected, most)}. Nothing was run."
+    console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -1,11 +1,10 @@
-"""Times of grids: the stages that several studies would make, each once, and what stored ones took."""
+"""What is missing of grids: the stages that several studies would make, each once, with their time and price."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 from afarm import StudyRun
 from afarm.cli.options import dollars
@@ -28,58 +27,46 @@ def seconds_by_label(stored: Iterable[Artifact]) -> Times:
 
 @dataclass(frozen=True, slots=True)
 class MissingStages:
-    """The number of a grid's runs, and its missing stages, each with how many it stands for."""
+    """The missing stages of so many runs: their count, their seconds, and how many have an `unknown` time.
+
+    `dollars` are what judges are expected to cost, `most_dollars` what they cost at most; None if a price is unknown.
+    """
 
     runs: int
-    stages: Sequence[tuple[PlannedStage, float]]
+    stages: int
+    seconds: float
+    unknown: int
+    dollars: float | None
+    most_dollars: float | None
+
+    @classmethod
+    def of(cls, runs: int, stages: Sequence[tuple[PlannedStage, float]], known: Times) -> MissingStages:
+        """Add up stages, each with how many it stands for."""
+        times = [(known.get(stage.label, known.get(f":{stage.kind}")), weight) for stage, weight in stages]
+        return cls(
+            runs,
+            round(sum(weight for _, weight in stages)),
+            sum(weight * (seconds or 0.0) for seconds, weight in times),
+            round(sum(weight for seconds, weight in times if seconds is None)),
+            add_prices([stage.dollars and weight * stage.dollars for stage, weight in stages]),
+            add_prices([stage.most_dollars and weight * stage.most_dollars for stage, weight in stages]),
+        )
 
     @property
-    def count(self) -> int:
-        """The number of stages."""
-        return round(sum(weight for _, weight in self.stages))
-
-    @property
-    def dollars(self) -> float | None:
-        """The expected price of the judges; None if it is not known."""
-        return added_up([_times(stage.dollars, weight) for stage, weight in self.stages])
-
-    @property
-    def most_dollars(self) -> float | None:
-        """The highest price of the judges; None if it is not known."""
-        return added_up([_times(stage.most_dollars, weight) for stage, weight in self.stages])
-
-    def seconds(self, known: Times) -> float:
-        """Return the seconds of the stages whose time is known."""
-        return sum(weight * (_time(stage, known) or 0.0) for stage, weight in self.stages)
-
-    def unknown(self, known: Times) -> int:
-        """Count the stages whose time is not known."""
-        return round(sum(weight for stage, weight in self.stages if _time(stage, known) is None))
-
-    def sentence(self, known: Times) -> str:
-        """Return all of it in words."""
-        unknown, stages = self.unknown(known), f"{self.runs:,} runs, {self.count:,} new stages"
+    def sentence(self) -> str:
+        """All of it in words."""
+        stages = f"{self.runs:,} runs, {self.stages:,} new stages"
         price = price_words(self.dollars, self.most_dollars)
-        if unknown and unknown == self.count:
+        if self.unknown and self.unknown == self.stages:
             return f"{stages}, whose time no stored one tells{price}"
-        more = f", {unknown:,} of unknown time" if unknown else ""
-        return f"{stages}, about {self.seconds(known) / 60:.1f} minutes{more}{price}"
-
-    def to_json(self, known: Times) -> dict[str, Any]:
-        """Return all of it as JSON values."""
-        times = {"seconds": self.seconds(known), "unknown": self.unknown(known)}
-        prices = {"dollars": self.dollars, "most_dollars": self.most_dollars}
-        return {"runs": self.runs, "stages": self.count, **times, **prices}
+        more = f", {self.unknown:,} of unknown time" if self.unknown else ""
+        return f"{stages}, about {self.seconds / 60:.1f} minutes{more}{price}"
 
 
-def added_up(prices: Sequence[float | None]) -> float | None:
+def add_prices(prices: Sequence[float | None]) -> float | None:
     """Add up prices, None if one is not known."""
     known = [price for price in prices if price is not None]
     return sum(known) if len(known) == len(prices) else None
-
-
-def _times(price: float | None, weight: float) -> float | None:
-    return None if price is None else weight * price
 
 
 def price_words(expected: float | None, most: float | None) -> str:
@@ -89,10 +76,6 @@ def price_words(expected: float | None, most: float | None) -> str:
     parts = [] if expected is None else [dollars(expected)]
     parts += [] if most is None else [f"at most {dollars(most)}"]
     return f", judges {', '.join(parts) or 'of unknown price'}"
-
-
-def _time(stage: PlannedStage, known: Times) -> float | None:
-    return known.get(stage.label, known.get(f":{stage.kind}"))
 
 
 def missing_stages(runs: Sequence[StudyRun], lay_out_run: OpenWith, seen: set[str]) -> list[tuple[PlannedStage, float]]:

@@ -109,16 +109,21 @@ class TransferConfig(Config):
     people_preferences: list[str] = option(list, PREFERENCES)
 
 
-class EvalSetsConfig(Config):
-    """Systems ranked on each set of evaluation instructions."""
+class SystemsConfig(Config):
+    """Systems of files, or methods."""
 
     annotations: list[str] = option(
         list, "a file of annotations, whose output_2 is the system's; nothing is trained; repeatable"
     )
     methods: str = option(
         METHODS,
-        "without such files: the methods that are trained and ranked, with commas between",
+        "without such files: the methods that are trained, with commas between",
     )
+
+
+class EvalSetsConfig(SystemsConfig):
+    """Systems ranked on each set of evaluation instructions."""
+
     own: list[str] = option(list, "further instructions that methods are evaluated on, as NAME=FILE; repeatable")
     by: str = option(
         "dataset",
@@ -162,16 +167,9 @@ class ModelSizeConfig(Config):
     methods: str = option("best_of_n,dpo", "the methods, with commas between, which are compared with SFT")
 
 
-class LengthsConfig(Config):
+class LengthsConfig(SystemsConfig):
     """Lengths of outputs, and what they have to do with winning."""
 
-    annotations: list[str] = option(
-        list, "a file of annotations, whose output_2 is the system's; nothing is trained; repeatable"
-    )
-    methods: str = option(
-        METHODS,
-        "without such files: the methods that are trained, with commas between",
-    )
     difference: int = option(
         30, "characters by which two outputs must differ for one to be the longer; the paper's", ge=0
     )

@@ -1,11 +1,11 @@
-"""Boards: the mean win of each system on each instruction, [systems, instructions], NaN without one."""
+"""Boards: the mean win of each system on each instruction, [systems, instructions], NaN without one; their files."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from afarm import Bounded, correlate_boards
+from afarm import Bounded, DataError, JudgedPair, correlate_boards, read_annotations, stem
 
 Board = Sequence[Sequence[float]]
 
@@ -21,3 +21,16 @@ def correlate_shared(first: Board, second: Board) -> Mapping[str, Bounded | None
     if len(both) < FEWEST_SYSTEMS:
         return {}
     return correlate_boards(*zip(*both, strict=True))
+
+
+def read_systems(file: str) -> Iterator[tuple[str, JudgedPair]]:
+    """Yield the comparisons of a file with the system whose output stands second.
+
+    A system without a name has the file's. Raises `DataError` for a file without rows.
+    """
+    is_empty = True
+    for _, _, judged in read_annotations(file):
+        is_empty = False
+        yield judged.pair.generator_2 or stem(file), judged
+    if is_empty:
+        raise DataError(f"{file}: has no rows")

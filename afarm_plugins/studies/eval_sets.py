@@ -38,8 +38,7 @@ from afarm import (
     why_no_file,
 )
 from afarm_plugins.studies import EvalSetsConfig, split_names
-from afarm_plugins.studies.annotations import read_systems
-from afarm_plugins.studies.boards import FEWEST_SYSTEMS, correlate_shared
+from afarm_plugins.studies.boards import FEWEST_SYSTEMS, correlate_shared, read_systems
 from afarm_plugins.studies.over_seeds import mean_share
 
 SET = "set"
@@ -59,7 +58,6 @@ class EvalSets(Study):
         self.reads_files = bool(config.annotations)
         self._own = dict(_own_set(text) for text in config.own)
         self._set_of = read_sets(config.by)
-        self._read: dict[str, list[Win]] = {}
         if len(self._own) < len(config.own):
             raise ConfigError(["own: two sets have one name"])
 
@@ -84,13 +82,9 @@ class EvalSets(Study):
         return board_findings(Board.of(wins, self.config.fewest)) if wins else Findings()
 
     def _of_run(self, done: FinishedRun) -> list[Win]:
-        """Read the wins of a run, once."""
-        if done.name not in self._read:
-            own = str(done.run.place.get(SET, ""))
-            wins = (self._win(done.run.method, pair) for pair in done.pairs())
-            found = [win for win in wins if win is not None]
-            self._read[done.name] = [replace(win, set=own, task=(own, win.task)) if own else win for win in found]
-        return self._read[done.name]
+        own = str(done.run.place.get(SET, ""))
+        wins = [win for pair in done.pairs() if (win := self._win(done.run.method, pair)) is not None]
+        return [replace(win, set=own, task=(own, win.task)) if own else win for win in wins]
 
     def _of_file(self, file: str) -> list[Win]:
         """Read the wins in a file of annotations. Raises `DataError` if it has none."""
@@ -102,9 +96,13 @@ class EvalSets(Study):
     def _win(self, system: str, judged: JudgedPair) -> Win | None:
         instruction = judged.pair.instruction
         text = instruction.instruction or (instruction.messages[-1].content if instruction.messages else "")
-        given = self._set_of.get((text, instruction.input), OTHERS) if isinstance(self._set_of, Mapping) else None
-        named = given or (first_word(text) if self._set_of == FIRST_WORD else instruction.dataset) or UNNAMED
-        return None if judged.win is None else Win(system, named, ("", instruction.id), judged.win)
+        if isinstance(self._set_of, Mapping):
+            named = self._set_of.get((text, instruction.input), OTHERS)
+        elif self._set_of == FIRST_WORD:
+            named = "".join(re.findall(r"[^\W\d_]+", text)[:1]).casefold()
+        else:
+            named = instruction.dataset
+        return None if judged.win is None else Win(system, named or UNNAMED, ("", instruction.id), judged.win)
 
 
 def _own_set(text: str) -> tuple[str, str]:
@@ -133,12 +131,6 @@ def read_sets(by: str) -> str | Mapping[tuple[str, str], str]:
                 raise DataError(f"{where}: field {field!r} is missing; its fields are {', '.join(map(repr, row))}")
         sets[row["instruction"], str(row.get("input") or "")] = row["dataset"].strip()
     return sets
-
-
-def first_word(text: str) -> str:
-    """Return the first word of an instruction, in lower case."""
-    found = re.search(r"[^\W\d_]+", text)
-    return found[0].casefold() if found else ""
 
 
 # -------------------------------------------------------------------------------------------------------------- board

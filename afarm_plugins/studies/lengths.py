@@ -25,9 +25,8 @@ from afarm import (
     mean_interval,
 )
 from afarm_plugins.studies import LengthsConfig, split_names
-from afarm_plugins.studies.annotations import read_systems
-from afarm_plugins.studies.boards import FEWEST_SYSTEMS
-from afarm_plugins.studies.over_seeds import mean_share
+from afarm_plugins.studies.boards import FEWEST_SYSTEMS, read_systems
+from afarm_plugins.studies.over_seeds import draw_lines, mean_share
 
 ENDS = (0.0, 0.5, 0.8, 1.25, 2.0, float("inf"))
 """The ends of the bands of relative length: the output's characters over the reference's."""
@@ -60,7 +59,6 @@ class Lengths(Study):
     def __init__(self, config: LengthsConfig):
         self.config = config
         self.reads_files = bool(config.annotations)
-        self._read: dict[str, list[PairLengths]] = {}
 
     def grid(self, request: StudyRequest) -> Sequence[StudyRun]:
         if self.config.annotations:
@@ -73,10 +71,9 @@ class Lengths(Study):
             for system, judged in read_systems(file):
                 systems.setdefault(system, []).append(_compared(judged, 0))
         for done in finished:
-            if done.name not in self._read:
-                self._read[done.name] = [_compared(pair, done.run.seed) for pair in done.pairs() if not pair.unanswered]
-            systems.setdefault(done.run.method, []).extend(self._read[done.name])
-        return length_findings({name: found for name, found in systems.items() if found}, self.config.difference)
+            found = [_compared(pair, done.run.seed) for pair in done.pairs() if not pair.unanswered]
+            systems.setdefault(done.run.method, []).extend(found)
+        return length_findings({name: pairs for name, pairs in systems.items() if pairs}, self.config.difference)
 
 
 def _compared(judged: JudgedPair, seed: int) -> PairLengths:
@@ -101,7 +98,12 @@ def length_findings(systems: Mapping[str, Sequence[PairLengths]], difference: in
         longer = over_seeds_or_tasks([(one.seed, c) for one in found for c in _choice(one, difference)], mean_share)
         rows.append([system, len(found), before, length, after / before if before else None, rate, longer])
     tables = [StudyTable("lengths", "Characters of outputs before and after, with 95% intervals", columns, rows)]
-    tables.append(_by_band(systems))
+    bands = []
+    for band in BANDS:
+        within = {system: [one for one in found if one.band == band] for system, found in systems.items()}
+        bands.append([band, sum(map(len, within.values())), *(_rate(found) for found in within.values())])
+    columns = {"length over the reference's": "", "pairs": "d", **dict.fromkeys(systems, ".1f")}
+    tables.append(StudyTable("by-length", "Win rate by relative length, with 95% intervals", columns, bands))
     seeds = any(len({one.seed for one in found}) > 1 for found in systems.values())
     notes = [
         f"Prefers the longer: of the judge's choices between outputs that differ by more than {difference} characters.",
@@ -146,16 +148,6 @@ def _rate(found: Iterable[PairLengths]) -> Bounded | None:
     return mean_share([fmean(wins) for wins in by_task.values()])
 
 
-def _by_band(systems: Mapping[str, Sequence[PairLengths]]) -> StudyTable:
-    """Table the win rate of each system in each band of relative length."""
-    columns = {"length over the reference's": "", "pairs": "d", **dict.fromkeys(systems, ".1f")}
-    rows = []
-    for band in BANDS:
-        within = {system: [one for one in found if one.band == band] for system, found in systems.items()}
-        rows.append([band, sum(map(len, within.values())), *(_rate(found) for found in within.values())])
-    return StudyTable("by-length", "Win rate by relative length, with 95% intervals", columns, rows)
-
-
 def _plots(
     known: Sequence[tuple[float, Bounded, str]], systems: Mapping[str, Sequence[PairLengths]]
 ) -> list[StudyPlot]:
@@ -163,11 +155,10 @@ def _plots(
     if known:
         series = [Series.of_points("systems", known)]
         plots.append(StudyPlot("win-rate-by-length", "Win rate over length", "mean characters", "win rate, %", series))
-    lines = []
-    for system, found in systems.items():
-        rates = {band: rate for band in BANDS if (rate := _rate(one for one in found if one.band == band)) is not None}
-        if rates:
-            lines.append(Series(system, list(rates), list(rates.values())))
+    lines = {
+        system: [(b, rate) for b in BANDS if (rate := _rate(one for one in found if one.band == b)) is not None]
+        for system, found in systems.items()
+    }
     title = "Win rate by an output's length over the reference's"
-    plots.append(StudyPlot("by-length", title, "length over the reference's", "win rate, %", lines))
+    plots.append(StudyPlot("by-length", title, "length over the reference's", "win rate, %", draw_lines(lines)))
     return plots

@@ -17,7 +17,6 @@ from afarm import (
     Findings,
     FinishedRun,
     ModelError,
-    Series,
     Study,
     StudyPlot,
     StudyRequest,
@@ -25,7 +24,7 @@ from afarm import (
     StudyTable,
 )
 from afarm_plugins.studies import ModelSizeConfig, split_names
-from afarm_plugins.studies.over_seeds import gap_by_seed, grouped, over_seeds, shown
+from afarm_plugins.studies.over_seeds import draw_lines, gap_by_seed, grouped, over_seeds, shown
 
 MODEL, METHOD, SFT = "model", "method", "sft"
 
@@ -99,19 +98,17 @@ def size_findings(finished: Sequence[FinishedRun], sizes: Mapping[str, int | Non
             gains.setdefault(method, []).append((at, gain))
     across = "parameters" if is_known else MODEL
     plots = [
-        StudyPlot(name, title, across, y_title, _series(lines, is_known), log_x=is_known)
+        StudyPlot(name, title, across, y_title, draw_lines(lines, is_known), log_x=is_known)
         for name, title, y_title, lines in (
             ("win-rates", "Win rate by base model", "win rate, %", rates),
             ("gains", "Gain over SFT by base model", "points over SFT", gains),
         )
         if lines
     ]
-    title = "Methods by base model, with 95% intervals"
-    return Findings([StudyTable("model-size", title, columns, rows)], plots, [*NOTES, *_unknown(sizes)])
-
-
-def _series(lines: Mapping[str, Sequence[tuple[float | str, Bounded]]], joined: bool) -> list[Series]:
-    return [Series(method, [x for x, _ in line], [y for _, y in line], joined=joined) for method, line in lines.items()]
+    title, notes = "Methods by base model, with 95% intervals", list(NOTES)
+    if unknown := [name for name, size in sizes.items() if size is None]:
+        notes.append(f"The parameters of {', '.join(unknown)} are not known: no config could be read.")
+    return Findings([StudyTable("model-size", title, columns, rows)], plots, notes)
 
 
 NOTES = [
@@ -120,8 +117,3 @@ NOTES = [
     "Base models differ in more than their size, and settings that suit one may not suit another: tune each "
     "(afarm tune --model) before a method is said to be worth more on one of them.",
 ]
-
-
-def _unknown(sizes: Mapping[str, int | None]) -> list[str]:
-    unknown = [name for name, size in sizes.items() if size is None]
-    return [f"The parameters of {', '.join(unknown)} are not known: no config could be read."] if unknown else []

@@ -66,12 +66,10 @@ class OverOptimization(Study):
         return [
             StudyRun(method, seed, {"labels": labels.name, "reach": reach}, self._settings(method, labels, reach))
             for method, labels in product(self.methods, self.labels)
-            for reach, seed in product(self._reaches(method), request.seeds)
+            # one run goes as far as all if its checkpoints are looked at
+            for reach in (self.reach[method][-1:] if self._is_along_checkpoints(method) else self.reach[method])
+            for seed in request.seeds
         ]
-
-    def _reaches(self, method: str) -> list[int]:
-        """Return how far the method's runs go; one run goes as far as all if its checkpoints are looked at."""
-        return self.reach[method][-1:] if self._is_along_checkpoints(method) else self.reach[method]
 
     def _is_along_checkpoints(self, method: str) -> bool:
         return method == "ppo" and self.along == "checkpoints"
@@ -208,8 +206,14 @@ class Curve:
         return found
 
     def fitted(self, figure: str) -> list[tuple[float, float]]:
-        """Return the curve of a figure over √KL that is fitted to all runs; empty if there is none."""
-        return trace_curve([point for points in self.by_seed(figure).values() for point in points], self.method)
+        """Trace the curve of a figure over √KL that is fitted to all runs; empty if there is none."""
+        points = [point for points in self.by_seed(figure).values() for point in points]
+        if (found := fit_curve(points, self.method)) is None:
+            return []
+        a, b, c = found
+        low, high = min(d for d, _ in points), max(d for d, _ in points)
+        places = [low + (high - low) * step / CURVE_STEPS for step in range(CURVE_STEPS + 1)]
+        return [(d, a + b * d + c * bend(d, self.method)) for d in places]
 
     def fitted_peak(self) -> Bounded | None:
         """Fit the curve and return its peak in √KL, with the bootstrap's interval over seeds.
@@ -262,16 +266,6 @@ def bend(distance: float, method: str) -> float:
     if method != "ppo":
         return distance**2
     return distance * math.log(distance) if distance > 0 else 0.0
-
-
-def trace_curve(points: Sequence[tuple[float, float]], method: str) -> list[tuple[float, float]]:
-    """Trace the fitted curve from the smallest x to the largest; empty if there is no fit."""
-    if (found := fit_curve(points, method)) is None:
-        return []
-    a, b, c = found
-    low, high = min(d for d, _ in points), max(d for d, _ in points)
-    places = [low + (high - low) * step / CURVE_STEPS for step in range(CURVE_STEPS + 1)]
-    return [(d, a + b * d + c * bend(d, method)) for d in places]
 
 
 def _plots(method: str, curves: Mapping[str, Curve]) -> Iterator[StudyPlot]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 
-from afarm import Bounded, FinishedRun, mean_interval, mean_percent
+from afarm import Bounded, FinishedRun, Series, mean_interval, mean_percent
 
 SHOWN: Mapping[str, tuple[str, str]] = {
     "win_rate": ("win rate", ".1f"),
@@ -56,6 +56,13 @@ def gap_by_seed(runs: Sequence[FinishedRun], others: Sequence[FinishedRun]) -> B
         if done.run.seed in theirs and "win_rate" in done.figures
     ]
     return mean_interval(gaps) if gaps else None
+
+
+def draw_lines(lines: Mapping[str, Sequence[tuple[float | str, Bounded]]], joined: bool = True) -> list[Series]:
+    """Return a series for each name that has points, as (x, y)s."""
+    return [
+        Series(name, [x for x, _ in line], [y for _, y in line], joined=joined) for name, line in lines.items() if line
+    ]
 
 
 def shown(finished: Sequence[FinishedRun]) -> dict[str, tuple[str, str]]:

@@ -18,7 +18,6 @@ from afarm import (
     Findings,
     FinishedRun,
     Label,
-    Series,
     Study,
     StudyPlot,
     StudyRequest,
@@ -28,10 +27,10 @@ from afarm import (
     mean_percent,
     seeding,
 )
+from afarm.report import as_bounded
 from afarm_plugins.studies import PoolSizeConfig, split_names, whole_numbers
-from afarm_plugins.studies.annotators import FIGURES, bounded
 from afarm_plugins.studies.labels import Labels, labels_in_run
-from afarm_plugins.studies.over_seeds import grouped, over_seeds, shown
+from afarm_plugins.studies.over_seeds import draw_lines, grouped, over_seeds, shown
 
 SIZE, POOL, DRAW = "members", "pool", "draw"
 """The places of a run: a pool's size (0 for people), its number, and which of its labels (0 to learn from them)."""
@@ -49,7 +48,6 @@ class PoolSize(Study):
         self.members = split_names(config.members)
         self.sizes = whole_numbers("sizes", config.sizes)
         self.methods = split_names(config.methods) if config.methods else []
-        self._labels: dict[str, list[Label]] = {}
         if self.sizes[-1] > len(self.members):
             raise ConfigError([f"sizes: {self.sizes[-1]}: there are {len(self.members)} members to draw from"])
 
@@ -75,9 +73,7 @@ class PoolSize(Study):
             if done.run.place[DRAW]:
                 size, seed = int(done.run.place[SIZE]), done.run.seed
                 name = f"{size} {done.run.place[POOL]} {seed}" if size else HUMANS
-                if done.name not in self._labels:
-                    self._labels[done.name] = labels_in_run(done, name)
-                labels.setdefault(name, []).extend(self._labels[done.name])
+                labels.setdefault(name, []).extend(labels_in_run(done, name))
         learned = [done for done in finished if not done.run.place[DRAW]]
         return pool_findings(compare_annotators({n: found for n, found in labels.items() if found}), learned)
 
@@ -98,7 +94,7 @@ def pool_findings(report: AnnotatorReport, learned: Sequence[FinishedRun]) -> Fi
     by_size: dict[int, list[dict[str, Bounded]]] = {}
     for profile in report.profiles:
         if profile.annotator != HUMANS:
-            figures = {name: figure for name in SHOWN if (figure := bounded(getattr(profile, name))) is not None}
+            figures = {name: figure for name in SHOWN if (figure := as_bounded(getattr(profile, name))) is not None}
             by_size.setdefault(int(profile.annotator.split()[0]), []).append(figures)
     rows, lines = [], dict[str, list[tuple[float, Bounded]]]()
     for size, pools in sorted(by_size.items()):
@@ -107,11 +103,11 @@ def pool_findings(report: AnnotatorReport, learned: Sequence[FinishedRun]) -> Fi
         rows.append([size, len(pools), *means.values(), min(agreements, default=None), max(agreements, default=None)])
         for name, mean in means.items():
             lines.setdefault(name, []).extend([(float(size), mean)] if mean is not None else [])
-    columns = {SIZE: "d", "pools": "d", **{FIGURES[name][0]: ".1f" for name in SHOWN}}
+    columns = {SIZE: "d", "pools": "d", **{f"{name}, %": ".1f" for name in SHOWN}}
     columns |= {"least agreement": ".1f", "most agreement": ".1f"}
     title = "Pools by their number of members, with 95% intervals"
     tables = [StudyTable("pools", title, columns, rows)] if rows else []
-    series = [Series(name, [x for x, _ in line], [y for _, y in line]) for name, line in lines.items() if line]
+    series = draw_lines(lines)
     plots = [StudyPlot("pools", "Pools beside people", SIZE, "of labels, %", series)] if series else []
     if learned:
         table, plot = _learned(learned)
@@ -137,14 +133,12 @@ def _learned(finished: Sequence[FinishedRun]) -> tuple[StudyTable, StudyPlot]:
     """Table and plot what methods learned, judged by people."""
     figures = shown(finished)
     columns = {"method": "", SIZE: "d", "runs": "d", **dict(figures.values())}
-    rows, series = [], []
+    rows, lines = [], dict[str, list[tuple[float, Bounded]]]()
     for method in dict.fromkeys(done.run.method for done in finished):
         groups = grouped([done for done in finished if done.run.method == method], SIZE)
-        line = {}
         for size, runs in sorted((int(str(size)), runs) for (size,), runs in groups.items()):
             rows.append([method, size, len(runs), *(over_seeds(runs, name) for name in figures)])
             if (rate := over_seeds(runs, "win_rate")) is not None:
-                line[float(size)] = rate
-        series.append(Series(method, list(line), list(line.values())))
+                lines.setdefault(method, []).append((float(size), rate))
     table = StudyTable("methods", "Learned from pools' labels, judged by people, with 95% intervals", columns, rows)
-    return table, StudyPlot("methods", "Win rate by people", SIZE, "win rate, %", series)
+    return table, StudyPlot("methods", "Win rate by people", SIZE, "win rate, %", draw_lines(lines))

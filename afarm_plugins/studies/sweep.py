@@ -83,7 +83,8 @@ class Sweep(Study):
             places = [value if isinstance(value, float) else str(value) for value, _ in ordered]
             series.append(Series(name or heading, places, [y for _, y in ordered], joined=is_of_numbers))
         x = [value for line in series for value in line.x if isinstance(value, float)]
-        return StudyPlot(figure, f"{heading} by {first}", first, heading, series, log_x=_spans_decades(x))
+        is_wide = bool(x) and min(x) > 0 and max(x) >= 10 * min(x)
+        return StudyPlot(figure, f"{heading} by {first}", first, heading, series, log_x=is_wide)
 
 
 def read_axes(texts: Sequence[str]) -> dict[str, list[str]]:
@@ -124,10 +125,6 @@ def as_number(text: str) -> float | str:
 
 def _text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _spans_decades(values: Sequence[float]) -> bool:
-    return bool(values) and min(values) > 0 and max(values) >= 10 * min(values)
 
 
 def _notes(finished: Sequence[FinishedRun], rows: Sequence[object]) -> list[str]:

@@ -12,7 +12,6 @@ from afarm import (
     ConfigError,
     Findings,
     FinishedRun,
-    Series,
     Study,
     StudyPlot,
     StudyRequest,
@@ -21,7 +20,7 @@ from afarm import (
 )
 from afarm_plugins.studies import TransferConfig, split_names
 from afarm_plugins.studies.labels import STAND_IN, HumanLabels, Labels
-from afarm_plugins.studies.over_seeds import gap_by_seed, grouped, over_seeds, shown
+from afarm_plugins.studies.over_seeds import draw_lines, gap_by_seed, grouped, over_seeds, shown
 
 METHOD, LABELS = "method", "labels"
 
@@ -66,14 +65,11 @@ class Transfer(Study):
             if (rate := over_seeds(runs, "win_rate")) is not None:
                 lines.setdefault(str(method), []).append((str(labels), rate))
         title = f"Win rate by {judge}, with 95% intervals"
-        series = [
-            Series(method, [x for x, _ in line], [y for _, y in line], joined=False) for method, line in lines.items()
-        ]
-        plot = StudyPlot("transfer", title, "learned from", "win rate, %", series)
+        plot = StudyPlot("transfer", title, "learned from", "win rate, %", draw_lines(lines, joined=False))
         notes = [
             *self.people.notes(self.methods),
             f"Every win rate is judged by {judge}, without flips, against the start policy, which has 50.",
             "The last column is the difference in win rate from what the same method learns from people's labels, "
             "paired by seed: runs of one seed share SFT and samples.",
         ]
-        return Findings([StudyTable("transfer", title, columns, rows)], [plot] if series else [], notes if rows else [])
+        return Findings([StudyTable("transfer", title, columns, rows)], [plot] if lines else [], notes if rows else [])

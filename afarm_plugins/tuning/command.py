@@ -158,7 +158,9 @@ def tune(
     _show(tuning, to_stderr=options.as_json)
     console = err() if options.as_json else out()
     names = ",".join(method for method in made if tuning.best(method))
-    where = _where(options)
+    places = {"--output-dir": str(options.output_dir), "--ledger": without_passwords(options.ledger or "")}
+    given_places = {option: text for option, text in places.items() if text not in ("", "afarm-runs")}
+    where = "".join(f" {option} {shlex.quote(text)}" for option, text in given_places.items())
     lines = [*_notes(tuning, trials), f"Trials: {page} (took {time.time() - started:.0f} s)"]
     if tuned:
         lines += [
@@ -174,7 +176,10 @@ def tune(
 
 def _as_json(tuning: Tuning) -> dict[str, Any]:
     trials, finals = (
-        {method: [_figures(trial) for trial in made] for method, made in of.items()}
+        {
+            method: [{name: v for name, v in trial.to_row().items() if name != "by_instruction"} for trial in made]
+            for method, made in of.items()
+        }
         for of in (tuning.trials, tuning.finals)
     )
     best = {method: chosen.number if (chosen := tuning.best(method)) else None for method in trials}
@@ -187,30 +192,15 @@ def _as_json(tuning: Tuning) -> dict[str, Any]:
     }
 
 
-def _figures(trial: Trial) -> dict[str, Any]:
-    row = trial.to_row()
-    del row["by_instruction"]
-    return row
-
-
-def _where(options: FarmOptions) -> str:
-    """Return the options by which another command finds the same directory and ledger."""
-    given = {"--output-dir": str(options.output_dir), "--ledger": without_passwords(options.ledger or "")}
-    return "".join(f" {option} {shlex.quote(text)}" for option, text in given.items() if text not in ("", "afarm-runs"))
-
-
 def _limits(kl: float | None, length_ratio: float | None) -> Limits:
     """Return the limits. Raises `ConfigError` for one that nothing can keep, or that bounds nothing."""
     from afarm_plugins.tuning.tuning import Limits
 
     given = {"--max-kl": kl, "--max-length-ratio": length_ratio}
-    if wrong := [f"{name} {value:g}: a number above 0" for name, value in given.items() if not _bounds(value)]:
+    bounds = {name: value for name, value in given.items() if value is not None}
+    if wrong := [f"{n} {v:g}: a number above 0" for n, v in bounds.items() if not (math.isfinite(v) and v > 0)]:
         raise ConfigError(wrong)
     return Limits(kl, length_ratio)
-
-
-def _bounds(value: float | None) -> bool:
-    return value is None or (math.isfinite(value) and value > 0)
 
 
 def _spaces(methods: str, given: Sequence[str], limits: Limits) -> tuple[dict[str, SearchSpace], dict[str, str]]:
@@ -407,19 +397,13 @@ def _write(tuning: Tuning, limits: Limits, of: int) -> Path:
         for trial in (*trials, *finals):
             row = trial.to_row() | {name: json.dumps(dict(getattr(trial, name))) for name in ("values", "figures")}
             rows.writerow([row[name] for name in COLUMNS])
-    rows.writerows(row for row in _earlier_rows(table) if row[0] not in tuning.trials)
+    earlier = table.read_text(encoding="utf-8", errors="replace") if table.is_file() else ""
+    columns, *earlier_rows = [*csv.reader(io.StringIO(earlier))] or [[]]
+    rows.writerows(row for row in earlier_rows if columns == list(COLUMNS) and row[0] not in tuning.trials)
     lines += [line for name, section in _earlier_sections(page) if name not in tuning.trials for line in section]
     write_whole(table, text.getvalue(), remedy)
     write_whole(page, "\n".join(lines), remedy)
     return page
-
-
-def _earlier_rows(table: Path) -> list[list[str]]:
-    """Read the rows of the CSV file; none if it has other columns."""
-    if not table.is_file():
-        return []
-    rows = list(csv.reader(io.StringIO(table.read_text(encoding="utf-8", errors="replace"))))
-    return rows[1:] if rows[:1] == [list(COLUMNS)] else []
 
 
 def _earlier_sections(page: Path) -> Iterator[tuple[str, list[str]]]:

@@ -79,7 +79,11 @@ def space_problems(component: Component, space: object) -> list[str]:
             problems.append(f"{where}: no such setting to search.{did_you_mean(name, fields)}")
         elif not isinstance(values, tuple | list):
             problems.append(f"{where}: {values!r} is neither a range, a pair (low, high), nor a list of values")
-        elif isinstance(values, tuple) and not _is_range(values):
+        elif isinstance(values, tuple) and not (
+            len(values) == 2
+            and all(isinstance(value, int | float) and math.isfinite(value) for value in values)
+            and values[0] < values[1]
+        ):
             problems.append(f"{where}: {values} is no range: two numbers, the lower first")
         elif isinstance(values, list) and len(_distinct(values)) < 2:
             problems.append(f"{where}: {values} leaves nothing to choose: name two values or more")
@@ -99,11 +103,6 @@ def _fractions_refused(component: Component, name: str, values: Sequence[Any]) -
         return []
     whole = f"{math.ceil(low)}:{math.floor(high)}"
     return [f"{component.name}.{name}: {low}:{high} has numbers that it does not take ({why}): write {whole}"]
-
-
-def _is_range(values: tuple[Any, ...]) -> bool:
-    numbers = [value for value in values if isinstance(value, int | float) and math.isfinite(value)]
-    return len(values) == len(numbers) == 2 and numbers[0] < numbers[1]
 
 
 def _refusal(config: type[Config] | None, name: str, value: Any) -> str:

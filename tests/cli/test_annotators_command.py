@@ -11,9 +11,9 @@ from opened_page import OpenedPage
 from playwright.sync_api import Browser
 
 from afarm.cli import main
-from afarm.evaluation.agreement import compare_annotators
+from afarm.evaluation.agreement import AnnotatorReport, compare_annotators
 from afarm.evaluation.labels import read_labels
-from afarm.report.annotators_page import charts, render_annotators
+from afarm.report.annotators_page import annotator_findings
 
 HOSTILE = "</script><b>judge</b>"
 
@@ -41,6 +41,10 @@ def write_labels(directory: Path, people: bool = True) -> list[str]:
     path = directory / "labels.json"
     path.write_text(json.dumps(rows))
     return [str(path)]
+
+
+def plots(comparison: AnnotatorReport) -> set[str]:
+    return {plot.name for plot in annotator_findings(comparison).plots}
 
 
 def run(*arguments: str) -> None:
@@ -85,7 +89,7 @@ def test_labels_of_pairs_that_nobody_else_judged_have_no_matrix(
     (tmp_path / "p.json").write_text(json.dumps(rows))
     run(str(tmp_path / "p.json"), "--html", str(tmp_path / "page.html"))
     assert "No pair has two labels" in capsys.readouterr().out
-    assert 'id="mutual"' not in (tmp_path / "page.html").read_text()
+    assert "Agreement of one label with another" not in (tmp_path / "page.html").read_text()
 
 
 def test_one_label_a_pair_or_none_that_can_be_read_leaves_out_what_it_does_not_tell(
@@ -94,16 +98,12 @@ def test_one_label_a_pair_or_none_that_can_be_read_leaves_out_what_it_does_not_t
     row = {"instruction": "i", "output_1": "a", "output_2": "b", "annotator": "j"}
     people = [{**row, "annotator": "human", "preference": p} for p in (1, 2, 2)]
     (tmp_path / "one.json").write_text(json.dumps([{**row, "preference": 1}, *people]))
-    assert charts(compare_annotators(read_labels([tmp_path / "one.json"]))).keys() == {
-        "agreement",
-        "preferences",
-        "matrix",
-    }
+    assert plots(compare_annotators(read_labels([tmp_path / "one.json"]))) == {"agreement", "preferences"}
     (tmp_path / "none.json").write_text(json.dumps([{**row, "preference": None}]))
-    assert charts(compare_annotators(read_labels([tmp_path / "none.json"]))) == {}
+    assert plots(compare_annotators(read_labels([tmp_path / "none.json"]))) == set()
     run(str(tmp_path / "none.json"), "--html", str(tmp_path / "page.html"))
     assert "Share of choices" not in capsys.readouterr().out
-    assert "What they prefer" not in (tmp_path / "page.html").read_text()
+    assert "What annotators prefer" not in (tmp_path / "page.html").read_text()
 
 
 def test_the_matrix_of_a_whole_pool_fits_a_terminal(
@@ -166,8 +166,12 @@ def test_errors_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert printed.out == ""
 
 
-def test_the_page_has_its_tables_without_plotly_and_reads_names_as_text(tmp_path: Path) -> None:
-    page = render_annotators(compare_annotators(read_labels(write_labels(tmp_path))), ["labels.json"], None)
+def test_the_page_has_its_tables_without_plotly_and_reads_names_as_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("afarm.report.annotators_page.plotly_script", lambda: None)
+    run(*write_labels(tmp_path), "--html", str(tmp_path / "page.html"))
+    page = (tmp_path / "page.html").read_text()
     assert "pip install" in page
     assert page.count("<script") == 1, "which sorts the tables"
     assert HOSTILE not in page
@@ -180,12 +184,11 @@ def test_the_page_draws_its_plots_quietly_and_sorts_its_tables(browser: Browser,
     opened = OpenedPage(browser, tmp_path / "page.html", width=420)
     page = opened.page
     page.wait_for_function("document.querySelectorAll('.plot .main-svg').length >= 4")
-    assert page.locator("#chart-agreement .points path.point").count() == 3
-    assert page.locator("#chart-bias .points path.point").count() == 3
-    assert page.locator("#chart-matrix .hm image").count() == 1
+    assert page.locator("#chart-0 .points path.point").count() == 3, "agreement"
+    assert page.locator("#chart-2 .points path.point").count() == 3, "variance over bias"
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    page.locator("#figures .sort", has_text="agreement").click()
-    cells = page.locator("#figures table").first.locator("tbody td:nth-child(4)")
+    page.locator("#tables .sort", has_text="agreement").click()
+    cells = page.locator("#tables table").first.locator("tbody td:nth-child(4)")
     values = [float(cell.get_attribute("data-value") or "nan") for cell in cells.all()]
     assert values == sorted(values, reverse=True)
     assert opened.is_quiet(), (opened.complaints, opened.requests)

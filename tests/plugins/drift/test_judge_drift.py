@@ -13,14 +13,13 @@ from light_plugin import CountingJudge
 from afarm.core.errors import BudgetError, DataError
 from afarm.core.judge import ChatRequest, Completion
 from afarm.core.records import Instruction, JudgedPair, Output, Pair, Preference
-from afarm.evaluation.drift_log import latest_shift
+from afarm.evaluation.drift_log import latest_shift, read_drift_log
 from afarm.experiment.comparison.outputs import OutputComparison
 from afarm.experiment.workspace import Workspace
 from afarm.storage.rows import read_preferences, write_rows
 from afarm.testing import render
 from afarm_plugins.drift import drift
 from afarm_plugins.drift.drift import exchange_test, plan_probe, probe, require_same_judge, stored_labels
-from afarm_plugins.drift.log import read_probes
 
 COUNT = 30
 
@@ -61,10 +60,10 @@ def test_the_same_probe_buys_nothing_twice_and_another_asks_anew(workspace: Work
     before = CountingJudge.asked
     assert probe(workspace, labels, "chatgpt_1", 100, "one") == first
     assert CountingJudge.asked == before
-    assert len(read_probes(workspace.store.root)) == 1
+    assert len(read_drift_log(workspace.store.root)) == 1
     probe(workspace, labels, "chatgpt_1", 25, "two")
     assert CountingJudge.asked - before == 2 * 25
-    assert [p.epoch for p in read_probes(workspace.store.root)] == ["one", "two"]
+    assert [row["epoch"] for row in read_drift_log(workspace.store.root)] == ["one", "two"]
 
 
 def test_a_judge_that_has_changed_its_mind_has_shifted(
@@ -86,7 +85,7 @@ def test_it_is_metered(tmp_path: Path, workspace: Workspace, labels: Path) -> No
     assert (plan.calls, plan.most_dollars) == (2 * COUNT, pytest.approx(2 * COUNT * 0.001))
     with light_workspace(tmp_path, budget=0.010) as poor, pytest.raises(BudgetError):
         probe(poor, labels, None, 100, "one")
-    assert read_probes(workspace.store.root) == []
+    assert read_drift_log(workspace.store.root) == []
     before = CountingJudge.asked
     probe(workspace, labels, None, 100, "one")
     assert CountingJudge.asked - before <= 2 * COUNT - 9, "what was paid for is not paid again"

@@ -61,7 +61,7 @@ def test_three_real_people_and_two_judges() -> None:
     assert rows["gpt"]["bias, %"] is None, "one label of a pair has no mode"
     assert matrix["people"]["people"] == pytest.approx(100 * sum(alike) / len(alike))
     assert round(matrix["people"]["people"]) == 92
-    assert {plot.name for plot in found.plots} == {"preferences"}
+    assert {plot.name for plot in found.plots} == {"agreement", "preferences"}
     assert any("no plot of agreement by price" in note for note in found.notes)
 
 
