@@ -64,11 +64,10 @@ class Plugins:
 
     def get(self, kind: str, name: str) -> Component:
         """Look up a component. As `Registry.get`, but an error also names plugins that failed to load."""
-        broken = self.broken
-        if not broken:
+        if not self.broken:
             return self.registry.get(kind, name)
         base = name.partition(":")[0].lower()
-        named = any({base, base.partition("/")[0]} & {p.name.lower(), p.package.lower()} for p in broken)
+        named = any({base, base.partition("/")[0]} & {p.name.lower(), p.package.lower()} for p in self.broken)
         return self.registry.get(kind, name, self.why_unknown(name), suggest=not named)
 
     def why_unknown(self, name: str) -> str:
