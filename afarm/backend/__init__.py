@@ -3,260 +3,142 @@
 Importing it loads torch.
 """
 
-from afarm.backend.adapters import (
-    LowRankUpdate,
-    active_adapter,
-    add_adapter,
-    merge_adapter,
-    merged_copy,
-    plain_copy,
-    sharing_copy,
-    switch_off_dropout,
-)
-from afarm.backend.batching import (
-    TokenBatch,
-    chosen_and_rejected,
-    join_and_pad,
-    length_sorted_batches,
-    pad,
-    usable_pairs,
-)
-from afarm.backend.checkpoint_selection import Candidate, CheckpointSelection, selection_of
-from afarm.backend.device import Backend
-from afarm.backend.distributed import (
-    all_gather,
-    all_gather_object,
-    all_reduce_by_name,
-    all_reduce_mean,
-    all_reduce_sum,
-    barrier,
-    broadcast,
-    rank,
-    shard,
-    world_size,
-)
-from afarm.backend.engines import SamplingEngine, TorchEngine
-from afarm.backend.kl import Divergence, KLEstimates, kl_estimates, kl_penalised_rewards, response_divergence
-from afarm.backend.logprobs import (
-    backbone,
-    before_responses,
-    evaluating,
-    hidden_states,
-    position_limit,
-    project,
-    read_responses,
-    response_logprobs,
-    response_scatter,
-    token_logprobs,
-    token_loss,
-)
-from afarm.backend.memory import PARTS, Held, Workload, count_parameters, read_model_config
-from afarm.backend.models import (
-    enable_gradient_checkpointing,
-    quiet_transformers,
-    saved_by_afarm,
-    set_checkpointing_layers_to_train,
-)
-from afarm.backend.objectives import (
-    PolicyLoss,
-    ValueLoss,
-    bradley_terry_loss,
-    clipped_policy_loss,
-    clipped_value_loss,
-    generalised_advantages,
-    masked,
-    masked_mean,
-    masked_mean_variance,
-    preference_losses,
-    whiten,
-)
-from afarm.backend.on_policy import (
-    Diverged,
-    Training,
-    backward_in_chunks,
-    begin_update,
-    chosen_policy,
-    fall_back,
-    linear_schedule,
-    micro_batches,
-    minibatches,
-    optimizer_step,
-    read_logprobs,
-    response_mask,
-    resume_training,
-    rollout,
-    sampled_logprobs,
-    save_if_due,
-    score,
-    start_training,
-    states_before,
-    steps_left,
-    watch_kl,
-)
-from afarm.backend.policy import CheckpointPolicy, batched_logprobs, require_checkpoint, trainable_copy
-from afarm.backend.prompts import PromptTemplate, without_lone_surrogates
-from afarm.backend.resume import continued_context, restore, training_state, write_training_state
-from afarm.backend.reward_model import TorchRewardModel, head_scores, last_token_scores, pair_rewards, pairwise_accuracy
-from afarm.backend.rollouts import (
-    SampleScorer,
-    best_sample,
-    permutation,
-    prompt_order,
-    sample_scorer,
-    scored_samples,
-    short_prompts,
-)
-from afarm.backend.sampling import Generation, Sampler, TorchSampler
-from afarm.backend.sft import fit_supervised
-from afarm.backend.sharding import (
-    all_finite,
-    all_reduce_gradients,
-    clip_gradients,
-    full_tensor,
-    gathered_weights,
-    is_sharded,
-    parameter_groups,
-    shard_model,
-    unsharded_weights,
-)
-from afarm.backend.trl_bridge import (
-    CandidatePolicies,
-    LengthSortedTrainer,
-    TrainerBridge,
-    run_trainer,
-    trained_model,
-    trainer_arguments,
-)
-from afarm.storage.checkpoints import wait_for
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "PARTS",
-    "Backend",
-    "Candidate",
-    "CandidatePolicies",
-    "CheckpointPolicy",
-    "CheckpointSelection",
-    "Diverged",
-    "Divergence",
-    "Generation",
-    "Held",
-    "KLEstimates",
-    "LengthSortedTrainer",
-    "LowRankUpdate",
-    "PolicyLoss",
-    "PromptTemplate",
-    "SampleScorer",
-    "Sampler",
-    "SamplingEngine",
-    "TokenBatch",
-    "TorchEngine",
-    "TorchRewardModel",
-    "TorchSampler",
-    "TrainerBridge",
-    "Training",
-    "ValueLoss",
-    "Workload",
-    "active_adapter",
-    "add_adapter",
-    "all_finite",
-    "all_gather",
-    "all_gather_object",
-    "all_reduce_by_name",
-    "all_reduce_gradients",
-    "all_reduce_mean",
-    "all_reduce_sum",
-    "backbone",
-    "backward_in_chunks",
-    "barrier",
-    "batched_logprobs",
-    "before_responses",
-    "begin_update",
-    "best_sample",
-    "bradley_terry_loss",
-    "broadcast",
-    "chosen_and_rejected",
-    "chosen_policy",
-    "clip_gradients",
-    "clipped_policy_loss",
-    "clipped_value_loss",
-    "continued_context",
-    "count_parameters",
-    "enable_gradient_checkpointing",
-    "evaluating",
-    "fall_back",
-    "fit_supervised",
-    "full_tensor",
-    "gathered_weights",
-    "generalised_advantages",
-    "head_scores",
-    "hidden_states",
-    "is_sharded",
-    "join_and_pad",
-    "kl_estimates",
-    "kl_penalised_rewards",
-    "last_token_scores",
-    "length_sorted_batches",
-    "linear_schedule",
-    "masked",
-    "masked_mean",
-    "masked_mean_variance",
-    "merge_adapter",
-    "merged_copy",
-    "micro_batches",
-    "minibatches",
-    "optimizer_step",
-    "pad",
-    "pair_rewards",
-    "pairwise_accuracy",
-    "parameter_groups",
-    "permutation",
-    "plain_copy",
-    "position_limit",
-    "preference_losses",
-    "project",
-    "prompt_order",
-    "quiet_transformers",
-    "rank",
-    "read_logprobs",
-    "read_model_config",
-    "read_responses",
-    "require_checkpoint",
-    "response_divergence",
-    "response_logprobs",
-    "response_mask",
-    "response_scatter",
-    "restore",
-    "resume_training",
-    "rollout",
-    "run_trainer",
-    "sample_scorer",
-    "sampled_logprobs",
-    "save_if_due",
-    "saved_by_afarm",
-    "score",
-    "scored_samples",
-    "selection_of",
-    "set_checkpointing_layers_to_train",
-    "shard",
-    "shard_model",
-    "sharing_copy",
-    "short_prompts",
-    "start_training",
-    "states_before",
-    "steps_left",
-    "switch_off_dropout",
-    "token_logprobs",
-    "token_loss",
-    "trainable_copy",
-    "trained_model",
-    "trainer_arguments",
-    "training_state",
-    "unsharded_weights",
-    "usable_pairs",
-    "wait_for",
-    "watch_kl",
-    "whiten",
-    "without_lone_surrogates",
-    "world_size",
-    "write_training_state",
-]
+from afarm.core import open_door
+
+if TYPE_CHECKING:
+    from afarm.backend.adapters import LowRankUpdate as LowRankUpdate
+    from afarm.backend.adapters import active_adapter as active_adapter
+    from afarm.backend.adapters import add_adapter as add_adapter
+    from afarm.backend.adapters import merge_adapter as merge_adapter
+    from afarm.backend.adapters import merged_copy as merged_copy
+    from afarm.backend.adapters import plain_copy as plain_copy
+    from afarm.backend.adapters import sharing_copy as sharing_copy
+    from afarm.backend.adapters import switch_off_dropout as switch_off_dropout
+    from afarm.backend.batching import TokenBatch as TokenBatch
+    from afarm.backend.batching import chosen_and_rejected as chosen_and_rejected
+    from afarm.backend.batching import join_and_pad as join_and_pad
+    from afarm.backend.batching import length_sorted_batches as length_sorted_batches
+    from afarm.backend.batching import pad as pad
+    from afarm.backend.batching import usable_pairs as usable_pairs
+    from afarm.backend.checkpoint_selection import Candidate as Candidate
+    from afarm.backend.checkpoint_selection import CheckpointSelection as CheckpointSelection
+    from afarm.backend.checkpoint_selection import selection_of as selection_of
+    from afarm.backend.device import Backend as Backend
+    from afarm.backend.distributed import all_gather as all_gather
+    from afarm.backend.distributed import all_gather_object as all_gather_object
+    from afarm.backend.distributed import all_reduce_by_name as all_reduce_by_name
+    from afarm.backend.distributed import all_reduce_mean as all_reduce_mean
+    from afarm.backend.distributed import all_reduce_sum as all_reduce_sum
+    from afarm.backend.distributed import barrier as barrier
+    from afarm.backend.distributed import broadcast as broadcast
+    from afarm.backend.distributed import rank as rank
+    from afarm.backend.distributed import shard as shard
+    from afarm.backend.distributed import world_size as world_size
+    from afarm.backend.engines import SamplingEngine as SamplingEngine
+    from afarm.backend.engines import TorchEngine as TorchEngine
+    from afarm.backend.kl import Divergence as Divergence
+    from afarm.backend.kl import KLEstimates as KLEstimates
+    from afarm.backend.kl import kl_estimates as kl_estimates
+    from afarm.backend.kl import kl_penalised_rewards as kl_penalised_rewards
+    from afarm.backend.kl import response_divergence as response_divergence
+    from afarm.backend.logprobs import backbone as backbone
+    from afarm.backend.logprobs import before_responses as before_responses
+    from afarm.backend.logprobs import evaluating as evaluating
+    from afarm.backend.logprobs import hidden_states as hidden_states
+    from afarm.backend.logprobs import position_limit as position_limit
+    from afarm.backend.logprobs import project as project
+    from afarm.backend.logprobs import read_responses as read_responses
+    from afarm.backend.logprobs import response_logprobs as response_logprobs
+    from afarm.backend.logprobs import response_scatter as response_scatter
+    from afarm.backend.logprobs import token_logprobs as token_logprobs
+    from afarm.backend.logprobs import token_loss as token_loss
+    from afarm.backend.memory import PARTS as PARTS
+    from afarm.backend.memory import Held as Held
+    from afarm.backend.memory import Workload as Workload
+    from afarm.backend.memory import count_parameters as count_parameters
+    from afarm.backend.memory import read_model_config as read_model_config
+    from afarm.backend.models import enable_gradient_checkpointing as enable_gradient_checkpointing
+    from afarm.backend.models import quiet_transformers as quiet_transformers
+    from afarm.backend.models import saved_by_afarm as saved_by_afarm
+    from afarm.backend.models import set_checkpointing_layers_to_train as set_checkpointing_layers_to_train
+    from afarm.backend.objectives import PolicyLoss as PolicyLoss
+    from afarm.backend.objectives import ValueLoss as ValueLoss
+    from afarm.backend.objectives import bradley_terry_loss as bradley_terry_loss
+    from afarm.backend.objectives import clipped_policy_loss as clipped_policy_loss
+    from afarm.backend.objectives import clipped_value_loss as clipped_value_loss
+    from afarm.backend.objectives import generalised_advantages as generalised_advantages
+    from afarm.backend.objectives import masked as masked
+    from afarm.backend.objectives import masked_mean as masked_mean
+    from afarm.backend.objectives import masked_mean_variance as masked_mean_variance
+    from afarm.backend.objectives import preference_losses as preference_losses
+    from afarm.backend.objectives import whiten as whiten
+    from afarm.backend.on_policy import Diverged as Diverged
+    from afarm.backend.on_policy import Training as Training
+    from afarm.backend.on_policy import backward_in_chunks as backward_in_chunks
+    from afarm.backend.on_policy import begin_update as begin_update
+    from afarm.backend.on_policy import chosen_policy as chosen_policy
+    from afarm.backend.on_policy import fall_back as fall_back
+    from afarm.backend.on_policy import linear_schedule as linear_schedule
+    from afarm.backend.on_policy import micro_batches as micro_batches
+    from afarm.backend.on_policy import minibatches as minibatches
+    from afarm.backend.on_policy import optimizer_step as optimizer_step
+    from afarm.backend.on_policy import read_logprobs as read_logprobs
+    from afarm.backend.on_policy import response_mask as response_mask
+    from afarm.backend.on_policy import resume_training as resume_training
+    from afarm.backend.on_policy import rollout as rollout
+    from afarm.backend.on_policy import sampled_logprobs as sampled_logprobs
+    from afarm.backend.on_policy import save_if_due as save_if_due
+    from afarm.backend.on_policy import score as score
+    from afarm.backend.on_policy import start_training as start_training
+    from afarm.backend.on_policy import states_before as states_before
+    from afarm.backend.on_policy import steps_left as steps_left
+    from afarm.backend.on_policy import watch_kl as watch_kl
+    from afarm.backend.policy import CheckpointPolicy as CheckpointPolicy
+    from afarm.backend.policy import batched_logprobs as batched_logprobs
+    from afarm.backend.policy import require_checkpoint as require_checkpoint
+    from afarm.backend.policy import trainable_copy as trainable_copy
+    from afarm.backend.prompts import PromptTemplate as PromptTemplate
+    from afarm.backend.prompts import without_lone_surrogates as without_lone_surrogates
+    from afarm.backend.resume import continued_context as continued_context
+    from afarm.backend.resume import restore as restore
+    from afarm.backend.resume import training_state as training_state
+    from afarm.backend.resume import write_training_state as write_training_state
+    from afarm.backend.reward_model import TorchRewardModel as TorchRewardModel
+    from afarm.backend.reward_model import head_scores as head_scores
+    from afarm.backend.reward_model import last_token_scores as last_token_scores
+    from afarm.backend.reward_model import pair_rewards as pair_rewards
+    from afarm.backend.reward_model import pairwise_accuracy as pairwise_accuracy
+    from afarm.backend.rollouts import SampleScorer as SampleScorer
+    from afarm.backend.rollouts import best_sample as best_sample
+    from afarm.backend.rollouts import permutation as permutation
+    from afarm.backend.rollouts import prompt_order as prompt_order
+    from afarm.backend.rollouts import sample_scorer as sample_scorer
+    from afarm.backend.rollouts import scored_samples as scored_samples
+    from afarm.backend.rollouts import short_prompts as short_prompts
+    from afarm.backend.sampling import Generation as Generation
+    from afarm.backend.sampling import Sampler as Sampler
+    from afarm.backend.sampling import TorchSampler as TorchSampler
+    from afarm.backend.sft import fit_supervised as fit_supervised
+    from afarm.backend.sharding import all_finite as all_finite
+    from afarm.backend.sharding import all_reduce_gradients as all_reduce_gradients
+    from afarm.backend.sharding import clip_gradients as clip_gradients
+    from afarm.backend.sharding import full_tensor as full_tensor
+    from afarm.backend.sharding import gathered_weights as gathered_weights
+    from afarm.backend.sharding import is_sharded as is_sharded
+    from afarm.backend.sharding import parameter_groups as parameter_groups
+    from afarm.backend.sharding import shard_model as shard_model
+    from afarm.backend.sharding import unsharded_weights as unsharded_weights
+    from afarm.backend.trl_bridge import CandidatePolicies as CandidatePolicies
+    from afarm.backend.trl_bridge import LengthSortedTrainer as LengthSortedTrainer
+    from afarm.backend.trl_bridge import TrainerBridge as TrainerBridge
+    from afarm.backend.trl_bridge import run_trainer as run_trainer
+    from afarm.backend.trl_bridge import trained_model as trained_model
+    from afarm.backend.trl_bridge import trainer_arguments as trainer_arguments
+    from afarm.storage.checkpoints import wait_for as wait_for
+else:
+    __all__, __getattr__ = open_door(__name__)
+
+    def __dir__() -> list[str]:
+        return __all__

@@ -121,7 +121,7 @@ def _fail(message: str) -> NoReturn:
 
 
 def _from_clone(message: str) -> str:
-    """Let commands that install a part of afarm name the clone that it runs from: no index need have what is there."""
+    """Make install commands name the clone that afarm runs from, if any: no index needs to have it."""
     import importlib.metadata
     import json
     import re

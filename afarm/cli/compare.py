@@ -214,7 +214,7 @@ def _list_standings(board: Leaderboard) -> list[Row]:
 
 
 def _write(path: Path, board: Leaderboard, records: Sequence[RunRecord], left_out: Mapping[str, str]) -> Path:
-    """Write the board as Markdown, as JSON and, with plots and links to its runs' reports, as a page: its path."""
+    """Write the board as Markdown, JSON and a page with plots and links to reports; return its path."""
     from afarm.evaluation.boards.rendering import as_markdown
     from afarm.report.comparison_findings import build_progress, comparison_findings
     from afarm.report.run import chosen_checkpoints

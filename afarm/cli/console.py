@@ -32,7 +32,7 @@ def err() -> Console:
 
 
 def console_on(**options: Any) -> Console:
-    """A console whose lines stay whole, and which names from files cannot break: what is no markup is text."""
+    """A console that wraps no lines and takes text that is no markup as it is, whatever names hold."""
     from rich.console import Console
     from rich.errors import MarkupError
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""`afarm evaluate`, a policy or any files of outputs compared with a reference, and `afarm cost`, its price before."""
+"""`afarm evaluate` compares a policy or files of outputs with a reference; `afarm cost` prices a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that give settings, what several of them say together, and names that were given without their option."""
+"""Options that give settings: contradictions among them, and names given without their option."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def _stages(count: int) -> str:
 
 
 class TaskLines:
-    """Shows the news of tasks: a line for each that has ended, and in `bars`, if any, one for each at work."""
+    """Shows the news of tasks: a line for each that ended and, if there are `bars`, one for each at work."""
 
     def __init__(self, graph: TaskGraph, store: Store, bars: Progress | None):
         self.store = store

@@ -137,7 +137,7 @@ def _format(chosen: Format | None, output: Path | None) -> Format:
 def _with_figures(
     boards: list[Leaderboard], evaluators: Sequence[str], orders: Sequence[str], sources: Sequence[str]
 ) -> tuple[list[Leaderboard], list[str]]:
-    """Add the figures of evaluators, and of those over all systems among `orders`, by which boards are then ordered.
+    """Add the figures of evaluators, and order the boards by `orders`.
 
     The second value says which boards lack one. Raises `DataError` if all do.
     """

@@ -4,63 +4,46 @@ A command prints its result on `out()` and all else on `err()`; with `Json` the 
 and whatever else is printed to stdout meanwhile goes to stderr.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from afarm.cli.completion import complete_names, complete_recipes, complete_runs
-from afarm.cli.console import confirm, err, out, print_json
-from afarm.cli.farm_options import FarmOptions, with_options
-from afarm.cli.help_pages import build_commands
-from afarm.cli.launch import LOCAL
-from afarm.cli.launchers import LauncherName, build_launcher, launch_stages, preview_launch
-from afarm.cli.plans import show_plan, warn_of_budget
-from afarm.cli.recording import command_line, record_run
-from afarm.cli.shared_options import (
-    DEFAULT_OUTPUT_DIR,
-    DEFAULT_RECIPE,
-    RECIPE_HELP,
-    DryRun,
-    Json,
-    LedgerPlace,
-    OutputDir,
-    option,
-    parse_seeds,
-    write_examples,
-)
-from afarm.cli.tables import print_table
-from afarm.storage.text import dollars, markup, without_passwords
+from afarm.core import open_door
 
-__all__ = [
-    "DEFAULT_OUTPUT_DIR",
-    "DEFAULT_RECIPE",
-    "LOCAL",
-    "RECIPE_HELP",
-    "DryRun",
-    "FarmOptions",
-    "Json",
-    "LauncherName",
-    "LedgerPlace",
-    "OutputDir",
-    "build_commands",
-    "build_launcher",
-    "command_line",
-    "complete_names",
-    "complete_recipes",
-    "complete_runs",
-    "confirm",
-    "dollars",
-    "err",
-    "launch_stages",
-    "markup",
-    "option",
-    "out",
-    "parse_seeds",
-    "preview_launch",
-    "print_json",
-    "print_table",
-    "record_run",
-    "show_plan",
-    "warn_of_budget",
-    "with_options",
-    "without_passwords",
-    "write_examples",
-]
+if TYPE_CHECKING:
+    from afarm.cli.completion import complete_names as complete_names
+    from afarm.cli.completion import complete_recipes as complete_recipes
+    from afarm.cli.completion import complete_runs as complete_runs
+    from afarm.cli.console import confirm as confirm
+    from afarm.cli.console import err as err
+    from afarm.cli.console import out as out
+    from afarm.cli.console import print_json as print_json
+    from afarm.cli.farm_options import FarmOptions as FarmOptions
+    from afarm.cli.farm_options import with_options as with_options
+    from afarm.cli.help_pages import build_commands as build_commands
+    from afarm.cli.launch import LOCAL as LOCAL
+    from afarm.cli.launchers import LauncherName as LauncherName
+    from afarm.cli.launchers import build_launcher as build_launcher
+    from afarm.cli.launchers import launch_stages as launch_stages
+    from afarm.cli.launchers import preview_launch as preview_launch
+    from afarm.cli.plans import show_plan as show_plan
+    from afarm.cli.plans import warn_of_budget as warn_of_budget
+    from afarm.cli.recording import command_line as command_line
+    from afarm.cli.recording import record_run as record_run
+    from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR as DEFAULT_OUTPUT_DIR
+    from afarm.cli.shared_options import DEFAULT_RECIPE as DEFAULT_RECIPE
+    from afarm.cli.shared_options import RECIPE_HELP as RECIPE_HELP
+    from afarm.cli.shared_options import DryRun as DryRun
+    from afarm.cli.shared_options import Json as Json
+    from afarm.cli.shared_options import LedgerPlace as LedgerPlace
+    from afarm.cli.shared_options import OutputDir as OutputDir
+    from afarm.cli.shared_options import option as option
+    from afarm.cli.shared_options import parse_seeds as parse_seeds
+    from afarm.cli.shared_options import write_examples as write_examples
+    from afarm.cli.tables import print_table as print_table
+    from afarm.storage.text import dollars as dollars
+    from afarm.storage.text import markup as markup
+    from afarm.storage.text import without_passwords as without_passwords
+else:
+    __all__, __getattr__ = open_door(__name__)
+
+    def __dir__() -> list[str]:
+        return __all__

@@ -44,7 +44,7 @@ def add_plugin_commands(app: typer.Typer, taken: Collection[str], groups: Collec
 
 
 def _merge(app: typer.Typer, more: typer.Typer, taken: Collection[str] = (), groups: Collection[str] = ()) -> list[str]:
-    """Add the commands of `more` to `app`, and return the names that are taken. Groups of one name become one."""
+    """Add the commands of `more` to `app`; return the names that are taken. Groups of one name merge."""
     refused = []
     there: dict[str, Any] = {command_name(c): c for c in [*app.registered_commands, *app.registered_groups]}
     added: list[Any] = [*more.registered_commands, *more.registered_groups]

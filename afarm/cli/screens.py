@@ -115,7 +115,7 @@ def _show_one(console: Console, record: Record) -> None:
 
 
 def _lines_of_several(records: Sequence[Record]) -> list[str]:
-    """The lines of each system after its name, with annotator and reference unless all have those in common.
+    """The lines of each system after its name, with annotator and reference where these differ.
 
     What several share is said once.
     """

@@ -17,7 +17,7 @@ Completion = str | list[str] | Callable[..., Any] | None
 
 
 def option(shown: str, help: str, complete: Completion = None, default: str | bool = True, **more: Any) -> Any:
-    """Make an option as its help shows it: "--seed N", with a word for the value. `default` is shown for its own."""
+    """Make an option as its help shows it: "--seed N", N for the value. `default` is the default shown."""
     name, _, metavar = shown.partition(" ")
     if isinstance(complete, str):
         complete = complete_names(complete)

@@ -1,4 +1,4 @@
-"""The small core: records, interfaces, hooks, registry, configuration, errors, and how doors export names."""
+"""The small core: records, interfaces, hooks, registry, configuration, errors; `open_door`."""
 
 import ast
 import importlib

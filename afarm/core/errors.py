@@ -62,7 +62,7 @@ class StoreError(AfarmError):
 
 
 def did_you_mean(name: str, known: Iterable[str], lists: str = "") -> str:
-    """Suggest the nearest of the `known` names; if none is near, the command that `lists` them, or else all."""
+    """Suggest the nearest of the `known` names; without one, the command that `lists` them, else all."""
     known = sorted(set(known))
     if near := get_close_matches(name, known, n=3, cutoff=0.5):
         return f" Did you mean {' or '.join(repr(n) for n in near)}?"

@@ -107,7 +107,7 @@ def annotated_systems(
     match_policy: MatchPolicy | None = None,
     scale: str | None = None,
 ) -> list[AnnotatedSystem]:
-    """Read the systems that `files` are about, in the order in which they come; `directory` takes their rows.
+    """Read the systems that `files` are about, in order of appearance. Their rows go to `directory`.
 
     One file may hold several systems, and several files may be about one. Which generator is the reference follows from
     each file alone: rows of it with the reference second are swapped. `reference` names it for all files, `scale` is
@@ -135,7 +135,7 @@ def annotated_systems(
 
 
 def rows_by_annotators(files: Sequence[Path], directory: Path) -> Iterator[tuple[str, tuple[str, ...], Path]]:
-    """Read each part of `files`, whoever is the reference: its file, that file's annotators, and the file of its rows.
+    """Read each part of `files`: its file, that file's annotators, and the file of its rows.
 
     Raises `DataError` naming file, row and field if a row is wrong, two contradict each other, or there is none.
     """

@@ -184,7 +184,7 @@ def plan_stage(workspace: Workspace, stage: Stage) -> list[PlannedStage]:
 
 
 def _plan(workspace: Workspace, wanted: Stage, plan: Plan) -> Plan:
-    """Add what `wanted` needs to the plan, and return it. Raises `DataError` for own preferences as the run would."""
+    """Add what `wanted` needs to the plan. Raises `DataError` for own preferences as the run would."""
     for label, stage in walk(wanted).items():
         if label in plan:
             continue
@@ -323,7 +323,7 @@ def _estimate(
 
 
 def _pairs(workspace: Workspace, kind: str, inputs: Inputs) -> Sequence[Pair]:
-    """Return the pairs that a stage will have judged; without their outputs, made-up ones on the instructions."""
+    """Return the pairs that a stage will have judged, with made-up outputs where there are none yet."""
     config = workspace.config
     if kind == "annotate":
         if "outputs" in inputs:

@@ -70,7 +70,7 @@ def export_run(run: RunRecord, directory: Path, plugins: Plugins | None = None) 
 
 
 def _require_policy(run: RunRecord) -> Mapping[str, Any]:
-    """Return the stage of the policy. Raises `DataError` for a run without one, with the commands that export."""
+    """Return the policy's stage. Raises `DataError` with the commands that export if a run has none."""
     if stage := _policy_stage(run):
         return stage
     if files := run.section("files"):

@@ -66,7 +66,7 @@ def requests_planned(
 
 
 def require_rows(rows: object, wanted: type[R], name: str, function: str, owner: object = None) -> list[R]:
-    """Return what `function` of a data set returned, if it is a list of `Output` or `Instruction`, as `wanted`."""
+    """Check that `function` of a data set returned a list of `wanted` (`Output` or `Instruction`)."""
     what = f"{function} must return a list of afarm.{wanted.__name__}"
     require_promise(isinstance(rows, list | tuple), "datasets", name, f"{what}, not {type_name(rows)}", owner)
     assert isinstance(rows, list | tuple)

@@ -60,7 +60,7 @@ class Stage:
 
 
 def walk(*stages: Stage) -> dict[str, Stage]:
-    """Return the stages and all before them by label, each after those it needs, and what is only read first."""
+    """Return the stages and all before them by label: first what is only read, then in order of need."""
     found: dict[str, Stage] = {}
 
     def visit(stage: Stage) -> None:

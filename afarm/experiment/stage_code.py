@@ -71,11 +71,11 @@ DOOR_CODE = (
 
 @cache
 def code_digest(stage: str, package: Path = PACKAGE) -> str:
-    """Digest the code of afarm in `package` that the result of this kind of stage depends on, or that of `DOORS`."""
+    """Digest afarm's code in `package` that the results of a kind of stage, or of `DOORS`, depend on."""
     parts = DOOR_CODE if stage == DOORS else STAGE_CODE[stage]
     return source_digest({name: path for part in parts for name, path in source_files(package / part, package).items()})
 
 
 def code_identity(stage: str) -> str:
-    """Return what stands for a stage's code, or that of `DOORS`, in keys: its number in a release, else its digest."""
+    """Identify a stage's code, or that of `DOORS`, in keys: its number in a release, else its digest."""
     return numbered(stage) or code_digest(stage)

@@ -3,57 +3,40 @@
 Behind it lies the metered way to those judges: dispatch, budget and ledger. Importing it loads neither.
 """
 
-from afarm.core.judge import CHARACTERS_PER_TOKEN
-from afarm.judging.database import Database, explain_version
-from afarm.judging.degraded import unsupported
-from afarm.judging.labelling import annotate_in_chunks
-from afarm.judging.ledger_schema import LEDGER_COLUMNS, LEDGER_SCHEMA, LEDGER_VERSION, split_statements
-from afarm.judging.pairwise import (
-    REFUSALS,
-    SAMPLES_PER_VOTE,
-    JudgementDraw,
-    JudgePrompt,
-    JudgingConfig,
-    PairwiseAnnotator,
-    ParsedVerdict,
-    Presentation,
-    build_judgements,
-    collect_judgements,
-    draw_order,
-    label_pairs,
-    pending_requests,
-    per_label,
-    show_pair,
-)
-from afarm.judging.prompt_annotator import PromptAnnotator
-from afarm.judging.rate_limit import SlowDown, answer_lost
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "CHARACTERS_PER_TOKEN",
-    "LEDGER_COLUMNS",
-    "LEDGER_SCHEMA",
-    "LEDGER_VERSION",
-    "REFUSALS",
-    "SAMPLES_PER_VOTE",
-    "Database",
-    "JudgePrompt",
-    "JudgementDraw",
-    "JudgingConfig",
-    "PairwiseAnnotator",
-    "ParsedVerdict",
-    "Presentation",
-    "PromptAnnotator",
-    "SlowDown",
-    "annotate_in_chunks",
-    "answer_lost",
-    "build_judgements",
-    "collect_judgements",
-    "draw_order",
-    "explain_version",
-    "label_pairs",
-    "pending_requests",
-    "per_label",
-    "show_pair",
-    "split_statements",
-    "unsupported",
-]
+from afarm.core import open_door
+
+if TYPE_CHECKING:
+    from afarm.core.judge import CHARACTERS_PER_TOKEN as CHARACTERS_PER_TOKEN
+    from afarm.judging.database import Database as Database
+    from afarm.judging.database import explain_version as explain_version
+    from afarm.judging.degraded import unsupported as unsupported
+    from afarm.judging.labelling import annotate_in_chunks as annotate_in_chunks
+    from afarm.judging.ledger_schema import LEDGER_COLUMNS as LEDGER_COLUMNS
+    from afarm.judging.ledger_schema import LEDGER_SCHEMA as LEDGER_SCHEMA
+    from afarm.judging.ledger_schema import LEDGER_VERSION as LEDGER_VERSION
+    from afarm.judging.ledger_schema import split_statements as split_statements
+    from afarm.judging.pairwise import REFUSALS as REFUSALS
+    from afarm.judging.pairwise import SAMPLES_PER_VOTE as SAMPLES_PER_VOTE
+    from afarm.judging.pairwise import JudgementDraw as JudgementDraw
+    from afarm.judging.pairwise import JudgePrompt as JudgePrompt
+    from afarm.judging.pairwise import JudgingConfig as JudgingConfig
+    from afarm.judging.pairwise import PairwiseAnnotator as PairwiseAnnotator
+    from afarm.judging.pairwise import ParsedVerdict as ParsedVerdict
+    from afarm.judging.pairwise import Presentation as Presentation
+    from afarm.judging.pairwise import build_judgements as build_judgements
+    from afarm.judging.pairwise import collect_judgements as collect_judgements
+    from afarm.judging.pairwise import draw_order as draw_order
+    from afarm.judging.pairwise import label_pairs as label_pairs
+    from afarm.judging.pairwise import pending_requests as pending_requests
+    from afarm.judging.pairwise import per_label as per_label
+    from afarm.judging.pairwise import show_pair as show_pair
+    from afarm.judging.prompt_annotator import PromptAnnotator as PromptAnnotator
+    from afarm.judging.rate_limit import SlowDown as SlowDown
+    from afarm.judging.rate_limit import answer_lost as answer_lost
+else:
+    __all__, __getattr__ = open_door(__name__)
+
+    def __dir__() -> list[str]:
+        return __all__

@@ -1,4 +1,4 @@
-"""A comparison of annotators as findings, which a study and the page of `afarm annotators compare` show."""
+"""Findings of a comparison of annotators, for the study and for `afarm annotators compare`."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _each(
 def _scatter(
     report: AnnotatorReport, called: Callable[[str], str], family: Callable[[str], str] | None, x: str, y: str
 ) -> StudyPlot | None:
-    """Plot one figure of annotators over another, a price by its logarithm; None if fewer than two have both."""
+    """Plot one figure of annotators over another, prices on a log axis; None if fewer than two have both."""
     by_family: dict[str, list[tuple[float, Bounded, str]]] = {}
     for profile in report.profiles:
         across, up = as_bounded(getattr(profile, x)), as_bounded(getattr(profile, y))

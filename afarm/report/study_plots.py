@@ -1,4 +1,4 @@
-"""Plots of studies as files, by Matplotlib (the extra `plots`), and where names stand beside their points."""
+"""Files of studies' plots, drawn by Matplotlib (the extra `plots`), with names beside points."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _ends(value: float | str | Bounded) -> list[float]:
 
 
 class PointName(NamedTuple):
-    """A name beside a point, so many pixels right of it and below it; its text begins, ends or has its middle there.
+    """A name's place beside a point: its offset in pixels, right and down, and how it is anchored there.
 
     `number` is that of the series, `point` that in it.
     """

@@ -9,70 +9,46 @@ Each check exercises what `afarm.core.interfaces` promises and raises `Conforman
 Importing this package loads no torch; checks of components that train do.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from afarm.testing.annotators import check_annotator
-from afarm.testing.component import check_component
-from afarm.testing.conformance import ConformanceError
-from afarm.testing.contexts import (
-    KeyedReward,
-    MetricsRecorder,
-    annotate_context,
-    judge_context,
-    load_context,
-    train_context,
-)
-from afarm.testing.datasets import check_dataset
-from afarm.testing.evaluators import check_evaluator
-from afarm.testing.examples import (
-    HOSTILE_TEXTS,
-    board_inputs,
-    evaluation_inputs,
-    make_instructions,
-    make_pairs,
-    separable_preferences,
-)
-from afarm.testing.fake_judge import FakeJudgeClient, first_at_random, render, unreadable
-from afarm.testing.judges import check_judge
-from afarm.testing.launchers import check_launcher
-from afarm.testing.methods import check_method, check_policy
-from afarm.testing.models import tiny_config, tiny_inputs, tiny_policy, tiny_reward_model
-from afarm.testing.reward_models import check_fitted_reward_model, check_reward_model
-from afarm.testing.samplers import check_sampler
-from afarm.testing.studies import check_study
+from afarm.core import open_door
 
-__all__ = [
-    "HOSTILE_TEXTS",
-    "ConformanceError",
-    "FakeJudgeClient",
-    "KeyedReward",
-    "MetricsRecorder",
-    "annotate_context",
-    "board_inputs",
-    "check_annotator",
-    "check_component",
-    "check_dataset",
-    "check_evaluator",
-    "check_fitted_reward_model",
-    "check_judge",
-    "check_launcher",
-    "check_method",
-    "check_policy",
-    "check_reward_model",
-    "check_sampler",
-    "check_study",
-    "evaluation_inputs",
-    "first_at_random",
-    "judge_context",
-    "load_context",
-    "make_instructions",
-    "make_pairs",
-    "render",
-    "separable_preferences",
-    "tiny_config",
-    "tiny_inputs",
-    "tiny_policy",
-    "tiny_reward_model",
-    "train_context",
-    "unreadable",
-]
+if TYPE_CHECKING:
+    from afarm.testing.annotators import check_annotator as check_annotator
+    from afarm.testing.component import check_component as check_component
+    from afarm.testing.conformance import ConformanceError as ConformanceError
+    from afarm.testing.contexts import KeyedReward as KeyedReward
+    from afarm.testing.contexts import MetricsRecorder as MetricsRecorder
+    from afarm.testing.contexts import annotate_context as annotate_context
+    from afarm.testing.contexts import judge_context as judge_context
+    from afarm.testing.contexts import load_context as load_context
+    from afarm.testing.contexts import train_context as train_context
+    from afarm.testing.datasets import check_dataset as check_dataset
+    from afarm.testing.evaluators import check_evaluator as check_evaluator
+    from afarm.testing.examples import HOSTILE_TEXTS as HOSTILE_TEXTS
+    from afarm.testing.examples import board_inputs as board_inputs
+    from afarm.testing.examples import evaluation_inputs as evaluation_inputs
+    from afarm.testing.examples import make_instructions as make_instructions
+    from afarm.testing.examples import make_pairs as make_pairs
+    from afarm.testing.examples import separable_preferences as separable_preferences
+    from afarm.testing.fake_judge import FakeJudgeClient as FakeJudgeClient
+    from afarm.testing.fake_judge import first_at_random as first_at_random
+    from afarm.testing.fake_judge import render as render
+    from afarm.testing.fake_judge import unreadable as unreadable
+    from afarm.testing.judges import check_judge as check_judge
+    from afarm.testing.launchers import check_launcher as check_launcher
+    from afarm.testing.methods import check_method as check_method
+    from afarm.testing.methods import check_policy as check_policy
+    from afarm.testing.models import tiny_config as tiny_config
+    from afarm.testing.models import tiny_inputs as tiny_inputs
+    from afarm.testing.models import tiny_policy as tiny_policy
+    from afarm.testing.models import tiny_reward_model as tiny_reward_model
+    from afarm.testing.reward_models import check_fitted_reward_model as check_fitted_reward_model
+    from afarm.testing.reward_models import check_reward_model as check_reward_model
+    from afarm.testing.samplers import check_sampler as check_sampler
+    from afarm.testing.studies import check_study as check_study
+else:
+    __all__, __getattr__ = open_door(__name__)
+
+    def __dir__() -> list[str]:
+        return __all__

@@ -37,7 +37,7 @@ class _Part(BaseModel, extra="forbid", strict=True):
 
 
 class Embeddings(_Part):
-    """The weights of a sentence encoder's vector of the output, and of its cosine with that of the instruction."""
+    """Weights of a sentence encoder's vector of the output, and of its cosine to the instruction's."""
 
     model: str
     identity: str
@@ -182,7 +182,7 @@ class FittedUtility:
 
 
 class FittedPart:
-    """A part that labels or scores by the utility in the directory `spec`, or by that of the shipped judge."""
+    """Base of parts that label or score by the utility in the directory `spec`, or by the shipped judge."""
 
     def __init__(self, config: FittedConfig | None, spec: str, context: BuildContext):
         """Raises as `FittedUtility` does."""

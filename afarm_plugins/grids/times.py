@@ -1,4 +1,4 @@
-"""What is missing of grids: the stages that several studies would make, each once, with their time and price."""
+"""Time and price of the stages that several studies still need, each counted once."""
 
 from __future__ import annotations
 

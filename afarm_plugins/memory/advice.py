@@ -1,4 +1,4 @@
-"""Suggest settings that make a stage fit in a GPU's memory. Each is estimated again before it is shown."""
+"""Suggest settings that make a stage fit in a GPU's memory, each re-estimated before it is shown."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def changes_that_help(stage: StageOnCard, held: Held, backend: BackendConfig, ch
 
 
 def _possible(stage: StageOnCard, backend: BackendConfig, choices: Choices) -> Iterator[list[Remedy]]:
-    """Yield what can still be changed for a stage, first what changes no result: the values, the mildest first."""
+    """Yield the settings that can still change, those that change no result first, mildest values first."""
     section, config, gpus = stage.section, stage.config, choices.gpus
     scores = stage.label == "evaluate"
     for name in ("per_device_batch_size", "per_device_rollout_batch_size"):
@@ -103,7 +103,7 @@ def _halves(rows: int) -> list[int]:
 
 
 def _words(changes: Sequence[Remedy], host: int | None) -> str:
-    """Write changes as they are typed, with their notes; `host` is the bytes that each process has on its host."""
+    """Write changes as they are typed, with notes. `host`: bytes of host memory per process."""
     typed: list[str] = []
     notes: dict[str, None] = {}
     for change in changes:

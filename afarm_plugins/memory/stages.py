@@ -40,7 +40,7 @@ class Choices:
     offload: bool = False
 
     def settled(self) -> Settings:
-        """Return the settings. Raises `ConfigError` for what a run in so many processes refuses before it starts."""
+        """Return the settings. Raises `ConfigError` for what a run in as many processes would refuse."""
         from afarm.experiments import Components, ProcessInfo, failures, require_method, resolve
 
         resolved = resolve(self.recipe, self.overrides, self.plugins)

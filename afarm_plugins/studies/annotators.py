@@ -87,7 +87,7 @@ def families_given(texts: Sequence[str]) -> dict[str, str]:
 
 
 def study_findings(report: AnnotatorReport, people: str, families: Mapping[str, str]) -> Findings:
-    """Return the tables and plots of a comparison, in which people are called so, with the agreement of families."""
+    """Return the tables and plots of a comparison of annotators, with the agreement of families."""
     if not report.profiles:
         return Findings()
 

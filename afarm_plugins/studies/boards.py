@@ -1,4 +1,4 @@
-"""Boards: the mean win of each system on each instruction, [systems, instructions], NaN without one; their files."""
+"""Boards, and their files: mean win by [system, instruction], NaN where there is none."""
 
 from __future__ import annotations
 

@@ -16,16 +16,16 @@ LONGEST_MODULE, LONGEST_FUNCTION = 500, 80
 
 LINES = {
     "core": 1900,
-    "storage": 4150,
-    "judging": 3500,
-    "evaluation": 5900,
-    "backend": 6200,
-    "experiment": 8650,
-    "report": 2600,
-    "results": 1200,
-    "experiments": 200,
-    "testing": 2000,
-    "cli": 5550,
+    "storage": 3850,
+    "judging": 3300,
+    "evaluation": 5450,
+    "backend": 5600,
+    "experiment": 8100,
+    "report": 2350,
+    "results": 600,
+    "experiments": 100,
+    "testing": 1920,
+    "cli": 4900,
 }
 """The most lines of each room. A room that outgrows its budget wants another idea, or gives something away."""
 

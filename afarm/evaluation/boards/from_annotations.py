@@ -32,7 +32,7 @@ SAMPLE = 64
 
 @dataclass(slots=True)
 class _Tally:
-    """What is counted over the `rows` of a system, of which `answered` have an output_2, of so many `characters`.
+    """Counts over the `rows` of a system. `answered` of them have an output_2, of `characters` in all.
 
     `longer` and `lists` say of each choice between outputs that differ in it if it was for the longer one, and for the
     one with a list. `sample` holds instructions by (draw of the instruction, output_1, output_2).
