@@ -156,7 +156,7 @@ class Backend:
         source = read_prompt_template(prompt_template) if isinstance(prompt_template, str) else prompt_template
         source = card.get("prompt_template", "auto") if source == "auto" else source
         template = PromptTemplate(source, tokenizer, str(spec), card.get("control", ""))
-        policy = CheckpointPolicy(model, tokenizer, template, self, card.get("control_tokens", ()))
+        policy = CheckpointPolicy(model, tokenizer, template, self, tuple(card.get("control_tokens", ())))
         if path := local_path(str(spec)):
             saved = sorted((path / UPDATES).glob("*"), key=lambda path: int(path.name))
             policy.merged = tuple(LowRankUpdate.load(directory) for directory in saved)

@@ -44,7 +44,7 @@ class OwnPreferences:
         config: The run's settings.
         evaluated: Returns the ids of the instructions that are evaluated on: their pairs are left out.
         progress: Wraps the reading.
-        notify: Called with what is odd about the labels by the one who reads them.
+        notify: Called once with each thing that is odd about the labels.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class OwnPreferences:
         self._evaluated = evaluated
         self._progress = progress
         self._notify = notify
+        self._is_announced = False
 
     @cached_property
     def digest(self) -> str:
@@ -94,8 +95,10 @@ class OwnPreferences:
                 summary = self._copy_rows(rows)
                 opened.pop_all()
             _READ[key] = summary, rows
-            for note in summary.get("notes", ()):
+        if not self._is_announced:
+            for note in _READ[key][0].get("notes", ()):
                 self._notify(note)
+        self._is_announced = True
         return _READ[key]
 
     def _copy_rows(self, rows: IO[bytes]) -> Mapping[str, Any]:

@@ -55,7 +55,7 @@ def test_best_of_n_is_tabled_from_the_studys_own_runs(
     assert f"\n| 4 | pool | {four:.1f} " in text
     assert "| labels | best n | fall of the win rate from there to 4 | fitted peak, √KL |" in text
     assert "(toy-best-of-n.svg)" in text
-    assert (tmp_path / "toy-best-of-n.svg").read_text().startswith("<svg")
+    assert "<svg" in (tmp_path / "toy-best-of-n.svg").read_text()
 
 
 def test_long_ppo_is_tabled_with_standard_errors_over_seeds() -> None:

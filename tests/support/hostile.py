@@ -14,6 +14,7 @@ from typing import Any
 from afarm.core.records import Instruction, JudgedPair, Pair, Preference
 from afarm.experiment.live_record import process_identity
 from afarm.judging.ledger import Ledger
+from afarm.storage.metadata import metadata_digest
 from afarm_plugins.drift.drift import Probe, record_probe
 from afarm_plugins.view.app import View
 
@@ -163,7 +164,9 @@ def _write_artifacts(root: Path) -> None:
     nothing: dict[str, Any] = {"files": {}, "spend": {"dollars": 1.0, "calls": 1.0}, "summary": {}, "versions": {}}
     for name in FILE_NAMES:
         about = {"content": "x", "key_fields": {ALL: ALL}, "created": 1.0, "seconds": 1.0, "label": every("label")}
-        _dump(root / "artifacts" / name / name / "artifact.json", {**about, **nothing})
+        metadata = {**about, **nothing}
+        metadata["digest"] = metadata_digest(metadata)
+        _dump(root / "artifacts" / name / name / "artifact.json", metadata)
         (root / "artifacts" / name / f"{name}.partial").mkdir()
     _dump(root / "artifacts" / "damaged" / FILE_NAMES[0] / "artifact.json", [ALL])
 

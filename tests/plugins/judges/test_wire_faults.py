@@ -425,13 +425,13 @@ def test_a_pair_that_is_too_long_is_unparsed_and_the_others_are_compared(
         Path(f"{name}.json").write_text(json.dumps(rows))
     command = ["evaluate", "mine.json", "--reference", "theirs.json", "--annotator", "gpt4_4", "--budget", "1"]
     command += ["--judge", "openai:gpt-4o", "--set", f"openai.base_url={server.openai_url}"]
-    server.script(None, TOO_LONG[0])
+    server.script(None, TOO_LONG[0], None, None, TOO_LONG[0])  # the fifth asks again, in more words
     for _ in range(2):
         with pytest.raises(SystemExit) as ended:
             main(command)
         assert not ended.value.code
         assert "1 unparsed" in capsys.readouterr().out
-        assert len(server.asked) == 4
+        assert len(server.asked) == 5
     with pytest.raises(SystemExit):
         main(["ledger"])
     assert "Answers without a text: 3 context_length" in capsys.readouterr().out
