@@ -104,10 +104,7 @@ def without_texts() -> Callable[[JudgedPair], JudgedPair]:
 
 
 def stored_rows(files: Sequence[Path], directory: Path) -> dict[tuple[str, str], Path]:
-    """Spill the rows of annotation files to `directory`, one file per (id of the protocol, system).
-
-    Raises `DataError` as `afarm.evaluation.annotation_files.annotated_systems` does.
-    """
+    """Spill the rows of annotation files to `directory`, one file per (id of the protocol, system)."""
     return {(one.protocol.id, one.system): one.rows for one in annotated_systems(files, directory)}
 
 
@@ -225,10 +222,7 @@ def with_metrics(board: Leaderboard, name: str, rows: Sequence[JudgedPair]) -> L
 
 
 def _metrics(name: str, rows: Iterable[Row]) -> dict[str, Metric]:
-    """The metric of each system in an evaluator's rows, with the interval beside it.
-
-    It is the column called like the evaluator, or else the one on Elo's scale, or the strength.
-    """
+    """Each system's metric with its interval: the column called like the evaluator, else `elo`, else `strength`."""
     metrics = {}
     for row in rows:
         columns = (name, "elo", "strength")
