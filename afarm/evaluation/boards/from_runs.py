@@ -145,7 +145,10 @@ def board_of_systems(records: Iterable[RunRecord]) -> Leaderboard:
     references = sorted({entry.source.reference for entry in entries})
     protocol = _shared([protocol for runs in by_system.values() for protocol, _ in runs])
     note = f"Percent against {' or '.join(references)}; {_kind_of_error(entries)}."
-    note += "".join(_figures_left_out(system, [entry for _, entry in runs]) for system, runs in by_system.items())
+    for system, runs in by_system.items():
+        names = dict.fromkeys(name for _, entry in runs for name in entry.metrics)
+        left_out = [name for name in names if not all(name in entry.metrics for _, entry in runs)]
+        note += f" No {', '.join(left_out)} of {system}: not every seed has one." if left_out else ""
     board = ranked(Leaderboard(protocol, entries, "Win rates", note))
     # Systems that are equally good stay in the order in which they were named.
     order = {system: number for number, system in enumerate(by_system)}
@@ -164,13 +167,6 @@ def _kind_of_error(entries: Sequence[Entry]) -> str:
             said += f"; {entry.system} has {len(entry.seeds)} of them"
             said += " and errors over instructions" if len(entry.seeds) == 1 else ""
     return said
-
-
-def _figures_left_out(system: str, entries: Sequence[Entry]) -> str:
-    """Name the figures of a system that have no mean over seeds, since some seed has none."""
-    names = dict.fromkeys(name for entry in entries for name in entry.metrics)
-    left_out = [name for name in names if not all(name in entry.metrics for entry in entries)]
-    return f" No {', '.join(left_out)} of {system}: not every seed has one." if left_out else ""
 
 
 def _of_system(record: RunRecord, entry: Entry) -> Entry:

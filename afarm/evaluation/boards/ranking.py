@@ -19,7 +19,7 @@ from afarm.evaluation.boards.board import Entry, Leaderboard, Metric, metric_of,
 from afarm.evaluation.metrics import finite_number, warnings
 from afarm.evaluation.spilled_rows import read_each, stored_inputs
 from afarm.storage.record_fields import require_evaluation
-from afarm.storage.rows import preferences_on_disk, read_rows
+from afarm.storage.rows import preferences_on_disk
 
 if TYPE_CHECKING:
     from afarm.evaluation.statistics.intervals import Floats
@@ -83,11 +83,7 @@ def _stored(entry: Entry) -> bool:
 
 def judgements(entry: Entry) -> Iterator[JudgedPair]:
     """Stream the stored judgements of an entry, its system and reference called as the board calls them."""
-    path = Path(entry.source.judgements)
-    if not _stored(entry):
-        return
-    for at, row in enumerate(read_rows(path)):
-        judged = JudgedPair.from_row(row, f"{path}: row {at}")
+    for judged in read_each(Path(entry.source.judgements)) if _stored(entry) else ():
         pair = replace(judged.pair, generator_1=entry.source.reference or "reference", generator_2=entry.system)
         yield replace(judged, pair=pair)
 
