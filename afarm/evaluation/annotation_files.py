@@ -125,7 +125,13 @@ def annotated_systems(
             swapped = players[1] == of_file != players[0]
             system, other = (players[0], players[1]) if swapped else (players[1], players[0])
             grouped.setdefault((system, other, tuple(sorted(file.annotators))), []).append((file, part, swapped))
-    _require_one_direction({names: parts[0][0].source for names, parts in grouped.items()})
+    for (system, other, annotators), parts in grouped.items():
+        if (turned := grouped.get((other, system, annotators))) and system != other:
+            raise DataError(
+                f"{parts[0][0].source} and {turned[0][0].source} compare the same two systems and disagree on which is "
+                "the reference: say it with afarm evaluate --annotations FILE… --reference "
+                f"{system if system in REFERENCES else other}"
+            )
     systems = [
         reader.merge(names, parts)
         for names, parts in grouped.items()
@@ -192,10 +198,7 @@ class _Reader:
         return file
 
     def _with_players(self, judged: JudgedPair, source: str, at: int) -> JudgedPair:
-        """Name both generators.
-
-        Raises `DataError` if it is not known whose the outputs are, or if one generator has two.
-        """
+        """Name both generators. Raises `DataError` if one is not known, or if both are the same."""
         pair = judged.pair
         if not (pair.generator_1 or pair.generator_2 or judged.annotator or self._reference):
             raise DataError(
@@ -214,10 +217,7 @@ class _Reader:
         return replace(judged, pair=pair)
 
     def _is_repeated(self, judged: JudgedPair, source: str, at: int) -> bool:
-        """Return True for a judgement seen before.
-
-        Raises `DataError` for a contradiction, unless the first stands.
-        """
+        """Tell if a judgement was seen before. Raises `DataError` for a contradiction, unless the first stands."""
         pair, preference = judged.pair, judged.preference
         p2 = preference.p2 if preference.p2 is None or pair.is_canonical else 1 - preference.p2
         who = (judged.annotator, preference.judge, preference.member, preference.sample_index, pair.occurrence)
@@ -285,20 +285,6 @@ class _Reader:
 # ------------------------------------------------------------------------------------------------------ orientation
 
 
-def _require_one_direction(files: Mapping[Names, str]) -> None:
-    """Raise `DataError` if one annotator's files compare the same two systems both ways round.
-
-    `files` are the first of each (system, reference, annotators).
-    """
-    for (system, reference, annotators), file in files.items():
-        other = files.get((reference, system, annotators))
-        if other is not None and system != reference:
-            raise DataError(
-                f"{file} and {other} compare the same two systems and disagree on which is the reference: say it with "
-                f"afarm evaluate --annotations FILE… --reference {system if system in REFERENCES else reference}"
-            )
-
-
 def _with_doubt(one: AnnotatedSystem, systems: Sequence[AnnotatedSystem]) -> AnnotatedSystem:
     """Doubt the orientation of a system that is the same annotators' reference elsewhere."""
     others = [other for other in systems if other.reference == one.system != one.reference]
@@ -312,10 +298,7 @@ def _with_doubt(one: AnnotatedSystem, systems: Sequence[AnnotatedSystem]) -> Ann
 
 
 def _reference(file: _File, named: str) -> str | None:
-    """The reference of a file; None if it is the first of each row.
-
-    It is the generator in every row, unless it is always second; of two generators, the one that is first more often.
-    """
+    """The reference of a file: named, in every row, or more often first of two. None: the first of each row."""
     pairs = list(file.parts)
     if named:
         for players in pairs:
@@ -350,10 +333,7 @@ def _reference(file: _File, named: str) -> str | None:
 
 
 def _over_one_set(systems: Sequence[AnnotatedSystem], match_policy: MatchPolicy) -> list[AnnotatedSystem]:
-    """Count what each system lacks of the instructions that others with its reference and annotators have.
-
-    Raises `DataError` if two share none, or if one lacks some and the policy forbids it.
-    """
+    """Count what each system lacks of the instructions. Raises `DataError` for disjoint sets, or by the policy."""
     together: dict[tuple[str, tuple[str, ...]], list[AnnotatedSystem]] = {}
     all_answers: dict[tuple[str, tuple[str, ...]], dict[str, str]] = {}
     for one in systems:

@@ -7,10 +7,7 @@ from typing import Any
 
 
 def decision_sentences(decision: Mapping[str, Any]) -> list[str]:
-    """State a stored decision in one sentence per question.
-
-    Raises `LookupError` or `TypeError` if it is none.
-    """
+    """State a decision, one sentence per question. Raises `LookupError` or `TypeError` if it is none."""
     sentences, comparisons = [], decision["comparisons"]
     level = f"{100 * (1 - decision['alpha'] / len(comparisons)):.3g} %"
     for row in comparisons:

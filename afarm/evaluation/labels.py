@@ -164,11 +164,7 @@ def _titles(files: Collection[str]) -> dict[str, str]:
 
 
 def with_prices(labels: Mapping[str, Sequence[Label]], completions: Completions) -> dict[str, list[Label]]:
-    """Add the price and time of their completions to `labels` whose rows gave none.
-
-    A label over both orders or several votes has several; the labels that one completion gave share its price and time
-    evenly.
-    """
+    """Add price and time to `labels` without: those of their completions, shared evenly among the labels of one."""
     priced = {}
     for name, given in labels.items():
         wanted = Counter(key for label in given if label.price is None for key in _keys(label))

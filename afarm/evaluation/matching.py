@@ -17,7 +17,7 @@ from afarm.core.errors import ConfigError, DataError, did_you_mean
 from afarm.core.records import Instruction, Output, Pair, Row
 from afarm.core.seeding import digest
 from afarm.storage.conversations import task_text
-from afarm.storage.rows import SHOWN_DUPLICATES, named_rows
+from afarm.storage.rows import describe_repeats
 
 OnMissing = Literal["error", "skip", "loss"]
 OnDuplicate = Literal["error", "first"]
@@ -214,24 +214,15 @@ def distinct(rows: Sequence[Output], where: str, on_duplicate: OnDuplicate = "er
         if rows[earlier].output != row.output and on_duplicate == "error":
             contradicting.setdefault(earlier, []).append(number)
     if contradicting:
-        raise DataError(f"{where}: {_contradictions(rows, contradicting)}")
+        *some, remove = describe_repeats(rows, [(first, *further) for first, further in contradicting.items()])
+        remove += ", or let the first stand: --on-duplicate first"
+        if len(contradicting) == 1:
+            raise DataError(f"{where}: {some[0]} with different outputs; {remove}")
+        problem = f"{len(contradicting):,} instructions have different outputs"
+        raise DataError(f"{where}: {problem}: {'; '.join([*some, remove])}")
     if not first_rows:
         raise DataError(f"{where}: no instructions: there are no outputs to compare")
     return {id: rows[number] for id, number in first_rows.items()}, len(rows) - len(first_rows)
-
-
-def _contradictions(rows: Sequence[Output], contradicting: Mapping[int, Sequence[int]]) -> str:
-    """Count the instructions with different outputs, and name the rows of the first few."""
-    some = []
-    for first, further in list(contradicting.items())[:SHOWN_DUPLICATES]:
-        some.append(f"{named_rows((first, *further))} hold the same instruction ({_quoted(rows[first].instruction)})")
-    surplus = sum(map(len, contradicting.values()))
-    remove = f"remove {'one' if surplus == 1 else f'{surplus:,} rows'}, or let the first stand: --on-duplicate first"
-    if len(contradicting) == 1:
-        return f"{some[0]} with different outputs; {remove}"
-    rest = len(contradicting) - len(some)
-    more_of_them = f"; and {counted(rest, 'more instruction')}" if rest else ""
-    return f"{len(contradicting):,} instructions have different outputs: {'; '.join(some)}{more_of_them}; {remove}"
 
 
 def merged_inputs(instructions: Iterable[Instruction], asked: Iterable[Instruction]) -> dict[str, Instruction]:

@@ -76,10 +76,7 @@ class Pattern:
     reading: str
 
     def search(self, reading: NormalForm, *, unopened: bool = False) -> int | None:
-        """Return the place of a match in a text that has the words, or None.
-
-        Of tags, only one that is `unopened` counts.
-        """
+        """Return the place of a match in a text that has the words, or None; of tags, of an `unopened` one."""
         if self.features:
             for word in self.words[0] & reading.words:
                 for match in re.finditer(re.escape(word.removesuffix("*")), reading.plain):
@@ -249,10 +246,7 @@ def text_flags(rows: Sequence[tuple[Instruction, str]], reference: Sequence[str]
 
 
 def suspicious(output: str, instruction: Instruction) -> list[Match]:
-    """The first match of each flag in one output that talks to the judge, or quotes its format.
-
-    A phrase that stands in the instruction or its input as well was asked for.
-    """
+    """The first match of each flag in one output, but for phrases that stand in its instruction or input as well."""
     reading = NormalForm.of(output)
     asked: list[NormalForm] = []
     matches = []
@@ -354,10 +348,7 @@ def _constant(texts: Sequence[str], reference: Sequence[str]) -> list[Flag]:
 
 
 def shared_edge(texts: Sequence[str], *, at_the_end: bool) -> tuple[int, str]:
-    """Count the texts that begin, or end, with the same characters; return those, too: (0, "") if none.
-
-    At least `SHORT_EDGE` characters of nearly all texts count, and `LONG_EDGE` of more than half of them.
-    """
+    """Count the texts that begin, or end, with the same characters, and return those; (0, "") if too few do."""
     if len(texts) < FEWEST_OUTPUTS:
         return 0, ""
     edges = [" ".join(text.split()) for text in texts]
@@ -374,10 +365,7 @@ def shared_edge(texts: Sequence[str], *, at_the_end: bool) -> tuple[int, str]:
 
 
 def near_constant(texts: Sequence[str]) -> list[int]:
-    """Indices of the `texts` of which four fifths are common to most; none if there are too few.
-
-    Texts are compared by five words in a row, shorter ones as a whole. Linear in their length.
-    """
+    """Indices of the `texts` of which four fifths, by five words in a row, are common to most; none if they are few."""
     if len(texts) < FEWEST_OUTPUTS:
         return []
     if len(texts) > 2 * GLANCE:
@@ -409,10 +397,7 @@ def excerpt(text: str, start: int = 0) -> str:
 
 
 def family_flags(judged: Iterable[tuple[str, str, str, str]], models: Mapping[str, str]) -> list[Flag]:
-    """A flag for each judge that compares models of its own family.
-
-    `judged` are (judge's identity, annotator, reference's name, system's name), each once.
-    """
+    """Flag judges of their own family; `judged` are (judge's identity, annotator, reference, system), each once."""
     sentences: dict[str, None] = {}
     for judge, annotator, *generators in judged:
         named = judge and not judge.startswith("replay:")  # stored answers are those of the annotator's model
@@ -429,10 +414,7 @@ def family_flags(judged: Iterable[tuple[str, str, str, str]], models: Mapping[st
 
 
 def with_family_flags(row: Row, models: Mapping[str, str]) -> Row:
-    """Add the family flags to stored red flags (`RedFlags.to_row`), and drop whom they were found of.
-
-    `models` names the model behind a system whose name does not tell its family.
-    """
+    """Add the family flags to stored red flags, in place of `judged`; `models` names the models behind systems."""
     flags = family_flags([(a, b, c, d) for a, b, c, d in row["judged"]], models)
     others = {name: value for name, value in row.items() if name != "judged"}
     return {**others, "flags": [*row["flags"], *(flag.to_row() for flag in flags)]}

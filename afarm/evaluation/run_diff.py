@@ -32,12 +32,7 @@ REASONS: tuple[Reason, ...] = ("label", "policy", "reference")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An instruction on which the runs differ.
-
-    `before` and `now` are the system's win, None without an answer.
-
-    It is a `flip` if another side is ahead.
-    """
+    """An instruction on which the runs differ, with the system's win `before` and `now`, None without an answer."""
 
     instruction: str
     input: str
@@ -56,10 +51,7 @@ def _side(win: float | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """The contribution of a reason: `changed` instructions, `flips` of them, and `points` of the win rate.
-
-    Points are over the instructions that both runs have a usable label for.
-    """
+    """The `changed` instructions of a reason, its `flips`, and its `points` over labels usable in both runs."""
 
     changed: int = 0
     flips: int = 0

@@ -19,14 +19,9 @@ BUFFER = 8 << 20
 
 def stored_inputs(system: str, judged: Sequence[JudgedPair]) -> EvaluationInputs:
     """Return what an evaluator of one system is given of its judgements: `system` is output_2."""
-
-    def system_output(row: JudgedPair) -> Output:
-        return Output(row.pair.instruction, row.pair.output_2, row.pair.generator_2)
-
-    def reference_output(row: JudgedPair) -> Output:
-        return Output(row.pair.instruction, row.pair.output_1, row.pair.generator_1)
-
-    return EvaluationInputs(system, LazyMap(judged, system_output), LazyMap(judged, reference_output), judged)
+    outputs = LazyMap(judged, lambda row: Output(row.pair.instruction, row.pair.output_2, row.pair.generator_2))
+    reference = LazyMap(judged, lambda row: Output(row.pair.instruction, row.pair.output_1, row.pair.generator_1))
+    return EvaluationInputs(system, outputs, reference, judged)
 
 
 def read_each(path: Path) -> Iterator[JudgedPair]:

@@ -165,13 +165,8 @@ def network_file_system(path: Path, mounts: Path = Path("/proc/mounts")) -> str:
         lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return ""
-    real = str(path.parent.resolve())
-    best, kind = "", ""
-    for line in lines:
-        parts = line.split()
-        if len(parts) < 3:
-            continue
-        point = parts[1].replace("\\040", " ")
-        if (real == point or real.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
-            best, kind = point, parts[2]
+    real = path.parent.resolve()
+    mounted = [(Path(parts[1].replace("\\040", " ")), parts[2]) for line in lines if len(parts := line.split()) > 2]
+    holding = [(len(point.parts), n, kind) for n, (point, kind) in enumerate(mounted) if real.is_relative_to(point)]
+    kind = max(holding, default=(0, 0, ""))[2]  # of several mounts of one place, the last
     return kind if kind in NETWORK_FILE_SYSTEMS else ""

@@ -397,11 +397,7 @@ class Store:
         return False
 
     def uses(self) -> dict[str, set[str]]:
-        """Map each finished run to the names of the artifacts it refers to.
-
-        Raises `StoreError` if a run's record is damaged: taken for a run that uses nothing, its artifacts would be
-        collected.
-        """
+        """Map finished runs to the names of their artifacts. Raises `StoreError` for a damaged record."""
         used: dict[str, set[str]] = {}
         for run in run_directories(self.runs):
             try:

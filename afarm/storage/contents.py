@@ -82,10 +82,7 @@ def content_digest(directory: Path) -> str:
 def inspect_files(
     directory: Path, recorded: Recorded, every_byte: bool = False
 ) -> tuple[list[str], dict[str, dict[str, Any]]]:
-    """Compare files with the recorded ones, by digest if their times differ or with `every_byte`.
-
-    Returns the damages, one line each, and new records of sound files with other times.
-    """
+    """Compare files with their records; return damages, a line each, and new records of sound moved files."""
     odd = strangers(directory)
     present = {name: path for name, path in recorded_files(directory).items() if name not in odd}
     damages = [f"{name} is {what}, no file of afarm's" for name, what in sorted(odd.items())]

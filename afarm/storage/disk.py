@@ -100,15 +100,12 @@ def write_json(path: Path, value: Any) -> None:
     """Write `value` as JSON, whole or not at all. Raises `StoreError` if the disk is full or not writable."""
     with writing(path) as handle:
         handle.write(json_text(value, indent=2) + "\n")
-        _flush(handle)
+        handle.flush()
+        os.fsync(handle.fileno())
 
 
 def write_whole(path: Path, text: str, remedy: str) -> None:
-    """Write `text` at `path`, whole or not at all.
-
-    Half a surrogate pair, which has no UTF-8, becomes a question mark. Raises `StoreError` with the `remedy` if `path`
-    cannot be written.
-    """
+    """Write `text` whole or not at all, half surrogates as "?". Raises `StoreError` with the `remedy` if it cannot."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as beside:
@@ -132,11 +129,6 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _flush(handle: TextIO) -> None:
-    handle.flush()
-    os.fsync(handle.fileno())
 
 
 def is_source(path: PurePath) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -31,13 +31,23 @@ def own_preferences(
     Raises `DataError` naming file, row and field if a row is wrong, what the row looks like if it is no preference,
     and, after the last row, if its labels can be read in two ways.
     """
-    repeats, sides = _Repeats(), Counter[str]()
+    counts, sides = Counter[str](), Counter[str]()
+    preferred = defaultdict[bool, set[str]](set)  # ids of pairs, by whether the first in canonical order is better
     for _, row, [judged] in read_labelled_pairs(
         source, scale, annotator=stem(str(source)), average=True, unusable=unusable
     ):
-        if judged.chosen_rejected and not {"chosen", "rejected"} <= row.keys():  # else its side is drawn
-            sides["first" if judged.chosen_rejected[0] == judged.pair.output_1 else "second"] += 1
-        yield repeats.numbered(judged)
+        pair = judged.pair
+        id = replace(pair, occurrence=0).id if pair.occurrence else judged.preference.pair_id
+        if judged.chosen_rejected:
+            better = judged.chosen_rejected[0]
+            preferred[better == pair.canonical[0]].add(id)
+            if not {"chosen", "rejected"} <= row.keys():  # else its side is drawn
+                sides["first" if better == pair.output_1 else "second"] += 1
+        if counts[id] and not pair.occurrence:  # each repeat of a pair keeps a label of its own
+            pair = replace(pair, occurrence=counts[id])
+            judged = replace(judged, pair=pair, preference=replace(judged.preference, pair_id=pair.id))
+        counts[id] += 1
+        yield judged
     if notes is None:
         return
     if len(sides) == 1 and sides.total() >= ENOUGH_LABELS:
@@ -46,8 +56,11 @@ def own_preferences(
             f"{source}: all {count:,} labels prefer the {side} output: unless the better one was put there on purpose, "
             "they are wrong"
         )
-    if note := repeats.describe():
-        notes.append(f"{source}: {note}")
+    if repeated := sum(count > 1 for count in counts.values()):
+        both = [counts[id] for id in preferred[True] & preferred[False]]
+        pairs = "1 pair is" if repeated == 1 else f"{repeated:,} pairs are"
+        opposite = f", {len(both):,} of them with opposite labels ({sum(both):,} rows)" if both else ""
+        notes.append(f"{source}: {pairs} labelled more than once{opposite}: each label counts as one")
 
 
 def digest_source(source: str) -> str:
@@ -64,30 +77,3 @@ def digest_source(source: str) -> str:
         return file_digest(path)
     except OSError as error:
         raise DataError(f"{source}: cannot be read: {error.strerror}") from error
-
-
-class _Repeats:
-    """The pairs of a file, in whichever order their outputs stand, and how each was labelled."""
-
-    def __init__(self) -> None:
-        self._seen: dict[str, int] = {}  # four times their number, and the sides of their labels: 1, 2, or 3 for both
-
-    def numbered(self, judged: JudgedPair) -> JudgedPair:
-        """Number the repeats of a pair, so that each keeps a label of its own."""
-        pair = judged.pair
-        id = replace(pair, occurrence=0).id if pair.occurrence else judged.preference.pair_id
-        side = 0 if judged.chosen_rejected is None else 1 + (judged.chosen_rejected[0] == pair.canonical[0])
-        seen = self._seen.get(id, 0)
-        self._seen[id] = (seen + 4) | side
-        if not seen or pair.occurrence:
-            return judged
-        pair = replace(pair, occurrence=seen // 4)
-        return replace(judged, pair=pair, preference=replace(judged.preference, pair_id=pair.id))
-
-    def describe(self) -> str:
-        """Count the pairs that are there several times, and those of opposite labels; empty without any."""
-        repeated = [seen for seen in self._seen.values() if seen >= 8]
-        both = [seen // 4 for seen in repeated if seen & 3 == 3]
-        pairs = "1 pair is" if len(repeated) == 1 else f"{len(repeated):,} pairs are"
-        opposite = f", {len(both):,} of them with opposite labels ({sum(both):,} rows)" if both else ""
-        return f"{pairs} labelled more than once{opposite}: each label counts as one" if repeated else ""

@@ -318,13 +318,6 @@ def rows_digest(rows: Iterable[object]) -> str:
     return total.hexdigest()
 
 
-def named_rows(numbers: Sequence[int]) -> str:
-    """Name two rows or more by their numbers, the first of them if they are many."""
-    more = len(numbers) - SHOWN_DUPLICATES
-    named = [*map(str, numbers[:SHOWN_DUPLICATES]), *([f"{more:,} more"] if more > 0 else [])]
-    return f"rows {', '.join(named[:-1])} and {named[-1]}"
-
-
 def require_distinct(outputs: Iterable[Output], where: str) -> list[Output]:
     """Return the rows. Raises `DataError` if there is none, or naming instructions that several hold."""
     rows = list(outputs)
@@ -333,13 +326,20 @@ def require_distinct(outputs: Iterable[Output], where: str) -> list[Output]:
     groups: dict[str, list[int]] = {}
     for number, row in enumerate(rows):
         groups.setdefault(row.instruction.id, []).append(number)
-    repeated = [numbers for numbers in groups.values() if len(numbers) > 1]
-    if repeated:
-        some = [
-            f"{named_rows(numbers)} hold the same instruction ({rows[numbers[0]].instruction.instruction[:60]!r})"
-            for numbers in repeated[:SHOWN_DUPLICATES]
-        ]
-        more = f"; and {len(repeated) - len(some):,} more instructions" if len(repeated) > len(some) else ""
-        surplus = sum(len(numbers) - 1 for numbers in repeated)
-        raise DataError(f"{where}: {'; '.join(some)}{more}; remove {'one' if surplus == 1 else f'{surplus:,} rows'}")
+    if repeated := [numbers for numbers in groups.values() if len(numbers) > 1]:
+        raise DataError(f"{where}: {'; '.join(describe_repeats(rows, repeated))}")
     return rows
+
+
+def describe_repeats(rows: Sequence[Output], repeated: Sequence[Sequence[int]]) -> list[str]:
+    """Name the rows that hold the same instruction, the first few groups of them; say last what to remove."""
+    some = []
+    for numbers in repeated[:SHOWN_DUPLICATES]:
+        more = len(numbers) - SHOWN_DUPLICATES
+        *named, last = [*map(str, numbers[:SHOWN_DUPLICATES]), *([f"{more:,} more"] if more > 0 else [])]
+        text = rows[numbers[0]].instruction.instruction
+        some.append(f"rows {', '.join(named)} and {last} hold the same instruction ({text[:60]!r})")
+    more = len(repeated) - len(some)
+    some += [f"and {more:,} more instruction{'' if more == 1 else 's'}"] if more else []
+    surplus = sum(len(numbers) - 1 for numbers in repeated)
+    return [*some, f"remove {'one' if surplus == 1 else f'{surplus:,} rows'}"]

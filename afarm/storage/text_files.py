@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import codecs
 import gzip
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,9 +13,6 @@ from afarm.core.errors import DataError
 
 GZIP = b"\x1f\x8b"
 """The bytes that every gzip file begins with."""
-
-BLOCK = 1 << 20
-"""Bytes that are looked at together."""
 
 
 @contextmanager
@@ -37,12 +33,9 @@ def open_text(path: Path, place: Callable[[], str], newline: str | None = None) 
 
 def _undecodable_line(path: Path, opened: Callable[..., IO[bytes]]) -> int:
     """Return the line, counted from 1, of the first byte that is no UTF-8: readers are ahead."""
-    decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
-    with opened(path, "rb") as handle:
-        while block := handle.read(BLOCK):
-            try:
-                decoder.decode(block)
-            except UnicodeDecodeError as error:
-                return line + error.object.count(b"\n", 0, error.start)
-            line += block.count(b"\n")
-    return line
+    number = 1
+    with suppress(UnicodeDecodeError), opened(path, "rb") as handle:
+        for line in handle:
+            line.decode("utf-8")
+            number += 1
+    return number

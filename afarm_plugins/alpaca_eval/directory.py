@@ -177,10 +177,7 @@ class DirectoryMember:
     def request(
         self, comparisons: Sequence[ShownPair], takes: Capabilities, *, seed: int, sample_index: int
     ) -> ChatRequest:
-        """Build the request about up to `batch_size` pairs that share a template (see `batch_key`).
-
-        Plain text is sent as one user message to a judge that only chats.
-        """
+        """Build the request about up to `batch_size` pairs that share a template (see `batch_key`)."""
         filled = (*comparisons, *[DUMMY] * (self.spec.batch_size - len(comparisons)))
         with_input = bool(comparisons[0].instruction.input)
         template = (with_input and self.template_with_input) or self.template

@@ -175,12 +175,12 @@ class Parser:
         texts = [self._written(value) for value in (1, 2, *DRAWS)]
         if self.reads_logprobs:
             return tuple(text for text in texts[:2] if text) if None not in texts[:2] else ()
-        readable = [t for t, v in zip(texts, (1, 2, *DRAWS), strict=True) if t is not None and self._reads(t, v, size)]
+        readable = [
+            text
+            for text, value in zip(texts, (1, 2, *DRAWS), strict=True)
+            if text is not None and self.read(Completion("\n".join([text] * size)), size) == [verdict(value)] * size
+        ]
         return tuple(readable[:3]) if texts[0] in readable[:1] and texts[1] in readable[1:2] else ()
-
-    def _reads(self, text: str, value: float, size: int) -> bool:
-        read = self.read(Completion("\n".join([text] * size)), size)
-        return read == [verdict(value)] * size
 
     def _written(self, value: float) -> str | None:
         """A text that says `value`, None where there is none to be found."""

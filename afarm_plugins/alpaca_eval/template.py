@@ -34,10 +34,7 @@ class Template:
     turns: tuple[Message, ...]
 
     def fill(self, comparisons: Sequence[ShownPair]) -> tuple[Message, ...]:
-        """The turns about `comparisons`, or the whole text as one turn of nobody ("") where there are none.
-
-        The n-th occurrence of a placeholder takes the n-th comparison.
-        """
+        """The turns, or the text as one turn of nobody (""): the n-th placeholder takes the n-th comparison."""
         rows = [{name: column(c) for name, column in COLUMNS.items()} for c in comparisons]
         if "{input}" not in self.text:
             for row, comparison in zip(rows, comparisons, strict=True):

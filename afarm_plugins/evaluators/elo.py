@@ -79,10 +79,7 @@ class Elo(Evaluator):
 
 
 def rate(played: Games, steps: Numbers, k: float) -> Floats:
-    """[R, S]: the ratings after the games in each of R orders, the reference at 1000.
-
-    `steps` is [T, R]: the number of the game at each step, N for none.
-    """
+    """[R, S]: ratings after R orders, the reference at 1000; `steps` [T, R] numbers the games, N for none."""
     # One more game than there are, which moves nobody.
     first, second = (np.append(side, 0) for side in (played.first, played.second))
     share, pace = np.append(played.share, 0.0), np.append(np.full(len(played.share), k), 0.0)

@@ -152,10 +152,7 @@ class LengthControlled(Evaluator):
         )
 
     def _compared(self, inputs: EvaluationInputs) -> Compared:
-        """Read the rows once.
-
-        Raises `DataError` as `matched` does, if there are none, or if one has no difficulty.
-        """
+        """Read the rows once. Raises `DataError` as `matched` does, if there are none, or if one has no difficulty."""
         tasks, gaps, shares, references, difficulty = list[str](), array("d"), array("d"), set[str](), array("d")
         lacking: list[str] = []
         for row in matched(inputs):
@@ -178,10 +175,7 @@ class LengthControlled(Evaluator):
         return Compared(tasks, np.array(gaps), np.array(shares), known, references - {""})
 
     def _checked(self, system: str, known: Floats, compared: Compared) -> Fitted:
-        """Take coefficients from the file; fit them if those cannot be these judgements'.
-
-        Raises `DataError` for another reference than the file's, or if difficulties are lacking.
-        """
+        """Take coefficients from the file, or fit them if those cannot be these judgements'. Raises `DataError`."""
         # The reference of the file is the model whose coefficients are all 0.
         of, here = [name for name, weights in self.weights.items() if not weights.any()], compared.references
         if of and here and not here <= {*of}:
@@ -217,17 +211,11 @@ class LengthControlled(Evaluator):
                 f"{system}: {count} instructions have a judgement; length control is fitted to {FOLDS} or more"
             )
         judged = Rows(features[answered], share[answered], np.ones(len(group)), group)
-        extra = self.gamed
+        rows, extra = judged, self.gamed
         if extra is not None:
-            extra = replace(extra, features=extra.features[:, : features.shape[1]])
-        rows = judged
-        if extra is not None:
-            rows = Rows(
-                np.concatenate([judged.features, extra.features]),
-                np.concatenate([judged.share, extra.share]),
-                np.concatenate([judged.weight, extra.weight]),
-                np.concatenate([judged.group, extra.group]),
-            )
+            parts = judged, (extra := replace(extra, features=extra.features[:, : features.shape[1]]))
+            columns = ("features", "share", "weight", "group")
+            rows = Rows(*(np.concatenate([getattr(part, name) for part in parts]) for name in columns))
         coefficients, C = fit(rows)
         equal = judged.features[np.unique(judged.group, return_index=True)[1]]  # of each instruction in turn
         equal[:, 1] = 0
@@ -241,10 +229,7 @@ class LengthControlled(Evaluator):
 
 @lru_cache(maxsize=4)
 def weights(path: str, contents: str) -> Mapping[str, Floats]:
-    """Read each model's coefficients, in the order of `COLUMNS`; `contents` is the file's digest.
-
-    Raises `DataError` naming row and field if one is missing or no number, as the other readers here do.
-    """
+    """Read coefficients by model; `contents` is the file's digest. Raises `DataError` naming row and field."""
     return {
         str(cell(row, MODEL, where)): np.array([number(row, names, where) for names in COLUMNS.values()])
         for where, row in placed_rows(path)
@@ -262,10 +247,7 @@ def difficulties(path: str, contents: str) -> Mapping[str, float]:
 
 @lru_cache(maxsize=4)
 def gamed(path: str, contents: str, weight: float) -> Rows:
-    """Read the regularising rows of a file, their difficulty last.
-
-    Rows with one `index` are of one instruction, and count `weight` together.
-    """
+    """Read the regularising rows, their difficulty last. Rows with one `index` count `weight` together."""
     table = list(placed_rows(path))
     z = np.array([number(row, ("std_delta_len",), where) for where, row in table])
     share = np.array([number(row, ("preference",), where) for where, row in table])

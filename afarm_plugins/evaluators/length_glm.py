@@ -34,10 +34,7 @@ SPECK = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """N rows of the model: `features` [N, K], `share` [N] of the win in [0, 1], `weight` [N], `group` [N].
-
-    Rows with one number in `group` are of one instruction and share a fold.
-    """
+    """`features` [N, K], `share` [N] of the win, `weight` [N], `group` [N]: an instruction, in one fold."""
 
     features: Floats
     share: Floats

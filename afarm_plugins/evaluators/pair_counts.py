@@ -72,7 +72,7 @@ class Games:
         return rows
 
 
-def games(judgements: Sequence[JudgedPair], reference: str = "", where: str = "the board") -> Games:
+def games(judgements: Sequence[JudgedPair], reference: str = "") -> Games:
     """Collect the games from `judgements`, without those that have no answer.
 
     `reference` names the system that strengths are relative to; unless it is given, it is the one that most judgements
@@ -85,20 +85,20 @@ def games(judgements: Sequence[JudgedPair], reference: str = "", where: str = "t
         one, two = row.pair.generator_1, row.pair.generator_2
         if not one or not two or one == two:
             said = f"both are {one!r}" if one and two else f"generator_1 is {one!r}, generator_2 {two!r}"
-            raise DataError(f"{where}: judgement {number} does not name two systems: {said}")
+            raise DataError(f"the board: judgement {number} does not name two systems: {said}")
         firsts[one] += 1
         if (share := row.win) is not None:
             task = row.pair.instruction.id
             found.append((task, one, two, share) if one < two else (task, two, one, 1 - share))
     if not found:
-        raise DataError(f"{where}: none of {firsts.total()} judgements has an answer; nothing can be ranked")
+        raise DataError(f"the board: none of {firsts.total()} judgements has an answer; nothing can be ranked")
     found.sort()
     systems = tuple(sorted({name for _, one, two, _ in found for name in (one, two)}))
     # Of systems that are first equally often, the first by name.
     reference = reference or min(systems, key=lambda name: (-firsts[name], name))
     if reference not in systems:
         near = did_you_mean(reference, systems)
-        raise DataError(f"{where}: the reference {reference!r} is none of its {len(systems)} systems.{near}")
+        raise DataError(f"the board: the reference {reference!r} is none of its {len(systems)} systems.{near}")
     index = {name: number for number, name in enumerate(systems)}
     tasks = {task: number for number, task in enumerate(dict.fromkeys(task for task, *_ in found))}
     made = Games(
@@ -110,21 +110,15 @@ def games(judgements: Sequence[JudgedPair], reference: str = "", where: str = "t
         np.array([tasks[task] for task, *_ in found]),
         firsts.total() - len(found),
     )
-    _require_connected(made, where)
+    count, group = csgraph.connected_components(edges(made, made.first, made.second), directed=False)
+    if count > 1:
+        members = [[name for name, g in zip(systems, group, strict=True) if g == n] for n in range(count)]
+        shown = "; ".join(", ".join(m[:LISTED]) + (", …" if len(m) > LISTED else "") for m in members[:LISTED])
+        raise DataError(
+            f"the board: its {len(systems)} systems fall into {count} groups that no judgement connects ({shown}); "
+            "rank each group alone, or compare a system of each with the same reference"
+        )
     return made
-
-
-def _require_connected(found: Games, where: str) -> None:
-    played = edges(found, found.first, found.second)
-    count, group = csgraph.connected_components(played, directed=False)
-    if count == 1:
-        return
-    members = [[name for name, g in zip(found.systems, group, strict=True) if g == n] for n in range(count)]
-    shown = "; ".join(", ".join(m[:LISTED]) + (", …" if len(m) > LISTED else "") for m in members[:LISTED])
-    raise DataError(
-        f"{where}: its {len(found.systems)} systems fall into {count} groups that no judgement connects ({shown}); "
-        "rank each group alone, or compare a system of each with the same reference"
-    )
 
 
 def edges(found: Games, source: Indices, target: Indices, weight: Floats | None = None) -> Any:

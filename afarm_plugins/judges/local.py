@@ -81,9 +81,6 @@ class LocalJudge(Judge):
     def price(self) -> Price:
         return Price(0.0, 0.0)
 
-    def worst_case_price(self, request: ChatRequest) -> float:
-        return 0.0
-
     async def complete(self, request: ChatRequest) -> Completion:
         """Answer in a batch with the other waiting requests.
 

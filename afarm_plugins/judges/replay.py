@@ -125,9 +125,6 @@ class ReplayJudge(Judge):
     def price(self) -> Price:
         return Price(0.0, 0.0)
 
-    def worst_case_price(self, request: ChatRequest) -> float:
-        return 0.0
-
     async def complete(self, request: ChatRequest) -> Completion:
         """Raises `JudgeError` where the file does not hold what is asked, or the answer cannot be written."""
         request_digest = seeding.digest([[m.role, m.content] for m in request.messages], request.prompt)

@@ -159,7 +159,7 @@ def test_all_duplicates_are_said_at_once() -> None:
         require_distinct(rows, "mine.json")
     assert str(caught.value) == (
         "mine.json: rows 0, 4 and 8 hold the same instruction ('a'); rows 1 and 5 hold the same instruction ('b'); "
-        "rows 2 and 6 hold the same instruction ('c'); and 1 more instructions; remove 5 rows"
+        "rows 2 and 6 hold the same instruction ('c'); and 1 more instruction; remove 5 rows"
     )
 
 

@@ -88,10 +88,7 @@ def _figures(board: Leaderboard) -> dict[str, float]:
 
 
 def _tables(first: Leaderboard, second: Leaderboard) -> tuple[Floats, Floats] | None:
-    """The win tables of both boards on common systems and instructions.
-
-    None if they are too few, or if other figures than win rates order a board.
-    """
+    """The win tables over what both boards have; None if that is too little, or other figures order a board."""
     if first.wins is None or second.wins is None or first.order or second.order:
         return None
     one, two = first.wins.shared(second.wins)

@@ -66,10 +66,7 @@ class _Tally:
 
 
 def boards_of_annotations(files: Sequence[Path]) -> list[Leaderboard]:
-    """Make one leaderboard per annotator and reference in `files` (`afarm.evaluation.annotation_files`).
-
-    Raises `DataError` as `annotated_systems` does, and if no row of a leaderboard has an answer.
-    """
+    """Make one leaderboard per annotator and reference. Raises `DataError` as `annotated_systems` does."""
     by_protocol: dict[str, list[AnnotatedSystem]] = {}
     with TemporaryDirectory() as directory:
         for system in annotated_systems(list(dict.fromkeys(files)), Path(directory)):

@@ -7,12 +7,11 @@ cell that begins like a formula: such a cell is written with an apostrophe befor
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from typing import Any
 from afarm.core.errors import DataError
 from afarm.evaluation.boards.board import TEXTS, Entry, Leaderboard, ranked
 from afarm.evaluation.protocol import EvaluationProtocol
-from afarm.storage.rows import why_no_file
+from afarm.storage.rows import placed_rows
 
 TABLES = (".csv", ".csv.gz")
 SYSTEM = ("system", "model", "generator")
@@ -88,16 +87,12 @@ def _row(board: Leaderboard, entry: Entry) -> dict[str, object]:
         "stopped_early": "yes" if entry.stopped_early else "",
         "flags": SEPARATOR.join(neutral(flag).replace("|", r"\x7c") for flag in entry.flags),
         **{
-            _metric_column(name, part): neutral(value) if isinstance(value, str) else value
+            neutral(name) + ("" if part == "value" else f"_{part}"): neutral(value) if isinstance(value, str) else value
             for name, metric in entry.metrics.items()
             for part, value in asdict(metric).items()
             if value not in (None, "") and name not in FIXED
         },
     }
-
-
-def _metric_column(name: str, part: str) -> str:
-    return neutral(name) if part == "value" else f"{neutral(name)}_{part}"
 
 
 def neutral(text: str) -> str:
@@ -122,47 +117,32 @@ def imported(path: Path, orders: Sequence[str] = ()) -> list[Leaderboard]:
 
     Raises `DataError` if it is no such table, naming the row and the column of a value that is no number or cannot be.
     """
-    if problem := why_no_file(path):
-        raise DataError(f"{path}: {problem}")
-    opened: Any = gzip.open if path.name.endswith(".gz") else open
-    boards: dict[tuple[str, ...], tuple[Leaderboard, list[Entry]]] = {}
-    number = -1
-    try:
-        with opened(path, "rt", encoding="utf-8-sig", newline="") as handle:
-            table = csv.DictReader(handle, strict=True)
-            names = list(table.fieldnames or [])
-            rows: Iterable[dict[str, Any]] = table
-            metric = "" if OWN in names else next((n for n in orders if n in names and n not in COLUMNS.values()), "")
-            if "win_rate" not in names:
-                rows = list(table)
-                metric = metric or _only_figure(rows, names, path)
-            for number, row in enumerate(rows):
-                where = f"{path}: row {number}"
-                key = tuple(row.get(name) or "" for name in BOARD)
-                order = metric if "win_rate" not in names else ""
-                _, entries = boards.setdefault(key, (_board(row, path, OWN in names, where, order), []))
-                entry = _own_entry(row, names, where) if OWN in names else _entry(row, names, where, path, metric)
-                entries.append(entry)
-    except csv.Error as error:
-        left = f"row {number + 1}: not valid CSV: {error} (is a quotation mark left open there?)"
-        raise DataError(f"{path}: {left}") from error
-    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
-        raise DataError(f"{path}: not valid CSV: {error}") from error
-    if not boards:
+    rows = list(placed_rows(path))
+    if not rows:
         raise DataError(f"{path}: no rows")
+    names = list(rows[0][1])
+    metric = "" if OWN in names else next((n for n in orders if n in names and n not in COLUMNS.values()), "")
+    order = ""
+    if "win_rate" not in names:
+        order = metric = metric or _only_figure([row for _, row in rows], names, path)
+    boards: dict[tuple[str, ...], tuple[Leaderboard, list[Entry]]] = {}
+    for where, row in rows:
+        key = tuple(row.get(name) or "" for name in BOARD)
+        _, entries = boards.setdefault(key, (_board(row, path, OWN in names, where, order), []))
+        entries.append(_own_entry(row, names, where) if OWN in names else _entry(row, names, where, path, metric))
     return [ranked(replace(board, entries=tuple(entries))) for board, entries in boards.values()]
 
 
 def _only_figure(rows: Sequence[Mapping[str, Any]], names: Sequence[str], path: Path) -> str:
     """Find the only column of numbers. Raises `DataError` naming the columns if there is none, or several."""
 
-    def is_number(text: str | None) -> bool:
+    def is_number(text: Any) -> bool:
         try:
-            return math.isfinite(float(text or ""))
-        except ValueError:
+            return math.isfinite(float(text))
+        except (TypeError, ValueError):
             return False
 
-    numbers = [name for name in names if rows and all(is_number(row.get(name)) for row in rows)]
+    numbers = [name for name in names if all(is_number(row[name]) for row in rows)]
     if len(numbers) == 1:
         return numbers[0]
     if not numbers:
@@ -221,8 +201,8 @@ def _values(row: Mapping[str, Any], columns: Mapping[str, str], where: str) -> d
     """Read the numbers in `columns`, by name. Raises `DataError` if one is none."""
     numbers: dict[str, float | int] = {}
     for name, column in columns.items():
-        text = (row.get(column) or "").strip()
-        if not text or text.lower() == "nan":
+        text = str(row.get(column, "")).strip()
+        if text.lower() in ("", "nan", "none"):
             continue
         try:
             value = float(text)

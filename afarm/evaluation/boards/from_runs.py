@@ -32,7 +32,8 @@ def boards_of_runs(directory: Path) -> tuple[list[Leaderboard], list[str]]:
     entries: dict[str, list[Entry]] = {}
     protocols: dict[str, EvaluationProtocol] = {}
     left_out = []
-    for run in _runs(directory):
+    runs = directory / "runs" if (directory / "runs").is_dir() else directory
+    for run in [directory] if (directory / RECORD).is_file() else run_directories(runs):
         try:
             record = read_run(run)
             record.require_results()
@@ -49,12 +50,6 @@ def boards_of_runs(directory: Path) -> tuple[list[Leaderboard], list[str]]:
         ranked(Leaderboard(protocol, tuple(entries[key]), "" if protocol.known else NO_PROTOCOL))
         for key, protocol in protocols.items()
     ], left_out
-
-
-def _runs(directory: Path) -> list[Path]:
-    if (directory / RECORD).is_file():
-        return [directory]
-    return run_directories(directory / "runs" if (directory / "runs").is_dir() else directory)
 
 
 def _entries(record: RunRecord) -> Iterator[tuple[EvaluationProtocol, Entry]]:
@@ -90,7 +85,9 @@ def _entry(results: Sequence[RunResult], record: RunRecord) -> Entry | None:
         numbers["unparsed"] = numbers.get("unparsed", 0) + refused
     coverage, until, red_flags = record.section("coverage"), record.section("until"), results[0].red_flags
     others, warning = _other_metrics(results, bool(coverage)), str(metrics.get("lc_warning") or "")
-    stated = {f"{r.evaluator}: {text}" for r in results if r.evaluator in others for text in _warnings(r)}
+    stated = {
+        f"{r.evaluator}: {text}" for r in results if r.evaluator in others for text in warnings(r.metrics).values()
+    }
     stated.add(f"length_controlled: {warning}")
     entry = Entry(
         results[0].system,
@@ -121,10 +118,6 @@ def _other_metrics(results: Sequence[RunResult], of_files: bool) -> dict[str, Me
     return metrics
 
 
-def _warnings(result: RunResult) -> list[str]:
-    return list(warnings(result.metrics).values())
-
-
 def _value(red_flags: Mapping[str, Any], name: str) -> float | None:
     estimate = red_flags.get(name)
     return finite_number(estimate.get("value")) if isinstance(estimate, Mapping) else None
@@ -152,7 +145,10 @@ def board_of_systems(records: Iterable[RunRecord]) -> Leaderboard:
     references = sorted({entry.source.reference for entry in entries})
     protocol = _shared([protocol for runs in by_system.values() for protocol, _ in runs])
     note = f"Percent against {' or '.join(references)}; {_kind_of_error(entries)}."
-    note += "".join(_figures_left_out(system, [entry for _, entry in runs]) for system, runs in by_system.items())
+    for system, runs in by_system.items():
+        names = dict.fromkeys(name for _, entry in runs for name in entry.metrics)
+        left_out = [name for name in names if not all(name in entry.metrics for _, entry in runs)]
+        note += f" No {', '.join(left_out)} of {system}: not every seed has one." if left_out else ""
     board = ranked(Leaderboard(protocol, entries, "Win rates", note))
     # Systems that are equally good stay in the order in which they were named.
     order = {system: number for number, system in enumerate(by_system)}
@@ -173,18 +169,8 @@ def _kind_of_error(entries: Sequence[Entry]) -> str:
     return said
 
 
-def _figures_left_out(system: str, entries: Sequence[Entry]) -> str:
-    """Name the figures of a system that have no mean over seeds, since some seed has none."""
-    names = dict.fromkeys(name for entry in entries for name in entry.metrics)
-    left_out = [name for name in names if not all(name in entry.metrics for entry in entries)]
-    return f" No {', '.join(left_out)} of {system}: not every seed has one." if left_out else ""
-
-
 def _of_system(record: RunRecord, entry: Entry) -> Entry:
-    """`entry` with what only a run under the same recipe can be compared by.
-
-    Of evaluators with a paired difference from the reference's figure that is shown, of others the figure itself.
-    """
+    """Add what only runs under one recipe can be compared by: paired differences, where shown, seconds and seeds."""
     metrics = dict(entry.metrics)
     for result in record.results:
         main = main_metric(result.evaluator, result.metrics)
@@ -192,7 +178,7 @@ def _of_system(record: RunRecord, entry: Entry) -> Entry:
         if main is not None and gain is not None and result.reference == entry.source.reference:
             metrics.pop(result.evaluator, None)
             metrics[f"{DIFFERENCE}{result.evaluator}"] = Metric(
-                gain, main.difference_error, flag="; ".join(_warnings(result)), unit=main.unit
+                gain, main.difference_error, flag="; ".join(warnings(result.metrics).values()), unit=main.unit
             )
     own = (f"train {entry.system}", f"outputs {entry.system}")
     seconds = sum(stage["seconds"] for stage in record.stages if stage["stage"] in own)

@@ -19,7 +19,7 @@ from afarm.evaluation.boards.board import Entry, Leaderboard, Metric, metric_of,
 from afarm.evaluation.metrics import finite_number, warnings
 from afarm.evaluation.spilled_rows import read_each, stored_inputs
 from afarm.storage.record_fields import require_evaluation
-from afarm.storage.rows import preferences_on_disk, read_rows
+from afarm.storage.rows import preferences_on_disk
 
 if TYPE_CHECKING:
     from afarm.evaluation.statistics.intervals import Floats
@@ -83,11 +83,7 @@ def _stored(entry: Entry) -> bool:
 
 def judgements(entry: Entry) -> Iterator[JudgedPair]:
     """Stream the stored judgements of an entry, its system and reference called as the board calls them."""
-    path = Path(entry.source.judgements)
-    if not _stored(entry):
-        return
-    for at, row in enumerate(read_rows(path)):
-        judged = JudgedPair.from_row(row, f"{path}: row {at}")
+    for judged in read_each(Path(entry.source.judgements)) if _stored(entry) else ():
         pair = replace(judged.pair, generator_1=entry.source.reference or "reference", generator_2=entry.system)
         yield replace(judged, pair=pair)
 
@@ -104,10 +100,7 @@ def without_texts() -> Callable[[JudgedPair], JudgedPair]:
 
 
 def stored_rows(files: Sequence[Path], directory: Path) -> dict[tuple[str, str], Path]:
-    """Spill the rows of annotation files to `directory`, one file per (id of the protocol, system).
-
-    Raises `DataError` as `afarm.evaluation.annotation_files.annotated_systems` does.
-    """
+    """Spill the rows of annotation files to `directory`, one file per (id of the protocol, system)."""
     return {(one.protocol.id, one.system): one.rows for one in annotated_systems(files, directory)}
 
 
@@ -225,10 +218,7 @@ def with_metrics(board: Leaderboard, name: str, rows: Sequence[JudgedPair]) -> L
 
 
 def _metrics(name: str, rows: Iterable[Row]) -> dict[str, Metric]:
-    """The metric of each system in an evaluator's rows, with the interval beside it.
-
-    It is the column called like the evaluator, or else the one on Elo's scale, or the strength.
-    """
+    """Each system's metric with its interval: the column called like the evaluator, else `elo`, else `strength`."""
     metrics = {}
     for row in rows:
         columns = (name, "elo", "strength")

@@ -84,28 +84,19 @@ def prediction_powered(human: ArrayLike, simulated: ArrayLike) -> PredictionPowe
 
 
 def _ppi(y: Any, guess: Any, rest: Any) -> tuple[float, float, float]:
-    """The estimate, its standard error and the weight of the simulated labels.
-
-    The weight is the one of least variance (PPI++, section 6), between 0 and 1; a judge that says the same of every
-    instruction has none.
-    """
-    from_library = _library()
+    """The estimate, its standard error, and the weight in [0, 1] of least variance (PPI++, section 6)."""
+    try:
+        with warnings.catch_warnings():  # importing it silences all warnings of the process
+            import ppi_py
+    except ModuleNotFoundError as lacking:
+        raise PluginError(
+            f"prediction-powered win rates need {lacking.name!r}: pip install 'afarm[evaluation]'"
+        ) from lacking
     n, more = len(y), len(rest)
     spread = np.concatenate([guess, rest]).var(ddof=1)
     together = float(np.mean((y - y.mean()) * (guess - guess.mean())))
     trust = min(1.0, max(0.0, together / ((1 + n / more) * spread))) if spread else 0.0
-    low, high = (float(end.item()) for end in from_library.ppi_mean_ci(y, guess, rest, alpha=0.5, lam=trust))
+    low, high = (float(end.item()) for end in ppi_py.ppi_mean_ci(y, guess, rest, alpha=0.5, lam=trust))
     # The library's interval is the normal one, and its spread divides by n: with few labels both are too small.
     error = (high - low) / 2 / QUARTILE * math.sqrt(n / (n - 2))
     return (low + high) / 2, error, float(trust)
-
-
-def _library() -> Any:
-    try:
-        with warnings.catch_warnings():  # importing it silences all warnings of the process
-            import ppi_py
-    except ModuleNotFoundError as error:
-        raise PluginError(
-            f"prediction-powered win rates need {error.name!r}: pip install 'afarm[evaluation]'"
-        ) from error
-    return ppi_py

@@ -62,10 +62,7 @@ def rank_intervals(table: ArrayLike, *, resamples: int = RESAMPLES) -> list[Rank
     drawn = np.random.default_rng(integer(0, "ranks")).standard_normal((resamples, values.shape[1])) @ parts.T
 
     def sure(rows: list[int]) -> Bools:
-        """Significant differences of these systems from others, taken together, as [rows, systems] of bool.
-
-        Differences that are significant at first are left out, and the rest is tested again (Romano and Wolf 2005).
-        """
+        """[rows, systems]: the differences that are significant together, by the stepdown of Romano and Wolf 2005."""
         sizes = np.abs(gaps[rows]) * scale[rows]
         undecided = scale[rows] > 0
         while undecided.any():
