@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,28 +26,6 @@ from afarm.core.errors import ConfigError
 if TYPE_CHECKING:
     from afarm.evaluation.agreement import AnnotatorReport, Profile
     from afarm.evaluation.metrics import Estimate
-
-Column = tuple[str, "Callable[[Profile], Estimate | None]", str]
-"""Heading, the estimate, and the format of its value and error."""
-
-QUALITY: tuple[Column, ...] = (
-    ("agreement %", lambda p: p.agreement, ".1f"),
-    ("bias %", lambda p: p.bias, ".1f"),
-    ("variance %", lambda p: p.variance, ".1f"),
-    ("unparsed %", lambda p: p.unparsed, ".1f"),
-    ("$ per 1,000", lambda p: p.price, ".2f"),
-    ("s per 1,000", lambda p: p.seconds, ".0f"),
-    ("Spearman", lambda p: p.spearman, ".2f"),
-    ("Pearson", lambda p: p.pearson, ".2f"),
-)
-PREFERENCES: tuple[Column, ...] = (
-    ("longer", lambda p: p.prefers_longer, ".2f"),
-    ("lists", lambda p: p.prefers_lists, ".2f"),
-    ("output_1", lambda p: p.prefers_first, ".2f"),
-    ("first shown", lambda p: p.prefers_first_shown, ".2f"),
-    ("own family", lambda p: p.prefers_own_family, ".2f"),
-)
-
 
 WIDE = 4
 """Annotators up to which a matrix with errors fits a terminal."""
@@ -109,9 +87,8 @@ def compare_labels(
 
 def _present(comparison: AnnotatorReport) -> None:
     profiles = comparison.profiles
-    _print("Quality and price, ± standard error", QUALITY, profiles)
-    if any(figure(profile) for profile in profiles for _, figure, _ in PREFERENCES):
-        _print("Share of choices for …", PREFERENCES, profiles)
+    _print("Quality and price, ± standard error", profiles, preferences=False)
+    _print("Share of choices for …", profiles, preferences=True)
     if comparison.matrix:
         _print_matrix(comparison)
     else:
@@ -123,12 +100,22 @@ def _present(comparison: AnnotatorReport) -> None:
         out().print(note, style="dim", markup=False)
 
 
-def _print(title: str, columns: Sequence[Column], profiles: Sequence[Profile]) -> None:
+def _print(title: str, profiles: Sequence[Profile], preferences: bool) -> None:
     """Print one row per annotator, without the columns that nobody has an estimate for."""
-    shown = [column for column in columns if any(column[1](profile) for profile in profiles)]
-    headings = {"annotator": False, **dict.fromkeys(["pairs", "labels", *(heading for heading, _, _ in shown)], True)}
+    from afarm.report.annotators_page import COLUMNS, HEADINGS, PREFERENCES
+
+    known = [(name, places) for name, _, places in COLUMNS if any(getattr(profile, name) for profile in profiles)]
+    shown = [(name, places) for name, places in known if (name in PREFERENCES) == preferences]
+    if preferences and not shown:
+        return
+    headings = {"annotator": False, **dict.fromkeys(["pairs", "labels", *(HEADINGS[name] for name, _ in shown)], True)}
     rows = [
-        [p.annotator, str(p.pairs), str(p.labels), *(estimate_text(figure(p), form) for _, figure, form in shown)]
+        [
+            p.annotator,
+            str(p.pairs),
+            str(p.labels),
+            *(estimate_text(getattr(p, n), f".{places}f") for n, places in shown),
+        ]
         for p in profiles
     ]
     print_table(out(), title, headings, rows)

@@ -19,7 +19,8 @@ from afarm.cli.completion import complete_artifacts
 from afarm.cli.console import err, out, print_json
 from afarm.cli.progress import ProgressBars
 from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR, Json, OutputDir, option, write_examples
-from afarm.core.errors import StoreError
+from afarm.cli.tables import print_table
+from afarm.core.errors import ConfigError, StoreError
 from afarm.storage.text import markup
 
 if TYPE_CHECKING:
@@ -95,20 +96,19 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 def _show_list(rows: Sequence[Mapping[str, Any]], runs: Sequence[str]) -> None:
     from rich.filesize import decimal
-    from rich.table import Column, Table
 
     using = [run for run in runs if any(run in row["runs"] for row in rows)]
     numbers = {run: number for number, run in enumerate(using, start=1)}
-    columns = [Column(name, no_wrap=True) for name in ("seed", "key", "made", "size", "runs")]
-    table = Table(Column("stage", overflow="fold"), *columns, box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    cells = []
     for row in rows:
         made = row["state"]
         if row["created"] is not None:
             made = time.strftime("%d %b %H:%M", time.localtime(row["created"]))
         used = _ranges([numbers[run] for run in row["runs"]]) or "none"
         seed = "" if row["seed"] is None else str(row["seed"])
-        table.add_row(markup(row["label"]), seed, row["key"], made, decimal(row["bytes"]), used)
-    out().print(table)
+        cells.append([row["label"], seed, row["key"], made, decimal(row["bytes"]), used])
+    columns = {"stage": False, **dict.fromkeys(("seed", "key", "made", "size", "runs"), True)}
+    print_table(out(), "", columns, cells)
     for run, number in numbers.items():
         out().print(f"run {number}: {run}", markup=False)
 
@@ -157,7 +157,6 @@ def gc(
 def _delete_uploads(url: str, yes: bool, days: float) -> None:
     from rich.filesize import decimal
 
-    from afarm.core.errors import ConfigError
     from afarm.storage.shared_store import SharedStore, open_shared_store
 
     if days * 86400 < SharedStore.abandoned_after:

@@ -22,7 +22,6 @@ from afarm.cli.plans import show_plan, warn_of_budget
 from afarm.cli.recording import command_line, record_run
 from afarm.cli.run import warn_of_simulation
 from afarm.cli.shared_options import DryRun, model_option, parse_seeds
-from afarm.cli.stage_lines import make_room
 from afarm.core.errors import AfarmError, ConfigError, DataError
 from afarm.core.records import Row
 from afarm.storage.disk import write_json, write_whole
@@ -96,8 +95,6 @@ def compare(
             build_launcher(launcher, laid_out)  # which sees what is wrong with it, before what takes longer
             warn_of_budget(laid_out[0][1], lambda: _planned(laid_out))
         failed: dict[str, AfarmError] = {}
-        for _, workspace in laid_out:
-            make_room(workspace.planned)
         made = launch_stages(launcher, laid_out, account)
         for system, workspace, outcome in run_each(laid_out, run, tell):
             if isinstance(outcome, RunRecord):

@@ -3,13 +3,13 @@
 # Annotations are evaluated here: `with_options` hands those of the fields on to Typer.
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import typer
 
@@ -17,8 +17,8 @@ from afarm.cli.completion import complete_recipes
 from afarm.cli.console import err
 from afarm.cli.farm_options import FarmOptions
 from afarm.cli.given_settings import NAMED_BY_OPTION, refuse_contradictions, refuse_stray
-from afarm.cli.shared_options import DEFAULT_RECIPE, RECIPE_HELP, judge_option, model_option, option
-from afarm.core.errors import ConfigError
+from afarm.cli.shared_options import DEFAULT_RECIPE, RECIPE_HELP, judge_field, model_field, option, option_field
+from afarm.core.errors import ConfigError, DataError
 from afarm.storage.text import markup
 
 if TYPE_CHECKING:
@@ -62,24 +62,6 @@ Until = Annotated[
 ALPHA_HELP = "With --until: how often a wrong answer may be decided."
 Alpha = Annotated[float | None, option("--alpha", ALPHA_HELP, None, "0.05", min=0.0001, max=0.5)]
 
-OPTIONS: Mapping[str, Any] = {
-    "annotator": judge_option(
-        "--annotator NAME", "Who judges files of outputs; with a method, who labels its training pairs.", "annotators"
-    ),
-    "recipe": model_option("--recipe NAME|FILE", RECIPE_HELP, complete_recipes, DEFAULT_RECIPE),
-    "evaluator": option(
-        "--evaluator NAME", "What to work out, by name (`afarm plugins` lists them); repeatable.", "evaluators"
-    ),
-    "on_missing": option(
-        "--on-missing POLICY",
-        "Instructions without an output: error (the default), skip, or loss.",
-        ["error", "skip", "loss"],
-    ),
-    "on_duplicate": option(
-        "--on-duplicate POLICY", "What contradicts an earlier row: error, or first.", ["error", "first"]
-    ),
-}
-
 
 @dataclass(frozen=True)
 class EvaluateOptions(FarmOptions):
@@ -88,12 +70,24 @@ class EvaluateOptions(FarmOptions):
     It matters here if a recipe was named; --annotator may judge files of outputs, and their rows may not fit.
     """
 
-    shown: ClassVar[Mapping[str, Any]] = {**FarmOptions.shown, **OPTIONS}
-
-    recipe: str | None = None
-    evaluator: list[str] | None = None
-    on_missing: str | None = None
-    on_duplicate: str = "error"
+    annotator: str | None = judge_field(
+        "--annotator NAME", "Who judges files of outputs; with a method, who labels its training pairs.", "annotators"
+    )
+    recipe: str | None = model_field("--recipe NAME|FILE", RECIPE_HELP, complete_recipes, DEFAULT_RECIPE)
+    evaluator: list[str] | None = option_field(
+        "--evaluator NAME", "What to work out, by name (`afarm plugins` lists them); repeatable.", "evaluators"
+    )
+    on_missing: str | None = option_field(
+        "--on-missing POLICY",
+        "Instructions without an output: error (the default), skip, or loss.",
+        ["error", "skip", "loss"],
+    )
+    on_duplicate: str = option_field(
+        "--on-duplicate POLICY",
+        "What contradicts an earlier row: error, or first.",
+        ["error", "first"],
+        value="error",
+    )
 
     def _collect_given(self) -> dict[str, Any]:
         given = super()._collect_given()
@@ -199,8 +193,6 @@ def output_comparisons(
 
 def _require_one_generator(source: str, rows: "Sequence[Output]") -> None:
     """Raise `DataError` naming the rows of a file that are of different systems."""
-    from afarm.core.errors import DataError
-
     firsts: dict[str, int] = {}
     for at, row in enumerate(rows):
         if row.generator:
@@ -215,7 +207,6 @@ def _require_one_generator(source: str, rows: "Sequence[Output]") -> None:
 
 def _reference(workspace: "Workspace", reference: str) -> "Sequence[Output]":
     """Read its rows. Raises `DataError` if there are none with outputs."""
-    from afarm.core.errors import DataError
     from afarm.experiment.data import evaluation_set
     from afarm.storage.row_shapes import no_output
     from afarm.storage.rows import names_a_file, read_rows

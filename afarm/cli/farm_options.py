@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from functools import partial, reduce
 from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +20,7 @@ from afarm.cli.completion import complete_launch_configs, complete_recipes, comp
 from afarm.cli.console import err
 from afarm.cli.given_settings import JUDGING, parse_judges, parse_prices, refuse_contradictions
 from afarm.cli.launch import LOCAL
+from afarm.cli.launchers import preview_launch
 from afarm.cli.plans import show_plan, warn_of_budget
 from afarm.cli.progress import ProgressBars
 from afarm.cli.recording import command_line
@@ -34,10 +35,10 @@ from afarm.cli.shared_options import (
     LedgerPlace,
     OutputDir,
     StorePlace,
-    data_option,
-    judge_option,
-    model_option,
-    money_option,
+    data_field,
+    judge_field,
+    model_field,
+    money_field,
 )
 from afarm.cli.stage_lines import StageLines
 from afarm.core.errors import ConfigError, PluginError
@@ -50,98 +51,82 @@ if TYPE_CHECKING:
     from afarm.experiment.workspace import Workspace
 
 
-OPTIONS: Mapping[str, Any] = {
-    "method": model_option("--method NAME", "The method to train (`afarm plugins` lists them).", "methods", OF_RECIPE),
-    "annotator": judge_option("--annotator NAME", "Who labels the training pairs.", "annotators", OF_RECIPE),
-    "both_orders": judge_option("--both-orders", "Judge each pair in both orders; where they disagree, a draw."),
-    "votes": judge_option("--votes", "Independent draws of the judgement of each pair.", None, OF_RECIPE, min=1),
-    "vote": judge_option("--vote RULE", "How votes make a label: majority, or mean.", ["majority", "mean"]),
-    "label_noise": judge_option(
+@dataclass(frozen=True)
+class FarmOptions:
+    """The options of every command that makes a farm, in the order of --help.
+
+    To add an option, add a field with what help says of it: one that is called like a field of `RunConfig` gives that
+    setting.
+    """
+
+    method: str | None = model_field(
+        "--method NAME", "The method to train (`afarm plugins` lists them).", "methods", OF_RECIPE
+    )
+    annotator: str | None = judge_field("--annotator NAME", "Who labels the training pairs.", "annotators", OF_RECIPE)
+    both_orders: bool | None = judge_field(
+        "--both-orders", "Judge each pair in both orders; where they disagree, a draw."
+    )
+    votes: int | None = judge_field(
+        "--votes", "Independent draws of the judgement of each pair.", None, OF_RECIPE, min=1
+    )
+    vote: str | None = judge_field("--vote RULE", "How votes make a label: majority, or mean.", ["majority", "mean"])
+    label_noise: float | None = judge_field(
         "--label-noise SHARE",
         "Share of training labels flipped; with two files, of judgements.",
         None,
         OF_RECIPE,
         min=0,
         max=0.5,
-    ),
-    "judge": judge_option(
+    )
+    judge: list[str] | None = judge_field(
         "--judge NAME:MODEL",
         "The judge LLM, as NAME:SPEC, or ROLE=NAME:SPEC for one family role; repeatable.",
         "judges",
         OF_RECIPE,
-    ),
-    "reward_model": model_option("--reward-model NAME", "The reward model to fit or use.", "reward_models", OF_RECIPE),
-    "recipe": model_option("--recipe NAME|FILE", RECIPE_HELP, complete_recipes),
-    "model": model_option("--model MODEL", "The base model: a Hub id, a directory or a .gguf file.", None, OF_RECIPE),
-    "dataset": data_option("--dataset NAME", "The data set, by name.", "datasets", OF_RECIPE),
-    "data": data_option("--data FILE", "Your own file of instructions, cut into splits."),
-    "preferences": data_option(
+    )
+    reward_model: str | None = model_field(
+        "--reward-model NAME", "The reward model to fit or use.", "reward_models", OF_RECIPE
+    )
+    recipe: str | None = model_field("--recipe NAME|FILE", RECIPE_HELP, complete_recipes, value=DEFAULT_RECIPE)
+    model: str | None = model_field(
+        "--model MODEL", "The base model: a Hub id, a directory or a .gguf file.", None, OF_RECIPE
+    )
+    dataset: str | None = data_field("--dataset NAME", "The data set, by name.", "datasets", OF_RECIPE)
+    data: Path | None = data_field("--data FILE", "Your own file of instructions, cut into splits.")
+    preferences: list[str] | None = data_field(
         "--preferences FILE",
         "Your own preferences to train on, a file or hf:OWNER/NAME[:SPLIT]: nothing is sampled or labelled.",
-    ),
-    "on_unusable": data_option(
+    )
+    on_unusable: str | None = data_field(
         "--on-unusable POLICY",
         "Preferences that cannot be learned from: error (the default), or drop.",
         ["error", "drop"],
-    ),
-    "labels": data_option(LABELS, LABELS_HELP),
-    "eval_set": data_option(
+    )
+    labels: str | None = data_field(LABELS, LABELS_HELP)
+    eval_set: str | None = data_field(
         "--eval-set NAME|FILE",
         "What is evaluated on: a data set by name, a file, or hf:OWNER/NAME[:SPLIT].",
         "datasets",
         OF_RECIPE,
-    ),
-    "settings": model_option("--set NAME=VALUE", "A setting, as section.name=value; repeatable.", complete_settings),
-    "seed": model_option("--seed", "The seed that every draw derives from.", None, OF_RECIPE),
-    "budget": money_option("--budget DOLLARS", "Dollars that judges may cost at most."),
-    "price": money_option(
+    )
+    settings: list[str] | None = model_field(
+        "--set NAME=VALUE", "A setting, as section.name=value; repeatable.", complete_settings
+    )
+    seed: int | None = model_field("--seed", "The seed that every draw derives from.", None, OF_RECIPE)
+    budget: float | None = money_field("--budget DOLLARS", "Dollars that judges may cost at most.")
+    price: list[str] | None = money_field(
         "--price JUDGE=INPUT/OUTPUT[/CACHED]", "What a judge charges, in dollars per million tokens; repeatable."
-    ),
-    "max_concurrency": money_option("--max-concurrency", "Requests in flight at once to each judge."),
-    "allow_degraded": judge_option("--allow-degraded", "Leave out what a judge cannot take; every label then says so."),
-    "batch_api": money_option("--batch-api", "Ask through batch endpoints: half the price, within a day."),
-    "accelerate_config": money_option(
+    )
+    max_concurrency: int | None = money_field("--max-concurrency", "Requests in flight at once to each judge.")
+    allow_degraded: bool | None = judge_field(
+        "--allow-degraded", "Leave out what a judge cannot take; every label then says so."
+    )
+    batch_api: bool | None = money_field("--batch-api", "Ask through batch endpoints: half the price, within a day.")
+    accelerate_config: str | None = money_field(
         "--accelerate-config NAME",
         "Run in several processes: two_processes, fsdp2, fsdp2_offload, or a file of accelerate's.",
         complete_launch_configs,
-    ),
-}
-
-
-@dataclass(frozen=True)
-class FarmOptions:
-    """The options of every command that makes a farm, in the order of --help.
-
-    To add an option, add a field, and what help says of it to `shown`: one that is called like a field of `RunConfig`
-    gives that setting.
-    """
-
-    shown: ClassVar[Mapping[str, Any]] = OPTIONS
-
-    method: str | None = None
-    annotator: str | None = None
-    both_orders: bool | None = None
-    votes: int | None = None
-    vote: str | None = None
-    label_noise: float | None = None
-    judge: list[str] | None = None
-    reward_model: str | None = None
-    recipe: str | None = DEFAULT_RECIPE
-    model: str | None = None
-    dataset: str | None = None
-    data: Path | None = None
-    preferences: list[str] | None = None
-    on_unusable: str | None = None
-    labels: str | None = None
-    eval_set: str | None = None
-    settings: list[str] | None = None
-    seed: int | None = None
-    budget: float | None = None
-    price: list[str] | None = None
-    max_concurrency: int | None = None
-    allow_degraded: bool | None = None
-    batch_api: bool | None = None
-    accelerate_config: str | None = None
+    )
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR
     ledger: LedgerPlace = None
     store: StorePlace = None
@@ -192,14 +177,16 @@ class FarmOptions:
 
         warn_of_budget(farm.workspace, lambda: plan_run(farm.workspace, method, evaluations))
 
-    def show_plan(self, evaluations: int = 1) -> None:
-        """Show what a run, with that many evaluations, would make and buy, and do nothing."""
+    def show_plan(self, evaluations: int = 1, launcher: str = LOCAL) -> None:
+        """Show what a run, with that many evaluations, would make and buy, and ask of `launcher`; do nothing."""
         from afarm.experiment import preflight
         from afarm.experiment.dry_run import plan_run
 
         with self.dry_run(preflight.run_checks()) as workspace:
             method = workspace.config.method
-            show_plan(workspace, method, self.as_json, planned=plan_run(workspace, method, evaluations))
+            asked = preview_launch(launcher, [(method, workspace)], workspace.run_name())
+            planned = plan_run(workspace, method, evaluations)
+            show_plan(workspace, method, self.as_json, planned=planned, launcher=asked)
 
     def write_findings(self, farm: "Farm", name: str, findings: "Findings") -> Path:
         """Write the page of a command's findings among the studies, and return its path."""
@@ -338,7 +325,7 @@ def with_options(command: Callable[..., None], without: Collection[str] = ()) ->
     own = []
     for field in fields(options):
         if field.name not in without:
-            shown = options.shown.get(field.name)
+            shown = field.metadata.get("option")
             kind = Annotated[field.type, shown] if shown else field.type
             own.append(Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=kind))
 

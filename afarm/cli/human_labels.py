@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from afarm.cli.console import err
 from afarm.core.errors import DataError
 from afarm.core.records import JudgedPair, Pair
 from afarm.evaluation.matching import counted
 from afarm.evaluation.metrics import BY_PEOPLE
+from afarm.experiment.comparison.annotations import AnnotationComparison
 from afarm.storage.labelled_pairs import read_annotations
 from afarm.storage.rows import preferences_on_disk
-
-if TYPE_CHECKING:
-    from afarm.experiment.comparison.annotations import AnnotationComparison
-
 
 Label = tuple[JudgedPair, str]
 """A person's judgement, and the file and row it stands in."""

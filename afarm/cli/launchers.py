@@ -11,7 +11,7 @@ from afarm.cli.completion import complete_launchers
 from afarm.cli.console import err, out
 from afarm.cli.progress import LOG_SECONDS
 from afarm.cli.shared_options import option
-from afarm.cli.stage_lines import in_short, make_room, stage_line
+from afarm.cli.stage_lines import in_short, stage_line
 from afarm.cli.tables import print_table
 from afarm.storage.text import markup, one_line
 
@@ -53,7 +53,7 @@ def launch_stages(spec: str, systems: Systems, account: str) -> Launched | None:
             require_same_code(launcher, systems[0][1], systems[0][0], account)
             most = f"at most {_most_at_once(launcher, graph)} at once"
             err().print(f"{_stages(len(graph.tasks))} on {launcher.describe()}, {most}")
-        return launch(launcher, graph, systems, TaskLines(graph, systems[0][1].store, bars))
+        return launch(launcher, graph, systems, TaskLines(systems[0][1].store, bars))
 
 
 def preview_launch(spec: str, systems: Systems, account: str, of: int | None = None) -> dict[str, Any] | None:
@@ -127,13 +127,12 @@ def _stages(count: int) -> str:
 class TaskLines:
     """Shows the news of tasks: a line for each that ended and, if there are `bars`, one for each at work."""
 
-    def __init__(self, graph: TaskGraph, store: Store, bars: Progress | None):
+    def __init__(self, store: Store, bars: Progress | None):
         self.store = store
         self.ended = 0
         self._bars = bars
         self._rows: dict[str, TaskID] = {}
         self._logged: dict[str, float] = {}
-        make_room(task.id for task in graph.tasks)
 
     def __call__(self, event: TaskEvent) -> None:
         name = markup(one_line(event.task, 100))

@@ -14,7 +14,7 @@ from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR, Json, OutputDir, option
 from afarm.core.errors import ConfigError, DataError, StoreError
 from afarm.storage.disk import write_whole
 from afarm.storage.row_shapes import require_file_of_annotations
-from afarm.storage.text import markup
+from afarm.storage.text import markup, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -189,7 +189,6 @@ def show_board(console: Console, board: Leaderboard, elsewhere: str = "--format 
     from rich.table import Table
 
     from afarm.evaluation.boards.rendering import columns, fitting, flags, remarks
-    from afarm.storage.text import one_line
 
     every = columns(board)
     shown, width = fitting(board, every, console.width if console.is_terminal else None)
@@ -209,7 +208,6 @@ def show_board(console: Console, board: Leaderboard, elsewhere: str = "--format 
 
 def _show(boards: Sequence[Leaderboard], found: Sequence[Agreement], ranks: bool) -> None:
     from afarm.evaluation.boards.rendering import LEGEND
-    from afarm.storage.text import one_line
 
     for board in boards:
         show_board(out(), board)

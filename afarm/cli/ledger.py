@@ -11,6 +11,7 @@ from afarm.cli.console import err, out, print_json
 from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR, Json, LedgerPlace, OutputDir, option
 from afarm.cli.tables import print_table
 from afarm.core.errors import StoreError
+from afarm.storage.text import dollars
 
 if TYPE_CHECKING:
     from afarm.judging.ledger import Ledger
@@ -69,7 +70,6 @@ def ledger(
 
 def _recover(path: Path) -> None:
     from afarm.judging.ledger_recovery import is_sound, recover
-    from afarm.storage.text import dollars
 
     if is_sound(path):
         err().print(f"{path} is sound: nothing to recover.", markup=False)
@@ -90,7 +90,6 @@ def _recover(path: Path) -> None:
 
 def _show(ledger: Ledger) -> None:
     from afarm.judging.accounting import GROUPS, accounts, open_items, unanswered
-    from afarm.storage.text import dollars
 
     for group in GROUPS:
         rows = accounts(ledger, group)

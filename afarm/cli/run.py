@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from afarm.cli.console import err, out, print_json
 from afarm.cli.farm_options import FarmOptions, with_options
 from afarm.cli.launch import LOCAL
-from afarm.cli.launchers import LauncherName, build_launcher, launch_stages, preview_launch
-from afarm.cli.plans import show_plan, warn_of_budget
+from afarm.cli.launchers import LauncherName, build_launcher, launch_stages
+from afarm.cli.plans import warn_of_budget
 from afarm.cli.recording import record_run
 from afarm.cli.shared_options import DryRun
 from afarm.storage.text import dollars, markup, one_line
@@ -39,12 +39,7 @@ def run(
 def run_experiment(options: FarmOptions, dry_run: bool, started: float, launcher: str = LOCAL) -> None:
     """The whole experiment with the options' method and its results, or only the plan of it."""
     if dry_run:
-        from afarm.experiment import preflight
-
-        with options.dry_run(preflight.run_checks()) as workspace:
-            systems = [(workspace.config.method, workspace)]
-            asked = preview_launch(launcher, systems, workspace.run_name())
-            show_plan(workspace, workspace.config.method, options.as_json, launcher=asked)
+        options.show_plan(launcher=launcher)
         return
     from afarm.experiment.dry_run import plan_run
 

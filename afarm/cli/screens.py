@@ -6,22 +6,25 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console
 
 from afarm.cli import human_labels
 from afarm.cli.console import err, out, print_json
 from afarm.cli.leaderboard import show_board
 from afarm.cli.run import format_error, outcomes, result_row, spent, warn_of_simulation
 from afarm.core.errors import PluginError
+from afarm.evaluation.boards import Leaderboard, group
+from afarm.evaluation.boards.ranking import evaluated, with_ranks
+from afarm.evaluation.boards.sources import boards_of_runs
+from afarm.evaluation.decisions import decision_sentences
 from afarm.evaluation.matching import Coverage
 from afarm.evaluation.metrics import BY_PEOPLE, undetectable_difference, win_rate_interval
+from afarm.evaluation.red_flags import red_flag_lines
+from afarm.report.run import degraded
 from afarm.storage.runs import is_simulated
 from afarm.storage.text import one_line
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from afarm.evaluation.boards import Leaderboard
 
 UNASKED = "no judge LLM was asked. A gain is a gain in what this annotator goes by: a formula, a reward model, or noise"
 JUDGED = "Judged by {}"
@@ -68,10 +71,6 @@ def present(
 
 def _boards(directories: Sequence[Path], together: Sequence[str], console: Console) -> list[Leaderboard]:
     """The systems of these runs, those together that can be compared."""
-    from afarm.evaluation.boards import group
-    from afarm.evaluation.boards.ranking import evaluated, with_ranks
-    from afarm.evaluation.boards.sources import boards_of_runs
-
     boards = group(board for directory in directories for board in boards_of_runs(directory)[0])
     try:
         boards = [with_ranks(board)[0] for board in boards]
@@ -97,8 +96,6 @@ def _as_json(record: Record, directory: Path) -> dict[str, Any]:
 
 
 def _show_one(console: Console, record: Record) -> None:
-    from afarm.evaluation.red_flags import red_flag_lines
-
     main, *others = record["results"]
     metrics, further = main["metrics"], [result for result in others if result["evaluator"] != BY_PEOPLE]
     bounds, rate = win_rate_interval(metrics), f"{metrics['win_rate']:.1f} %{format_error(metrics)}"
@@ -136,9 +133,6 @@ def _lines_of_several(records: Sequence[Record]) -> list[str]:
 
 def _lines(record: Record) -> list[str]:
     """Lines on a system beside its metrics and red flags: decisions, coverage, degradation, cost."""
-    from afarm.evaluation.decisions import decision_sentences
-    from afarm.report.run import degraded
-
     decision = record.get("until")
     paid = STORED if record.get("stored") else spent(record["spend"]) if record["judges"] else UNASKED
     return [

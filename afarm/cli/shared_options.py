@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,10 +28,18 @@ def option(shown: str, help: str, complete: Completion = None, default: str | bo
 
 
 model_option = partial(option, rich_help_panel="Method and model")
-data_option = partial(option, rich_help_panel="Data")
-judge_option = partial(option, rich_help_panel="Judges")
-money_option = partial(option, rich_help_panel="Money and speed")
 output_option = partial(option, rich_help_panel="Output")
+
+
+def option_field(*shown: Any, value: Any = None, **more: Any) -> Any:
+    """Make a field of `FarmOptions` with its default `value`; the rest is what help says, as for `option`."""
+    return field(default=value, metadata={"option": option(*shown, **more)})
+
+
+model_field = partial(option_field, rich_help_panel="Method and model")
+data_field = partial(option_field, rich_help_panel="Data")
+judge_field = partial(option_field, rich_help_panel="Judges")
+money_field = partial(option_field, rich_help_panel="Money and speed")
 
 OF_RECIPE = "the recipe's"
 """The default that help shows for a setting that every recipe gives."""

@@ -17,6 +17,7 @@ from afarm.cli.console import err, out, print_json
 from afarm.cli.farm_options import FarmOptions, with_options
 from afarm.cli.plans import show_plan, warn_of_budget
 from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR, DryRun, OutputDir, option, write_examples
+from afarm.core.errors import StoreError, did_you_mean
 from afarm.storage.text import markup, without_passwords
 
 if TYPE_CHECKING:
@@ -173,7 +174,6 @@ def report(
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Write a run's report again."""
-    from afarm.core.errors import StoreError, did_you_mean
     from afarm.report import build
     from afarm.storage.runs import latest_run, run_directories
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -33,16 +33,8 @@ MADE = 0.5
 ENOUGH = 0.05
 """The share of a stage from which its answers tell what all of them cost."""
 
-WIDEST = 44
-
-width = 28
-"""The width of the column of labels: of the longest that is planned, so that lines of all stages are aligned."""
-
-
-def make_room(labels: Iterable[str]) -> None:
-    """Widen the column of labels for these."""
-    global width
-    width = max([width, *(min(len(one_line(label)), WIDEST) for label in labels)])
+WIDTH = 28
+"""The width of the column of labels."""
 
 
 class StageLines:
@@ -55,7 +47,6 @@ class StageLines:
         self._paid_before = 0.0
 
     def __call__(self, label: str, run: StageRun | None) -> None:
-        make_room(self.workspace.planned)
         if run is None:
             self._paid_before = self._paid
             number, of = len(self.workspace.history) + 1, len(self.workspace.planned)
@@ -66,7 +57,7 @@ class StageLines:
         self.bars.end()
         rest = run.why if run.reused else in_short(run.artifact.meta["summary"])
         shown = stage_line(label, None if run.reused else run.seconds, run.artifact.key[:8])
-        narrow = err().is_terminal and max(width, len(one_line(label))) + 18 + len(rest) + 4 > err().width
+        narrow = err().is_terminal and max(WIDTH, len(one_line(label))) + 18 + len(rest) + 4 > err().width
         err().print(shown + ("\n    " if narrow and rest else "  ") + markup(rest))
 
     def left(self, label: str) -> str:
@@ -97,7 +88,7 @@ class StageLines:
 def stage_line(label: str, seconds: float | None, key: str) -> str:
     """Write the line of a stage that is there, as markup: made in `seconds`, or reused (None)."""
     took = " reused " if seconds is None else f"{seconds:5.1f} s"
-    return f"[green]✓[/] {markup(one_line(label).ljust(width))} {took} [dim]{key}[/]"
+    return f"[green]✓[/] {markup(one_line(label).ljust(WIDTH))} {took} [dim]{key}[/]"
 
 
 def expected_seconds(workspace: Workspace) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 from afarm_plugins.fitted_judges.candidates import REWARD_MODEL
@@ -20,33 +20,26 @@ LENGTH_WORD = "no better than length"
 """The word on the card of a judge that does not beat the rule of length by its interval."""
 
 
-@dataclass(frozen=True)
-class Provenance:
-    """The source of a fitted judge: the data's name and licence, the day, and the command that made it."""
+def write_judge(directory: Path, report: FitReport, data: Sequence[str], licence: str, command: str) -> None:
+    """Write `judge.json`, which decides, `figures.json` and the card, which tell.
 
-    data: Sequence[str]
-    licence: str
-    date: str
-    command: str
-
-
-def write_judge(directory: Path, report: FitReport, provenance: Provenance) -> None:
-    """Write `judge.json`, which decides, `figures.json` and the card, which tell."""
+    The card names the files of the `data`, the `licence` of their labels and the `command` that made the judge.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     for name, contents in ((FILE, report.weights.to_json()), (FIGURES, report.to_json())):
         (directory / name).write_text(json.dumps(contents, indent=1) + "\n", encoding="utf-8")
-    card = "\n\n".join(_sections(report, provenance)) + "\n"
+    card = "\n\n".join(_sections(report, _origin(report, data, licence, command))) + "\n"
     (directory / CARD).write_text(card, encoding="utf-8")
 
 
-def _sections(report: FitReport, provenance: Provenance) -> Iterator[str]:
+def _sections(report: FitReport, origin: str) -> Iterator[str]:
     word = "" if report.beats_length else f" ({LENGTH_WORD})"
     yield f"# A fitted judge: {report.kept}{word}"
     yield (
         f"{report.verdict} It knows the surface of texts that its labels happened to like, not quality. A label is "
         "drawn with the fitted probability, so that it errs as often as it is unsure."
     )
-    yield _origin(report, provenance)
+    yield origin
     yield f"## On instructions it never saw ({report.folds} folds; 95% intervals over instructions)"
     yield _figures({"**this judge**": report.chosen, **report.candidates})
     yield (
@@ -74,17 +67,17 @@ def _sections(report: FitReport, provenance: Provenance) -> Iterator[str]:
         yield table(("feature", "weight", "formula"), rows)
 
 
-def _origin(report: FitReport, provenance: Provenance) -> str:
+def _origin(report: FitReport, data: Sequence[str], licence: str, command: str) -> str:
     counts = report.counts
     left_out = counts.describe_left_out
     lines = {
-        "data": ", ".join(provenance.data),
-        "licence of the labels": provenance.licence or "not stated (--licence)",
+        "data": ", ".join(data),
+        "licence of the labels": licence or "not stated (--licence)",
         "labels": f"{counts.labels}, of which {counts.draws} draws{f'; left out: {left_out}' if left_out else ''}",
         "annotators": ", ".join(f"{name} ({count})" for name, count in sorted(counts.annotators.items())),
         "pairs with a better output": f"{report.chosen.pairs}, of {report.chosen.instructions} instructions",
-        "date": provenance.date,
-        "made by": f"`{provenance.command}`",
+        "date": date.today().isoformat(),
+        "made by": f"`{command}`",
     }
     if encoder := report.weights.embeddings:
         lines["sentence encoder"] = f"{encoder.model} ({encoder.identity})"

@@ -5,14 +5,13 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from afarm import ConfigError
-from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir, command_line, print_json, write_examples
+from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir, command_line, option, print_json, write_examples
 
 if TYPE_CHECKING:
     from afarm_plugins.fitted_judges.fit import FitReport
@@ -34,29 +33,27 @@ def fit_to_labels(
     annotations: Annotated[
         list[str], typer.Argument(help="Files with labels, people's or a judge's; or hf:OWNER/NAME[:SPLIT].")
     ],
-    out: Annotated[Path, typer.Option("--out", help="The directory that the judge is written to.")],
+    out: Annotated[Path, option("--out", "The directory that the judge is written to.")],
     embeddings: Annotated[
-        str | None, typer.Option("--embeddings", help="Also try embeddings of this sentence encoder.", metavar="MODEL")
+        str | None, option("--embeddings MODEL", "Also try embeddings of this sentence encoder.")
     ] = None,
     reward_model: Annotated[
-        str | None, typer.Option("--reward-model", help="Also try a reward model on this small LM.", metavar="MODEL")
+        str | None, option("--reward-model MODEL", "Also try a reward model on this small LM.")
     ] = None,
-    recipe: Annotated[str, typer.Option("--recipe", help="The recipe of the reward model's settings.")] = "smol",
+    recipe: Annotated[str, option("--recipe", "The recipe of the reward model's settings.")] = "smol",
     settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="A setting of the reward model; repeatable.", metavar="NAME=VALUE"),
+        list[str] | None, option("--set NAME=VALUE", "A setting of the reward model; repeatable.")
     ] = None,
     labels: Annotated[
         str,
-        typer.Option(
-            "--labels",
-            help="The labels in files for the first output, the second and a draw, if not 1,2,0: 0,1, or A,B,tie.",
-            metavar="FIRST,SECOND[,DRAW]",
+        option(
+            "--labels FIRST,SECOND[,DRAW]",
+            "The labels in files for the first output, the second and a draw, if not 1,2,0: 0,1, or A,B,tie.",
         ),
     ] = "",
-    folds: Annotated[int, typer.Option("--folds", min=3, help="Folds of instructions.")] = 5,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="The seed of the folds.")] = 0,
-    licence: Annotated[str, typer.Option("--licence", help="The licence of the labels, for the card.")] = "",
+    folds: Annotated[int, option("--folds", "Folds of instructions.", min=3)] = 5,
+    seed: Annotated[int, option("--seed", "The seed of the folds.", min=0)] = 0,
+    licence: Annotated[str, option("--licence", "The licence of the labels, for the card.")] = "",
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
     as_json: Json = False,
 ) -> None:
@@ -80,7 +77,7 @@ def fit_to_labels(
     if counts.describe_left_out:
         _tell(f"left out in all: {counts.describe_left_out}")
     # What follows loads scikit-learn, and torch if it is asked for.
-    from afarm_plugins.fitted_judges.card import Provenance, write_judge
+    from afarm_plugins.fitted_judges.card import write_judge
     from afarm_plugins.fitted_judges.encoder import SentenceEncoder
     from afarm_plugins.fitted_judges.fit import fit_judge
     from afarm_plugins.fitted_judges.learned_reward import LearnedReward
@@ -92,9 +89,7 @@ def fit_to_labels(
         learned.check(pairs)  # before the other candidates are fitted
     with whole_or_absent(out) as beside:
         report = fit_judge(pairs, counts, beside, folds=folds, seed=seed, encoder=encoder, learned=learned, tell=_tell)
-        with _written_as(out):
-            data = [Path(name).name for name in annotations]
-            write_judge(beside, report, Provenance(data, licence, date.today().isoformat(), command_line()))
+        write_judge(beside, report, [Path(name).name for name in annotations], licence, command_line())
     if as_json:
         print_json({"directory": str(out), **report.to_json()})
     else:
@@ -123,31 +118,20 @@ def _require_named(annotations: list[str], embeddings: str | None, reward_model:
 
 @contextmanager
 def whole_or_absent(out: Path) -> Iterator[Path]:
-    """Give a directory that becomes `out` if nothing fails. Raises `ConfigError` if none can be made."""
+    """Give a directory that becomes `out` if nothing fails. Raises `ConfigError` if it cannot be written."""
     out = out.resolve()
     beside = out.with_name(f".{out.name}.partial")
     try:
         shutil.rmtree(beside, ignore_errors=True)  # of a fit that was killed
         beside.mkdir(parents=True)
-    except OSError as error:
-        raise ConfigError([f"--out {out} cannot be made: {error.strerror}"]) from error
-    try:
         yield beside
-        with _written_as(out):
-            beside.replace(out)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-
-
-@contextmanager
-def _written_as(out: Path) -> Iterator[None]:
-    """Raise `ConfigError` naming the directory if the disk refuses it or another command wrote it."""
-    try:
-        yield
+        beside.replace(out)
     except OSError as error:
         if out.is_dir() and any(out.iterdir()):
             raise ConfigError([f"--out {out} was written by another command: name a new directory"]) from error
-        raise ConfigError([f"--out {out} cannot be written: {error.strerror}"]) from error
+        raise ConfigError([f"--out {out} cannot be written: {error.strerror or error}"]) from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
 
 
 def _tell(text: str) -> None:

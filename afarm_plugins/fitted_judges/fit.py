@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +65,12 @@ class FitReport:
             "kept": self.kept,
             "beats_length": self.beats_length,
             "folds": self.folds,
-            "chosen": self.chosen.to_json(),
-            "candidates": {name: figures.to_json() for name, figures in self.candidates.items()},
+            "chosen": asdict(self.chosen),
+            "candidates": {name: asdict(figures) for name, figures in self.candidates.items()},
             "people": None if self.people is None else [*astuple(self.people.share)],
             "people_pairs": self.people.pairs if self.people else 0,
-            "systems": {name: figures.to_json() for name, figures in self.systems.items()},
-            "unseen_systems": {name: figures.to_json() for name, figures in self.unseen.items()},
+            "systems": {name: asdict(figures) for name, figures in self.systems.items()},
+            "unseen_systems": {name: asdict(figures) for name, figures in self.unseen.items()},
             "labels": {
                 "learned from": sum(self.counts.annotators.values()),
                 "left out": self.counts.left_out,

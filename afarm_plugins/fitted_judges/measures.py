@@ -6,8 +6,7 @@ Credit for a pair is 1 for the output that its labels prefer, 0 for the other an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -65,9 +64,6 @@ class Measured:
     brier: float
     ece: float
     reliability: tuple[ReliabilityBin, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def credits(rows: Sequence[LabelledPair], leaning: Array) -> Array:

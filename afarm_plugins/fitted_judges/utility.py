@@ -10,9 +10,9 @@ import math
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from afarm import BuildContext, ConfigError, DataError, Instruction, ModelError, Output, Pair, seeding
 from afarm_plugins.fitted_judges.features import FEATURES, feature_values, request_text
@@ -28,6 +28,7 @@ FORMAT = 1
 AGAIN = "put it back as it was, or fit again into a new directory: afarm judge fit ANNOTATIONS --out DIR"
 LARGEST = 1_000_000
 """The largest weight, in log-odds: with larger ones sums of features could overflow, and no label is that sure."""
+Weight = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 SHIPPED = Path(__file__).parent / "people"
 """The judge that ships, fitted to people's labels: see its card."""
 
@@ -41,22 +42,22 @@ class Embeddings(_Part):
 
     model: str
     identity: str
-    weights: list[float]
-    relatedness: float
+    weights: list[Weight]
+    relatedness: Weight
 
 
 class RewardTerm(_Part):
     """The factor of the scores of the reward model beside the file."""
 
-    temperature: float
+    temperature: Weight
 
 
 class FittedWeights(_Part):
     """The contents of `judge.json`: all that its labels depend on, beside an encoder or a reward model."""
 
     format: int
-    features: dict[str, float]
-    offset: float = 0.0
+    features: dict[str, Weight]
+    offset: Weight = 0.0
     """The mean of all other terms over the outputs that it was fitted to."""
     embeddings: Embeddings | None = None
     reward_model: RewardTerm | None = None
@@ -95,15 +96,8 @@ class FittedWeights(_Part):
             raise DataError(f"{path}: is no judge as afarm judge fit writes it ({what}); {AGAIN}") from error
         if strange := sorted(weights.features.keys() - FEATURES.keys()):
             raise DataError(f"{path}: this afarm has no feature {strange[0]!r}; {AGAIN}")
-        numbers = [*weights.features.values(), weights.offset]
-        if embeddings := weights.embeddings:
-            numbers += [*embeddings.weights, embeddings.relatedness]
-        if weights.reward_model:
-            numbers.append(weights.reward_model.temperature)
-        if not (weights.features or embeddings or weights.reward_model):
+        if not (weights.features or weights.embeddings or weights.reward_model):
             raise DataError(f"{path}: has no term, so that no output is better than another; {AGAIN}")
-        if not all(abs(number) <= LARGEST for number in numbers):  # nor if it is no number
-            raise DataError(f"{path}: holds a weight that is no number up to {LARGEST:,}; {AGAIN}")
         return weights
 
 

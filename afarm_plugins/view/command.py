@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from afarm import ConfigError, PluginError
-from afarm.cli.options import DEFAULT_OUTPUT_DIR, LedgerPlace, err, markup, write_examples
+from afarm.cli.options import DEFAULT_OUTPUT_DIR, LedgerPlace, err, markup, option, write_examples
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -21,21 +21,19 @@ def view(
         list[Path] | None, typer.Argument(help="Output directories; afarm-runs if none is given.", show_default=False)
     ] = None,
     host: Annotated[
-        str, typer.Option("--host", help="The address that is listened on; others reach any but 127.0.0.1.")
+        str, option("--host", "The address that is listened on; others reach any but 127.0.0.1.")
     ] = "127.0.0.1",
     port: Annotated[
-        int | None,
-        typer.Option("--port", min=0, max=65535, show_default="8640, or the next free one", help="0 for any free one."),
+        int | None, option("--port", "0 for any free one.", None, "8640, or the next free one", min=0, max=65535)
     ] = None,
     allow_host: Annotated[
-        list[str] | None,
-        typer.Option("--allow-host", help="A further name that it answers to; repeatable.", metavar="NAME"),
+        list[str] | None, option("--allow-host NAME", "A further name that it answers to; repeatable.")
     ] = None,
     allow_stop: Annotated[
-        bool, typer.Option("--allow-stop", help="Let the page stop runs of this machine, as Ctrl-C does.")
+        bool, option("--allow-stop", "Let the page stop runs of this machine, as Ctrl-C does.")
     ] = False,
     export: Annotated[
-        Path | None, typer.Option("--export", help="Write the pages as files for a web server, and end.", metavar="DIR")
+        Path | None, option("--export DIR", "Write the pages as files for a web server, and end.")
     ] = None,
     ledger: LedgerPlace = None,
 ) -> None:

@@ -137,18 +137,17 @@ class OutputsIndex:
         return self.ready.is_set() and self.flags_seen >= len(self)
 
     def flag(self) -> None:
-        """Look at every output for what talks to the judge, once: whoever comes meanwhile does not wait."""
-        if not self._flagging.acquire(blocking=False):
-            return
-        for number, row in enumerate(self.rows(range(len(self)))):
-            self.flagged[number] = bool(find_suspicious(row))
-            self.flags_seen = number + 1
-            time.sleep(0)  # to whoever waits for an answer
-        self.flags_seen = len(self)
+        """Look at every output for what talks to the judge, once; a second caller waits for the first."""
+        with self._flagging:
+            for number, row in enumerate(self.rows(range(self.flags_seen, len(self))), self.flags_seen):
+                self.flagged[number] = bool(find_suspicious(row))
+                self.flags_seen = number + 1
+                time.sleep(0)  # to whoever waits for an answer
+            self.flags_seen = len(self)
 
     def flag_in_background(self) -> None:
         """Begin to look at outputs, unless that has begun."""
-        if not self._flagging.locked():
+        if not (self.flags_ready or self._flagging.locked()):
             threading.Thread(target=self.flag, name="afarm-view-flags", daemon=True).start()
 
     def rows(self, numbers: Iterable[int]) -> Iterator[Row]:

@@ -60,10 +60,10 @@ class Pairs:
             rows = first_rows(index.path, count)
             listed = [{"number": n, **_brief(row), "verdict": stored_verdict(row)} for n, row in enumerate(rows)]
             return {"ready": False, "progress": index.progress, "rows": listed, "total": len(rows)}
-        if query.kind == "flagged":
-            index.flag_in_background()
         if not index.ready.wait(WAIT):
             raise DataError(f"the outputs of {run.name} are still being indexed: {index.progress:.0%} of the file")
+        if query.kind == "flagged":
+            index.flag_in_background()
         theirs = self.index(other) if other else None
         if theirs is not None:
             theirs.ready.wait(WAIT)

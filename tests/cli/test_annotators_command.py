@@ -77,7 +77,7 @@ def test_tables_name_every_annotator_and_say_what_cannot_be_known(
     printed = capsys.readouterr().out
     assert printed.count("gpt4_x") >= 3
     assert "No human labels" in printed
-    assert "agreement %" not in printed
+    assert "agreement, %" not in printed
 
 
 def test_labels_of_pairs_that_nobody_else_judged_have_no_matrix(
