@@ -20,8 +20,13 @@ TICKS = 12
 ASIDE = 0.04
 """The distance of several series at one text of an axis, where they would hide each other, in distances of texts."""
 
-SIDES = ("bottom right", "top left")
-"""Where names of points stand, in turns from left to right: neighbours on a rising line leave each other room."""
+NAME_MIDDLES = {
+    "top right": (0.1, 0.05),
+    "bottom right": (0.1, -0.05),
+    "top left": (-0.1, 0.05),
+    "bottom left": (-0.1, -0.05),
+}
+"""The middle of a name on each side of its point, about, in shares of the axes."""
 
 STYLE: Mapping[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "afarm", "text.parse_math": False}
 """Settings of Matplotlib: text stays text, equal plots are equal files, and a "$" in a name is no formula."""
@@ -71,8 +76,8 @@ def draw_plot(plot: StudyPlot, path: Path) -> None:
         for (number, point), side in name_sides(plot).items():
             series = plot.series[number]
             at = _axis_value(series.x[point], places), series.y[point].value
-            offset, anchor = ((7, -11), "left") if side == "bottom right" else ((-7, 5), "right")
-            name = visible(series.labels[point])
+            offset = 7 if side.endswith("right") else -7, 5 if side.startswith("top") else -11
+            name, anchor = visible(series.labels[point]), "left" if side.endswith("right") else "right"
             axes.annotate(name, at, offset, textcoords="offset points", fontsize=8, ha=anchor)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
@@ -103,15 +108,31 @@ def _axis_value(value: float | str | Bounded, places: Mapping[str, float]) -> fl
 
 
 def name_sides(plot: StudyPlot) -> dict[tuple[int, int], str]:
-    """Return the side where a point's name stands, by the numbers of its series and of the point.
+    """Return the side of a point where its name stands, by the numbers of the series and of the point.
 
-    Points of one name and x are named once, at the highest of them.
+    That is where no other point is near, which it would seem to name. Points of one name and x are named once, at the
+    highest of them.
     """
     places = text_places(plot)
-    highest: dict[tuple[float, str], tuple[float, int, int]] = {}
+    at = {
+        (number, point): (_axis_value(x, places), y.value)
+        for number, series in enumerate(plot.series)
+        for point, (x, y) in enumerate(zip(series.x, series.y, strict=True))
+    }
+    if plot.log_x and all(x > 0 for x, _ in at.values()):
+        at = {own: (math.log10(x), y) for own, (x, y) in at.items()}
+    named: dict[tuple[str, float], tuple[int, int]] = {}
     for number, series in enumerate(plot.series):
-        for point, (text, x, y) in enumerate(zip(series.labels, series.x, series.y, strict=False)):
-            key = _axis_value(x, places), text
-            if text and (key not in highest or y.value > highest[key][0]):
-                highest[key] = y.value, number, point
-    return {highest[key][1:]: SIDES[turn % 2] for turn, key in enumerate(sorted(highest))}
+        for point, text in enumerate(series.labels):
+            x, y = at[number, point]
+            if text and ((text, x) not in named or y > at[named[text, x]][1]):
+                named[text, x] = number, point
+    sides = {}
+    for own in named.values():
+        width, height = (max(values) - min(values) or 1.0 for values in zip(*at.values(), strict=True))
+        gaps = [((x - at[own][0]) / width, (y - at[own][1]) / height) for each, (x, y) in at.items() if each != own]
+        free = {
+            side: min((math.dist(middle, gap) for gap in gaps), default=0.0) for side, middle in NAME_MIDDLES.items()
+        }
+        sides[own] = max(free, key=free.__getitem__)
+    return sides

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
 from afarm import Bounded, Series, StudyPlot
 from afarm.report import study_plots as plots
@@ -76,12 +79,27 @@ def test_the_other_formats_are_drawn_too(ending: str, begins: bytes, tmp_path: P
     assert (tmp_path / f"p.{ending}").read_bytes().startswith(begins)
 
 
-def test_names_of_neighbours_stand_on_different_sides_of_their_points() -> None:
-    near = Series("", [1.02, 1.0, 1.01], [Bounded(50), Bounded(50.2), Bounded(50.4)], ["c", "a", "b"], False)
-    sides = name_sides(replace(PLOT, series=[near, Series("", [0.1, 10], [Bounded(20), Bounded(90)])]))
-    assert [point for _, point in sides] == [1, 2, 0]
-    a, b, c = sides.values()
-    assert a != b != c
+def test_a_name_is_nearest_to_its_own_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The free place left of a point may be right of its neighbour, and would name that one."""
+    drawn: list[Figure] = []
+    save = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *args, **more: [drawn.append(self), save(self, *args, **more)])
+    x = [52.6, 54.3, 54.8, 55.9, 58.0, 58.1]
+    y = [52.1, 52.7, 54.9, 55.4, 59.3, 61.6]
+    names = ["feedme", "dpo", "quark", "best_of_n", "expert_iteration", "ppo"]
+    series = [Series("", x, list(map(Bounded, y)), names, False), Series("", [38.0], [Bounded(27.5)])]
+    draw_plot(replace(PLOT, series=series, log_x=False), tmp_path / "p.png")
+    [axes] = drawn[0].axes
+    at = dict(zip(names, axes.transData.transform(list(zip(x, y, strict=True))), strict=True))
+    assert [text.get_text() for text in axes.texts] == names
+    for text in axes.texts:
+        box = text.get_window_extent()
+
+        def distance(name: str, box: Bbox = box) -> float:
+            left, up = at[name]
+            return math.hypot(max(box.x0 - left, 0, left - box.x1), max(box.y0 - up, 0, up - box.y1))
+
+        assert min(names, key=distance) == text.get_text()
 
 
 def test_colours_are_those_of_the_pages() -> None:
