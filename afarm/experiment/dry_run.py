@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache, reduce
-from operator import add
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +67,12 @@ class JudgeEstimate:
         sums: dict[str, Any] = {name: _sum([getattr(self, name), getattr(other, name)]) for name in counts}
         return JudgeEstimate(self.judge, without_thoughts=self.without_thoughts or other.without_thoughts, **sums)
 
-    def times(self, count: int) -> JudgeEstimate:
+    def times(self, count: float) -> JudgeEstimate:
         """Return the estimate of asking as much `count` times."""
-        return reduce(add, [self] * count, JudgeEstimate(self.judge))
+        numbers = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("judge", "without_thoughts")}
+        prices = {name: price and count * price for name, price in numbers.items() if "dollars" in name}
+        counts = {name: round(count * number) for name, number in numbers.items() if name not in prices}
+        return replace(self, **prices, **counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class PlannedStage:
     def most_dollars(self) -> float | None:
         return _sum([judge.most_dollars for judge in self.judges])
 
-    def times(self, count: int) -> PlannedStage:
+    def times(self, count: float) -> PlannedStage:
         """Return the stage as if it were made `count` times."""
         return replace(self, judges=tuple(judge.times(count) for judge in self.judges))
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from afarm.evaluation.boards.board import Entry, Leaderboard, named
+from afarm.evaluation.boards.board import Leaderboard, named
 from afarm.evaluation.boards.correlation import Agreement
 from afarm.evaluation.boards.rendering import LEGEND, columns, own_flags, remarks, shared_flags
 from afarm.report.page_shell import render_page
@@ -45,17 +45,12 @@ def describe_board(board: Leaderboard) -> dict[str, Any]:
     return {
         "heading": one_line(board.heading, LONGEST_FLAG),
         "remarks": [*filter(None, [number]), *remarks(board)],
-        "judges": list(dict.fromkeys(board.protocol.judges.values())),
-        "columns": [{"heading": column.heading, "number": column.number} for column in shown],
+        "columns": shown,
         "rows": [
             {
-                "cells": [
-                    {"text": column.cell(entry) or "–", "number": column.number, "system": column.heading == "system"}
-                    for column in shown
-                ],
+                "entry": entry,
                 "name": _PIECES.findall(one_line(entry.system)),
                 "flags": [one_line(flag, LONGEST_FLAG) for flag in own_flags(entry, shared)],
-                "bar": _bar(entry),
             }
             for entry in board.entries
         ],
@@ -63,11 +58,3 @@ def describe_board(board: Leaderboard) -> dict[str, Any]:
         "flags": [one_line(flag, LONGEST_FLAG) for flag in shared],
         "flagged": named([one_line(e.system) for e in board.entries if own_flags(e, shared)]),
     }
-
-
-def _bar(entry: Entry) -> dict[str, float] | None:
-    """Positions of the interval and the win rate on a line 100 long; None without a win rate."""
-    if entry.win_rate is None:
-        return None
-    low, high = entry.interval or (entry.win_rate, entry.win_rate)
-    return {"low": round(low, 2), "high": round(high, 2), "at": round(entry.win_rate, 2)}

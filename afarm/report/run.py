@@ -6,6 +6,7 @@ Only `run.json` must be there. If a resumed stage has logged a step twice, the l
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,18 +102,19 @@ STOPPED = {"stopped/max_kl": "the KL exceeded its limit", "stopped/not_finite": 
 
 def training(checkpoint: Mapping[str, Any]) -> Iterator[str]:
     """Say how training ended, from its last metrics: checkpoint chosen, early stop, prompts left out."""
-    checkpoint = {name: float(value) if value in NOT_FINITE else value for name, value in checkpoint.items()}
-    if "best/step" in checkpoint:
-        error = f" ± {checkpoint['best/standard_error']:.1f}" if "best/standard_error" in checkpoint else ""
-        yield (
-            f"the best on validation, of step {checkpoint['best/step']}: {checkpoint['best/win_rate']:.1f} %{error} "
-            f"(the last, of step {checkpoint['last/step']}: {checkpoint['last/win_rate']:.1f} %)"
-        )
-    for name, why in STOPPED.items():
-        if name in checkpoint:
-            yield f"{STOPPED_AT} {checkpoint[name]:g}: {why}"
-    if left_out := checkpoint.get("data/prompts_left_out"):
-        yield f"{left_out:g} prompts were too long and left out"
+    with suppress(KeyError, TypeError, ValueError):  # a record that was changed by hand
+        checkpoint = {name: float(value) if value in NOT_FINITE else value for name, value in checkpoint.items()}
+        if "best/step" in checkpoint:
+            error = f" ± {checkpoint['best/standard_error']:.1f}" if "best/standard_error" in checkpoint else ""
+            yield (
+                f"the best on validation, of step {checkpoint['best/step']}: {checkpoint['best/win_rate']:.1f} %"
+                f"{error} (the last, of step {checkpoint['last/step']}: {checkpoint['last/win_rate']:.1f} %)"
+            )
+        for name, why in STOPPED.items():
+            if name in checkpoint:
+                yield f"{STOPPED_AT} {checkpoint[name]:g}: {why}"
+        if left_out := checkpoint.get("data/prompts_left_out"):
+            yield f"{left_out:g} prompts were too long and left out"
 
 
 def _rows(path: Path) -> list[Row]:

@@ -40,8 +40,6 @@ MOST_CHARACTERS = 4000
 """Characters shown of one text. Longer ones are cut and say so, so that the page stays small enough to open."""
 MOST_SUMMARY = 6
 """Figures of a stage's summary that its row has room for."""
-SPENDING = ("calls", "input_tokens", "output_tokens", "dollars", "unpriced_calls")
-"""The counts and dollars of judge costs."""
 
 SPECIAL_ANNOTATORS = {
     "(noise)": "label noise: a fair coin, no call",
@@ -100,12 +98,9 @@ def describe_run(run: ReportedRun) -> dict[str, Any]:
     record = run.record
     stages = [describe_stage(stage) for stage in record.stages]
     judges = [
-        {
-            **_pick(j, "identity", "simulated"),
-            "role": {None: "judge", "*": "all roles"}.get(j.get("role"), j.get("role")),
-        }
-        for j in record.rows("judges")
-        if isinstance(j, dict)
+        {**judge, "role": {None: "judge", "*": "all roles"}.get(judge.get("role"), judge.get("role"))}
+        for judge in record.rows("judges")
+        if isinstance(judge, dict)
     ]
     files = record.section("files")
     red_flags: dict[tuple[str, str], Mapping[str, Any]] = {}
@@ -115,22 +110,8 @@ def describe_run(run: ReportedRun) -> dict[str, Any]:
     took = None if created is None or finished is None else finished - created
     win_rates = list(describe_win_rates(record))
     return {
-        "run": {
-            **_pick(
-                record,
-                "afarm_version",
-                "method",
-                "preferences",
-                "annotator",
-                "recipe",
-                "seed",
-                "finished",
-                "status",
-                "command",
-            ),
-            **_pick(files, "outputs", "reference"),
-            "name": record.name,
-        },
+        "record": record,
+        "files": files,
         "trains": not files,
         "stored": record.get("stored") is True,
         "degraded": degraded(record.stages),
@@ -141,11 +122,11 @@ def describe_run(run: ReportedRun) -> dict[str, Any]:
             for (system, reference), row in red_flags.items()
             if (flags := flag_sentences(row))
         ],
-        "training": _training(record),
+        "training": list(training(record.section("checkpoint"))),
         "notes": [_text(note) for note in record.rows("notes")],
         "rows": side_by_side.rows_compared(record),
         "judges": judges,
-        "simulated": [j for j in judges if j["simulated"]],
+        "simulated": [judge for judge in judges if judge.get("simulated")],
         "headline": describe_headline(record, win_rates),
         "win_rates": win_rates,
         "other_results": list(describe_other_results(record)),
@@ -156,23 +137,17 @@ def describe_run(run: ReportedRun) -> dict[str, Any]:
         "diagrams": diagrams(stages) if len(stages) > 1 else [],
         "box_width": WIDTH,
         "box_height": HEIGHT,
-        "curves": list(describe_curves(run)),
+        "metrics": run.metrics,
         "held_out": describe_held_out(record),
         "over_n": over_n_command(record),
         "annotators": describe_annotators(record.section("annotators")),
-        "spend": describe_spend(record),
+        "spend": record.section("spend"),
         "outputs": describe_outputs(run),
+        "most_characters": MOST_CHARACTERS,
         "config": [(name, _json(value)) for name, value in flatten(record.section("config")).items()],
         "versions": {"afarm": record.get("afarm_version"), **record.section("versions")},
         "machine": record.section("machine"),
     }
-
-
-def _training(record: RunRecord) -> list[str]:
-    try:
-        return list(training(record.section("checkpoint")))
-    except (KeyError, TypeError, ValueError):  # a record that was changed by hand
-        return []
 
 
 def describe_stage(stage: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,25 +156,15 @@ def describe_stage(stage: Mapping[str, Any]) -> dict[str, Any]:
     summary = dict(stored) if isinstance(stored, dict) else {}
     summary.pop("members", None)  # the table of annotators has them
     summary.pop("degraded", None)  # a line of its own says it
+    spend = stage.get("spend")
     return {
-        **_pick(stage, "inputs", "key", "artifact", "why"),
+        **stage,
         "stage": _text(stage.get("stage")) or "unnamed",
         "reused": bool(stage.get("reused")),
         "seconds": finite_number(stage.get("seconds")),
+        "spend": spend if isinstance(spend, dict) and spend.get("calls") else None,
         "rows": finite_number(summary.get("rows")),
         "summary": [(name.removeprefix("outcomes."), value) for name, value in flatten(summary).items()][:MOST_SUMMARY],
-    }
-
-
-def describe_spend(record: RunRecord) -> Mapping[str, Any]:
-    """Judge costs: in all, per stage that asked a judge, and of the command that wrote the record."""
-    spend = record.section("spend")
-    this_time = spend.get("this_time")
-    stages = [(_text(stage.get("stage")), stage.get("spend")) for stage in record.stages]
-    return spend and {
-        **_pick(spend, *SPENDING),
-        "stages": [{"stage": n, **_pick(s, *SPENDING)} for n, s in stages if isinstance(s, dict) and s.get("calls")],
-        "this_time": _pick(this_time, *SPENDING, "answers_reused") if isinstance(this_time, dict) else None,
     }
 
 
@@ -284,24 +249,6 @@ def describe_headline(record: RunRecord, win_rates: list[dict[str, Any]]) -> dic
     }
 
 
-def describe_curves(run: ReportedRun) -> Iterator[dict[str, Any]]:
-    """Summarise each logged curve in numbers, for readers without the charts."""
-    for stage, names in run.metrics.items():
-        for name, points in names.items():
-            finite = [value for _, value in points if value is not None]
-            if finite:
-                yield {
-                    "stage": stage,
-                    "name": name,
-                    "points": len(points),
-                    "gaps": len(points) - len(finite),
-                    "first": finite[0],
-                    "last": finite[-1],
-                    "low": min(finite),
-                    "high": max(finite),
-                }
-
-
 def describe_annotators(counts: Mapping[str, Any]) -> dict[str, Any]:
     """Count each annotator's labels, in numbers and in shares, for training beside evaluation."""
     uses = {
@@ -335,14 +282,14 @@ def describe_outputs(run: ReportedRun) -> dict[str, Any]:
             "number": place,
             "verdict": side_by_side.row_verdict(row),
             "turns": [
-                {"role": str(turn.get("role", "")), "content": describe_text(turn.get("content"))}
+                {"role": str(turn.get("role", "")), "content": _text(turn.get("content"))}
                 for turn in (row["messages"] if isinstance(row.get("messages"), list) else [])
                 if isinstance(turn, Mapping)
             ],
-            "instruction": describe_text(row.get("instruction")),
-            "input": describe_text(row.get("input")),
-            "reference": describe_text(row.get("output_1")),
-            "system": describe_text(row.get("output_2")),
+            "instruction": _text(row.get("instruction")),
+            "input": _text(row.get("input")),
+            "reference": _text(row.get("output_1")),
+            "system": _text(row.get("output_2")),
             "reference_name": _text(row.get("generator_1")) or "reference",
             "system_name": _text(row.get("generator_2")) or _text(run.record.get("method")) or "system",
             "member": _text(row.get("member")),
@@ -358,20 +305,9 @@ def describe_outputs(run: ReportedRun) -> dict[str, Any]:
     }
 
 
-def describe_text(value: object) -> dict[str, Any]:
-    """The part of a text that is shown, the length of all of it (characters), and if it was cut."""
-    text = _text(value)
-    return {"shown": text[:MOST_CHARACTERS], "length": len(text), "cut": len(text) > MOST_CHARACTERS}
-
-
 def _sum(*values: object) -> float | None:
     known = [v for v in map(finite_number, values) if v is not None]
     return sum(known) if known else None
-
-
-def _pick(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Pick entries of `values`, None if missing: the template refuses names it does not know."""
-    return {name: values.get(name) for name in names}
 
 
 def _json(value: object) -> str:

@@ -14,7 +14,7 @@ from afarm.experiment.studies.study import Bounded, Cell, Findings, StudyPlot, S
 from afarm.report.charts import Chart, plotly_script
 from afarm.report.page_shell import render_page
 from afarm.report.study_files import BY_FORMULAS, REMEDY, ShownStudy, runs_table, stopped_sentence, write_files
-from afarm.report.study_plots import can_draw, place_labels
+from afarm.report.study_plots import can_draw, name_sides
 from afarm.report.study_tables import UNKNOWN, cell_text, end_texts
 from afarm.storage.disk import write_whole
 
@@ -55,40 +55,24 @@ def render_study(study: ShownStudy, plotly: str | None, kind: str = "study") -> 
 
     A "comparison" lies among boards: of its tables and plots there are no files.
     """
-    progress, findings = study.progress, study.findings
-    runs = runs_table(progress)
+    findings, runs = study.findings, runs_table(study.progress)
     listed, root = describe_table(runs, MOST_RUNS), "../../runs" if kind == "study" else "../runs"
     for cells in listed["rows"]:
         cells[0]["link"] = f"{root}/{quote(cells[0]['text'], safe='')}/report.html"
     own = {
-        "name": study.name,
+        "study": study,
         "kind": kind,
-        "has_files": kind == "study",
-        "command": study.command,
         "version": importlib.metadata.version("afarm"),
-        "facts": facts(progress),
-        "stopped": stopped_sentence(progress),
-        "failed": progress.failed,
-        "simulated": BY_FORMULAS if progress.simulated else (),
+        "stopped": stopped_sentence(study.progress),
+        "by_formulas": BY_FORMULAS,
         "plots": [describe_plot(plot, study.formats) for plot in findings.plots],
         "tables": [describe_table(table) for table in findings.tables if table.rows],
-        "notes": findings.notes,
         "runs": listed,
         "more_runs": max(0, len(runs.rows) - MOST_RUNS),
         "charts": [build_chart(plot) for plot in findings.plots],
     }
     drawn = plotly if findings.plots else None
     return render_page("study_page", ["charts", "tables", "study_page"], drawn, can_draw=bool(plotly), **own)
-
-
-def facts(progress: GridProgress) -> dict[str, str]:
-    """Say how many runs there are, of which methods and seeds."""
-    if not progress.runs:
-        return {}
-    methods = dict.fromkeys(run.method for run in progress.runs)
-    seeds = dict.fromkeys(run.seed for run in progress.runs)
-    there = f"{len(progress.finished)} of {len(progress.runs)}"
-    return {"runs": there, "methods": ", ".join(methods), "seeds": ", ".join(map(str, seeds))}
 
 
 def describe_table(table: StudyTable, most: int | None = None) -> dict[str, Any]:
@@ -165,11 +149,7 @@ def unlike(heading: str, others: Collection[str]) -> str:
 
 def build_chart(plot: StudyPlot) -> Chart:
     """Return the data of a plot, without numbers that JSON cannot represent."""
-    right = {"start": "right", "middle": "center", "end": "left"}
-    sides = {
-        (name.number, name.point): f"{'top' if name.dy < 0 else 'bottom'} {right[name.anchor]}"
-        for name in place_labels(plot)
-    }
+    sides = name_sides(plot)
     return {
         "x_title": plot.x_title,
         "y_title": plot.y_title,

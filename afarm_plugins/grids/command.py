@@ -19,6 +19,7 @@ from afarm.cli.options import (
     build_commands,
     err,
     markup,
+    option,
     with_options,
     write_examples,
 )
@@ -105,7 +106,7 @@ def _command(component: Component, name: str) -> Callable[..., None]:
             default=None,
             annotation=Annotated[
                 info.annotation | None,  # type: ignore[operator]
-                typer.Option(f"--{field.replace('_', '-')}", help=_sentence(info.description or "")),
+                option(f"--{field.replace('_', '-')}", _sentence(info.description or "")),
             ],
         )
         for field, info in fields.items()

@@ -6,17 +6,16 @@ Runs share artifacts, judge answers and one budget, so a grid that was stopped g
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from afarm import AfarmError, BudgetError, ConfigError, JudgeError, RunRecord, Study, StudyRequest, StudyRun, seeding
 from afarm.experiments import (
-    OWN_STAGES,
     Answers,
     GridProgress,
     JudgeEstimate,
@@ -67,11 +66,6 @@ def study_directory(root: Path, name: str, runs: Sequence[StudyRun], *more: obje
     """Return where findings are kept: one place for an equal grid. `more` also sets studies apart."""
     grid = [{**asdict(run), "place": {key: str(value) for key, value in run.place.items()}} for run in runs]
     return root / "studies" / f"{name.replace('/', '_')}-{seeding.digest(grid, *more, length=6)}"
-
-
-def study_account(directory: Path) -> str:
-    """Name the account of a study, and of its budget."""
-    return f"study-{directory.name}"
 
 
 # ------------------------------------------------------------------------------------------------------------- running
@@ -197,60 +191,27 @@ def weighted_stages(runs: Sequence[StudyRun], lay_out_run: OpenWith) -> dict[str
                 name = shared.get(stage.label, stage.label)
                 found.setdefault(name, stage)
                 seen.setdefault(name, Counter())[run.seed] += 1
-    groups: dict[tuple[str, bool], list[str]] = {}
-    for name, stage in found.items():
-        groups.setdefault((stage.kind, stage.reused), []).append(name)
-    drawn, of = (Counter(run.seed for run in some) for some in (sample, runs))
-    weights: dict[str, float] = {}
-    for (kind, _), names in groups.items():
-        if kind in OWN_STAGES:  # what one run has stands for others, what its seed shares for other seeds
-            shares = {True: len(runs) / len(sample), False: len(of) / len(drawn)}
-            weights |= {name: shares[seen[name].total() == 1] if len(seen[name]) == 1 else 1.0 for name in names}
-        else:
-            weights |= dict.fromkeys(names, _distinct_stages([seen[name] for name in names], drawn, of) / len(names))
-    return {name: (stage, weights[name]) for name, stage in found.items()}
+    drawn, of = (len({run.seed for run in some}) for some in (sample, runs))
+    return {
+        name: (stage, count_alike(seen[name], of / drawn, len(runs) / of / (len(sample) / drawn)))
+        for name, stage in found.items()
+    }
 
 
-def _distinct_stages(seen: Sequence[Iterable[int]], drawn: Mapping[int, int], of: Mapping[int, int]) -> float:
-    """Estimate how many different stages of a kind a grid has.
+def count_alike(seen: Mapping[int, int], seeds: float, places: float) -> float:
+    """Return how many of a grid's stages one stands for that so many runs of the sample have, by seed.
 
-    `seen` are those of the runs `drawn`, each with the seeds that have it; `drawn` and `of` count runs by seed.
+    Each seed and place of the sample stands for so many `seeds` and `places` of the grid. What one seed has alone the
+    others have too, and what one place has alone.
     """
-    by_seed = Counter(seed for seeds in seen for seed in seeds)
-    within = sum(estimate_distinct(count, drawn[seed], of[seed]) for seed, count in by_seed.items()) / len(by_seed)
-    alike = len(seen) * len(by_seed) / by_seed.total()  # as many seeds would have that many, if each had its own
-    return within * estimate_distinct(alike, len(by_seed), len(of) * len(by_seed) / len(drawn))
-
-
-def estimate_distinct(seen: float, drawn: int, of: float) -> float:
-    """Estimate how many equally frequent kinds there are, if so many were `seen` in those `drawn`.
-
-    Of D kinds, D · (1 − (1 − 1 / D)^drawn) are expected to be seen.
-    """
-    low, high = float(seen), float(of)
-    if drawn >= of or seen >= drawn:
-        return low if drawn >= of else high
-    for _ in range(60):
-        middle = (low + high) / 2
-        expected = middle * (1 - (1 - 1 / middle) ** drawn)
-        low, high = (middle, high) if expected < seen else (low, middle)
-    return max(float(seen), low)
+    return (seeds if len(seen) == 1 else 1.0) * (places if max(seen.values()) == 1 else 1.0)
 
 
 def _added_up(stages: Sequence[tuple[PlannedStage, float]]) -> PlannedStage:
     """Add up stages of one kind, each of which stands for so many."""
     count = round(sum(weight for _, weight in stages))
     totals: dict[str, JudgeEstimate] = {}
-    for stage, weight in stages:
-        for judge in stage.judges:
-            totals[judge.judge] = totals.get(judge.judge, JudgeEstimate(judge.judge)) + _times(judge, weight)
+    for judge in (judge for stage, weight in stages for judge in stage.times(weight).judges):
+        totals[judge.judge] = totals.get(judge.judge, JudgeEstimate(judge.judge)) + judge
     first = replace(stages[0][0], judges=tuple(totals.values()))
     return replace(first, label=f"{first.kind} × {count:,}", why="") if count > 1 else first
-
-
-def _times(judge: JudgeEstimate, weight: float) -> JudgeEstimate:
-    counts = ("calls", "input_tokens", "output_tokens", "most_output_tokens", "assumed")
-    prices = {name: getattr(judge, name) for name in ("dollars", "most_dollars", "least_dollars")}
-    weighted: dict[str, Any] = {name: round(weight * getattr(judge, name)) for name in counts}
-    weighted |= {name: None if price is None else weight * price for name, price in prices.items()}
-    return replace(judge, **weighted)

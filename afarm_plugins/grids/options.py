@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from afarm.cli.options import option
 
-Seeds = Annotated[
-    str | None, typer.Option("--seeds", show_default="the recipe's", help="The seeds, with commas between.")
-]
-Formats = Annotated[
-    str | None,
-    typer.Option("--plots", help="Plots also as png, pdf, or both with a comma between.", metavar="FORMATS"),
-]
-Yes = Annotated[bool, typer.Option("--yes", help="Begin without asking, however many runs there are.")]
+Seeds = Annotated[str | None, option("--seeds", "The seeds, with commas between.", default="the recipe's")]
+Formats = Annotated[str | None, option("--plots FORMATS", "Plots also as png, pdf, or both with a comma between.")]
+Yes = Annotated[bool, option("--yes", "Begin without asking, however many runs there are.")]
 
 WITHOUT = {"method", "seed", "accelerate_config"}
 """The options of a farm that a study has otherwise: its grid names methods and seeds."""

@@ -58,14 +58,14 @@ def conduct(
 ) -> tuple[GridProgress, Path] | None:
     """Run a study, and show its findings if `is_shown`. Returns runs and page; None for a dry run."""
     from afarm import DataStudy, JudgingStudy
-    from afarm_plugins.grids.grid import MANY, require_possible, study_account, study_directory
+    from afarm_plugins.grids.grid import MANY, require_possible, study_directory
 
     started = time.time()
     formats = parse_formats(plots)
     asked = configure_study(component, name, own, options, seeds)
     runs = asked.grid()
     directory = study_directory(options.output_dir, name, runs, options.as_recipe(), asked.recipe, dict(own))
-    account = study_account(directory)
+    account = f"study-{directory.name}"  # whose budget it has
     prepare, judging, simulated = None, dict[str, Any](), list[str]()
     if isinstance(asked.study, JudgingStudy):
         judging, simulated = _have_judged(asked, account, dry_run)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from afarm import AfarmError, ConfigError
-from afarm.cli.options import LOCAL, DryRun, FarmOptions, LauncherName, confirm, err, markup, out, print_json
+from afarm.cli.options import LOCAL, DryRun, FarmOptions, LauncherName, confirm, err, markup, option, out, print_json
 from afarm.report import markdown
 from afarm_plugins.grids.options import Formats, Seeds, Yes
 from afarm_plugins.grids.study import AskedStudy, conduct, configure_study, parse_formats
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from afarm import StudyRun
     from afarm.experiments import Component
 
-Full = Annotated[bool, typer.Option("--full", help="Each study's whole grid, not a small one.")]
-Names = Annotated[str | None, typer.Option("--only", help="These studies alone, with commas between.")]
+Full = Annotated[bool, option("--full", "Each study's whole grid, not a small one.")]
+Names = Annotated[str | None, option("--only", "These studies alone, with commas between.")]
 
 
 @dataclass(slots=True)
@@ -154,7 +154,7 @@ def _show_plan(
 ) -> None:
     """Show the runs, minutes and dollars of each study; what several share is the first one's."""
     from afarm.results import Store
-    from afarm_plugins.grids.times import MissingStages, add_prices, missing_stages, price_words, seconds_by_label
+    from afarm_plugins.grids.times import MissingStages, add_prices, price_words, seconds_by_label
 
     known = seconds_by_label(Store(options.output_dir).all()) if options.output_dir.is_dir() else {}
     console, missing, left_out = out() if dry_run else err(), dict[str, MissingStages](), dict[str, str]()
@@ -167,7 +167,7 @@ def _show_plan(
         new = [run for run in grid if _key(run) not in planned]
         planned.update(map(_key, new))
         try:
-            missing[name] = MissingStages.of(len(grid), missing_stages(new, study.inspect_run, stages), known)
+            missing[name] = MissingStages.of(len(grid), new, study.inspect_run, stages, known)
         except AfarmError as error:
             left_out[name] = str(error)
     if dry_run and options.as_json:

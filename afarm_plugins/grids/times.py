@@ -8,7 +8,6 @@ from statistics import fmean
 
 from afarm import StudyRun
 from afarm.cli.options import dollars
-from afarm.experiments import PlannedStage
 from afarm.results import Artifact
 from afarm_plugins.grids.grid import OpenWith, weighted_stages
 
@@ -40,8 +39,17 @@ class MissingStages:
     most_dollars: float | None
 
     @classmethod
-    def of(cls, runs: int, stages: Sequence[tuple[PlannedStage, float]], known: Times) -> MissingStages:
-        """Add up stages, each with how many it stands for."""
+    def of(
+        cls, runs: int, new: Sequence[StudyRun], lay_out_run: OpenWith, seen: set[str], known: Times
+    ) -> MissingStages:
+        """Add up the stages of the `new` of the runs that are neither there nor `seen`, which then has their names.
+
+        Of many runs some, drawn, stand for all.
+        """
+        planned = weighted_stages(new, lay_out_run).items()
+        wanted = {name: pair for name, pair in planned if not pair[0].reused and name not in seen}
+        seen.update(wanted)
+        stages = wanted.values()
         times = [(known.get(stage.label, known.get(f":{stage.kind}")), weight) for stage, weight in stages]
         return cls(
             runs,
@@ -76,14 +84,3 @@ def price_words(expected: float | None, most: float | None) -> str:
     parts = [] if expected is None else [dollars(expected)]
     parts += [] if most is None else [f"at most {dollars(most)}"]
     return f", judges {', '.join(parts) or 'of unknown price'}"
-
-
-def missing_stages(runs: Sequence[StudyRun], lay_out_run: OpenWith, seen: set[str]) -> list[tuple[PlannedStage, float]]:
-    """Return stages that are neither there nor `seen`, each with how many it stands for.
-
-    Their names are added to `seen`. Of many runs some, drawn, stand for all.
-    """
-    stages = weighted_stages(runs, lay_out_run)
-    new = {name: pair for name, pair in stages.items() if not pair[0].reused and name not in seen}
-    seen.update(new)
-    return list(new.values())

@@ -27,6 +27,7 @@ from afarm.cli.options import (
     err,
     launch_stages,
     markup,
+    option,
     out,
     parse_seeds,
     preview_launch,
@@ -55,36 +56,23 @@ EARLIER = "By an earlier search"
 BY_CHANCE = 0.05
 """The share of searches from which on differences like those of the trials count as chance."""
 
-Methods = Annotated[str, typer.Option("--methods", help="Methods by name, with commas between, or all.")]
-Trials = Annotated[int, typer.Option("--trials", min=2, help="Trials of each method, the recipe's own settings first.")]
+Methods = Annotated[str, option("--methods", "Methods by name, with commas between, or all.")]
+Trials = Annotated[int, option("--trials", "Trials of each method, the recipe's own settings first.", min=2)]
 Seeds = Annotated[
-    str,
-    typer.Option("--seeds", help="The seed of trials, and with commas between those of finalists. Report others."),
+    str, option("--seeds", "The seed of trials, and with commas between those of finalists. Report others.")
 ]
-Finalists = Annotated[
-    int, typer.Option("--finalists", min=2, help="The best trials of each method that are made with all seeds.")
-]
-Space = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--space",
-        help="A range or values to search instead of the method's own, as NAME=LOW:HIGH or NAME=A,B,C; repeatable.",
-        metavar="NAME=VALUES",
-    ),
-]
+Finalists = Annotated[int, option("--finalists", "The best trials of each method that are made with all seeds.", min=2)]
+SPACE_HELP = "A range or values to search instead of the method's own, as NAME=LOW:HIGH or NAME=A,B,C; repeatable."
+Space = Annotated[list[str] | None, option("--space NAME=VALUES", SPACE_HELP)]
 By = Annotated[
-    str,
-    typer.Option(
-        "--by", help="The evaluator whose win rate chooses: win_rate, length_controlled, fitted …", metavar="EVALUATOR"
-    ),
+    str, option("--by EVALUATOR", "The evaluator whose win rate chooses: win_rate, length_controlled, fitted …")
 ]
 MaxKL = Annotated[
-    float | None,
-    typer.Option("--max-kl", min=0, help="The KL to the start that a choice may have, in nats per response."),
+    float | None, option("--max-kl", "The KL to the start that a choice may have, in nats per response.", min=0)
 ]
 MaxLengthRatio = Annotated[
     float | None,
-    typer.Option("--max-length-ratio", help="The mean length that a choice may have, over the reference's.", min=0),
+    option("--max-length-ratio", "The mean length that a choice may have, over the reference's.", min=0),
 ]
 
 
@@ -112,7 +100,7 @@ def tune(
     """Choose the settings of methods by trials on the validation split, as many for each."""
     from afarm.experiments import tell_once
     from afarm_plugins.tuning.search_space import require_optuna
-    from afarm_plugins.tuning.tuning import Search, count_trials, method_identities, plan_search, tuning_directory
+    from afarm_plugins.tuning.tuning import Search, count_trials, plan_search, tuning_directory
 
     require_optuna()  # before the first trial, which needs none
     given = options.as_recipe()
@@ -142,7 +130,8 @@ def tune(
         directory = tuning_directory(workspace, of_seeds[0], limits, by)
         prepare = partial(launch_stages, launcher) if build_launcher(launcher, [(first, workspace)]) else None
         recipe = workspace.settings.recipe
-        identities = method_identities(workspace, spaces)
+        components = workspace.components
+        identities = {name: components.identity(components.component("methods", name)) for name in spaces}
         search = Search(lay_out_run, spaces, identities, of_seeds, finalists, limits, directory, recipe, by, prepare)
         with workspace.judges.client.charge_run(search.account):
             warn_of_budget(workspace, lambda: plan_search(workspace, first, spaces, trials, finalists, len(of_seeds)))

@@ -453,12 +453,6 @@ def plan_search(
     return [stage.times(own if stage.kind in OWN_STAGES else seeds) for stage in planned]
 
 
-def method_identities(workspace: Workspace, methods: Iterable[str]) -> dict[str, Mapping[str, Any]]:
-    """Return what changes the results of each of these methods."""
-    components = workspace.components
-    return {name: components.identity(components.component("methods", name)) for name in methods}
-
-
 def tuning_account(directory: Path) -> str:
     """Name the account of the search whose trials are in `directory`."""
     return f"tune-{directory.name}"

@@ -64,7 +64,7 @@ def describe_details(run: SeenRun) -> Row:
         "other_results": list(describe_other_results(record)),
         "flags": [sentence for result in record.results for sentence in flag_sentences(result.red_flags)],
         "notes": [*map(text, record.rows("notes")), *degraded(record.stages), *not_finite(record.stages)],
-        "training": _training(record),
+        "training": list(training(record.section("checkpoint"))),
         "stages": stages,
         "diagrams": describe_diagrams(stages),
         "charts": {
@@ -205,10 +205,3 @@ def whole_lines(path: Path) -> Iterator[Row]:
     for line in lines:
         if (row := json_row(line)) is not None:
             yield row
-
-
-def _training(record: RunRecord) -> list[str]:
-    try:
-        return list(training(record.section("checkpoint")))
-    except (KeyError, TypeError, ValueError):  # a record that was changed by hand
-        return []

@@ -3,39 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from afarm.core.seeding import uniform
 from afarm.experiment.studies.progress import read_checkpoints
-from afarm_plugins.grids.grid import _distinct_stages, estimate_distinct
-
-
-@pytest.mark.parametrize("kinds", [1, 3, 8, 20])
-def test_kinds_are_estimated_from_those_that_draws_have_shown(kinds: int) -> None:
-    found = []
-    for trial in range(200):
-        seen = {int(kinds * uniform("kind", trial, draw)) for draw in range(24)}
-        found.append(estimate_distinct(len(seen), 24, 1000))
-    found.sort()
-    assert found[100] == pytest.approx(kinds, rel=0.2)
-
-
-def test_what_each_draw_has_of_its_own_all_have() -> None:
-    assert estimate_distinct(24, 24, 1000) == 1000
-    assert estimate_distinct(7, 24, 24) == 7, "all were looked at"
+from afarm_plugins.grids.grid import count_alike
 
 
 @pytest.mark.parametrize(
     ("seen", "of_all"),
-    [([[1], [1], [2], [2]], 50), ([[1], [2]], 10), ([[1, 2], [1, 2]], 5), ([[1, 2]], 1)],
+    [([[1], [1], [2], [2]], 50), ([[1, 1], [2, 2]], 10), ([[1, 2], [1, 2]], 5), ([[1, 1, 2, 2]], 1)],
     ids=["each run's own", "shared by a seed", "shared by a place", "shared by all"],
 )
 def test_stages_of_a_grid_are_counted_from_two_places_of_two_seeds(seen: list[list[int]], of_all: int) -> None:
     """Two of five places, for two of ten seeds."""
-    drawn, of = {1: 2, 2: 2}, dict.fromkeys(range(1, 11), 5)
-    assert _distinct_stages(seen, drawn, of) == pytest.approx(of_all, rel=1e-6)
+    assert sum(count_alike(Counter(seeds), 10 / 2, 5 / 2) for seeds in seen) == pytest.approx(of_all)
 
 
 def test_checkpoints_are_read_from_what_training_logged(tmp_path: Path) -> None:
