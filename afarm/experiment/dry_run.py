@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache, reduce
-from operator import add
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from afarm.core.errors import ConfigError, DataError
 from afarm.core.interfaces import AnnotateContext
@@ -35,6 +34,9 @@ from afarm.storage.artifacts import Artifact, artifact_key
 from afarm.storage.reuse import why_not_reused
 from afarm.storage.rows import read_outputs
 from afarm.storage.text import dollars
+
+if TYPE_CHECKING:
+    from afarm.experiment.comparison.outputs import OutputComparison
 
 TYPICAL_OUTPUT = {"single": 6, "list": 8, "json": 60, "rating": 4}
 """Tokens of an answer in each format, for each comparison, where the ledger has no such answers to go by."""
@@ -68,9 +70,13 @@ class JudgeEstimate:
         sums: dict[str, Any] = {name: _sum([getattr(self, name), getattr(other, name)]) for name in counts}
         return JudgeEstimate(self.judge, without_thoughts=self.without_thoughts or other.without_thoughts, **sums)
 
-    def times(self, count: int) -> JudgeEstimate:
-        """Return the estimate of asking as much `count` times."""
-        return reduce(add, [self] * count, JudgeEstimate(self.judge))
+    def times(self, count: float) -> JudgeEstimate:
+        """Return the estimate of asking as much `count` times, its calls and tokens rounded."""
+        scaled: dict[str, Any] = {}
+        for name in (f.name for f in fields(self) if f.name not in ("judge", "without_thoughts")):
+            value = getattr(self, name)
+            scaled[name] = value if value is None else count * value if "dollars" in name else round(count * value)
+        return replace(self, **scaled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +182,17 @@ def plan_run(workspace: Workspace, method: str, evaluations: int = 1) -> list[Pl
     if second := pipeline.second_evaluation(workspace, method, plan[f"outputs {method}"][1]):
         _plan(workspace, second, plan)
     return [stage.times(evaluations) if stage.kind == "evaluate" else stage for stage, _ in plan.values()]
+
+
+def plan_comparison(comparison: OutputComparison) -> PlannedStage:
+    """Plan the one stage of a comparison of outputs, priced from its own prompts."""
+    workspace, stage = comparison.workspace, comparison.stage()
+    artifact, why = find_or_explain(workspace, stage, {})
+    judges: tuple[JudgeEstimate, ...] = ()
+    if artifact is None:
+        noise = workspace.config.evaluate.label_noise
+        judges = priced(workspace, "evaluate", comparison.pairs, comparison.annotator, noise)
+    return PlannedStage(stage.kind, stage.label, artifact is not None, why, judges)
 
 
 def plan_stage(workspace: Workspace, stage: Stage) -> list[PlannedStage]:

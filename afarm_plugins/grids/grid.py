@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from afarm import AfarmError, BudgetError, ConfigError, JudgeError, RunRecord, Study, StudyRequest, StudyRun, seeding
 from afarm.experiments import (
@@ -129,7 +129,7 @@ def run_grid(
 def _complete(opened: Sequence[tuple[StudyRun, Workspace]], account: str) -> list[tuple[StudyRun, Workspace]]:
     """Return the runs all of whose stages are there."""
     graph = task_graph([(run.method, workspace) for run, workspace in opened], account)
-    return [pair for pair, wanted in zip(opened, graph.wanted, strict=True) if not wanted]
+    return [(run, workspace) for run, workspace in opened if not graph.wanted[workspace]]
 
 
 def _answers(workspace: Workspace) -> Answers:
@@ -243,14 +243,6 @@ def _added_up(stages: Sequence[tuple[PlannedStage, float]]) -> PlannedStage:
     totals: dict[str, JudgeEstimate] = {}
     for stage, weight in stages:
         for judge in stage.judges:
-            totals[judge.judge] = totals.get(judge.judge, JudgeEstimate(judge.judge)) + _times(judge, weight)
+            totals[judge.judge] = totals.get(judge.judge, JudgeEstimate(judge.judge)) + judge.times(weight)
     first = replace(stages[0][0], judges=tuple(totals.values()))
     return replace(first, label=f"{first.kind} × {count:,}", why="") if count > 1 else first
-
-
-def _times(judge: JudgeEstimate, weight: float) -> JudgeEstimate:
-    counts = ("calls", "input_tokens", "output_tokens", "most_output_tokens", "assumed")
-    prices = {name: getattr(judge, name) for name in ("dollars", "most_dollars", "least_dollars")}
-    weighted: dict[str, Any] = {name: round(weight * getattr(judge, name)) for name in counts}
-    weighted |= {name: None if price is None else weight * price for name, price in prices.items()}
-    return replace(judge, **weighted)
