@@ -92,8 +92,8 @@ def evaluate_outputs(
 ) -> None:
     """Have files of outputs judged against a reference's, all of them or until it is decided."""
     from afarm.experiment import preflight
-    from afarm.experiment.comparison.dry_run import plan_comparison
     from afarm.experiment.comparison.until_decided import ALPHA, SequentialComparison
+    from afarm.experiment.dry_run import plan_comparison
 
     with options.dry_run(preflight.judging_checks()) if dry_run else options.judging_workspace() as workspace:
         compared = output_files.output_comparisons(workspace, outputs, reference, options)

@@ -18,8 +18,8 @@ from afarm.storage.text import markup, one_line
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from afarm.experiment.launching.launcher import Launcher, TaskEvent
-    from afarm.experiment.tasks import Launched, Systems, TaskGraph
+    from afarm.experiment.launching.launcher import Launcher, Needs, StageTask, TaskEvent
+    from afarm.experiment.tasks import Launched, Systems
     from afarm.storage.artifacts import Store
 
 LauncherName = Annotated[
@@ -51,7 +51,7 @@ def launch_stages(spec: str, systems: Systems, account: str) -> Launched | None:
     with _bars(len(graph.tasks)) if graph.tasks and err().is_terminal else nullcontext() as bars:
         if graph.tasks:
             require_same_code(launcher, systems[0][1], systems[0][0], account)
-            most = f"at most {_most_at_once(launcher, graph)} at once"
+            most = f"at most {graph.most_at_once(launcher, graph.tasks)} at once"
             err().print(f"{_stages(len(graph.tasks))} on {launcher.describe()}, {most}")
         return launch(launcher, graph, systems, TaskLines(systems[0][1].store, bars))
 
@@ -66,25 +66,28 @@ def preview_launch(spec: str, systems: Systems, account: str, of: int | None = N
     if (launcher := build_launcher(spec, systems)) is None:
         return None
     graph = task_graph(systems, account, launcher.processes)
+    by_kind: dict[tuple[str, Needs], list[StageTask]] = {}
+    for task in graph.tasks:
+        by_kind.setdefault((task.kind, launcher.requested_resources(task.needs)), []).append(task)
     kinds = [
         {
-            "kind": demand.kind,
-            "stages": demand.stages,
-            "at_once": demand.at_once,
-            "processes": demand.needs.processes,
-            "sharded": launcher.sharded and demand.needs.processes > 1,
-            "cpus": demand.needs.cpus,
-            "gpus": demand.needs.gpus,
-            "asks_judges": demand.needs.asks,
+            "kind": kind,
+            "stages": len(tasks),
+            "at_once": graph.most_at_once(launcher, tasks),
+            "processes": needs.processes,
+            "sharded": launcher.sharded and needs.processes > 1,
+            "cpus": needs.cpus,
+            "gpus": needs.gpus,
+            "asks_judges": needs.asks,
         }
-        for demand in graph.demands(launcher)
+        for (kind, needs), tasks in by_kind.items()
     ]
     return {
         "asked_of": launcher.describe(),
         "runs": len(systems),
         "of_runs": of or len(systems),
         "stages": len(graph.tasks),
-        "at_once": _most_at_once(launcher, graph),
+        "at_once": graph.most_at_once(launcher, graph.tasks),
         "kinds": kinds,
         "problems": list(launcher.problems(graph.tasks)),
     }
@@ -113,11 +116,6 @@ def show_launch(asked: Mapping[str, Any]) -> None:
     print_table(out(), "", columns, rows)
     for problem in asked["problems"]:
         out().print(problem, markup=False)
-
-
-def _most_at_once(launcher: Launcher, graph: TaskGraph) -> int:
-    """Count the stages that can be at work together, as far as the launcher and the graph know."""
-    return min(graph.widest, launcher.at_once or graph.widest)
 
 
 def _stages(count: int) -> str:

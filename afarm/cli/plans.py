@@ -39,7 +39,7 @@ def show_plan(
 
 def show_plan_of_files(given: Sequence[OutputComparison], as_json: bool, all_stages: bool = True) -> None:
     """Show the same for sets of outputs, each compared with the reference."""
-    from afarm.experiment.comparison.dry_run import plan_comparison
+    from afarm.experiment.dry_run import plan_comparison
 
     systems, reference = ", ".join(one.system for one in given), given[0].reference_name
     title = f"{systems} against {reference}" if all_stages else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
@@ -62,13 +62,13 @@ class Plugins:
     def broken(self) -> list[Plugin]:
         return [p for p in self.found if p.error]
 
-    def get(self, kind: str, name: str) -> Component:
+    def get(self, kind: str, name: str, also: Sequence[str] = ()) -> Component:
         """Look up a component. As `Registry.get`, but an error also names plugins that failed to load."""
         if not self.broken:
-            return self.registry.get(kind, name)
+            return self.registry.get(kind, name, also=also)
         base = name.partition(":")[0].lower()
         named = any({base, base.partition("/")[0]} & {p.name.lower(), p.package.lower()} for p in self.broken)
-        return self.registry.get(kind, name, self.why_unknown(name), suggest=not named)
+        return self.registry.get(kind, name, self.why_unknown(name), suggest=not named, also=also)
 
     def why_unknown(self, name: str) -> str:
         """Name each plugin that failed to load and may bring `name`, and count the others."""

@@ -54,14 +54,8 @@ def annotate_to_file(
 ) -> Mapping[str, Any]:
     """Label `pairs` into a file, in order, and return a summary: who decided what, and what was degraded.
 
-    Args:
-        workspace: The opened configuration.
-        path: The file, one row per pair.
-        pairs: The pairs that the annotator labels.
-        annotator: Its name.
-        label_noise: The share of labels that are flipped.
-        purpose: The purpose of the seed of all draws.
-        unanswered: Pairs without a second output, written last: their first output wins without a call.
+    `purpose` is that of the seed of all draws. Pairs without a second output (`unanswered`) are written last: their
+    first output wins without a call.
     """
     context = AnnotateContext(workspace.seed(purpose), workspace.judges.client, workspace.progress)
     chunk_size = LARGEST_BATCH if workspace.config.batch_api else CHUNK  # a batch takes hours, however small it is
@@ -116,10 +110,6 @@ class OnlineAnnotator:
     workspace: Workspace
     directory: Path | None = None
     """The directory of the stage that several processes train together."""
-
-    def within(self, directory: Path) -> OnlineAnnotator:
-        """Return the annotator for the processes that train in `directory`."""
-        return OnlineAnnotator(self.workspace, directory)
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from afarm.experiment.launching.launcher import Launcher, Needs, Outcome, StageT
 from afarm.experiment.plugin_code import plugin_digest
 from afarm.experiment.preflight import failures, require_access
 from afarm.experiment.stage_code import STAGE_CODE, code_digest
-from afarm.experiment.tasks import farm_spec, open_task_workspace
+from afarm.experiment.tasks import farm_spec, name_differing, open_task_workspace
 from afarm.experiment.workspace import Workspace, versions
 from afarm.storage.disk import storage_errors
 
@@ -67,7 +67,7 @@ def check_nodes(launcher: Launcher, workspace: Workspace, system: str, account: 
     shared, root = workspace.store.shared, workspace.store.root
     with (
         _meeting(root) as (token, has_arrived),
-        shared.marked(_mark(token)) if shared else nullcontext(),
+        shared.marked(f"check-{token}") if shared else nullcontext(),
     ):
         reports = _ask(launcher, workspace, system, account, launcher.nodes(), token)
         return [
@@ -106,7 +106,7 @@ def _ask(
     for node, name in names.items():
         facts, clock = told.get(name, (None, None))
         problems = list(facts.problems) if facts else [outcomes[name].error]
-        if facts and facts.code and (others := _name_differing(here, facts.code)):
+        if facts and facts.code and (others := name_differing(here, facts.code)):
             problems.insert(0, f"another code of {others}: install the same on every machine")
         reports.append(NodeReport(node, facts, clock, problems))
     return reports
@@ -136,11 +136,6 @@ def _meeting(root: Path) -> Iterator[tuple[str, Callable[[str], bool]]]:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def _mark(token: str) -> str:
-    """Name the object of a check in the shared store."""
-    return f"check-{token}"
-
-
 def _differences(report: NodeReport, arrived: bool, root: Path) -> Iterator[str]:
     """Yield how a node that told its facts differs from this machine, but for its code."""
     facts, clock, here = report.facts, report.clock, versions()
@@ -156,12 +151,6 @@ def _differences(report: NodeReport, arrived: bool, root: Path) -> Iterator[str]
             f"its clock is {abs(clock):.1f} s {'ahead' if clock > 0 else 'behind'}: synchronise clocks (`timedatectl "
             "set-ntp true`), or times in records disagree"
         )
-
-
-def _name_differing(code: Mapping[str, str], other: Mapping[str, str]) -> str:
-    """Name those whose code differs; empty if none does."""
-    names = sorted(name for name in code.keys() | other.keys() if code.get(name) != other.get(name))
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _code(components: Components) -> dict[str, str]:
@@ -192,7 +181,7 @@ def look(task: StageTask, tell: Tell) -> Outcome:
                     lambda: workspace.judges.ledger.heartbeat(),
                 ]
                 if shared := workspace.store.shared:
-                    attempts.append(partial(shared.require_mark, _mark(task.stage)))
+                    attempts.append(partial(shared.require_mark, f"check-{task.stage}"))
                 problems += failures(attempts)
     except AfarmError as error:
         problems.append(str(error))

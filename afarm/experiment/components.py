@@ -16,7 +16,6 @@ from afarm.core.errors import (
     PluginError,
     StoreError,
     attribute_failures,
-    did_you_mean,
     require_promise,
     type_name,
 )
@@ -157,17 +156,7 @@ class Components:
         name, at, spec = self.settings.run.backend.sampler.partition("@")
         if name == TORCH and at:
             raise ConfigError([f"backend.sampler=torch@{spec}: torch takes no address: --set backend.sampler=torch"])
-        if name == TORCH:
-            return None
-        try:
-            return self.component("samplers", name)
-        except PluginError as error:
-            named = [component for component in self.plugins.registry if component.kind == "samplers"]
-            if any(component.name == name for component in named):  # an ambiguous one
-                raise
-            names = [name for component in named for name in self.plugins.registry.list_names(component)]
-            meant = did_you_mean(name, [TORCH, *names])
-            raise PluginError(f"unknown sampler {name!r}.{meant}{self.plugins.why_unknown(name)}") from error
+        return None if name == TORCH else self.plugins.get("samplers", name, also=[TORCH])
 
     def sampler_identity(self) -> Mapping[str, Any] | str:
         """Return what changes samples beside the policy: "torch", or the engine's identity and version.
@@ -342,10 +331,6 @@ class Components:
             if self.process_info.is_distributed:
                 self.backend.barrier()
 
-    def load_context(self, directory: Path) -> TrainContext:
-        """A context for loading only: it writes nothing."""
-        return TrainContext(0, directory, self.backend, DirectoryCheckpoints(directory), lambda *_: None, self.progress)
-
     def save(self, made: Policy | RewardModel, directory: Path, kind: str, name: str) -> None:
         """Write what the component of that kind and name trained, and which class reads it."""
         model = directory / "model"
@@ -382,7 +367,9 @@ class Components:
         if not fits:  # some other `load` might unpickle
             raise StoreError(f"{directory} names {record['class']} as its class, which is no {kind}: delete it")
         with attribute_failures(kind, record["class"], cls):
-            loaded = cls.load(directory / "model", self.load_context(directory))
+            kept = DirectoryCheckpoints(directory)
+            context = TrainContext(0, directory, self.backend, kept, lambda *_: None, self.progress)  # writes nothing
+            loaded = cls.load(directory / "model", context)
         require_returned(interface, loaded, kind, record["class"], "load", cls)
         if isinstance(loaded, Policy):
             with suppress(AttributeError):  # as for the source of an annotator

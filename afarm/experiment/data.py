@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cached_property
 
 from afarm.core.errors import DataError, attribute_failures, require_promise
 from afarm.core.interfaces import Dataset
@@ -24,7 +25,6 @@ class DataSplits:
         self._components = components
         self._name = components.settings.run.dataset
         self._eval_set = components.settings.run.eval_set
-        self._dataset: Dataset | None = None
         self._loaded: dict[str, list[Output]] = {}
         self._listed: dict[str, list[Instruction]] = {}
         self._instructions: dict[str, list[Instruction]] = {}
@@ -38,12 +38,10 @@ class DataSplits:
         """The split that systems are compared on."""
         return self._components.settings.run.evaluate.split
 
-    @property
+    @cached_property
     def dataset(self) -> Dataset:
         """The run's data set, built when first asked for."""
-        if self._dataset is None:
-            self._dataset = self._components.dataset()
-        return self._dataset
+        return self._components.dataset()
 
     @property
     def remote(self) -> bool:
@@ -68,16 +66,13 @@ class DataSplits:
     def listed(self, split: str) -> list[Instruction]:
         """All instructions of a split, without their answers if the data set tells them so. Raises as `load`."""
         if split not in self._listed:
-            alone = None
+            alone: list[Instruction] | None = None
             if split not in self._loaded and not (split == "evaluation" and self._eval_set):
                 dataset = self.dataset
                 with attribute_failures("datasets", self._name, dataset):
-                    alone = dataset.instructions(split)
-                alone = (
-                    alone
-                    if alone is None
-                    else require_rows(alone, Instruction, self._name, f"instructions({split!r})", dataset)
-                )
+                    returned = dataset.instructions(split)
+                if returned is not None:
+                    alone = require_rows(returned, Instruction, self._name, f"instructions({split!r})", dataset)
             self._listed[split] = [row.instruction for row in self.load(split)] if alone is None else alone
         return self._listed[split]
 

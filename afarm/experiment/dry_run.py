@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from afarm.core.errors import ConfigError, DataError
 from afarm.core.interfaces import AnnotateContext
@@ -34,6 +34,9 @@ from afarm.storage.artifacts import Artifact, artifact_key
 from afarm.storage.reuse import why_not_reused
 from afarm.storage.rows import read_outputs
 from afarm.storage.text import dollars
+
+if TYPE_CHECKING:
+    from afarm.experiment.comparison.outputs import OutputComparison
 
 TYPICAL_OUTPUT = {"single": 6, "list": 8, "json": 60, "rating": 4}
 """Tokens of an answer in each format, for each comparison, where the ledger has no such answers to go by."""
@@ -178,6 +181,17 @@ def plan_run(workspace: Workspace, method: str, evaluations: int = 1) -> list[Pl
     if second := pipeline.second_evaluation(workspace, method, plan[f"outputs {method}"][1]):
         _plan(workspace, second, plan)
     return [stage.times(evaluations) if stage.kind == "evaluate" else stage for stage, _ in plan.values()]
+
+
+def plan_comparison(comparison: OutputComparison) -> PlannedStage:
+    """Plan the one stage of a comparison of outputs, priced from its own prompts."""
+    workspace, stage = comparison.workspace, comparison.stage()
+    artifact, why = find_or_explain(workspace, stage, {})
+    judges: tuple[JudgeEstimate, ...] = ()
+    if artifact is None:
+        noise = workspace.config.evaluate.label_noise
+        judges = priced(workspace, "evaluate", comparison.pairs, comparison.annotator, noise)
+    return PlannedStage(stage.kind, stage.label, artifact is not None, why, judges)
 
 
 def plan_stage(workspace: Workspace, stage: Stage) -> list[PlannedStage]:

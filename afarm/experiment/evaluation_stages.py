@@ -42,15 +42,8 @@ def evaluation_stage(
 ) -> Stage:
     """The judgements of a system's outputs against a reference's, and what evaluators make of them.
 
-    Args:
-        workspace: The opened configuration.
-        system: The system's name.
-        evaluators: The evaluators that are run, by name.
-        outputs: The system's outputs.
-        reference: The reference's outputs, None for the data set's own.
-        reference_name: The reference's name.
-        scored: If the run's reward model scores both.
-        reward_model: The reward model's fit, None if it needs no fitting.
+    `reference` is None for the data set's own outputs. If they are `scored` the run's reward model scores both, whose
+    fit is None if it needs no fitting.
     """
     settings, components = workspace.config.evaluate, workspace.components
     given = {"outputs": outputs, "reference": reference, "reward_model": reward_model}
@@ -93,16 +86,8 @@ def write_results(
 ) -> None:
     """Run evaluators, and write a row for each result to `results.jsonl`, and the red flags beside them.
 
-    Args:
-        workspace: The opened configuration.
-        directory: The directory of the file.
-        evaluators: The evaluators that are run, by name.
-        inputs: What they are given.
-        protocol: What other results must share with these to be compared.
-        degraded: How many judgements were made without a parameter, by its name.
-        further: Results that no evaluator makes, written after theirs.
-
-    Raises `DataError` if the judgements cannot be evaluated.
+    `degraded` counts the judgements made without a parameter, by its name. Results that no evaluator makes (`further`)
+    come last. Raises `DataError` if the judgements cannot be evaluated.
     """
     compared = {"system": inputs.system, "reference": protocol.reference}
     conditions = {"degraded": dict(degraded), "protocol": protocol.to_row()}
@@ -141,23 +126,15 @@ def _cut_answers(workspace: Workspace, inputs: EvaluationInputs) -> str:
     return f"{said}; " if cut else ""
 
 
-def require_outputs_in_data(workspace: Workspace) -> None:
-    """Raise `DataError` if the data set's rows have no outputs to compare with, before anything runs."""
-    if not any(row.output for row in workspace.data.rows(workspace.data.evaluated_on)):
-        raise DataError(
-            f"data set {workspace.config.dataset!r} has instructions only for evaluation, no outputs to compare with: "
-            f"add them, or compare another method with {workspace.start_name!r} (--set evaluate.reference=sft)"
-        )
-
-
 def data_outputs(workspace: Workspace) -> Sequence[Output]:
-    """Return the data set's own outputs. Raises `DataError` if it has none to be compared with."""
+    """Return the data set's own outputs. Raises `DataError` if it has none to compare with."""
     split = workspace.data.evaluated_on
     rows = workspace.data.rows(split)
     if not any(row.output.strip() for row in rows):
         raise DataError(
-            f"split {split!r} of data set {workspace.config.dataset!r} has no outputs to be compared with; "
-            "compare a trained method with the starting policy (--method ppo --set evaluate.reference=sft)"
+            f"split {split!r} of data set {workspace.config.dataset!r} has instructions only, no outputs to compare "
+            f"with: add them, or compare another method with {workspace.start_name!r} (--method ppo --set "
+            "evaluate.reference=sft)"
         )
     return rows
 
@@ -180,13 +157,7 @@ def build_protocol(
 ) -> EvaluationProtocol:
     """Return the protocol of a comparison.
 
-    Args:
-        workspace: The opened configuration.
-        annotator: The annotator's name.
-        label_noise: The share of judgements that are flipped.
-        reference_name: The reference's name.
-        reference: All of the reference's outputs, including those that the system has no answer to.
-        judged: The judgements.
+    `reference` are all of the reference's outputs, including those that the system has no answer to.
     """
     identity = workspace.components.annotator_identity(annotator)
     judges = judges_behind(workspace, judged)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from inspect import signature
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -32,14 +33,14 @@ from afarm.experiment.method_comparison import (
     require_win_rate,
     run_each,
 )
-from afarm.experiment.notebook import choose_display, say_nothing
+from afarm.experiment.notebook import choose_display
 from afarm.experiment.opening import open_workspace
 from afarm.experiment.recipe import Override, list_overrides
 from afarm.experiment.result import Result, read_result
 from afarm.experiment.run_record import record
 from afarm.experiment.setting_errors import nearest_setting
 from afarm.experiment.settings import RunConfig
-from afarm.experiment.workspace import Workspace
+from afarm.experiment.workspace import Workspace, ignore
 from afarm.judging.database import fixed_place
 from afarm.storage.hub import push_folder, require_token
 from afarm.storage.rows import read_outputs, read_preferences
@@ -113,7 +114,7 @@ class Farm:
     def over(cls, workspace: Workspace) -> Self:
         """Return the farm of a workspace that is open."""
         farm = cls.__new__(cls)
-        farm._lay_out_run, farm._tell, farm.workspace = None, say_nothing, workspace
+        farm._lay_out_run, farm._tell, farm.workspace = None, ignore, workspace
         return farm
 
     def __enter__(self) -> Self:
@@ -238,17 +239,7 @@ def as_overrides(
 
     Raises `ConfigError` for a name that is no field. A None is a value like others: most fields refuse it.
     """
-    known = [
-        *RunConfig.model_fields,
-        "recipe",
-        "settings",
-        "output_dir",
-        "ledger",
-        "store",
-        "annotator",
-        "plugins",
-        "progress",
-    ]
+    known = [*RunConfig.model_fields, *(name for name in signature(Farm).parameters if name != "choices")]
     sections = {name for name, value in choices.items() if isinstance(value, Mapping)}
     if strange := [name for name in choices if name not in known and name not in sections]:
         raise ConfigError(

@@ -127,13 +127,21 @@ class LiveRecord:
     """Writes `live.json`: stages, process, cost, loops and waits."""
 
     def __init__(self, workspace: Workspace, system: str, command: str, started: float):
+        from afarm.experiment.run_record import describe_new_run, judges  # which reading a record does without
+
         self.path = workspace.store.runs / workspace.run_name(system) / LIVE
         self.watch = workspace.progress if isinstance(workspace.progress, Watch) else None
         self.status, self.error = "running", ""
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self._keep, name="afarm-live-record", daemon=True)
         self._workspace = workspace
-        self._about = _about(workspace, system, command, started)
+        self._about = {
+            **describe_new_run(workspace, system, command, started),
+            "seed": workspace.config.seed,
+            "judges": judges(workspace),
+            "budget": workspace.config.budget,
+            **process_identity(os.getpid()),
+        }
         self._stages: dict[str, dict[str, Any]] = {}
         self._log: list[list[Any]] = []
         self._calls: deque[tuple[float, int]] = deque(maxlen=PACE_LOOKS)
@@ -210,26 +218,6 @@ class LiveRecord:
             "refusals": judges.refusals,
             "log": log,
         }
-
-
-def _about(workspace: Workspace, system: str, command: str, started: float) -> dict[str, Any]:
-    config = workspace.config
-    return {
-        "name": workspace.run_name(system),
-        "command": command,
-        "recipe": workspace.settings.recipe,
-        "method": system,
-        "annotator": config.evaluate.annotator if config.preferences else config.annotate.annotator,
-        "seed": config.seed,
-        "judges": [
-            {"role": role, "identity": judge.identity, "simulated": judge.simulated}
-            for role, judge in sorted(workspace.judges.by_role.items())
-        ],
-        "config": {**config.model_dump(mode="json"), "method": system, **workspace.settings.sections},
-        "budget": config.budget,
-        "created": started,
-        **process_identity(os.getpid()),
-    }
 
 
 def _safe(text: str) -> str:

@@ -35,14 +35,10 @@ FILES = {
 
 
 def model_card(run: RunRecord, directory: Path, example: str, pairs: int, without: int) -> str:
-    """Write the model card in Markdown, with the Hub's metadata.
+    """Write the model card of the files in `directory` in Markdown, with the Hub's metadata.
 
-    Args:
-        run: The run's record.
-        directory: The exported files, which it describes.
-        example: A prompt as the policy reads it; empty if it follows no template.
-        pairs: The number of exported preferences.
-        without: The number of those left out, which prefer neither output.
+    `example` is a prompt as the policy reads it, empty if it follows no template. `pairs` preferences are exported, and
+    those `without` a preferred output are left out.
     """
     filters: dict[str, Callable[..., Any]] = {
         "code": code,

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from afarm.core.interfaces import Progress, no_progress
 from afarm.experiment.stage import StageRun
-from afarm.experiment.workspace import OnStage, ignore_stage
+from afarm.experiment.workspace import OnStage, ignore
 
 T = TypeVar("T")
 
@@ -36,10 +36,6 @@ def tell_stage(label: str, run: StageRun | None) -> None:
         print(f"✓ {label}" + (", reused" if run.reused else f", {run.seconds:.0f} s"))
 
 
-def say_nothing(text: str) -> None:
-    """Print no line."""
-
-
 def choose_display(progress: Progress | bool | None) -> tuple[Progress, OnStage, Callable[[str], None]]:
     """Choose what shows a farm's loops, stages and headings.
 
@@ -48,5 +44,5 @@ def choose_display(progress: Progress | bool | None) -> tuple[Progress, OnStage,
     if progress is None:
         progress = in_notebook()
     if isinstance(progress, bool):
-        return (bars, tell_stage, print) if progress else (no_progress, ignore_stage, say_nothing)
-    return progress, ignore_stage, say_nothing
+        return (bars, tell_stage, print) if progress else (no_progress, ignore, ignore)
+    return progress, ignore, ignore

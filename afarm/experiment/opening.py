@@ -13,7 +13,7 @@ from afarm.experiment.judges import Judges
 from afarm.experiment.preflight import Check, list_problems
 from afarm.experiment.process_info import SINGLE_PROCESS, ProcessInfo
 from afarm.experiment.recipe import Override, Settings, list_overrides, resolve
-from afarm.experiment.workspace import OnStage, Workspace, ignore_stage
+from afarm.experiment.workspace import OnStage, Workspace, ignore
 from afarm.judging.database import Place, fixed_place
 from afarm.storage.artifacts import Store
 from afarm.storage.shared_store import open_shared_store
@@ -27,8 +27,8 @@ def open_workspace(
     checks: Sequence[Check],
     plugins: Plugins | None = None,
     progress: Progress = no_progress,
-    notify: Callable[[str], None] = lambda text: None,
-    on_stage: OnStage = ignore_stage,
+    notify: Callable[[str], None] = ignore,
+    on_stage: OnStage = ignore,
     process_info: ProcessInfo = SINGLE_PROCESS,
     trains: bool = True,
     ledger: Place | None = None,
@@ -72,7 +72,7 @@ def open_workspace(
 def workspace_over(
     components: Components,
     output_dir: Path,
-    on_stage: OnStage = ignore_stage,
+    on_stage: OnStage = ignore,
     ledger: Place | None = None,
     store: str | None = None,
 ) -> Workspace:

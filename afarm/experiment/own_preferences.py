@@ -8,6 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
@@ -37,33 +38,24 @@ _READ: dict[tuple[object, ...], tuple[Mapping[str, Any], IO[bytes]]] = {}
 """What this process has read, summary and rows, until it is written: several seeds and methods share it."""
 
 
+@dataclass(eq=False)
 class OwnPreferences:
     """The preferences of the recipe's file or data set of the Hub, in afarm's rows.
 
-    Args:
-        config: The run's settings.
-        evaluated: Returns the ids of the instructions that are evaluated on: their pairs are left out.
-        progress: Wraps the reading.
-        notify: Called once with each thing that is odd about the labels.
+    Pairs of the instructions that are `evaluated` on, by their ids, are left out. `notify` is called once with each
+    thing that is odd about the labels.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        evaluated: Callable[[], frozenset[str]],
-        progress: Progress,
-        notify: Callable[[str], None],
-    ):
-        self._config = config
-        self._evaluated = evaluated
-        self._progress = progress
-        self._notify = notify
-        self._is_announced = False
+    config: RunConfig
+    evaluated: Callable[[], frozenset[str]]
+    progress: Progress
+    notify: Callable[[str], None]
+    _is_announced: bool = False
 
     @cached_property
     def digest(self) -> str:
         """A digest of the source's content. Raises `DataError` if there is none."""
-        return digest_source(self._config.preferences)
+        return digest_source(self.config.preferences)
 
     @cached_property
     def summary(self) -> Mapping[str, Any]:
@@ -84,8 +76,8 @@ class OwnPreferences:
 
     @property
     def _key(self) -> tuple[object, ...]:
-        config = self._config
-        return config.preferences, self.digest, config.labels, config.on_unusable, self._evaluated()
+        config = self.config
+        return config.preferences, self.digest, config.labels, config.on_unusable, self.evaluated()
 
     def _read(self) -> tuple[Mapping[str, Any], IO[bytes]]:
         key = self._key
@@ -97,17 +89,17 @@ class OwnPreferences:
             _READ[key] = summary, rows
         if not self._is_announced:
             for note in _READ[key][0].get("notes", ()):
-                self._notify(note)
+                self.notify(note)
         self._is_announced = True
         return _READ[key]
 
     def _copy_rows(self, rows: IO[bytes]) -> Mapping[str, Any]:
         """Write the preferences that are taken to `rows`, and return the summary. Raises as `summary` does."""
-        config, source, evaluated = self._config, self._config.preferences, self._evaluated()
+        config, source, evaluated = self.config, self.config.preferences, self.evaluated()
         unusable, notes = Unusable(), list[str]()
         outcomes, people, evaluated_on = Counter[str](), Counter[str](), 0
         read = own_preferences(source, unusable, scale=config.labels, notes=notes)
-        for judged in self._progress(read, "preferences"):
+        for judged in self.progress(read, "preferences"):
             if judged.pair.instruction.id in evaluated:
                 evaluated_on += 1
                 continue

@@ -14,7 +14,7 @@ from afarm.core.errors import ConfigError, DataError
 from afarm.core.interfaces import AnnotateContext
 from afarm.core.records import Pair
 from afarm.experiment.annotation import OnlineAnnotator, annotation_stage
-from afarm.experiment.evaluation_stages import evaluation_stage, require_outputs_in_data
+from afarm.experiment.evaluation_stages import data_outputs, evaluation_stage
 from afarm.experiment.llm_baselines import answers_stage, is_llm_system
 from afarm.experiment.preferences import preferences_stage
 from afarm.experiment.promises import requests_planned
@@ -27,14 +27,9 @@ from afarm.judging.ledger import Ledger
 from afarm.storage.artifacts import Artifact
 
 
-def base(workspace: Workspace) -> Stage:
-    """The base model as it is."""
-    return base_stage(workspace)
-
-
 def start(workspace: Workspace) -> Stage:
     """The policy that everything starts from: the SFT stage, or the base model if the recipe skips SFT."""
-    return base(workspace) if workspace.config.start == "model" else train(workspace, "sft")
+    return base_stage(workspace) if workspace.config.start == "model" else train(workspace, "sft")
 
 
 def sample(workspace: Workspace) -> Stage:
@@ -66,7 +61,7 @@ def train(workspace: Workspace, name: str) -> Stage:
     Raises `ConfigError` as `require_method` does.
     """
     if name == "base":
-        return base(workspace)
+        return base_stage(workspace)
     method = require_method(workspace.components, name)
     is_start = name == workspace.start_name
     begins_with_base = is_start or method.begins_with == "base"
@@ -75,7 +70,7 @@ def train(workspace: Workspace, name: str) -> Stage:
         name,
         method,
         label="sft" if is_start else f"train {name}",
-        begin=base(workspace) if begins_with_base else start(workspace),
+        begin=base_stage(workspace) if begins_with_base else start(workspace),
         preferences=annotate(workspace) if "preferences" in method.needs else None,
         reward_model=fit_reward(workspace) if "reward_model" in method.needs else None,
         annotator=OnlineAnnotator(workspace) if "annotator" in method.needs else None,
@@ -144,7 +139,7 @@ def _evaluate(workspace: Workspace, system: str, reference: Stage | None, refere
     require_known_instructions(workspace, workspace.config.evaluate.annotator, workspace.data.evaluated_on)
     answered = outputs(workspace, system)
     if reference is None:
-        require_outputs_in_data(workspace)
+        data_outputs(workspace)  # raises if there are none, before anything runs
     built = {name: workspace.components.evaluator(name) for name in workspace.config.evaluate.evaluators}
     if many := [name for name, evaluator in built.items() if evaluator.many]:
         raise ConfigError(

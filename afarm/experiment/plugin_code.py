@@ -40,7 +40,7 @@ def find_package(module: str) -> str:
     """
     first, *inner = module.split(".")
     name = first
-    while inner and (name == PLUGINS or _is_namespace(name)):
+    while inner and (name == PLUGINS or _located(name)[1]):
         name = f"{name}.{inner.pop(0)}"
     return name if name == first or _roots(name) else first
 
@@ -149,18 +149,16 @@ def _module_files(name: str) -> dict[str, Path]:
     return files
 
 
-def _is_namespace(name: str) -> bool:
-    """Tell if a package has no file of its own, so that several distributions may have portions of it."""
-    return _located(name)[1]
-
-
 def _roots(name: str) -> list[Path]:
     """List the folders of a package, or the file of a module; empty if there is none."""
     return _located(name)[0]
 
 
 def _located(name: str) -> tuple[list[Path], bool]:
-    """Find a module's places, and if it is a namespace package, without importing what it lies in."""
+    """Find a module's places, without importing what it lies in, and if it is a namespace package.
+
+    That has no file of its own, so that several distributions may have portions of it.
+    """
     outer, _, last = name.rpartition(".")
     places = _roots(outer) if outer else []
     portions = [place / last for place in places if (place / last).is_dir()]

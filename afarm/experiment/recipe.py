@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from afarm.core.errors import ConfigError, DataError, PluginError, did_you_mean
 from afarm.core.plugins import Plugins
 from afarm.core.registry import Component
 from afarm.core.seeding import digest
-from afarm.experiment.setting_errors import SYNONYMS, explain_validation_error, list_fields
+from afarm.experiment.setting_errors import SYNONYMS, explain_validation_error, list_fields, nearest_setting
 from afarm.experiment.settings import RunConfig
 from afarm.storage.row_shapes import what_it_holds
 from afarm.storage.rows import names_a_file, names_a_file_of_rows, read_rows, stem
@@ -69,10 +68,8 @@ class Settings:
         """
         key = component.kind, component.full_name
         if key not in self.configs:
-            own = component.config.model_fields if component.config else {}
             section = self.sections.get(component.full_name, {})
-            given = {name: value for name, value in section.items() if name in own}
-            self.configs[key] = _settings_or_error(component, given, component.name)
+            self.configs[key] = _settings_or_error(component, section, component.name)
         if isinstance(found := self.configs[key], ConfigError):
             raise found
         return found
@@ -252,7 +249,10 @@ def resolve(
     sections = {str(k): v for k, v in values.items() if k not in own}
     run, wrong = _validate(own)
     problems = [*unreadable, *wrong, *_idle_labels(values, given)]
-    names = _components_by_name(plugins)
+    names: dict[str, list[Component]] = {}
+    for component in plugins.registry:
+        for name in plugins.registry.list_names(component):
+            names.setdefault(name, []).append(component)
     runs = ({run.method, "sft"} if trains else {"sft"}) if run else set(names)
     configs: Configs = {}
     for name, section in sections.items():
@@ -332,14 +332,6 @@ def _without(values: Mapping[str, Any], path: Sequence[int | str]) -> dict[str, 
     return {k: v for k, v in values.items() if k != name}
 
 
-def _components_by_name(plugins: Plugins) -> dict[str, list[Component]]:
-    names: dict[str, list[Component]] = {}
-    for component in plugins.registry:
-        for name in plugins.registry.list_names(component):
-            names.setdefault(name, []).append(component)
-    return names
-
-
 def _check_section(
     name: str,
     section: Any,
@@ -372,30 +364,23 @@ def _check_section(
     kept = [f"{name}.{field}" for field, value in section.items() if isinstance(value, str) and holds_key(value)]
     problems = [f"{field}: a key goes into an environment variable, never into settings or a URL" for field in kept]
     known = {field for c in configured if c.config for field in c.config.model_fields}
-
-    def nearest(field: str) -> Component:
-        """Of several components of one name, the one that an unknown field is most like a setting of."""
-        return next(
-            (c for c in configured if c.config and get_close_matches(field, c.config.model_fields)), configured[0]
-        )
-
+    problems += [f"{name}.{f}: {UNKNOWN}.{nearest_setting(str(f), known)}" for f in section if f not in known]
     for component in configured:
-        own = component.config.model_fields if component.config else {}
-        given = {k: v for k, v in section.items() if k in own or (k not in known and component is nearest(str(k)))}
-        found = configs[component.kind, component.full_name] = _settings_or_error(component, given, name)
+        found = configs[component.kind, component.full_name] = _settings_or_error(component, section, name)
         if isinstance(found, ConfigError):
             idle = component.kind == "methods" and not {component.name, component.full_name} & set(runs)
             problems += [p for p in found.problems if not idle or p.startswith(f"{name}.")]
     return list(dict.fromkeys(problems))
 
 
-def _settings_or_error(component: Component, given: Mapping[str, Any], section: str) -> Config | ConfigError | None:
-    """Return the settings of a component, or what is wrong with those `given` in its section."""
+def _settings_or_error(component: Component, section: Mapping[str, Any], name: str) -> Config | ConfigError | None:
+    """Return the settings of a component, or what is wrong with those of its own in the section of that name."""
+    own = component.config.model_fields if component.config else {}
     try:
-        return component.settings(given)
+        return component.settings({field: value for field, value in section.items() if field in own})
     except ValidationError as error:
         assert component.config is not None
-        wrong = explain_validation_error(error, component.config, f"{section}.", unknown=UNKNOWN, missing=REQUIRED)
+        wrong = explain_validation_error(error, component.config, f"{name}.", unknown=UNKNOWN, missing=REQUIRED)
         return ConfigError(wrong)
 
 

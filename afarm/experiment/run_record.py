@@ -33,7 +33,7 @@ JUDGING = ("judge", "budget", "price", "prices", "max_concurrency", "allow_degra
 
 def record(workspace: Workspace, method: str, result: Result, command: str, started: float) -> Path:
     """Write a method's run (`run.json`, `metrics.jsonl`, `outputs.jsonl`) and return its directory."""
-    history, config = list(workspace.history.values()), workspace.config
+    history = list(workspace.history.values())
     main = next((run for run in history if run.label.startswith(f"evaluate {method} ")), None)
     training = workspace.history.get(f"train {method}")
     trained = training.artifact.meta["summary"] if training else {}
@@ -41,14 +41,7 @@ def record(workspace: Workspace, method: str, result: Result, command: str, star
     with suppress(DataError):  # there is no record, or it was damaged
         earlier = read_run(workspace.store.run_dir(workspace.run_name(method))).section("machine")
     about = {
-        "name": workspace.run_name(method),
-        "command": command,
-        "recipe": workspace.settings.recipe,
-        "method": method,
-        "annotator": config.evaluate.annotator if config.preferences else config.annotate.annotator,
-        "preferences": config.preferences or None,
-        "created": started,
-        "config": {**config.model_dump(mode="json"), "method": method, **workspace.settings.sections},
+        **describe_new_run(workspace, method, command, started),
         "machine": machine(workspace, earlier),
         "judges": judges(workspace),
         "headline": headline(result, trained),
@@ -58,6 +51,21 @@ def record(workspace: Workspace, method: str, result: Result, command: str, star
         },
     }
     return write_record(workspace, about, history, main, result)
+
+
+def describe_new_run(workspace: Workspace, method: str, command: str, started: float) -> dict[str, Any]:
+    """Return what is known of a run before its first stage, for its record and its live record."""
+    config = workspace.config
+    return {
+        "name": workspace.run_name(method),
+        "command": command,
+        "recipe": workspace.settings.recipe,
+        "method": method,
+        "annotator": config.evaluate.annotator if config.preferences else config.annotate.annotator,
+        "preferences": config.preferences or None,
+        "created": started,
+        "config": {**config.model_dump(mode="json"), "method": method, **workspace.settings.sections},
+    }
 
 
 def record_comparison(
@@ -70,13 +78,8 @@ def record_comparison(
 ) -> Path:
     """Write the directory of a comparison and return it: nothing else of the recipe is in it.
 
-    Args:
-        comparison: The comparison.
-        made: Its stage as it was made or reused.
-        result: What came of it.
-        files: The names of the files that were compared.
-        command: The command that asked for it.
-        started: When that began, in Unix seconds.
+    `made` is its stage, `files` names the files that were compared; `command` asked for it at `started`, in Unix
+    seconds.
     """
     workspace = comparison.workspace
     config, sections = workspace.config.model_dump(mode="json"), workspace.settings.sections

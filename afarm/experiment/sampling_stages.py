@@ -65,14 +65,8 @@ def write_outputs(
 ) -> Mapping[str, Any]:
     """Sample into `outputs.jsonl`, each row as soon as it is ready: memory does not grow with them.
 
-    Args:
-        workspace: The opened configuration.
-        directory: The directory of the file.
-        policy: The policy that is sampled.
-        instructions: What it answers, each `decoding.n` times in turn.
-        decoding: How it is sampled.
-        generator: The system's name, as the rows have it.
-        purpose: The purpose of the seed, together with the system's name.
+    Each instruction is answered `decoding.n` times in turn. `generator`, the system's name, and `purpose` are together
+    the purpose of the seed.
     """
     repeated = (instruction for instruction in instructions for _ in range(decoding.n))
     # A seed for each system: with one for all, best-of-n would be compared with one of its own candidates.

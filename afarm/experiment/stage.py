@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -42,11 +42,6 @@ class Stage:
     plan_requests: Callable[[], Iterable[ChatRequest]] | None = None
     plan_pairs: Callable[[], Sequence[Instruction]] | None = None
 
-    def sources(self) -> Iterator[Stage]:
-        """Yield the stages below that read files or the Hub instead of what another made, some more than once."""
-        for upstream in self.inputs.values():
-            yield from upstream.sources() if upstream.inputs else (upstream,)
-
     def build_key_fields(self, inputs: Inputs) -> dict[str, Any]:
         """Return everything the stage's result depends on: data by content, models by content and key.
 
@@ -60,18 +55,21 @@ class Stage:
 
 
 def walk(*stages: Stage) -> dict[str, Stage]:
-    """Return the stages and all before them by label: first what is only read, then in order of need."""
+    """Return the stages and all before them by label, in order of need.
+
+    Those that read files or the Hub come first: a data set that teaches nothing is refused before anything trains.
+    """
     found: dict[str, Stage] = {}
 
     def visit(stage: Stage) -> None:
         if stage.label not in found:
-            for upstream in (*stage.sources(), *stage.inputs.values()):
+            for upstream in stage.inputs.values():
                 visit(upstream)
             found[stage.label] = stage
 
     for stage in stages:
         visit(stage)
-    return found
+    return dict(sorted(found.items(), key=lambda item: bool(item[1].inputs)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from afarm.core import errors
-from afarm.core.errors import AfarmError, ConfigError, PluginError, StoreError, attribute_failures, did_you_mean
+from afarm.core.errors import AfarmError, ConfigError, PluginError, StoreError, attribute_failures
 from afarm.core.interfaces import Progress, no_progress
 from afarm.core.plugins import Plugins, discover
 from afarm.core.seeding import digest
@@ -62,15 +62,13 @@ def open_launcher(spec: str, workspace: Workspace) -> Launcher | None:
     if name == "local":
         return LocalLauncher(spec=argument) if colon else None
     components, plugins = workspace.components, workspace.components.plugins
-    launchers = [c for c in plugins.registry if c.kind == "launchers"]
-    if not any(name in (c.name, c.full_name) for c in launchers):
-        if (package := PACKAGES.get(name)) and not any(plugin.may_bring(name) for plugin in plugins.broken):
-            raise PluginError(
-                f"launcher {name!r} needs {package!r}, which is not installed; install it with: pip install {package}"
-            )
-        near = did_you_mean(name, ["local", *(c.full_name for c in launchers)])
-        raise PluginError(f"unknown launcher {name!r}.{near}{plugins.why_unknown(name)}")
-    component = plugins.get("launchers", name)
+    is_known = any(component.kind == "launchers" and component.name == name for component in plugins.registry)
+    is_broken = any(plugin.may_bring(name) for plugin in plugins.broken)
+    if (package := PACKAGES.get(name)) and not is_known and not is_broken:
+        raise PluginError(
+            f"launcher {name!r} needs {package!r}, which is not installed; install it with: pip install {package}"
+        )
+    component = plugins.get("launchers", name, also=["local"])
     cls, config = component.load(), components.settings.of(component)
     with attribute_failures("launchers", name, cls):
         launcher = cls(config, argument, components.context(component))
@@ -86,52 +84,19 @@ def open_launcher(spec: str, workspace: Workspace) -> Launcher | None:
 class TaskGraph:
     """The `tasks` of systems in order: those that they share once, none whose artifact is there.
 
-    `wanted` holds for each system, in turn, the ids of all its tasks.
+    `wanted` holds for the workspace of each system the ids of all its tasks.
     """
 
     tasks: Sequence[StageTask]
-    wanted: Sequence[Sequence[str]]
+    wanted: Mapping[Workspace, Sequence[str]]
 
-    @property
-    def widest(self) -> int:
-        """The most tasks that could run at once, each as early as it can."""
-        return _most_at_once(self._levels().values())
-
-    def demands(self, launcher: Launcher) -> list[Demand]:
-        """Sum up what a launcher is asked for, by kind of stage, in the order in which they come."""
-        level, groups = self._levels(), dict[tuple[str, Needs], list[StageTask]]()
-        for task in self.tasks:
-            groups.setdefault((task.kind, launcher.requested_resources(task.needs)), []).append(task)
-        return [
-            Demand(
-                kind,
-                len(tasks),
-                min(most := _most_at_once(level[t.id] for t in tasks), launcher.at_once or most),
-                needs,
-            )
-            for (kind, needs), tasks in groups.items()
-        ]
-
-    def _levels(self) -> dict[str, int]:
-        """Number the tasks by the time at which each can begin at the earliest."""
+    def most_at_once(self, launcher: Launcher, tasks: Sequence[StageTask]) -> int:
+        """Count how many of `tasks` a launcher can run at once at most, if each begins as early as it can."""
         level: dict[str, int] = {}
         for task in self.tasks:
             level[task.id] = 1 + max((level[name] for name in (*task.after, *task.behind)), default=0)
-        return level
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """The stages of one kind that a launcher is asked for: how many, at most at once, each with its needs."""
-
-    kind: str
-    stages: int
-    at_once: int
-    needs: Needs
-
-
-def _most_at_once(levels: Iterable[int]) -> int:
-    return max(Counter(levels).values(), default=0)
+        widest = max(Counter(level[task.id] for task in tasks).values(), default=0)
+        return min(widest, launcher.at_once or widest)
 
 
 def task_graph(systems: Systems, account: str, processes: int = 1) -> TaskGraph:
@@ -139,7 +104,7 @@ def task_graph(systems: Systems, account: str, processes: int = 1) -> TaskGraph:
     several = len({workspace.config.seed for _, workspace in systems}) > 1
     tasks: dict[str, StageTask] = {}
     found: dict[str, Artifact | None] = {}
-    wanted: list[list[str]] = []
+    wanted: dict[Workspace, list[str]] = {}
     for system, workspace in systems:
         farm = farm_spec(workspace, system, account)
         stages = list_stages(workspace, system)
@@ -162,7 +127,7 @@ def task_graph(systems: Systems, account: str, processes: int = 1) -> TaskGraph:
                 needs = _needs(workspace, stage, processes)
                 task = StageTask(name, label, stage.kind, after, needs, farm, digest_source_parts(stage))
                 tasks[own] = replace(task, behind=_earlier_asking_tasks(task, tasks.values()))
-        wanted.append([tasks[own].id for own in identities.values() if own in tasks])
+        wanted[workspace] = [tasks[own].id for own in identities.values() if own in tasks]
     return TaskGraph(list(tasks.values()), wanted)
 
 
@@ -245,16 +210,15 @@ def launch(launcher: Launcher, graph: TaskGraph, systems: Systems, tell: Tell) -
         outcomes[task.id] = outcome
         if outcome.error_type in ("BudgetError", "JudgeError"):
             raise restore_error(outcome)
-    return Launched(graph, outcomes, {w: names for (_, w), names in zip(systems, graph.wanted, strict=True)})
+    return Launched(graph, outcomes)
 
 
 @dataclass(frozen=True)
 class Launched:
-    """The outcomes of a launcher's tasks, and the ids of those that each workspace wanted."""
+    """The outcomes of a launcher's tasks, by their ids."""
 
     graph: TaskGraph
     outcomes: Mapping[str, Outcome]
-    wanted: Mapping[Workspace, Sequence[str]]
     _recorded: set[str] = field(default_factory=set)
 
     def hand_over(self, workspace: Workspace) -> None:
@@ -263,7 +227,7 @@ class Launched:
         The first workspace that uses a stage records it as made, not reused, as in one process. Raises the error of the
         first task that failed of those that it wanted.
         """
-        for name in self.wanted[workspace]:
+        for name in self.graph.wanted[workspace]:
             if self.outcomes[name].error_type:
                 raise restore_error(self.outcomes[name])
         made = {outcome.artifact: outcome for outcome in self.outcomes.values() if outcome.is_done}
@@ -355,7 +319,7 @@ def open_task_workspace(
     try:
         settings = Settings(farm.recipe, RunConfig.model_validate(farm.run), farm.sections)
     except ValidationError as error:
-        raise ConfigError(_another(["settings"])) from error
+        raise ConfigError(_another("settings")) from error
     components = Components(_plugins(), settings, progress, notify, process_info)
     return workspace_over(components, Path(farm.output_dir), ledger=farm.ledger or None, store=farm.store or None)
 
@@ -370,19 +334,23 @@ def _same_stage(task: StageTask, workspace: Workspace) -> Stage:
     """Return the task's stage as it is here. Raises `ConfigError` if its result would be another."""
     stage = list_stages(workspace, task.farm.system).get(task.stage)
     if stage is None:
-        raise ConfigError(_another(["stages"]))
-    here, wanted = digest_source_parts(stage), task.source
-    if differing := sorted(name for name in here.keys() | wanted.keys() if here.get(name) != wanted.get(name)):
+        raise ConfigError(_another("stages"))
+    if differing := name_differing(digest_source_parts(stage), task.source):
         raise ConfigError(_another(differing))
     return stage
 
 
-def _another(names: Sequence[str]) -> str:
+def name_differing(digests: Mapping[str, str], other: Mapping[str, str]) -> str:
+    """Name the entries that differ, the first five of many; empty if none does."""
+    names = sorted(name for name in digests.keys() | other.keys() if digests.get(name) != other.get(name))
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _another(differing: str) -> str:
     """Say which ingredients of a stage differ between this machine and the one the command was given on."""
-    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     return (
         f"{platform.node()} has another afarm, plugin, data set or model than the machine where the command was given: "
-        f"{shown}. Install the same on every machine"
+        f"{differing}. Install the same on every machine"
     )
 
 

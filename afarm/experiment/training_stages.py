@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,17 +69,9 @@ def training_stage(
     reward_model: Stage | None,
     annotator: OnlineAnnotator | None,
 ) -> Stage:
-    """Training by a method.
+    """Training by a method from the policy of `begin`, with what it needs of the others.
 
-    Args:
-        workspace: The opened configuration.
-        name: The method's name.
-        method: The method itself; `needs` says which of the following it is given.
-        label: The stage's label.
-        begin: The policy that it begins with.
-        preferences: The training preferences.
-        reward_model: The reward model's fit, None if the run's reward model needs no fitting.
-        annotator: The annotator that it may ask while it trains.
+    `reward_model` is None if the run's reward model needs no fitting.
     """
     components = workspace.components
     component = components.component("methods", name)
@@ -104,7 +97,7 @@ def training_stage(
 
     def learn(directory: Path, inputs: Inputs) -> Policy:
         seed = workspace.seed(f"train {name}")
-        asked = annotator and annotator.within(directory)
+        asked = annotator and replace(annotator, directory=directory)
         training = components.training("methods", name, label, directory, seed)
         with training as context:
             policy = method.train(_method_inputs(workspace, method, inputs, asked), context)

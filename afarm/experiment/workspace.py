@@ -37,8 +37,8 @@ OnStage = Callable[[str, StageRun | None], None]
 """Called with a stage's label when it begins, and with what came of it when it is there."""
 
 
-def ignore_stage(label: str, run: StageRun | None) -> None:
-    """Take no notice of stages."""
+def ignore(*news: object) -> None:
+    """Take no notice of news, such as stages."""
 
 
 def tell_once(told: set[str], tell: OnStage, label: str, run: StageRun | None) -> None:
@@ -62,7 +62,7 @@ class Workspace:
         data: DataSplits,
         judges: Judges,
         store: Store,
-        on_stage: OnStage = ignore_stage,
+        on_stage: OnStage = ignore,
     ):
         self.components = components
         self.settings = components.settings
@@ -118,16 +118,15 @@ class Workspace:
         self.planned |= {label: one for label, one in walk(stage).items() if label not in self.planned}
 
     def ensure(self, stage: Stage) -> Artifact:
-        """Return the artifact of `stage`, made now if it is missing, after its inputs.
-
-        All that is read is read first: a data set of the Hub that teaches nothing is refused before anything trains.
-        """
-        if stage.label in self.history:
-            return self.history[stage.label].artifact
+        """Return the artifact of `stage`, made now if it is missing, after those before it in the order of `walk`."""
         self.plan(stage)
-        for source in stage.sources():
-            self.ensure(source)
-        inputs = {name: self.ensure(upstream) for name, upstream in stage.inputs.items()}
+        for label, one in walk(stage).items():
+            if label not in self.history:
+                self._make_or_reuse(one)
+        return self.history[stage.label].artifact
+
+    def _make_or_reuse(self, stage: Stage) -> None:
+        inputs = {name: self.history[upstream.label].artifact for name, upstream in stage.inputs.items()}
         key_fields = stage.build_key_fields(inputs)
         key = artifact_key(key_fields)
         started = time.perf_counter()
@@ -145,7 +144,6 @@ class Workspace:
         run = StageRun(stage.kind, stage.label, artifact, reused, time.perf_counter() - started, why, upstream_labels)
         self.history[stage.label] = run
         self.on_stage(stage.label, run)
-        return artifact
 
     def _make(self, stage: Stage, key_fields: Mapping[str, Any], inputs: Inputs) -> tuple[Artifact, bool]:
         name = f"{stage.kind}/{artifact_key(key_fields)}"

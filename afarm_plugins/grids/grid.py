@@ -123,7 +123,7 @@ def run_grid(
 def _complete(opened: Sequence[tuple[StudyRun, Workspace]], account: str) -> list[tuple[StudyRun, Workspace]]:
     """Return the runs all of whose stages are there."""
     graph = task_graph([(run.method, workspace) for run, workspace in opened], account)
-    return [pair for pair, wanted in zip(opened, graph.wanted, strict=True) if not wanted]
+    return [(run, workspace) for run, workspace in opened if not graph.wanted[workspace]]
 
 
 def _answers(workspace: Workspace) -> Answers:

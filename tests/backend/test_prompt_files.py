@@ -15,7 +15,7 @@ from afarm.core.config import BackendConfig
 from afarm.core.errors import ConfigError
 from afarm.core.interfaces import Decoding
 from afarm.core.records import Instruction
-from afarm.experiment.pipeline import base
+from afarm.experiment.training_stages import base_stage
 
 PAIR = {"prompt_inputs": "w9 {instruction} w8 {input} w7", "prompt_noinputs": "w9 {instruction} w7"}
 
@@ -80,7 +80,7 @@ def test_the_key_of_the_base_model_has_the_texts_not_the_files_name(tmp_path: Pa
     fields = []
     for number, path in enumerate((own, copy, edited)):
         workspace = light_workspace(tmp_path / str(number), prompt_template=str(path))
-        fields.append(base(workspace).key_fields["prompt_template"])
+        fields.append(base_stage(workspace).key_fields["prompt_template"])
     assert fields[0] == fields[1] == PAIR
     assert fields[2] != PAIR
 

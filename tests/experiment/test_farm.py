@@ -20,11 +20,11 @@ from afarm.core.errors import BudgetError, DataError, TrainingError
 from afarm.core.judge import ChatRequest, Completion
 from afarm.core.records import Instruction, Output, Pair
 from afarm.core.seeding import integer
-from afarm.experiment import pipeline
 from afarm.experiment.annotation import adjacent_pairs
 from afarm.experiment.farm import Farm
 from afarm.experiment.result import Result
 from afarm.experiment.run_record import record
+from afarm.experiment.training_stages import base_stage
 from afarm.storage.rows import read_preferences
 
 
@@ -117,7 +117,7 @@ def test_a_base_model_that_moved_is_the_same_model(farm: Make, tmp_path: Path) -
     farm().sft()
     (tmp_path / "base").rename(tmp_path / "elsewhere")
     moved = farm(f"model={tmp_path / 'elsewhere'}")
-    assert moved.workspace.ensure(pipeline.base(moved.workspace))
+    assert moved.workspace.ensure(base_stage(moved.workspace))
     assert [run.reused for run in moved.workspace.history.values()] == [True]
     assert isinstance(moved.workspace.load(moved.workspace.history["base"].artifact), WordPolicy)
     assert moved.workspace.components.backend.loaded == [str(tmp_path / "elsewhere")]  # type: ignore[attr-defined]

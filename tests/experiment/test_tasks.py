@@ -12,6 +12,7 @@ from light_farm import Make
 from afarm.core.errors import BudgetError
 from afarm.experiment import tasks
 from afarm.experiment.launching.launcher import Outcome, StageTask, TaskEvent
+from afarm.experiment.launching.workers import LocalLauncher
 from afarm.experiment.tasks import Systems, execute, restore_error, task_graph
 
 
@@ -93,7 +94,9 @@ def test_a_task_can_be_pickled(farm: Make) -> None:
 
 
 def test_the_width_is_what_can_run_at_once(farm: Make) -> None:
-    assert task_graph(systems(farm, "nudge"), "account").widest < task_graph(systems(farm, "nudge", "hot"), "a").widest
+    one, two = (task_graph(systems(farm, *methods), "account") for methods in (["nudge"], ["nudge", "hot"]))
+    many = LocalLauncher(spec="99")
+    assert one.most_at_once(many, one.tasks) < two.most_at_once(many, two.tasks)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from afarm.evaluation.metrics import NORMAL_95, finite_number, win_rate_interval, within_percent
-from afarm.experiment.studies.study import Answers, FinishedRun, StudyRun, no_answers
+from afarm.experiment.studies.study import Answers, FinishedRun, StudyRun
 from afarm.storage.rows import read_preferences, read_rows
 from afarm.storage.runs import METRICS, OUTPUTS, RunRecord, simulated_judges
 
@@ -30,7 +30,7 @@ class GridProgress:
         """The runs that were not begun, or not ended."""
         return len(self.runs) - len(self.finished) - len(self.failed)
 
-    def add(self, run: StudyRun, record: RunRecord, answers: Answers = no_answers) -> None:
+    def add(self, run: StudyRun, record: RunRecord, answers: Answers = lambda keys: {}) -> None:
         """Add a run that has ended with its record; `answers` returns those of judges by their keys."""
         self.finished.append(_finished(run, record, answers))
         self.simulated.update(simulated_judges(record))

@@ -16,11 +16,6 @@ Answers = Callable[[Sequence[str]], Mapping[str, Completion]]
 """Returns judges' answers, those that are there, by their keys in the ledger."""
 
 
-def no_answers(keys: Sequence[str]) -> Mapping[str, Completion]:
-    """Know no answer of a judge."""
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class StudyRequest:
     """The request that a study states its grid for, beside its own settings.
@@ -79,7 +74,7 @@ class FinishedRun:
     figures: Mapping[str, float]
     checkpoints: Sequence[Mapping[str, float]] = ()
     pairs: Callable[[], Sequence[JudgedPair]] = tuple
-    answers: Answers = no_answers
+    answers: Answers = lambda keys: {}
 
 
 class Bounded(NamedTuple):

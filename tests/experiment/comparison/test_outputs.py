@@ -17,8 +17,8 @@ from afarm.core.judge import Capabilities
 from afarm.core.records import Instruction, Output, Pair
 from afarm.evaluation.matching import STRICT, MatchPolicy
 from afarm.experiment import preflight
-from afarm.experiment.comparison.dry_run import plan_comparison
 from afarm.experiment.comparison.outputs import OutputComparison
+from afarm.experiment.dry_run import plan_comparison
 from afarm.experiment.farm import Farm
 from afarm.experiment.result import Result, read_result
 from afarm.experiment.run_record import record, record_comparison
