@@ -217,7 +217,7 @@ class _Reader:
         return replace(judged, pair=pair)
 
     def _is_repeated(self, judged: JudgedPair, source: str, at: int) -> bool:
-        """Tell if a judgement was seen before. Raises `DataError` for a contradiction, unless the first stands."""
+        """Tell if a judgement was seen before. Raises `DataError` for contradictions, unless the first stands."""
         pair, preference = judged.pair, judged.preference
         p2 = preference.p2 if preference.p2 is None or pair.is_canonical else 1 - preference.p2
         who = (judged.annotator, preference.judge, preference.member, preference.sample_index, pair.occurrence)
@@ -298,7 +298,7 @@ def _with_doubt(one: AnnotatedSystem, systems: Sequence[AnnotatedSystem]) -> Ann
 
 
 def _reference(file: _File, named: str) -> str | None:
-    """The reference of a file: named, in every row, or more often first of two. None: the first of each row."""
+    """The reference of a file: named, in every row, or more often first. None: the first of each row."""
     pairs = list(file.parts)
     if named:
         for players in pairs:
@@ -333,7 +333,7 @@ def _reference(file: _File, named: str) -> str | None:
 
 
 def _over_one_set(systems: Sequence[AnnotatedSystem], match_policy: MatchPolicy) -> list[AnnotatedSystem]:
-    """Count what each system lacks of the instructions. Raises `DataError` for disjoint sets, or by the policy."""
+    """Count the instructions that each system lacks. Raises `DataError` for disjoint sets, or by policy."""
     together: dict[tuple[str, tuple[str, ...]], list[AnnotatedSystem]] = {}
     all_answers: dict[tuple[str, tuple[str, ...]], dict[str, str]] = {}
     for one in systems:

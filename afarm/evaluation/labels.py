@@ -164,7 +164,7 @@ def _titles(files: Collection[str]) -> dict[str, str]:
 
 
 def with_prices(labels: Mapping[str, Sequence[Label]], completions: Completions) -> dict[str, list[Label]]:
-    """Add price and time to `labels` without: those of their completions, shared evenly among the labels of one."""
+    """Add price and time to `labels` that lack them: each completion's, shared evenly by its labels."""
     priced = {}
     for name, given in labels.items():
         wanted = Counter(key for label in given if label.price is None for key in _keys(label))

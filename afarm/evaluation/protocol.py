@@ -39,7 +39,7 @@ class EvaluationProtocol:
 
     @property
     def id(self) -> str:
-        """Equal for comparable results, of whichever version: `settings` and `source` hold what judges are asked."""
+        """Equal for comparable results of any version: `settings` and `source` hold what judges are asked."""
         return digest({**self.to_row(), "version": ""})
 
     @property

@@ -246,7 +246,7 @@ def text_flags(rows: Sequence[tuple[Instruction, str]], reference: Sequence[str]
 
 
 def suspicious(output: str, instruction: Instruction) -> list[Match]:
-    """The first match of each flag in one output, but for phrases that stand in its instruction or input as well."""
+    """The first match of each flag in one output, without phrases of its instruction or input."""
     reading = NormalForm.of(output)
     asked: list[NormalForm] = []
     matches = []
@@ -348,7 +348,7 @@ def _constant(texts: Sequence[str], reference: Sequence[str]) -> list[Flag]:
 
 
 def shared_edge(texts: Sequence[str], *, at_the_end: bool) -> tuple[int, str]:
-    """Count the texts that begin, or end, with the same characters, and return those; (0, "") if too few do."""
+    """Count the texts that begin (or end) alike, and return their common characters; (0, "") if few do."""
     if len(texts) < FEWEST_OUTPUTS:
         return 0, ""
     edges = [" ".join(text.split()) for text in texts]
@@ -365,7 +365,7 @@ def shared_edge(texts: Sequence[str], *, at_the_end: bool) -> tuple[int, str]:
 
 
 def near_constant(texts: Sequence[str]) -> list[int]:
-    """Indices of the `texts` of which four fifths, by five words in a row, are common to most; none if they are few."""
+    """Indices of `texts` that share four fifths of their five-word runs with most; none if they are few."""
     if len(texts) < FEWEST_OUTPUTS:
         return []
     if len(texts) > 2 * GLANCE:
@@ -397,7 +397,7 @@ def excerpt(text: str, start: int = 0) -> str:
 
 
 def family_flags(judged: Iterable[tuple[str, str, str, str]], models: Mapping[str, str]) -> list[Flag]:
-    """Flag judges of their own family; `judged` are (judge's identity, annotator, reference, system), each once."""
+    """Flag judges of a system's family; `judged`: (judge's identity, annotator, reference, system)."""
     sentences: dict[str, None] = {}
     for judge, annotator, *generators in judged:
         named = judge and not judge.startswith("replay:")  # stored answers are those of the annotator's model
@@ -414,7 +414,7 @@ def family_flags(judged: Iterable[tuple[str, str, str, str]], models: Mapping[st
 
 
 def with_family_flags(row: Row, models: Mapping[str, str]) -> Row:
-    """Add the family flags to stored red flags, in place of `judged`; `models` names the models behind systems."""
+    """Put family flags into stored red flags, in place of `judged`; `models` are those behind systems."""
     flags = family_flags([(a, b, c, d) for a, b, c, d in row["judged"]], models)
     others = {name: value for name, value in row.items() if name != "judged"}
     return {**others, "flags": [*row["flags"], *(flag.to_row() for flag in flags)]}

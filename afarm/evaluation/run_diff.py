@@ -32,7 +32,7 @@ REASONS: tuple[Reason, ...] = ("label", "policy", "reference")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An instruction on which the runs differ, with the system's win `before` and `now`, None without an answer."""
+    """An instruction on which runs differ: the system's win `before` and `now`, None without an answer."""
 
     instruction: str
     input: str
@@ -51,7 +51,7 @@ def _side(win: float | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """The `changed` instructions of a reason, its `flips`, and its `points` over labels usable in both runs."""
+    """A reason's `changed` instructions, its `flips`, and its `points` over labels usable in both runs."""
 
     changed: int = 0
     flips: int = 0

@@ -374,7 +374,7 @@ def _check_section(
 
 
 def _settings_or_error(component: Component, section: Mapping[str, Any], name: str) -> Config | ConfigError | None:
-    """Return the settings of a component, or what is wrong with those of its own in the section of that name."""
+    """Return the settings of a component, or what is wrong with those in the section of its name."""
     own = component.config.model_fields if component.config else {}
     try:
         return component.settings({field: value for field, value in section.items() if field in own})

@@ -118,7 +118,7 @@ class Workspace:
         self.planned |= {label: one for label, one in walk(stage).items() if label not in self.planned}
 
     def ensure(self, stage: Stage) -> Artifact:
-        """Return the artifact of `stage`, made now if it is missing, after those before it in the order of `walk`."""
+        """Return the artifact of `stage`. What is missing, of it and of those before it, is made now."""
         self.plan(stage)
         for label, one in walk(stage).items():
             if label not in self.history:

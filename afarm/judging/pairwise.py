@@ -246,7 +246,7 @@ def _pack(draws: Iterable[JudgementDraw]) -> Iterator[list[JudgementDraw]]:
 
 
 def _request(batch: Sequence[JudgementDraw]) -> ChatRequest:
-    """Build the request about `batch`. A re-ask says the form again: the same words would get the same reply."""
+    """Build the request about `batch`. A re-ask repeats the form: the same words get the same reply."""
     first = batch[0]
     pairs = [draw.pair for draw in batch]
     request = first.prompt.request(pairs, seed=first.key.seed, sample_index=first.key.sample_index)

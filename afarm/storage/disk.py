@@ -105,7 +105,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_whole(path: Path, text: str, remedy: str) -> None:
-    """Write `text` whole or not at all, half surrogates as "?". Raises `StoreError` with the `remedy` if it cannot."""
+    """Write `text` whole or not at all, half surrogates as "?". Raises `StoreError` with the `remedy`."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as beside:

@@ -152,7 +152,7 @@ class LengthControlled(Evaluator):
         )
 
     def _compared(self, inputs: EvaluationInputs) -> Compared:
-        """Read the rows once. Raises `DataError` as `matched` does, if there are none, or if one has no difficulty."""
+        """Read the rows once. Raises `DataError` as `matched` does, without rows, or without a difficulty."""
         tasks, gaps, shares, references, difficulty = list[str](), array("d"), array("d"), set[str](), array("d")
         lacking: list[str] = []
         for row in matched(inputs):
@@ -175,7 +175,7 @@ class LengthControlled(Evaluator):
         return Compared(tasks, np.array(gaps), np.array(shares), known, references - {""})
 
     def _checked(self, system: str, known: Floats, compared: Compared) -> Fitted:
-        """Take coefficients from the file, or fit them if those cannot be these judgements'. Raises `DataError`."""
+        """Take coefficients from the file, or fit them if the file's do not apply. Raises `DataError`."""
         # The reference of the file is the model whose coefficients are all 0.
         of, here = [name for name, weights in self.weights.items() if not weights.any()], compared.references
         if of and here and not here <= {*of}:
@@ -229,7 +229,7 @@ class LengthControlled(Evaluator):
 
 @lru_cache(maxsize=4)
 def weights(path: str, contents: str) -> Mapping[str, Floats]:
-    """Read coefficients by model; `contents` is the file's digest. Raises `DataError` naming row and field."""
+    """Read coefficients by model; `contents`: the file's digest. Raises `DataError` naming row and field."""
     return {
         str(cell(row, MODEL, where)): np.array([number(row, names, where) for names in COLUMNS.values()])
         for where, row in placed_rows(path)

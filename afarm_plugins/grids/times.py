@@ -42,7 +42,7 @@ class MissingStages:
     def of(
         cls, runs: int, new: Sequence[StudyRun], lay_out_run: OpenWith, seen: set[str], known: Times
     ) -> MissingStages:
-        """Add up the stages of the `new` of the runs that are neither there nor `seen`, which then has their names.
+        """Add up the missing stages of the runs that are not `seen` yet, and add their names to it.
 
         Of many runs some, drawn, stand for all.
         """

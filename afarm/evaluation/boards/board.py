@@ -151,7 +151,7 @@ class Entry:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], where: str, columns: Mapping[str, str] | None = None) -> Entry:
-        """Read an entry; `columns` are what a table calls fields. Raises `DataError` naming `where` and the problem."""
+        """Read an entry; `columns` are a table's names of fields. Raises `DataError` naming `where`."""
         names = {f.name for f in fields(cls)} - {*TEXTS, *NOT_NUMBERS}
         numbers = _numbers({name: row.get(name) for name in names}, where, columns)
         if not isinstance(row.get("system"), str):
@@ -283,7 +283,7 @@ class Leaderboard(Tabular):
 
     @property
     def instructions(self) -> int | None:
-        """How many instructions its systems could be judged on; None if unknown, or if systems met at will."""
+        """The number of instructions to judge systems on; None if unknown, or if systems met at will."""
         if self.order and self.protocol.known and not self.protocol.reference:
             return None
         judged = len(self.wins.instructions) if self.wins else 0

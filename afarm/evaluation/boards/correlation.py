@@ -88,7 +88,7 @@ def _figures(board: Leaderboard) -> dict[str, float]:
 
 
 def _tables(first: Leaderboard, second: Leaderboard) -> tuple[Floats, Floats] | None:
-    """The win tables over what both boards have; None if that is too little, or other figures order a board."""
+    """The win tables over what both boards have; None if that is too little, or not in order of wins."""
     if first.wins is None or second.wins is None or first.order or second.order:
         return None
     one, two = first.wins.shared(second.wins)

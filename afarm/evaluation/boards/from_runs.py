@@ -170,7 +170,7 @@ def _kind_of_error(entries: Sequence[Entry]) -> str:
 
 
 def _of_system(record: RunRecord, entry: Entry) -> Entry:
-    """Add what only runs under one recipe can be compared by: paired differences, where shown, seconds and seeds."""
+    """Add what needs one recipe: paired differences where they are shown, seconds and seeds."""
     metrics = dict(entry.metrics)
     for result in record.results:
         main = main_metric(result.evaluator, result.metrics)

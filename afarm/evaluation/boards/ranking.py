@@ -218,7 +218,7 @@ def with_metrics(board: Leaderboard, name: str, rows: Sequence[JudgedPair]) -> L
 
 
 def _metrics(name: str, rows: Iterable[Row]) -> dict[str, Metric]:
-    """Each system's metric with its interval: the column called like the evaluator, else `elo`, else `strength`."""
+    """Each system's metric and interval: the column named as the evaluator, else `elo` or `strength`."""
     metrics = {}
     for row in rows:
         columns = (name, "elo", "strength")

@@ -111,7 +111,7 @@ def t_quantile(freedom: float) -> float:
 
 
 def cluster_sums(values: ArrayLike, clusters: Clusters | None) -> tuple[Floats, Floats]:
-    """Sum and count the values of each instruction, [instructions] each. Raises `DataError` if there are none."""
+    """Sum and count the values of each instruction, [instructions] each. Raises `DataError` without any."""
     found = np.asarray(values, dtype=np.float64).ravel()
     there = ~np.isnan(found)
     if not there.any():

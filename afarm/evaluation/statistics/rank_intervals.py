@@ -62,7 +62,7 @@ def rank_intervals(table: ArrayLike, *, resamples: int = RESAMPLES) -> list[Rank
     drawn = np.random.default_rng(integer(0, "ranks")).standard_normal((resamples, values.shape[1])) @ parts.T
 
     def sure(rows: list[int]) -> Bools:
-        """[rows, systems]: the differences that are significant together, by the stepdown of Romano and Wolf 2005."""
+        """[rows, systems]: differences that are jointly significant, by Romano and Wolf's stepdown (2005)."""
         sizes = np.abs(gaps[rows]) * scale[rows]
         undecided = scale[rows] > 0
         while undecided.any():
