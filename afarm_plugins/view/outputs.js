@@ -123,6 +123,7 @@ async function ask() {
   turn += 1;
   const mine = turn;
   const before = performance.now();
+  const was = chosen;
   try {
     const answer = await rowsFrom(0);
     if (mine !== turn) return;
@@ -136,7 +137,8 @@ async function ask() {
     if (answer.ready) filters();
     else setTimeout(() => mine === turn && ask(), 300);
     if (query.kind === "flagged" && answer.looked_at < answer.of) setTimeout(() => mine === turn && ask(), 2000);
-    if (total && (chosen === null || !given.has("pair"))) choose(0, answer.rows[0], false);
+    // What was chosen while the answer was on its way stays.
+    if (total && (chosen === null || (chosen === was && !given.has("pair")))) choose(0, answer.rows[0], false);
     if (!total) detail.replaceChildren(none("No pair fits."));
   } catch (error) {
     if (mine === turn) { shown.textContent = error.message; total = 0; draw(); }
