@@ -142,7 +142,7 @@ if TYPE_CHECKING:
 
     __version__: str
 else:
-    _names, _find = open_door(__name__)
+    _names, _find, _ = open_door(__name__)
     __all__ = [*_names, "__version__"]
 
     def __getattr__(name: str) -> Any:

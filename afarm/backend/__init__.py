@@ -1,6 +1,6 @@
 """The door for methods: models, sampling, log-probabilities, objectives, collectives, trainers.
 
-Importing it loads torch.
+The first name that is used loads torch.
 """
 
 from typing import TYPE_CHECKING
@@ -138,7 +138,4 @@ if TYPE_CHECKING:
     from afarm.backend.trl_bridge import trainer_arguments as trainer_arguments
     from afarm.storage.checkpoints import wait_for as wait_for
 else:
-    __all__, __getattr__ = open_door(__name__)
-
-    def __dir__() -> list[str]:
-        return __all__
+    __all__, __getattr__, __dir__ = open_door(__name__)

@@ -43,7 +43,4 @@ if TYPE_CHECKING:
     from afarm.storage.text import markup as markup
     from afarm.storage.text import without_passwords as without_passwords
 else:
-    __all__, __getattr__ = open_door(__name__)
-
-    def __dir__() -> list[str]:
-        return __all__
+    __all__, __getattr__, __dir__ = open_door(__name__)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 
-def open_door(door: str) -> tuple[list[str], Callable[[str], Any]]:
-    """Return `__all__` and `__getattr__` of a module that exports what it imports `if TYPE_CHECKING`.
+def open_door(door: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__all__`, `__getattr__`, `__dir__` of a module that exports what it imports for checkers.
 
     So each name is listed once, where checkers and editors look, and is imported when first used: `afarm --help` and
     light plugins do not wait for pydantic. To a checker, a misspelt name stays an error.
@@ -22,4 +22,4 @@ def open_door(door: str) -> tuple[list[str], Callable[[str], Any]]:
             raise AttributeError(f"module {door!r} has no attribute {name!r}")
         return getattr(__import__(homes[name], fromlist=[name]), name)
 
-    return sorted(homes), find
+    return sorted(homes), find, lambda: sorted(homes)

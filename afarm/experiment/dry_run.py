@@ -66,16 +66,21 @@ class JudgeEstimate:
     assumed: int = 0
 
     def __add__(self, other: JudgeEstimate) -> JudgeEstimate:
-        counts = (f.name for f in fields(self) if f.name not in ("judge", "without_thoughts"))
-        sums: dict[str, Any] = {name: _sum([getattr(self, name), getattr(other, name)]) for name in counts}
-        return JudgeEstimate(self.judge, without_thoughts=self.without_thoughts or other.without_thoughts, **sums)
+        theirs = other._figures()
+        sums: dict[str, Any] = {name: _sum([figure, theirs[name]]) for name, figure in self._figures().items()}
+        return replace(self, without_thoughts=self.without_thoughts or other.without_thoughts, **sums)
 
     def times(self, count: float) -> JudgeEstimate:
         """Return the estimate of asking as much `count` times."""
-        numbers = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("judge", "without_thoughts")}
-        prices = {name: price and count * price for name, price in numbers.items() if "dollars" in name}
-        counts = {name: round(count * number) for name, number in numbers.items() if name not in prices}
-        return replace(self, **prices, **counts)
+        scaled: dict[str, Any] = {
+            name: figure and (count * figure if "dollars" in name else round(count * figure))
+            for name, figure in self._figures().items()
+        }
+        return replace(self, **scaled)
+
+    def _figures(self) -> dict[str, Any]:
+        """The counts of requests and tokens, and the dollars, which are None if unknown."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("judge", "without_thoughts")}
 
 
 @dataclass(frozen=True, slots=True)

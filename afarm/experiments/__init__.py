@@ -57,7 +57,4 @@ if TYPE_CHECKING:
     from afarm.experiment.workspace import tell_once as tell_once
     from afarm.judging.client import JudgeClient as JudgeClient
 else:
-    __all__, __getattr__ = open_door(__name__)
-
-    def __dir__() -> list[str]:
-        return __all__
+    __all__, __getattr__, __dir__ = open_door(__name__)

@@ -36,7 +36,4 @@ if TYPE_CHECKING:
     from afarm.judging.rate_limit import SlowDown as SlowDown
     from afarm.judging.rate_limit import answer_lost as answer_lost
 else:
-    __all__, __getattr__ = open_door(__name__)
-
-    def __dir__() -> list[str]:
-        return __all__
+    __all__, __getattr__, __dir__ = open_door(__name__)

@@ -49,7 +49,4 @@ if TYPE_CHECKING:
     from afarm.storage.text import one_line as one_line
     from afarm.storage.text import visible as visible
 else:
-    __all__, __getattr__ = open_door(__name__)
-
-    def __dir__() -> list[str]:
-        return __all__
+    __all__, __getattr__, __dir__ = open_door(__name__)

@@ -69,7 +69,4 @@ if TYPE_CHECKING:
     from afarm.storage.text import holds_key as holds_key
     from afarm.storage.text import without_keys as without_keys
 else:
-    __all__, __getattr__ = open_door(__name__)
-
-    def __dir__() -> list[str]:
-        return __all__
+    __all__, __getattr__, __dir__ = open_door(__name__)

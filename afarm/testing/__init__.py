@@ -48,7 +48,4 @@ if TYPE_CHECKING:
     from afarm.testing.samplers import check_sampler as check_sampler
     from afarm.testing.studies import check_study as check_study
 else:
-    __all__, __getattr__ = open_door(__name__)
-
-    def __dir__() -> list[str]:
-        return __all__
+    __all__, __getattr__, __dir__ = open_door(__name__)

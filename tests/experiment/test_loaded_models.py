@@ -73,13 +73,18 @@ def content_of_direct(farm: Any) -> str:
     return content
 
 
+@pytest.fixture
+def expected(_weights: None, tmp_path: Path) -> str:
+    """The result of a farm whose models nobody changed."""
+    with light_farm(tmp_path / "clean") as clean:
+        return content_of_direct(clean)
+
+
 @pytest.mark.parametrize("change", [in_place, by_another_module, of_the_reward_model])
 @pytest.mark.parametrize("error", [False, True])
 def test_what_a_method_changes_reaches_no_later_one(
-    change: Change, error: bool, farm: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    change: Change, error: bool, farm: Make, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with light_farm(tmp_path / "clean") as clean:
-        expected = content_of_direct(clean)
     one = farm()
     with monkeypatch.context() as patch:
         changing(patch, change, error=error)
@@ -92,10 +97,8 @@ def test_what_a_method_changes_reaches_no_later_one(
 
 
 def test_what_a_reward_model_changes_in_the_policy_reaches_no_method(
-    farm: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    farm: Make, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with light_farm(tmp_path / "clean") as clean:
-        expected = content_of_direct(clean)
     fit = WordReward.fit.__func__  # type: ignore[attr-defined]
 
     def changed(cls: type, preferences: Any, start: Any, config: Any, context: Any) -> Any:
@@ -109,19 +112,15 @@ def test_what_a_reward_model_changes_in_the_policy_reaches_no_method(
     assert content_of_direct(one) == expected
 
 
-def test_what_a_user_does_to_a_policy_of_the_farm_reaches_no_method(farm: Make, tmp_path: Path) -> None:
-    with light_farm(tmp_path / "clean") as clean:
-        expected = content_of_direct(clean)
+def test_what_a_user_does_to_a_policy_of_the_farm_reaches_no_method(farm: Make, expected: str) -> None:
     one = farm()
     one.sft().model.weight.data.add_(1)
     assert content_of_direct(one) == expected
 
 
-def test_a_hook_on_a_lent_policy_reaches_no_method_and_no_output(
-    farm: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_hook_on_a_policy_of_the_farm_reaches_no_method_and_no_output(
+    farm: Make, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with light_farm(tmp_path / "clean") as clean:
-        expected = content_of_direct(clean)
     one = farm()
     one.sft().model.register_forward_hook(lambda module, inputs, output: -output)
     one.sft().sample = lambda *arguments, **named: 1 / 0
