@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from scipy.special import stdtr
 
 from afarm.core.errors import DataError
-from afarm.evaluation.statistics.intervals import LEVEL, ROUNDING, Floats, mean, minimum_detectable_difference
+from afarm.evaluation.statistics.intervals import ROUNDING, Floats, mean, minimum_detectable_difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,6 @@ class Difference:
     adjusted: float | None
     n: int
     detectable: float | None
-
-    @property
-    def significant(self) -> bool:
-        """True if the difference is significant at 5%, corrected for all comparisons."""
-        return self.adjusted is not None and self.adjusted <= 1 - LEVEL
 
 
 def paired_difference(first: ArrayLike, second: ArrayLike) -> Difference:
