@@ -13,6 +13,7 @@ from typing import Any
 from afarm.core.errors import DataError, did_you_mean
 from afarm.core.judge import Completion
 from afarm.core.records import JudgedPair, Preference
+from afarm.evaluation.metrics import finite_number
 from afarm.storage.labelled_pairs import read_annotations
 from afarm.storage.rows import stem
 
@@ -207,20 +208,14 @@ def to_label(judged: JudgedPair, annotator: str, row: Mapping[str, Any] | None =
         pair.generator_1,
         pair.generator_2,
         {"12": 1, "21": 2}.get(preference.order),
-        _amount(row, "price_per_example"),
-        _amount(row, "time_per_example"),
+        finite_number(row.get("price_per_example")),
+        finite_number(row.get("time_per_example")),
         preference.completion,
         preference.judge,
         _member(preference),
         preference.order == "both",
         file,
     )
-
-
-def _amount(row: Mapping[str, Any], name: str) -> float | None:
-    value = row.get(name)
-    known = isinstance(value, int | float) and not isinstance(value, bool) and value == value
-    return float(value) if known and value is not None else None
 
 
 def member_family(name: str) -> str:
