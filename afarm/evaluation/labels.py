@@ -78,7 +78,7 @@ def read_labels(
     asked several judges, or judged in one order here and in both there, is several (`split_by_judge`). People are the
     annotators and files that `humans` names (a file that is not among `files` is read too); unless it names any,
     annotators called "human" or "humans", and rows whose source is human. Pairs of identical outputs are left out:
-    those are draws by rule, and agreeing on them is no merit. `scale` is that of the labels
+    those are draws by rule, and agreeing on them is no merit. `scale` is the labels' scale
     (`afarm.storage.label_scales`). Raises `DataError` naming file, row and field if a row is no judged pair, and if
     `humans` names nobody.
     """
@@ -196,7 +196,7 @@ def _member(preference: Preference) -> str:
 
 
 def to_label(judged: JudgedPair, annotator: str, row: Mapping[str, Any] | None = None, file: str = "") -> Label:
-    """Return the label of a judged pair. Price and time are those of its `row`, if it has them."""
+    """Return the label of a judged pair. Price and time come from its `row`, if it has them."""
     pair, preference, row = judged.pair, judged.preference, row or {}
     return Label(
         pair.id,

@@ -61,7 +61,7 @@ class Metric:
     unit: Literal["", "%"] = ""
 
 
-def metric_of(evaluator: str, metrics: Mapping[str, Any]) -> Metric | None:
+def read_metric(evaluator: str, metrics: Mapping[str, Any]) -> Metric | None:
     """The main metric of an evaluation, its warnings as a flag; None if it has none."""
     main, n = main_metric(evaluator, metrics), finite_number(metrics.get("n_total"))
     if main is None:
@@ -78,12 +78,12 @@ class Entry:
     ratings, say) has no win rate. `n` comparisons were won, lost or
     drawn, about `instructions` (as many, if unknown) `of` those there are, a share `coverage` of those there should be;
     `stopped_early` if no more were asked about because the comparison was decided. `length` is in mean characters,
-    `seconds` are those of the system's own training and sampling. `prefers_longer` and `prefers_lists` are the judge's
+    `seconds` were taken by the system's own training and sampling. `prefers_longer` and `prefers_lists` are the judge's
     shares of choices for the longer output and for the one with a list, if outputs differ in that.
     `length_controlled_source` names what the length-controlled win rate was computed from, `length_controlled_warning`
-    why not to trust it. `flags` are the sentences of its red flags, `metrics` those of other evaluators, by name.
+    why not to trust it. `flags` are the sentences of its red flags, `metrics` other evaluators' main metrics, by name.
 
-    Over several `seeds`, `win_rate` is the mean of `win_rates`, and its error that of the mean.
+    Over several `seeds`, `win_rate` is the mean of `win_rates`, with the standard error of that mean.
 
     `rank` is None for a system that was judged on part of the instructions; `rank_low` to `rank_high` hold the true
     rank with 95%. `difference` is to the system `difference_to` in points, paired by instruction, with its 95% interval
@@ -222,7 +222,7 @@ class Leaderboard(Tabular):
     """Entries under one protocol, best first: by win rate, or by the figure `order` (`Entry.figure`).
 
     `note` is a caveat, `origin` the file that it was read from if that does not say how it was judged.
-    `distinguishing` is what tells it from leaderboards of the same name. `wins` are the judgements behind it, if they
+    `distinguishing` sets it apart from leaderboards of the same name. `wins` are the judgements behind it, if they
     are at hand.
     """
 
@@ -275,7 +275,7 @@ class Leaderboard(Tabular):
         return f"{self.protocol.id} {self.order}" if self.protocol.known else f"{self.title}\n{self.origin}"
 
     def to_dict(self) -> Row:
-        """Return the board as it is in JSON."""
+        """Return the board as JSON has it."""
         return self.to_row()
 
     def table_rows(self) -> Iterator[Row]:
@@ -362,7 +362,7 @@ NO_COMPARISON: Mapping[str, Any] = {
 
 
 def ordered(board: Leaderboard, names: Sequence[str]) -> Leaderboard:
-    """Order a board by the first of these figures that any of its entries has; else it stays as it is.
+    """Order a board by the first of these figures that any of its entries has; unchanged if none has any.
 
     Rank intervals and differences are of win rates, and left out in another order.
     """

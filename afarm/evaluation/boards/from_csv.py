@@ -114,7 +114,7 @@ def imported(path: Path, orders: Sequence[str] = ()) -> list[Leaderboard]:
     """Read a leaderboard of AlpacaEval (system first), one that `as_csv` wrote, or any figures.
 
     Of other columns than AlpacaEval's, such as Elo ratings, the first that `orders` names is read; a table without win
-    rates is in its order, or in that of its only column of numbers.
+    rates is in its order, or in the order of its only column of numbers.
 
     Raises `DataError` if it is no such table, naming the row and the column of a value that is no number or cannot be.
     """

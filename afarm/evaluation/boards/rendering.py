@@ -247,7 +247,7 @@ def own_flags(entry: Entry, shared: Sequence[str]) -> list[str]:
 
 
 def flags(board: Leaderboard) -> list[str]:
-    """List the red flags in the order of the board, each once with its systems; those of all last."""
+    """List the red flags in the order of the board, each once with its systems; flags of all systems last."""
     systems: dict[str, list[str]] = {}
     shared = shared_flags(board)
     for entry in board.entries:

@@ -24,8 +24,8 @@ from afarm.evaluation.statistics.intervals import ROUNDING, Floats, mean, minimu
 class Difference:
     """The first system less the second, over `n` common instructions, in the unit of the values.
 
-    `low` and `high` are the t interval of the paired differences, None if these do not vary; `p_value` is that of
-    Student's test, None with a single instruction; `adjusted` is the p-value corrected for all comparisons that were
+    `low` and `high` are the t interval of the paired differences, None if these do not vary; `p_value` is
+    Student's, None with a single instruction; `adjusted` is the p-value corrected for all comparisons that were
     made together. `detectable` is what n instructions would show with a probability of 80%.
     """
 

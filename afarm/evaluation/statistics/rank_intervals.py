@@ -41,8 +41,8 @@ class Rank:
 def rank_intervals(table: ArrayLike, *, resamples: int = RESAMPLES) -> list[Rank]:
     """Rank the systems of `table` [systems, instructions] by their mean, with intervals; NaN is absent.
 
-    A system is ranked by the mean over the instructions that it has; those of several systems that share instructions
-    move together, which is what makes the comparison sharp. Raises `DataError` if a system has fewer than two.
+    A system is ranked by the mean over the instructions that it has; the means of systems that share instructions move
+    together, which is what makes the comparison sharp. Raises `DataError` if a system has fewer than two.
     """
     values = np.asarray(table, dtype=np.float64)
     there = ~np.isnan(values)
