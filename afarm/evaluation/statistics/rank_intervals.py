@@ -59,7 +59,7 @@ def rank_intervals(table: ArrayLike, *, resamples: int = RESAMPLES) -> list[Rank
     drawn = np.random.default_rng(integer(0, "ranks")).standard_normal((resamples, values.shape[1])) @ parts.T
 
     def sure(row: int) -> Bools:
-        """[systems]: the system's differences that are jointly significant, by Romano and Wolf's stepdown (2005)."""
+        """[systems]: the system's jointly significant differences, by Romano and Wolf's stepdown (2005)."""
         sizes = np.abs(gaps[row]) * scale[row]
         undecided = scale[row] > 0
         while undecided.any():
