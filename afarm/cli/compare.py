@@ -215,8 +215,7 @@ def _write(path: Path, board: Leaderboard, records: Sequence[RunRecord], left_ou
     from afarm.evaluation.boards.rendering import as_markdown
     from afarm.report.comparison_findings import build_progress, comparison_findings
     from afarm.report.run import chosen_checkpoints
-    from afarm.report.study_files import ShownStudy
-    from afarm.report.study_page import write_comparison
+    from afarm.report.study_page import ShownStudy, write_comparison
 
     command = command_line()
     absent = [f"Left out: {name}: {why}" for name, why in left_out.items()]
