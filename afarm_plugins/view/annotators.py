@@ -43,7 +43,7 @@ def describe_labels(runs: Iterable[SeenRun]) -> list[Row]:
 def label_files(run: SeenRun) -> dict[str, Path]:
     """The files of a finished run's labels that are there, by what they are for."""
     files = {"evaluation": run.directory / OUTPUTS}
-    for stage in run.record.stages if run.record is not None else ():
+    for stage in run.record.stages:
         if stage.get("kind") == "annotate":
             files["training"] = run.output_dir / "artifacts" / "annotate" / text(stage.get("key"))
     files = {use: path / PREFERENCES_FILE if use == "training" else path for use, path in files.items()}

@@ -45,7 +45,7 @@ class Pairs:
         with self._lock:
             before = self._made.pop(path, None)
             if before is None or before[0] != state:
-                index = OutputsIndex(path, lambda: read_pair_scores(dict(run.record or {})))
+                index = OutputsIndex(path, lambda: read_pair_scores(dict(run.record)))
                 threading.Thread(target=index.build, name="afarm-view-index", daemon=True).start()
                 before = state, index
             self._made[path] = before

@@ -59,21 +59,17 @@ def bought_by_runs(ledger: Ledger, runs: Iterable[SeenRun]) -> list[Row]:
     """Sum up runs' stages, the dearest run first; shared stages count with the oldest, lost ones apart."""
     owners: dict[str, SeenRun] = {}
     for run in runs:
-        live = run.live or {}
-        if run.record is not None:
-            made = [f"{stage.get('kind')}/{stage.get('key')}" for stage in run.record.stages]
-        else:  # of an unfinished run, those so far
-            artifacts = [mapping(stage).get("artifact") for stage in mapping(live.get("stages")).values()]
-            made = [text(name).removeprefix("artifacts/") for name in (*artifacts, live.get("artifact"))]
-        owners |= dict.fromkeys(made, run)
+        about = run.record or run.about
+        made = [f"{stage.get('kind')}/{stage.get('key')}" for stage in about.stages]
+        owners |= dict.fromkeys([*made, text(about.get("artifact"))], run)  # that of a run's stage at work too
     names = ("answers", "input_tokens", "output_tokens", "dollars", "unpriced")
     found: dict[str, Row] = {}
     for stage, *spent in ledger.read(
         "SELECT stage, calls, input_tokens, output_tokens, dollars, unpriced_calls FROM stage_spend ORDER BY stage"
     ):
         owner = owners.get(stage)
-        about = {"id": owner.id, "name": owner.name} if owner else {"id": "", "name": ""}
-        row = found.setdefault(about["id"], {**about, **dict.fromkeys(names, 0)})
+        whose = {"id": owner.id, "name": owner.name} if owner else {"id": "", "name": ""}
+        row = found.setdefault(whose["id"], {**whose, **dict.fromkeys(names, 0)})
         for name, value in zip(names, spent, strict=True):
             row[name] += value or 0
     return sorted(found.values(), key=lambda row: (-row["dollars"], -row["answers"], row["name"]))
@@ -136,7 +132,7 @@ def _uses(runs: Iterable[SeenRun]) -> tuple[dict[str, set[str]], dict[str, set[s
     used: dict[str, set[str]] = {}
     made_from: dict[str, set[str]] = {}
     for run in runs:
-        stages = run.record.stages if run.record else []
+        stages = run.record.stages
         names = {text(stage.get("stage")): f"{stage.get('kind')}/{stage.get('key')}" for stage in stages}
         for stage in stages:
             name = names[text(stage.get("stage"))]
