@@ -1,8 +1,8 @@
 """Configs: the declaration of settings, and the configs that several plugins share.
 
 Every config is a pydantic model that forbids unknown fields. Every field has a description and says if it changes the
-result. Fields that do are part of an artifact's key; the others (batch sizes for memory, trackers) are not. Names are
-those of Hugging Face and TRL. No torch here.
+result. Fields that do are part of an artifact's key; the others (batch sizes for memory, trackers) are not. Names
+follow Hugging Face and TRL. No torch here.
 """
 
 from __future__ import annotations

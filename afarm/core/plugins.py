@@ -65,7 +65,7 @@ def discover(
     check_configs: bool = True,
     kinds: Iterable[str] = KINDS,
 ) -> Plugins:
-    """Load all plugins of the environment, or those of `entry_points`. Never raises for a plugin's fault.
+    """Load all plugins of the environment, or of `entry_points`. Never raises for a plugin's fault.
 
     Without `check_configs`, which takes nearly as long as all the rest, a config that pydantic cannot build passes:
     enough if only the names are wanted. Only these `kinds` of components are registered: none for the commands alone.

@@ -104,8 +104,8 @@ class Registry:
     def get(self, kind: str, name: str, hints: str = "", also: Sequence[str] = ()) -> Component:
         """Look up a component by kind and name (bare, or `package/name`); text after a colon is ignored.
 
-        Raises `PluginError` naming the nearest names (`also` those of no component) if it is unknown, with `hints`; all
-        candidates if it is ambiguous; and what has a spec but takes none.
+        Raises `PluginError` if it is unknown, naming the nearest names (also of what is not registered, in `also`) and
+        adding `hints`; if it is ambiguous, naming all candidates; and if it has a spec but takes none.
         """
         name, colon, _ = name.partition(":")
         components = self._components[kind]

@@ -333,7 +333,7 @@ class Components:
         write_json(directory / "class.json", {"class": read_by, "kind": holds})
 
     def save_pointer(self, identity: str, template: TemplateSource, directory: Path) -> None:
-        """Stand for the run's base model as it is, without copying it: by what is in it, since files move."""
+        """Name the run's base model by its content, without copying it, since files move."""
         write_json(directory / "class.json", {"model": identity, "prompt_template": template})
 
     def load(self, directory: Path) -> Any:

@@ -227,7 +227,7 @@ def process_identity(pid: int) -> dict[str, Any]:
 
 
 def read_live(directory: Path) -> Mapping[str, Any] | None:
-    """Read the live record of a run; None if it has none that can be read."""
+    """Read the live record of a run; None if there is none, or it cannot be read."""
     path = directory / LIVE
     with suppress(OSError, ValueError, RecursionError):
         if path.is_file() and not path.is_symlink():
@@ -237,7 +237,7 @@ def read_live(directory: Path) -> Mapping[str, Any] | None:
 
 
 def stopped_why(live: Mapping[str, Any]) -> str:
-    """Say why a run whose record says that it is running is not; empty if it is."""
+    """Say why a run is not running although its record says so; empty if it is running."""
     pid = live.get("pid")
     here = process_identity(pid if isinstance(pid, int) and not isinstance(pid, bool) and 0 < pid < 2**31 else 0)
     if live.get("host") == here["host"] and live.get("boot") == here["boot"]:

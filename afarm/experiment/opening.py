@@ -40,8 +40,8 @@ def open_workspace(
         recipe: A recipe by name, or a YAML file.
         settings: Overrides, one or several, as `"ppo.learning_rate=1e-5"` or as mappings.
         output_dir: Where everything is kept.
-        checks: What is looked at before anything runs (`afarm.experiment.preflight`): those of a run, or only those of
-            judging files, which asks for no data, model or torch.
+        checks: Checks before anything runs (`afarm.experiment.preflight`): for a run, or only for judging files, which
+            needs no data, model or torch.
         plugins: The plugins; all that are installed if not given.
         progress: Wraps what takes long.
         notify: Called with what a user should hear of.

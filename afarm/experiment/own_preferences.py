@@ -52,7 +52,7 @@ class OwnPreferences:
 
     @cached_property
     def summary(self) -> Mapping[str, Any]:
-        """The counts of what is taken and what is left out, and notes on what is odd.
+        """The counts of pairs used and left out, and notes on odd labels.
 
         Raises `DataError`: at once for a row of another shape, and at the end if others cannot be learned from and were
         not said to be dropped, or if nothing is left.

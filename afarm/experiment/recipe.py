@@ -49,7 +49,7 @@ MOST_HOMES = 3
 class Settings:
     """A validated configuration: the run's own fields, and a section per component, by full name.
 
-    `configs` are those of components by kind and full name, validated when first asked for.
+    `configs` keeps the settings of components by kind and full name, validated when first asked for.
     """
 
     recipe: str

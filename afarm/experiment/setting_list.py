@@ -38,7 +38,7 @@ class ListedSetting:
 def listed_settings(
     config: type[BaseModel], values: Mapping[str, Any] | None = None, prefix: str = ""
 ) -> Iterator[ListedSetting]:
-    """Yield every setting of `config`, those of configs in it under dotted names.
+    """Yield every setting of `config`, with dotted names for the configs in it.
 
     `values` are defaults of one component's own. LoRA's settings are one setting, unset by default.
     """

@@ -120,16 +120,16 @@ def tune(
         workspace.on_stage = partial(tell_once, told, workspace.on_stage)
         return workspace
 
-    def look_at(method: str) -> AbstractContextManager[Workspace]:
+    def open_trial(method: str) -> AbstractContextManager[Workspace]:
         if dry_run:
             return replace(options, method=method, seed=of_seeds[0]).dry_run(run_checks())
         return lay_out_run(method, of_seeds[0], {})
 
     first, *others = spaces
     for name in others:  # sees what is wrong before the first trial
-        with look_at(name):
+        with open_trial(name):
             pass
-    with look_at(first) as workspace:
+    with open_trial(first) as workspace:
         _require_comparable(workspace, by)
         directory = tuning_directory(workspace, of_seeds[0], limits, by)
         account = tuning_account(directory)

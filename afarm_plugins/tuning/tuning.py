@@ -100,8 +100,8 @@ class NoWinRate(ConfigError):
 class Trial:
     """Settings that were tried and their figures, means over so many `seeds`; the win rate in percent.
 
-    The win rate is that of the evaluator which the search goes by. `error` says why it failed. `excess` is by which
-    share it exceeds a limit. `seconds` are those of its own stages. `by_instruction` are the values whose mean the win
+    The win rate is by the search's evaluator. `error` says why it failed. `excess` is by which
+    share it exceeds a limit. `seconds` are of its own stages. `by_instruction` are the values whose mean the win
     rate is; empty if its evaluator gives none, or over several seeds.
     """
 
@@ -253,7 +253,7 @@ class Search:
     ) -> dict[str, Sequence[Trial]]:
         """Make what is missing of `trials` of each method: the first of each, then the second, and so on.
 
-        A launcher makes those of one number side by side.
+        A launcher makes trials with the same number side by side.
         """
         done = {method: self._read(self._path(method), method) for method in methods}
         for method, made in done.items():

@@ -58,7 +58,7 @@ def differing_settings(runs: Sequence[SeenRun]) -> list[Row]:
 
 
 def overlaid(runs: Sequence[SeenRun]) -> list[Row]:
-    """Curves of two runs or more, main ones first, without those of a stage that all of them share."""
+    """Curves of two runs or more, main ones first. A stage that all runs share has none."""
     merged: dict[tuple[str, str], Row] = {}
     for place, run in enumerate(runs):
         main, others = run_charts(run)

@@ -1,4 +1,4 @@
-"""The runs of output directories as they are now: finished, being made, stopped, or not readable.
+"""The runs of output directories and their state: finished, being made, stopped, or not readable.
 
 A directory may be written, deleted or changed by hand meanwhile, be an older version's, or deny its reading: each run
 then says so, and none keeps the others from being shown.
@@ -29,7 +29,7 @@ Signature = tuple[tuple[int, int, int] | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class SeenRun:
-    """A run as it is on disk; `id` is safe in addresses, `ledger` the one named for all runs.
+    """A run on disk; `id` is safe in addresses, `ledger` the one named for all runs.
 
     `record` and `live` are empty if there is none.
     """
