@@ -12,8 +12,7 @@ from typing import Any
 from afarm import DataError, JudgingStudy, RunRecord, read_rows, read_run
 from afarm.experiments import STUDY, discover, read_study_record
 from afarm.results import META, METRICS, OUTPUTS, RECORD, Ledger, holds_key
-from afarm_plugins.bundles.ledger_slice import slice_ledger
-from afarm_plugins.bundles.stored_answers import judge_again
+from afarm_plugins.bundles.stored_answers import judge_again, slice_ledger
 
 KINDS = ("outputs", "answers", "annotate", "preferences", "evaluate")
 """The artifacts that hold texts and figures; the others hold weights."""

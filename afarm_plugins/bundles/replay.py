@@ -32,9 +32,8 @@ from afarm.experiments import STUDY, GridProgress, Workspace, attribute_failures
 from afarm.judging import annotate_in_chunks
 from afarm.report import ShownStudy, build, write_study
 from afarm.results import Ledger, read_preferences
-from afarm_plugins.bundles.ledger_slice import restore_slice
 from afarm_plugins.bundles.packing import ANSWERS, INPUTS, JUDGEMENTS, LABELS, MADE_AGAIN, PAGE, with_files_changed
-from afarm_plugins.bundles.stored_answers import StoredAnswersClient, judge_again, open_recorded
+from afarm_plugins.bundles.stored_answers import StoredAnswersClient, judge_again, open_recorded, restore_slice
 
 Replayed = tuple[str, str]
 """One thing that was made again: a file of the bundle, and why it is not the same (empty if it is)."""
