@@ -130,7 +130,7 @@ class Dataset(ABC):
         """
 
     def instructions(self, split: str) -> list[Instruction] | None:
-        """Return the instructions of `load`, without answers that take time to write; None if that saves nothing."""
+        """Return the instructions of `load` without writing slow answers; None if that saves nothing."""
         return None
 
 

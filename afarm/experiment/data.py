@@ -61,7 +61,7 @@ class DataSplits:
         return self._loaded[split]
 
     def listed(self, split: str) -> list[Instruction]:
-        """All instructions of a split, without their answers if the data set can list them so. Raises as `load`."""
+        """All instructions of a split, without loading answers if the data set can. Raises as `load`."""
         if split not in self._listed:
             alone: list[Instruction] | None = None
             if split not in self._loaded and not (split == "evaluation" and self._eval_set):

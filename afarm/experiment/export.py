@@ -118,7 +118,7 @@ def _artifact(run: RunRecord, stage: Mapping[str, Any]) -> Path:
 
 
 def _write_preferences(run: RunRecord, template: Any, directory: Path) -> tuple[int, int]:
-    """Write the training preferences that prefer an output; return how many there are, and how many prefer none."""
+    """Write the training preferences that prefer an output; return how many do, and how many do not."""
     artifacts = [_artifact(run, stage) for stage in run.stages if stage.get("kind") in ("annotate", "preferences")]
     if not artifacts:
         return 0, 0

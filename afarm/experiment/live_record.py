@@ -136,7 +136,7 @@ class LiveRecord:
 
     def __init__(self, workspace: Workspace, system: str, command: str, started: float):
         # Whoever reads a record does without what writes it.
-        from afarm.experiment.run_record import describe_new_run, describe_stage, judges
+        from afarm.experiment.run_record import describe_new_run, judges, stage_row
 
         progress = workspace.progress
         self.path = workspace.store.runs / workspace.run_name(system) / LIVE
@@ -152,7 +152,7 @@ class LiveRecord:
         }
         self._working, self._began = "", 0.0
         self._calls: deque[tuple[float, int]] = deque(maxlen=PACE_LOOKS)
-        self._describe_stage = partial(describe_stage, workspace)
+        self._stage_row = partial(stage_row, workspace)
 
     def see(self, label: str, run: StageRun | None) -> None:
         """Note that a stage begins (None) or is there: calls are counted anew."""
@@ -187,7 +187,7 @@ class LiveRecord:
         stages = []
         for label, stage in list(self._workspace.planned.items()):
             if run := self._workspace.history.get(label):
-                stages.append(self._describe_stage(run))
+                stages.append(self._stage_row(run))
             else:
                 at_work = {"status": "working", "began": self._began} if label == self._working else {}
                 inputs = [upstream.label for upstream in stage.inputs.values()]

@@ -69,7 +69,7 @@ class OwnPreferences:
         return _SUMMARIES[key]
 
     def write_preferences(self, path: Path) -> None:
-        """Write the rows to `path`. They are read again, for memory may not hold them. Raises as `summary` does."""
+        """Write the rows to `path`, read again: memory may not hold them. Raises as `summary` does."""
         write_rows(path, self._read({}))
 
     def _read(self, summary: dict[str, Any]) -> Iterator[Row]:

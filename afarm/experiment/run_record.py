@@ -124,7 +124,7 @@ def write_record(
         "finished": time.time(),
         "status": "finished",
         "versions": versions(),
-        "stages": [describe_stage(workspace, run) for run in history],
+        "stages": [stage_row(workspace, run) for run in history],
         "spend": spend(workspace, history),
         "annotators": _annotators(history),
         "results": _results(history, result, models),
@@ -244,7 +244,7 @@ def machine(workspace: Workspace, earlier: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def describe_stage(workspace: Workspace, run: StageRun) -> dict[str, Any]:
+def stage_row(workspace: Workspace, run: StageRun) -> dict[str, Any]:
     """Return a stage as a record and a live record have it."""
     return {
         "stage": run.label,

@@ -86,7 +86,7 @@ class Workspace:
         return self.settings.run_name(self.components.plugins.registry, method)
 
     def seed(self, purpose: str) -> int:
-        """Return an independent seed for each purpose, from the run's seed, or from the seed of labels if it is set."""
+        """Return an independent seed for each purpose, from the run's seed (or the labels', if it is set)."""
         labels = self.config.evaluate.label_seed if purpose == JUDGING else None
         return integer(self.config.seed if labels is None else labels, purpose)
 

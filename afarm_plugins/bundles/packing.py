@@ -76,7 +76,7 @@ def with_inputs_packed(settings: Mapping[str, Any]) -> tuple[dict[str, Any], Fil
 
 
 def with_files_changed(value: Any, change: Callable[[str], str]) -> Any:
-    """Return a setting, or a list of them, in which each FILE, alone or in NAME=FILE, is what `change` makes of it."""
+    """Apply `change` to each file that a setting, or a list of settings, names as FILE or NAME=FILE."""
     if isinstance(value, list):
         return [with_files_changed(one, change) for one in value]
     if not isinstance(value, str):
