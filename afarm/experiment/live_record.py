@@ -51,38 +51,29 @@ SPENT = ("calls", "input_tokens", "output_tokens", "dollars", "unpriced_calls", 
 """What the record has of the run's spending."""
 
 
-@dataclass(slots=True, eq=False)
-class Loop:
-    """A loop at work: items `done`, of `total` if that is known."""
-
-    description: str
-    total: int | None
-    done: int = 0
-
-
 @dataclass(eq=False, repr=False)
 class Watch:
     """The progress and the messages of a command, handed on to its screen and kept for its live record.
 
-    `lines` are the log: times and texts.
+    `loops` are those at work: items done, of a total if that is known. `lines` are the log: times and texts.
     """
 
     progress: Progress
     notify: Callable[[str], None]
-    loops: list[Loop] = field(default_factory=list)
+    loops: list[dict[str, Any]] = field(default_factory=list)
     lines: deque[list[Any]] = field(default_factory=lambda: deque(maxlen=LINES))
 
     def __call__(self, items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
         if total is None and isinstance(items, Sized):
             total = len(items)
-        loop = Loop(description, total)
+        loop: dict[str, Any] = {"description": _safe(description), "done": 0, "total": total}
         self.loops.append(loop)
         try:
             for item in self.progress(items, description, total):
                 yield item
-                loop.done += 1
+                loop["done"] += 1
         finally:
-            self.loops.remove(loop)
+            self.loops[:] = [other for other in self.loops if other is not loop]
 
     def tell(self, text: str) -> None:
         """Hand a message on, and log it."""
@@ -181,7 +172,7 @@ class LiveRecord:
     def _state(self) -> dict[str, Any]:
         judges = self._workspace.judges
         spend = judges.spend
-        loops, pace = list(self.watch.loops), self._calls
+        pace = self._calls
         pace.append((time.monotonic(), 0 if spend is None else spend.calls))
         (began, before), (now, calls) = pace[0], pace[-1]
         stages = []
@@ -199,7 +190,7 @@ class LiveRecord:
             "updated": time.time(),
             "stages": stages,
             "artifact": judges.artifact,
-            "loops": [{"description": _safe(one.description), "done": one.done, "total": one.total} for one in loops],
+            "loops": list(self.watch.loops),
             "spend": {} if spend is None else {name: getattr(spend, name) for name in SPENT},
             "calls_per_second": round((calls - before) / (now - began), 2) if now > began else 0.0,
             "committed": judges.committed if self._workspace.config.budget is not None else None,

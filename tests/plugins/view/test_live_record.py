@@ -114,7 +114,7 @@ def test_loops_are_counted_and_end(tmp_path: Path) -> None:
     loop = watch(iter("abc"), "letters", 3)
     next(loop)
     next(loop)
-    assert [(one.description, one.done, one.total) for one in watch.loops] == [("letters", 1, 3)]
+    assert watch.loops == [{"description": "letters", "done": 1, "total": 3}]
     loop.close()
     assert watch.loops == []
 
