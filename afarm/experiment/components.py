@@ -49,6 +49,7 @@ from afarm.storage.record_fields import require_evaluation
 
 if TYPE_CHECKING:
     from afarm.backend import Backend, SamplingEngine
+    from afarm.backend.device import LogMetrics
 
 TORCH = "torch"
 """The sampler that is the backend's own."""
@@ -305,7 +306,8 @@ class Components:
         """
         is_main = self.process_info.is_main_process
         checkpoints = DirectoryCheckpoints(directory) if is_main else FollowedCheckpoints(directory)
-        log, progress = log_nothing, no_progress
+        log: LogMetrics = log_nothing
+        progress: Progress = no_progress
         with ExitStack() as opened:
             opened.enter_context(attribute_failures(kind, name, self.component(kind, name).load()))
             if is_main:

@@ -188,6 +188,9 @@ def view_app(view: View, hosts: Collection[str] = ()) -> Starlette:
 
         return respond
 
+    def data_of_all(make: Callable[[], Any]) -> Callable[[Request], Response]:
+        return data(lambda request: make())
+
     def page(kind: str, title: str) -> Callable[[Request], Response]:
         def respond(request: Request) -> Response:
             run = request.path_params.get("run", "")
@@ -226,7 +229,7 @@ def view_app(view: View, hosts: Collection[str] = ()) -> Starlette:
         Route("/run/{run}.html", page("run", "run")),
         Route("/outputs/{run}.html", page("outputs", "outputs")),
         Route("/static/{name}", static),
-        *[Route(f"/data/{name}.json", data(lambda _, make=make: make())) for name, make in view.data().items()],
+        *[Route(f"/data/{name}.json", data_of_all(make)) for name, make in view.data().items()],
         Route("/data/run/{run}.json", data(lambda request: view.details(request.path_params["run"]))),
         Route(
             "/data/outputs/{run}.json",
