@@ -11,7 +11,7 @@ from typing import Any
 
 from afarm.core.errors import DataError
 from afarm.core.interfaces import Progress
-from afarm.core.records import Row
+from afarm.core.records import JudgedPair
 from afarm.experiment.settings import RunConfig
 from afarm.storage.hub import is_on_hub
 from afarm.storage.preference_files import Unusable, digest_source, own_preferences
@@ -70,10 +70,10 @@ class OwnPreferences:
 
     def write_preferences(self, path: Path) -> None:
         """Write the rows to `path`, read again: memory may not hold them. Raises as `summary` does."""
-        write_rows(path, self._read({}))
+        write_rows(path, (judged.to_row() for judged in self._read({})))
 
-    def _read(self, summary: dict[str, Any]) -> Iterator[Row]:
-        """Yield the rows of the preferences that are taken, and fill `summary`. Raises as that does."""
+    def _read(self, summary: dict[str, Any]) -> Iterator[JudgedPair]:
+        """Yield the preferences that are taken, and fill `summary`. Raises as that does."""
         config, source, evaluated = self.config, self.config.preferences, self.evaluated()
         unusable, notes = Unusable(), list[str]()
         outcomes, people, evaluated_on = Counter[str](), Counter[str](), 0
@@ -84,7 +84,7 @@ class OwnPreferences:
                 continue
             outcomes[judged.preference.outcome] += 1
             people[judged.annotator] += 1
-            yield judged.to_row()
+            yield judged
         taken = outcomes.total()
         usable = taken + evaluated_on
         if not usable and not unusable.rows:
