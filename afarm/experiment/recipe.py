@@ -71,7 +71,7 @@ class Settings:
                 self.configs[key] = component.settings({name: value for name, value in section.items() if name in own})
             except ValidationError as error:
                 assert component.config is not None
-                prefix = f"{component.full_name}."
+                prefix = f"{component.name}."
                 wrong = explain_validation_error(error, component.config, prefix, unknown=UNKNOWN, missing=REQUIRED)
                 raise ConfigError(wrong) from error
         return self.configs[key]
@@ -368,7 +368,7 @@ def _check_section(
             settings.of(component)
         except ConfigError as error:
             idle = component.kind == "methods" and not {component.name, component.full_name} & set(runs)
-            problems += [p for p in error.problems if not idle or p.startswith(f"{component.full_name}.")]
+            problems += [p for p in error.problems if not idle or p.startswith(f"{component.name}.")]
     return list(dict.fromkeys(problems))
 
 
