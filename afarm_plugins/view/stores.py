@@ -42,17 +42,17 @@ _RECORD_OF_STUDY = "study.json"
 
 def ledger_accounts(place: Place, runs: Iterable[SeenRun] = ()) -> Row:
     """Spend by account, run (of `runs`, newest first), judge, annotator and day; a problem if unreadable."""
+    about: Row = {"place": redact_place(place), "problem": "", "by": {}, "missing": False}
     try:
         with open_ledger(place) as ledger:
             if ledger is None:
-                return {"place": redact_place(place), "problem": "", "by": {}, "missing": True}
+                return {**about, "missing": True}
             by = {group: [asdict(account) for account in accounts(ledger, group)] for group in GROUPS}
             by["account"] = by.pop("run")  # a run's, or that of a study with all its runs
             by["run"] = bought_by_runs(ledger, runs)
-            about = {"by": by, **open_items(ledger), "unanswered": unanswered(ledger)}
-            return {"place": redact_place(place), "problem": "", "missing": False, **about}
+            return {**about, "by": by, **open_items(ledger), "unanswered": unanswered(ledger)}
     except AfarmError as error:
-        return {"place": redact_place(place), "problem": str(error), "by": {}, "missing": False}
+        return {**about, "problem": str(error)}
 
 
 def bought_by_runs(ledger: Ledger, runs: Iterable[SeenRun]) -> list[Row]:
