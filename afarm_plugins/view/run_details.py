@@ -118,8 +118,8 @@ def describe_stages(run: SeenRun) -> list[Row]:
     described = []
     for stage in run.about.stages:
         summary, status = mapping(stage.get("summary")), text(stage.get("status"))
-        if "reused" in stage:
-            status = "reused" if stage["reused"] else "made"
+        if "reused" in stage or run.status == "finished":
+            status = "reused" if stage.get("reused") else "made"
         described.append(
             {
                 "stage": text(stage.get("stage")) or "unnamed",
