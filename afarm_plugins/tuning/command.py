@@ -235,21 +235,19 @@ def _spaces(methods: str, given: Sequence[str], limits: Limits) -> tuple[dict[st
         if isinstance(stated, Mapping) or not stated:
             stated = {**(stated or {}), **named}
         if not stated:
-            more = "" if every else f": name some with --space {name}.SETTING=LOW:HIGH"
-            left_out[name] = f"it states no settings to search (search_space){more}"
+            remedy = f"name some with --space {name}.SETTING=LOW:HIGH"
+            left_out[name] = f"it states no settings to search (search_space): {remedy}"
         elif limits.kl is not None and not getattr(target, "measures_kl", Method.measures_kl):
-            more = "" if every else ": leave --max-kl or the method out"
-            left_out[name] = f"it measures no KL to the start (measures_kl), so no limit on it can be kept{more}"
+            why = "it measures no KL to the start (measures_kl), so no limit on it can be kept"
+            left_out[name] = f"{why}: leave --max-kl or the method out"
         else:
             problems += space_problems(component, stated)
             spaces[name] = stated
-    if not every:
-        problems += [f"{name}: {why}" for name, why in left_out.items()]
+    unfit = [f"{name}: {why}" for name, why in left_out.items()]
+    problems += [] if every else unfit
     problems += [f"--space {name}.…: {name} is not among --methods {methods}" for name in own]
-    if problems:
-        raise ConfigError(problems)
-    if not spaces:
-        raise ConfigError([f"{name}: {why}" for name, why in left_out.items()])
+    if problems or not spaces:
+        raise ConfigError(problems or unfit)
     return spaces, left_out
 
 
