@@ -109,7 +109,7 @@ def tune(
     spaces, left_out = _spaces(methods, space or [], limits)
     of_seeds = parse_seeds(seeds)
     for name, why in left_out.items():
-        err().print(f"[yellow]Left out:[/] {markup(name)}: {markup(why)}", highlight=False, soft_wrap=True)
+        err().print(f"[yellow]Left out:[/] {markup(name)}: {markup(why)}")
     if dry_run:
         _show_plan(options, spaces, of_seeds, trials, finalists, limits, by, launcher)
         return
@@ -158,7 +158,7 @@ def tune(
             f"Next:   afarm compare --recipe {shlex.quote(str(tuned))} --methods {names} --seeds 1,2,3{where}",
         ]
     for line in lines:
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        console.print(line, markup=False)
     if not all(tuning.best(method) for method in made):
         raise typer.Exit(1)
 
@@ -289,7 +289,7 @@ def _show_plan(
     times = {name: count_trainings(space, trials, finalists, len(seeds)) for name, space in spaces.items()}
     counts = ", ".join(f"{name} {count} times" for name, count in times.items())
     text = f"That is one trial of {first}. Trained and compared: {counts}."
-    out().print(text, soft_wrap=True, highlight=False, markup=False)
+    out().print(text, markup=False)
 
 
 def _tell_trial(of: int, trial: Trial, was_there: bool) -> None:
@@ -298,7 +298,7 @@ def _tell_trial(of: int, trial: Trial, was_there: bool) -> None:
     took = "made before" if was_there else f"{trial.seconds:.0f} s"
     over = f" with {trial.seeds} seeds" if trial.seeds > 1 else ""
     text = f"{trial.method}, trial {trial.number + 1} of {of}{over}: {result}{past} ({_values(trial)}; {took})"
-    err().print(f"[bold]{markup(one_line(text, 400))}[/]", highlight=False, soft_wrap=True)
+    err().print(f"[bold]{markup(one_line(text, 400))}[/]")
 
 
 def _notes(tuning: Tuning, trials: int) -> Iterator[str]:
