@@ -110,7 +110,7 @@ def tune(
     spaces, left_out = _spaces(methods, space or [], limits)
     of_seeds = parse_seeds(seeds)
     for name, why in left_out.items():
-        err().print(f"[yellow]Left out:[/] {markup(name)}: {markup(why)}", highlight=False, soft_wrap=True)
+        err().print(f"[yellow]Left out:[/] {markup(name)}: {markup(why)}")
     told: set[str] = set()
 
     def lay_out_run(method: str, seed: int, values: Mapping[str, Any]) -> Workspace:
@@ -173,7 +173,7 @@ def _report(tuning: Tuning, trials: int, page: Path, tuned: Path | None, options
             f"Next:   afarm compare --recipe {shlex.quote(str(tuned))} --methods {names} --seeds 1,2,3{where}",
         ]
     for line in lines:
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        console.print(line, markup=False)
     if not all(tuning.best(method) for method in tuning.trials):
         raise typer.Exit(1)
 
@@ -279,7 +279,7 @@ def _show_counts(first: str, spaces: Mapping[str, SearchSpace], trials: int, fin
     times = {name: count_trainings(space, trials, finalists, seeds) for name, space in spaces.items()}
     counts = ", ".join(f"{name} {count} times" for name, count in times.items())
     text = f"That is one trial of {first}. Trained and compared: {counts}."
-    out().print(text, soft_wrap=True, highlight=False, markup=False)
+    out().print(text, markup=False)
 
 
 def _tell_trial(of: int, trial: Trial, was_there: bool) -> None:
@@ -288,7 +288,7 @@ def _tell_trial(of: int, trial: Trial, was_there: bool) -> None:
     took = "made before" if was_there else f"{trial.seconds:.0f} s"
     over = f" with {trial.seeds} seeds" if trial.seeds > 1 else ""
     text = f"{trial.method}, trial {trial.number + 1} of {of}{over}: {result}{past} ({_values(trial)}; {took})"
-    err().print(f"[bold]{markup(one_line(text, 400))}[/]", highlight=False, soft_wrap=True)
+    err().print(f"[bold]{markup(one_line(text, 400))}[/]")
 
 
 def _notes(tuning: Tuning, trials: int) -> Iterator[str]:
