@@ -54,7 +54,7 @@ def evaluate(
         raise ConfigError(problems)
     if annotations:
         evaluate_annotations(outputs or [], humans, reference, options, started)
-    elif against := output_files.reference_of(outputs, reference, options):
+    elif against := output_files.choose_reference(outputs, reference, options):
         evaluate_outputs(outputs or [], against, options.judging_files(), bool(until), alpha, dry_run, started)
     elif options.recipe is None and not options.settings and not output_files.list_given(options, output_files.RUNS):
         raise ConfigError(  # hours of training should be asked for
@@ -71,7 +71,7 @@ def cost(
     """Estimate what the judges of a run, or of files of outputs, would cost, and send nothing."""
     from afarm.experiment import preflight
 
-    if against := output_files.reference_of(outputs, reference, options):
+    if against := output_files.choose_reference(outputs, reference, options):
         options = options.judging_files()
         with options.dry_run(preflight.judging_checks()) as workspace:
             compared = output_files.output_comparisons(workspace, outputs or [], against, options)

@@ -115,7 +115,7 @@ class EvaluateOptions(FarmOptions):
         return replace(self, label_noise=None, labels=None, settings=[*judge, *meant, *settings])
 
 
-def reference_of(outputs: Sequence[Path] | None, reference: str | None, options: EvaluateOptions) -> str:
+def choose_reference(outputs: Sequence[Path] | None, reference: str | None, options: EvaluateOptions) -> str:
     """Return what files of outputs are compared with: a file, or the name of an evaluation set.
 
     Empty without files. Raises `ConfigError` if a file is missing, or named twice.

@@ -52,7 +52,7 @@ class StageLines:
             number, of = len(self.workspace.history) + 1, len(self.workspace.planned)
             place = f"stage {number} of {of}" if of > 1 else ""
             self._expected = expected_seconds(self.workspace)
-            self.bars.begin(label, place, (number - 1) / max(of, 1), lambda: self.left(label))
+            self.bars.begin(label, place, (number - 1) / max(of, 1), lambda: self.time_left(label))
             return
         self.bars.end()
         rest = run.why if run.reused else in_short(run.artifact.meta["summary"])
@@ -60,7 +60,7 @@ class StageLines:
         narrow = err().is_terminal and max(WIDTH, len(one_line(label))) + 18 + len(rest) + 4 > err().width
         err().print(shown + ("\n    " if narrow and rest else "  ") + markup(rest))
 
-    def left(self, label: str) -> str:
+    def time_left(self, label: str) -> str:
         """Say roughly how much time the command still takes, once there is something to go by."""
         if not self._expected:
             return ""

@@ -45,7 +45,7 @@ def record(workspace: Workspace, method: str, result: Result, command: str, star
         "machine": machine(workspace, earlier),
         "judges": judges(workspace),
         "headline": headline(result, trained),
-        "reward_model": held_out(workspace.history.get("fit-reward")),
+        "reward_model": read_calibration(workspace.history.get("fit-reward")),
         "checkpoint": {
             name: value for name, value in trained.items() if name.startswith(("best/", "last/", "stopped/", "data/"))
         },
@@ -204,7 +204,7 @@ def final_kl(trained: Mapping[str, Any]) -> Any:
     return trained.get("best/kl", trained.get("last/kl", trained.get("objective/kl")))
 
 
-def held_out(fit: StageRun | None) -> dict[str, Any]:
+def read_calibration(fit: StageRun | None) -> dict[str, Any]:
     """Read what the reward model's fit measured on held-out pairs; empty if it measured nothing."""
     path = fit.artifact.path / "calibration.json" if fit else None
     return json.loads(path.read_text(encoding="utf-8")) if path and path.is_file() else {}

@@ -57,7 +57,7 @@ def describe_details(run: SeenRun) -> Row:
     return {
         **describe_row(run),
         "command": text(about.get("command")),
-        "part_of": part_of(text(about.get("command"))),
+        "part_of": name_purpose(text(about.get("command"))),
         "commands": list_part_commands(run),
         "headline": describe_headline(record, win_rates),
         "win_rates": win_rates,
@@ -97,7 +97,7 @@ def list_part_commands(run: SeenRun) -> dict[str, str]:
     }
 
 
-def part_of(command: str) -> str:
+def name_purpose(command: str) -> str:
     """Name what a command makes, as "study lengths"; empty if that is the run alone."""
     _, name, what, *_ = [*command.split(), "", "", ""]
     return {"study": f"study {what}", "compare": "comparison of methods", "tune": "search for settings"}.get(name, "")
