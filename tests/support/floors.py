@@ -28,6 +28,7 @@ NARROW = {
             "afarm.storage.model_files",
             "afarm.storage.names",
             "afarm.storage.prompt_templates",
+            "afarm.storage.record_fields",
             "afarm.storage.safetensors",
         }
     },
