@@ -40,7 +40,7 @@ def run_checks(llm_systems: Sequence[str] = ()) -> list[Check]:
         _rows,
         _enough_for_method,
         require_preferences,
-        _known_tasks,
+        _unknown_tasks,
         _ratings,
         *_judges("evaluate", "annotate", llm_systems=llm_systems),
         _noise_once,
@@ -207,7 +207,7 @@ def _enough_for_method(workspace: Workspace) -> None:
         require_enough_to_fit(workspace)
 
 
-def _known_tasks(workspace: Workspace) -> Iterator[str]:
+def _unknown_tasks(workspace: Workspace) -> Iterator[str]:
     """Ask each judge and evaluator if it knows the run's instructions."""
     if workspace.data.remote:
         return
