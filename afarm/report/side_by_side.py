@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from afarm.core.errors import DataError
-from afarm.core.records import JudgedPair, Row
+from afarm.core.records import Row
 from afarm.core.seeding import digest
 from afarm.evaluation.decisions import decision_sentences
 from afarm.evaluation.matching import Coverage
@@ -14,23 +13,21 @@ from afarm.evaluation.matching import Coverage
 Verdict = Literal["win", "loss", "draw", "none"]
 
 RARITY: dict[Verdict, int] = {"win": 1, "loss": 1, "draw": 2, "none": 4}
-"""Verdicts from the side of the system (output_2): preferred, not preferred, neither, no usable answer.
-
-One draw is shown for every two wins, and so on: decided pairs say more.
-"""
+"""One draw is shown for every two wins, and so on: decided pairs say more."""
+VERDICTS = tuple(RARITY)
+"""From the side of the system (output_2): preferred, not preferred, neither, no usable answer."""
 
 
 def row_verdict(row: Row) -> Verdict:
     """Read the judge's verdict from a stored judgement; "none" if the row is no judgement."""
-    if row.get("outcome") in ("unparsed", "refused"):
+    value: Any = row.get("preference")
+    if not isinstance(value, int | float) or isinstance(value, bool) or row.get("outcome") in ("unparsed", "refused"):
         return "none"
-    try:
-        win = JudgedPair.from_row(row).win
-    except DataError:
+    if value in (0, 1.5):
+        return "draw"
+    if not 1 <= value <= 2:
         return "none"
-    if win is None:
-        return "none"
-    return "draw" if win == 0.5 else "win" if win > 0.5 else "loss"
+    return "win" if value > 1.5 else "loss"
 
 
 def sample_rows(rows: Sequence[Row], count: int, seed: object) -> tuple[list[Row], dict[Verdict, int]]:
@@ -38,7 +35,7 @@ def sample_rows(rows: Sequence[Row], count: int, seed: object) -> tuple[list[Row
 
     The draw is keyed by seed, instruction and outputs, so the same run always shows the same rows, and nobody picks.
     """
-    drawn: dict[Verdict, list[tuple[str, int]]] = {v: [] for v in RARITY}
+    drawn: dict[Verdict, list[tuple[str, int]]] = {v: [] for v in VERDICTS}
     for at, row in enumerate(rows):
         key = digest("report", seed, *(row.get(k) for k in ("instruction", "input", "output_1", "output_2")))
         drawn[row_verdict(row)].append((key, at))

@@ -61,7 +61,7 @@ class Metric:
     unit: Literal["", "%"] = ""
 
 
-def read_metric(evaluator: str, metrics: Mapping[str, Any]) -> Metric | None:
+def read_main_metric(evaluator: str, metrics: Mapping[str, Any]) -> Metric | None:
     """The main metric of an evaluation, its warnings as a flag; None if it has none."""
     main, n = main_metric(evaluator, metrics), finite_number(metrics.get("n_total"))
     if main is None:
@@ -134,7 +134,7 @@ class Entry:
         return interval(self.win_rate, self.standard_error, self.instructions or self.n)
 
     @property
-    def asked(self) -> int | None:
+    def n_asked(self) -> int | None:
         """About how many instructions the judge was asked, unanswered ones included; None if unknown."""
         if self.instructions and self.n and self.n > self.instructions:
             return self.instructions  # several labels of each: what has no answer is counted in labels
@@ -144,7 +144,7 @@ class Entry:
     @property
     def partial(self) -> bool:
         """True if it was judged on part of the leaderboard's instructions only."""
-        return bool(self.of and self.asked is not None and self.asked < FULL_COVERAGE * self.of)
+        return bool(self.of and self.n_asked is not None and self.n_asked < FULL_COVERAGE * self.of)
 
     def figure(self, name: str) -> float | None:
         """Look up an evaluator's metric, or a field by its own or AlpacaEval's name; "" is the win rate."""
@@ -251,7 +251,9 @@ class Leaderboard(Tabular):
             return None
         judged = len(self.wins.instructions) if self.wins else 0
         with_judgements = set(self.wins.systems) if self.wins else set()
-        return max(judged, *(e.of or e.asked or 0 for e in self.entries if e.system not in with_judgements), 0) or None
+        return (
+            max(judged, *(e.of or e.n_asked or 0 for e in self.entries if e.system not in with_judgements), 0) or None
+        )
 
     @property
     def remarks(self) -> str:

@@ -15,7 +15,7 @@ from afarm.core.interfaces import BuildContext, EvaluationInputs, Evaluator
 from afarm.core.plugins import discover
 from afarm.core.records import Evaluation, Instruction, JudgedPair, Row
 from afarm.evaluation.annotation_files import annotated_systems
-from afarm.evaluation.boards.board import Entry, Leaderboard, Metric, ranked, read_metric
+from afarm.evaluation.boards.board import Entry, Leaderboard, Metric, ranked, read_main_metric
 from afarm.evaluation.metrics import finite_number, warnings
 from afarm.evaluation.spilled_rows import read_each, stored_inputs
 from afarm.storage.record_fields import require_evaluation
@@ -178,7 +178,7 @@ def _with_metrics_of_each(board: Leaderboard, name: str, paths: Mapping[str, Pat
             with attribute_failures("evaluators", name, evaluator):
                 returned = evaluator.evaluate(stored_inputs(entry.system, judged))
             made.append(require_evaluation(returned, name, plugins.registry, component, entry.system, evaluator))
-            metric = read_metric(name, made[-1].metrics)
+            metric = read_main_metric(name, made[-1].metrics)
             if metric and name == "length_controlled":
                 entry = replace(
                     entry,

@@ -73,9 +73,9 @@ def _p_value(entry: Entry) -> str | None:
 
 
 def _judged_on(entry: Entry) -> str | None:
-    if entry.of is None or entry.asked is None:
+    if entry.of is None or entry.n_asked is None:
         return None
-    part = f"{entry.asked:,} of {entry.of:,}" if entry.partial else f"{entry.asked:,}"
+    part = f"{entry.n_asked:,} of {entry.of:,}" if entry.partial else f"{entry.n_asked:,}"
     return f"{part}, stopped early" if entry.stopped_early else part
 
 

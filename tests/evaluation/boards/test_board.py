@@ -81,7 +81,7 @@ def test_what_the_record_says_of_the_rows_counts_and_so_do_rows_without_an_answe
     unread = Entry("x", 50.0, n=60, instructions=60, unparsed=40, of=100)
     assert not unread.partial
     five_labels_each = Entry("x", 50.0, n=250, instructions=50, unparsed=250, of=100)
-    assert five_labels_each.asked == 50
+    assert five_labels_each.n_asked == 50
     assert five_labels_each.partial
 
 
