@@ -276,7 +276,7 @@ def _markdown(board: Leaderboard) -> Iterator[str]:
 
 def as_json(boards: Sequence[Leaderboard], left_out: Sequence[str] = (), agreements: Sequence[Agreement] = ()) -> str:
     """Write what `afarm leaderboard FILE` reads again."""
-    shared = {"boards": [board.to_row() for board in boards], "left_out": list(left_out)}
+    shared = {"boards": [board.to_dict() for board in boards], "left_out": list(left_out)}
     if agreements:
         shared["correlations"] = [agreement.to_row() for agreement in agreements]
     return json.dumps(shared, ensure_ascii=False, indent=1) + "\n"
