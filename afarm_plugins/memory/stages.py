@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from afarm import AfarmError, ConfigError
+from afarm import AfarmError, ConfigError, OnPolicyConfig, TrainerConfig
+from afarm.experiments import Components, Plugins, ProcessInfo, Settings, failures, require_method, resolve
 
 if TYPE_CHECKING:
     from afarm.backend import Held, Workload
-    from afarm.experiments import Plugins, Settings
 
 GB = 10**9
 
@@ -40,9 +40,7 @@ class Choices:
     offload: bool = False
 
     def settled(self) -> Settings:
-        """Return the settings. Raises `ConfigError` for any that a run would refuse."""
-        from afarm.experiments import Components, ProcessInfo, failures, require_method, resolve
-
+        """Return the settings. Raises `ConfigError` for what a run in as many processes would refuse."""
         resolved = resolve(self.recipe, self.overrides, self.plugins)
         if self.offload and self.gpus == 1:
             raise ConfigError("--offload is of shards, and one process has none: add --gpus 2, or more")
@@ -92,8 +90,6 @@ def _model_config(model: str) -> tuple[Any, dict[Any, Any]]:
 
 def _stages(resolved: Settings, workload: Workload, component: Any) -> Iterator[StageOnCard]:
     """Yield each stage that puts a model on a card."""
-    from afarm import OnPolicyConfig, TrainerConfig
-
     run, method = resolved.run, component("methods", resolved.run.method)
     engine = run.backend.sampler.partition("@")[0]
     served = engine != "torch" and not component("samplers", engine).load().runs_here
@@ -124,8 +120,6 @@ def _stages(resolved: Settings, workload: Workload, component: Any) -> Iterator[
 
 def _method(config: Any, workload: Workload, prompt: int, is_fitted: bool, served: bool) -> list[Held]:
     """List the moments of training the method."""
-    from afarm import OnPolicyConfig
-
     if isinstance(config, OnPolicyConfig):
         return workload.on_policy(config, served=served)
     rows = getattr(config, "per_device_rollout_batch_size", None)  # of a method that samples before it learns

@@ -25,7 +25,7 @@ OWN_FIELDS = ("win_rate", "length_controlled")
 
 
 def boards_of_runs(directory: Path) -> tuple[list[Leaderboard], list[str]]:
-    """Leaderboards of all runs below `directory` (that of all runs, that of `runs`, or a single run's).
+    """Leaderboards of all runs below `directory` (the output directory, `runs` in it, or a single run's).
 
     Only the small record of each is read. Runs that cannot be read or have no win rate are returned as sentences.
     """
