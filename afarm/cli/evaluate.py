@@ -58,7 +58,7 @@ def evaluate(
         evaluate_outputs(outputs or [], against, options.judging_files(), bool(until), alpha, dry_run, started)
     elif options.recipe is None and not options.settings and not output_files.list_given(options, output_files.RUNS):
         raise ConfigError(  # hours of training should be asked for
-            ["evaluate needs files of outputs (afarm evaluate FILE --reference FILE) or a method (--method ppo)"]
+            "evaluate needs files of outputs (afarm evaluate FILE --reference FILE) or a method (--method ppo)"
         )
     else:
         run_experiment(options, dry_run)

@@ -244,10 +244,9 @@ class Launched:
 def restore_error(outcome: Outcome) -> AfarmError:
     """Rebuild the error of a failed task as its worker raised it."""
     known = getattr(errors, outcome.error_type, AfarmError)
-    error: AfarmError = (known if isinstance(known, type) and issubclass(known, AfarmError) else AfarmError)(
+    return (known if isinstance(known, type) and issubclass(known, AfarmError) else AfarmError)(
         f"{outcome.error} (in {outcome.task}{f', on {outcome.place}' if outcome.place else ''})"
     )
-    return error
 
 
 # --------------------------------------------------------------------------------------------------------- in a worker

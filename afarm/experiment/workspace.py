@@ -164,8 +164,7 @@ class Workspace:
         """Return the run's reward model: the fitted one, or without one that which needs no fitting."""
         if fitted is None:
             return self.components.fixed_reward_model(self.config.reward_model)
-        model: RewardModel = self.load(fitted)
-        return model
+        return self.load(fitted)
 
     def __enter__(self) -> Self:
         return self

@@ -138,10 +138,8 @@ class AskedStudy:
         labels = [text for run in runs for text in run.settings if text.startswith(("annotate.", OWN_LABELS))]
         if labels and self.options.preferences:
             raise ConfigError(
-                [
-                    f"--preferences would train every run of study {self.name}, whose runs differ in their labels "
-                    f"({labels[0]}): rankings and transfer take people's labels as --people-preferences FILE"
-                ]
+                f"--preferences would train every run of study {self.name}, whose runs differ in their labels "
+                f"({labels[0]}): rankings and transfer take people's labels as --people-preferences FILE"
             )
         return runs
 

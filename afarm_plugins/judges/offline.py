@@ -122,8 +122,7 @@ class OfflineJudge(Judge):
         return 0.5 * (1 + math.tanh(logit / temperature / 2))
 
     def _noise(self, role: str) -> RoleNoise:
-        noise: RoleNoise = getattr(self.config, role) if role in ROLES else self.config.other
-        return noise
+        return getattr(self.config, role) if role in ROLES else self.config.other
 
     def _rate(self, shown: ShownPair, request: ChatRequest) -> str:
         """The mark of the one output of `shown`, which is its `first`."""
