@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from inspect import signature
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from afarm.core.errors import ConfigError
@@ -120,9 +119,7 @@ class Farm:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def sft(self) -> Policy:

@@ -34,7 +34,7 @@ class Labelling(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One step of the experiment: `write` makes its artifact from those of `inputs`.
+    """One step of the experiment: `write` makes its artifact from the artifacts of `inputs`.
 
     `key_fields` holds everything that its result depends on besides its inputs. `run_collective` is the part of `write`
     that all processes run together (training), with the same arguments. For a dry run, `plan_requests` returns the

@@ -63,7 +63,7 @@ def open_launcher(spec: str, workspace: Workspace) -> Launcher | None:
         return LocalLauncher(spec=argument) if colon else None
     components, plugins = workspace.components, workspace.components.plugins
     is_known = any(component.kind == "launchers" and component.name == name for component in plugins.registry)
-    is_broken = any(plugin.may_bring(name) for plugin in plugins.broken)
+    is_broken = any(plugin.package == PACKAGES.get(name) for plugin in plugins.broken)
     if (package := PACKAGES.get(name)) and not is_known and not is_broken:
         raise PluginError(
             f"launcher {name!r} needs {package!r}, which is not installed; install it with: pip install {package}"

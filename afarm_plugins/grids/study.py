@@ -74,7 +74,7 @@ def conduct(
     elif isinstance(asked.study, DataStudy) and not dry_run:
         judging = _have_read(asked)
     elif not runs and dry_run:
-        out().print(f"Study {asked.name} makes no run: it reads files.", highlight=False, markup=False)
+        out().print(f"Study {asked.name} makes no run: it reads files.", markup=False)
     elif runs and (dry_run or is_large):
         _show_plan(asked, launcher)
     elif runs:
@@ -232,7 +232,7 @@ def _show_plan(asked: AskedStudy, launcher: str) -> None:
     looked_at = len(sample_runs(runs))
     text = f"Study {asked.name}: {len(runs):,} run{'s' * (len(runs) != 1)}"
     text += f", estimated from {looked_at} of them." if looked_at < len(runs) else "."
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    console.print(text, markup=False)
 
 
 def _prepared(asked: AskedStudy, launcher: str) -> Any:
@@ -301,7 +301,7 @@ def _run(
         return record_run(Farm.over(workspace), run.method, time.time())[0]
 
     def tell(heading: str) -> None:
-        err().print(f"[bold]{markup(heading)}[/]", highlight=False, soft_wrap=True)
+        err().print(f"[bold]{markup(heading)}[/]")
 
     progress, waited, took = GridProgress(asked.runs, simulated=set(simulated)), time.monotonic(), 0.0
     try:
@@ -338,11 +338,11 @@ def _show(asked: AskedStudy, progress: GridProgress, findings: Findings, page: P
     for table in filter(lambda table: table.rows, findings.tables):  # none if every run failed, which is told below
         _show_table(console, table)
     for note in findings.notes:
-        console.print(markup(note), highlight=False, soft_wrap=True, style="dim")
+        console.print(markup(note), style="dim")
     for label, why in progress.failed.items():
-        err().print(f"[red]Failed:[/] {markup(one_line(label))}: {markup(why)}", highlight=False, soft_wrap=True)
+        err().print(f"[red]Failed:[/] {markup(one_line(label))}: {markup(why)}")
     took = f"(took {time.time() - started:.0f} s)"
-    console.print(f"Study: {page.with_suffix('.html')} {took}", soft_wrap=True, highlight=False, markup=False)
+    console.print(f"Study: {page.with_suffix('.html')} {took}", markup=False)
 
 
 def _show_table(console: Console, table: StudyTable) -> None:

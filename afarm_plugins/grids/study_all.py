@@ -54,7 +54,7 @@ def study_all(
         confirm(f"{runs:,} runs")
     began, directory, rows, has_failed = time.time(), options.output_dir / "studies", list[dict[str, Any]](), False
     for number, (name, one) in enumerate(asked.items(), start=1):
-        err().print(f"[bold]study {number} of {len(asked)}: {markup(name)}[/]", highlight=False)
+        err().print(f"[bold]study {number} of {len(asked)}: {markup(name)}[/]")
         row, started = {"name": name, "question": chosen[name].summary, "page": "", "runs": 0}, time.time()
         try:
             if isinstance(one, AfarmError):
@@ -70,13 +70,13 @@ def study_all(
         except AfarmError as error:
             end, has_failed = f"failed: {error}", True
         if not row["page"]:
-            err().print(f"[yellow]{markup(name)}: {markup(end)}[/]", highlight=False, soft_wrap=True)
+            err().print(f"[yellow]{markup(name)}: {markup(end)}[/]")
         rows.append({**row, "minutes": (time.time() - started) / 60, "end": end})
         index = write_index(directory, rows)
     if options.as_json:
         print_json({"index": str(index), "studies": {row["name"]: row["end"] for row in rows}})
     took = f"(took {(time.time() - began) / 60:.0f} min)"
-    (err() if options.as_json else out()).print(f"Studies: {index} {took}", soft_wrap=True, highlight=False)
+    (err() if options.as_json else out()).print(f"Studies: {index} {took}")
     if has_failed or not any(row["page"] for row in rows):
         raise typer.Exit(1)
 
@@ -140,8 +140,8 @@ def _show_plan(asked: Mapping[str, AskedStudy | AfarmError], runs: int, options:
         return
     for name in asked:
         text = f"left out: {left_out[name]}" if name in left_out else missing[name].sentence
-        console.print(f"{name:18} {text}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"{name:18} {text}", markup=False)
     names = ("stages", "seconds", "unknown", "dollars", "most_dollars")
     totals: list[Any] = [add_up([getattr(one, name) for one in missing.values()]) for name in names]
     text = f"Together, what studies share once: {MissingStages(runs, *totals).sentence}. Nothing was run."
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    console.print(text, markup=False)
