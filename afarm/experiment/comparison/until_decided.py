@@ -1,9 +1,8 @@
 """Sequential comparison: pairs are judged in random order, some at a time, until it is decided.
 
-One system is decided when it is known on which side of 50 % its win rate is; several, when that is known of each two,
-by their difference on the same instructions. A confidence sequence holds at all times together, so that looking often
-costs nothing in certainty (`afarm.evaluation.statistics.sequential`). What was judged is then compared as always, from
-the ledger.
+One system is decided once its win rate is known to be on one side of 50 %; several, once the difference of each two on
+the same instructions is known to be on one side of 0. A confidence sequence holds at all looks together
+(`afarm.evaluation.statistics.sequential`). What was judged is then compared as always, from the ledger.
 """
 
 from __future__ import annotations
