@@ -6,20 +6,19 @@ import re
 from dataclasses import replace
 
 from afarm.experiment.studies.progress import GridProgress
-from afarm.experiment.studies.study import Bounded, Findings, FinishedRun, StudyRun, StudyTable
+from afarm.experiment.studies.study import Bounded, Findings, FinishedRun, StudyRun
 from afarm.report.charts import plotly_script
-from afarm.report.study_files import ShownStudy
-from afarm.report.study_page import MOST_RUNS, describe_table, render_study
+from afarm.report.study_page import MOST_RUNS, ShownStudy, cell_parts, number_columns, render_study
 
 Study = tuple[GridProgress, Findings]
 
 
 def test_cells_have_their_text_their_interval_and_the_number_they_sort_by(findings: Study) -> None:
-    table = describe_table(findings[1].tables[0])
-    assert [column["number"] for column in table["columns"]] == [False, True, True]
-    assert [row[1]["value"] for row in table["rows"]] == ["0.1", "", "1.0", "0.03"]
-    cells = [(row[2]["text"], row[2]["interval"], row[2]["value"]) for row in table["rows"]]
-    assert cells == [
+    table = findings[1].tables[0]
+    assert number_columns(table) == [False, True, True]
+    forms = list(table.columns.values())
+    assert [cell_parts(row[1], forms[1])[2] for row in table.rows] == ["0.1", "", "1.0", "0.03"]
+    assert [cell_parts(row[2], forms[2]) for row in table.rows] == [
         ("+60.0", "55.0 to 65.0", "60.0"),
         ("–", "", ""),
         ("−2.0", "−3.0 to +1.0", "-2.0"),
@@ -28,8 +27,7 @@ def test_cells_have_their_text_their_interval_and_the_number_they_sort_by(findin
 
 
 def test_a_number_that_json_does_not_know_is_unknown() -> None:
-    [[cell]] = describe_table(StudyTable("t", "", {"n": ".1f"}, [[Bounded(float("nan"))]]))["rows"]
-    assert cell["value"] == ""
+    assert cell_parts(Bounded(float("nan")), ".1f")[2] == ""
 
 
 def test_a_page_says_what_is_missing_what_failed_and_that_judges_are_formulas(findings: Study) -> None:
