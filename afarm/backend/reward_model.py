@@ -22,7 +22,7 @@ from afarm.core.errors import ModelError
 from afarm.core.interfaces import ModelBackend, Policy, RewardModel, TrainContext
 from afarm.core.records import Instruction, JudgedPair, Output, Sample, Score
 from afarm.storage.names import require_plain_names
-from afarm.storage.safetensors import require_whole_weights
+from afarm.storage.weight_files import require_whole_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
