@@ -18,7 +18,8 @@ from afarm.core.interfaces import Progress
 from afarm.experiment.settings import RunConfig
 from afarm.storage.disk import storage_errors
 from afarm.storage.hub import is_on_hub
-from afarm.storage.preference_files import Unusable, digest_source, own_preferences
+from afarm.storage.labelled_pairs import Unusable, own_preferences
+from afarm.storage.rows import digest_source
 
 IN_MEMORY = 1 << 24
 """Bytes of rows that memory holds until the artifact is written; more go to a temporary file."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from afarm.core.records import Row
 from afarm.evaluation.metrics import finite_number
-from afarm.storage.json_text import NOT_FINITE
+from afarm.storage.disk import NOT_FINITE
 from afarm.storage.rows import RowsOnDisk, read_rows
 from afarm.storage.runs import OUTPUTS, RunRecord, read_run
 

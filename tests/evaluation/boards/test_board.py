@@ -411,7 +411,7 @@ def test_alpaca_eval_s_leaderboards_are_imported(tmp_path: Path) -> None:
         ("a.json", '{"boards": [{"entries": [{"system": "x", "win_rate": true}]}]}', "must be a number, not True"),
         ("a.json", '{"boards": [{"entries": [{"system": "x", "win_rate": 1, "n": -3}]}]}', "'n' must not be negative"),
         ("a.json", "{", "not valid JSON"),
-        ("a.jsonl", '{"instruction": "x"}', "row 0: field 'output_1' is missing"),
+        ("a.jsonl", '{"instruction": "x"}', "row 0: is no annotation, which has output_1"),
         ("missing.csv", None, "no such file"),
         ("missing.json", None, "no such file"),
     ],
