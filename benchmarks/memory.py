@@ -1,6 +1,6 @@
 """Peaks of memory beside the arithmetic of `afarm memory`: `python -m benchmarks.memory DIRECTORY [CASE …]`.
 
-Prints the table of docs/guides/large-models.md, a row as soon as it is measured. Models are written to DIRECTORY, where
+Prints the table of docs/notes/memory.md, a row as soon as it is measured. Models are written to DIRECTORY, where
 they are missing: SmolLM2 from `.cache/smollm2.gguf`, and random Llamas of 490M weights in bfloat16 and of 95M. Cases
 are lines of the table by their beginning, such as "sft smol 2". Needs up to 10 GB of memory.
 """

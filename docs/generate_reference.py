@@ -272,7 +272,6 @@ PROVISIONAL = (
     "afarm.cli.completion",
     "afarm.cli.launchers",
     "afarm.cli.plans",
-    "afarm.cli.recording",
     "afarm.cli.tables",
     "afarm.evaluation.agreement",
     "afarm.evaluation.labels",

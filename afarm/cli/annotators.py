@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from afarm.cli.command_list import OWN
-from afarm.cli.console import err, out, print_json
+from afarm.cli.console import command_line, err, out, print_json
 from afarm.cli.shared_options import (
     DEFAULT_OUTPUT_DIR,
     LABELS,
@@ -22,10 +22,11 @@ from afarm.cli.shared_options import (
 )
 from afarm.cli.tables import print_table
 from afarm.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from afarm.evaluation.agreement import AnnotatorReport, Profile
-    from afarm.evaluation.metrics import Estimate
+from afarm.evaluation.agreement import AnnotatorReport, Profile, compare_annotators
+from afarm.evaluation.labels import read_labels, with_prices
+from afarm.evaluation.metrics import Estimate
+from afarm.judging.database import is_there
+from afarm.judging.ledger import Ledger
 
 WIDE = 4
 """Annotators up to which a matrix with errors fits a terminal."""
@@ -59,11 +60,6 @@ def compare_labels(
     as_json: Json = False,
 ) -> None:
     """Compare annotators: agreement with people and each other, bias, variance, price, what they prefer."""
-    from afarm.evaluation.agreement import compare_annotators
-    from afarm.evaluation.labels import read_labels, with_prices
-    from afarm.judging.database import is_there
-    from afarm.judging.ledger import Ledger
-
     families = {name: of for name, _, of in (text.rpartition("=") for text in family or [])}
     if not all(name and of for name, of in families.items()):
         raise ConfigError([f"--family {' '.join(family or [])}: the form is NAME=FAMILY"])
@@ -73,7 +69,6 @@ def compare_labels(
             labels = with_prices(labels, opened.completions)
     comparison = compare_annotators(labels, families)
     if html is not None:
-        from afarm.cli.recording import command_line
         from afarm.report.annotators_page import write
 
         write(comparison, command_line(), html)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -21,10 +21,12 @@ from afarm.cli.progress import ProgressBars
 from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR, Json, OutputDir, option, write_examples
 from afarm.cli.tables import print_table
 from afarm.core.errors import ConfigError, StoreError
+from afarm.storage.artifacts import Artifact, Store
+from afarm.storage.contents import META
+from afarm.storage.disk import last_change, tree_size
+from afarm.storage.reuse import flatten, nearest
+from afarm.storage.shared_store import SharedStore, open_shared_store
 from afarm.storage.text import markup
-
-if TYPE_CHECKING:
-    from afarm.storage.artifacts import Artifact, Store
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -37,8 +39,6 @@ def add_commands(app: typer.Typer) -> None:
 
 
 def _open(output_dir: Path) -> Store:
-    from afarm.storage.artifacts import Store
-
     if not output_dir.is_dir():
         wrong = "is a file" if output_dir.exists() else "does not exist"
         raise StoreError(f"{output_dir} {wrong}: name the directory of your runs with --output-dir")
@@ -61,17 +61,12 @@ def list_artifacts(output_dir: OutputDir = DEFAULT_OUTPUT_DIR, as_json: Json = F
 
 def _stored(store: Store) -> list[tuple[str, str]]:
     """List the kinds of stage and the keys of all artifacts, the oldest of each kind first."""
-    from afarm.storage.contents import META
-    from afarm.storage.disk import last_change
-
     stored = [(stage, key) for stage in store.stages() for key in store.keys(stage)]
     return sorted(stored, key=lambda names: (names[0], last_change(store.artifacts.joinpath(*names, META)), names[1]))
 
 
 def _row(store: Store, path: Path, uses: Mapping[str, Collection[str]]) -> dict[str, Any]:
     """Describe an artifact as a row of JSON; one whose metadata cannot be read is "damaged"."""
-    from afarm.storage.disk import tree_size
-
     stage, key, state = path.parent.name, path.stem, "unfinished" if path.suffix == ".partial" else "damaged"
     row: dict[str, Any] = {"stage": stage, "key": key, "label": stage, "method": None, "seed": None, "state": state}
     row |= {"created": None, "seconds": None, "bytes": tree_size(path), "path": str(path)}
@@ -123,10 +118,6 @@ def gc(
     ] = None,
 ) -> None:
     """Delete artifacts that no finished run uses. The ledger of paid answers is never touched."""
-    from rich.filesize import decimal
-
-    from afarm.storage.disk import tree_size
-
     if shared is not None:
         _delete_uploads(shared, yes, days)
         return
@@ -146,8 +137,7 @@ def gc(
             shutil.rmtree(path)
         elif yes:
             open_ones += not store.remove(path.parent.name, path.name)
-    verb = "freed" if yes else "could be freed (--yes deletes)"
-    out().print(f"{len(going)} artifacts, {decimal(freed)} {verb}.")
+    _show_freed(f"{len(going)} artifacts", freed, yes)
     if open_ones:
         out().print(f"{open_ones} of these are in use by an open run, and so not deleted: stop it, then repeat this.")
     if spared:
@@ -155,10 +145,6 @@ def gc(
 
 
 def _delete_uploads(url: str, yes: bool, days: float) -> None:
-    from rich.filesize import decimal
-
-    from afarm.storage.shared_store import SharedStore, open_shared_store
-
     if days * 86400 < SharedStore.abandoned_after:
         raise ConfigError([f"--days {days:g}: an upload to a shared store may still be going on within a day"])
     store = open_shared_store(url)
@@ -167,8 +153,13 @@ def _delete_uploads(url: str, yes: bool, days: float) -> None:
         out().print(upload, markup=False)
         if yes:
             store.delete_upload(upload)
-    verb = "freed" if yes else "could be freed (--yes deletes)"
-    out().print(f"{len(going)} uploads that were never finished, {decimal(sum(going.values()))} {verb}.")
+    _show_freed(f"{len(going)} uploads that were never finished", sum(going.values()), yes)
+
+
+def _show_freed(what: str, freed: int, yes: bool) -> None:
+    from rich.filesize import decimal
+
+    out().print(f"{what}, {decimal(freed)} {'freed' if yes else 'could be freed (--yes deletes)'}.")
 
 
 def why(
@@ -182,7 +173,6 @@ def why(
 ) -> None:
     """Show what an artifact was made from, and what sets it apart from its nearest relative."""
     from afarm.experiment.own_preferences import describe_pairs
-    from afarm.storage.reuse import flatten
 
     store = _open(output_dir)
     artifact = store.find(*_only(store, key))
@@ -201,8 +191,6 @@ def why(
 
 def _relation(store: Store, artifact: Artifact, label: str) -> Iterator[str]:
     """Say what sets an artifact apart from the nearest of its label, or else of its kind."""
-    from afarm.storage.reuse import nearest
-
     others = [other for other in store.of_stage(artifact.stage) if other.key != artifact.key]
     own = [other for other in others if other.meta["label"] == artifact.meta["label"]]
     relative = nearest(artifact.key_fields, own or others)
@@ -231,8 +219,7 @@ def verify(
 ) -> None:
     """Compare every byte of the artifacts with what was written, and name the damaged ones.
 
-    Exits with 1 if a damaged one is left. A run makes the same check, but reads only files with another size or time
-    (that of the last change, or ctime) than they had.
+    Exits with 1 if a damaged one is left. A run makes the same check, but reads only files whose size or time changed.
     """
     store = _open(output_dir)
     wanted = [_only(store, key) for key in keys] if keys else _stored(store)
@@ -260,10 +247,7 @@ def verify(
 
 
 def _only(store: Store, key: str) -> tuple[str, str]:
-    """Return the stage and the key of the one artifact whose key begins like `key`.
-
-    Raises `StoreError` if there is none, or if there are several.
-    """
+    """Return stage and key of the only artifact whose key begins so. Raises `StoreError`."""
     stored, wanted = _stored(store), key.rpartition("/")[2]
     if not wanted:
         raise StoreError("name an artifact by its key, or its first characters: `afarm artifacts list` shows them")

@@ -9,8 +9,7 @@ from typing import NamedTuple
 class Listed(NamedTuple):
     """A command: what it does, and examples of words after its name.
 
-    `target` is its function, as MODULE:FUNCTION of this room, unless both are called like the command. A group, and the
-    steps, are added by the module's `add_commands`.
+    `target` is its MODULE:FUNCTION in this room, unless both have its name. Groups and steps have `add_commands`.
     """
 
     summary: str

@@ -1,15 +1,16 @@
-"""The commands: afarm's own, each imported when called, those of plugins, and methods by name."""
+"""The commands: afarm's own, each imported when called, plugins', and methods by name."""
 
 from __future__ import annotations
 
 import importlib
 import os
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
+from afarm import experiments
 from afarm.cli.command_list import BY_PLUGINS, COMMANDS, OWN, STEPS
 from afarm.cli.completion import VARIABLE
 from afarm.cli.console import err
@@ -18,9 +19,6 @@ from afarm.cli.plugin_commands import add_plugin_commands, command_name, merge_g
 from afarm.cli.shared_options import write_examples
 from afarm.core.errors import did_you_mean
 from afarm.storage.text import markup
-
-if TYPE_CHECKING:
-    from afarm.core.registry import Component
 
 GROUPS = {name for name, own in OWN.items() if own.is_group}
 
@@ -84,15 +82,13 @@ class Commands(TyperGroup):
         return {name: command for name, command in build_commands(self.plugin_app).items() if name not in OWN}
 
     @cached_property
-    def methods(self) -> dict[str, Component]:
+    def methods(self) -> dict[str, experiments.Component]:
         """The methods, by each name that finds one."""
-        from afarm.core.plugins import discover
-
-        registry = discover(check_configs=False).registry
+        registry = experiments.discover(check_configs=False).registry
         return {name: c for c in registry if c.kind == "methods" for name in registry.list_names(c)}
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands in panels, those of the pipeline first and those of plugins last."""
+        """Write the commands in panels, first the pipeline's, last the plugins'."""
         panels = {title: [(name, own.summary) for name, own in group.items()] for title, group in COMMANDS.items()}
         for name, command in self.of_plugins.items():
             if not command.hidden:

@@ -5,35 +5,32 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from afarm import experiments, report
 from afarm.cli.completion import complete_methods
-from afarm.cli.console import err, out, print_json
-from afarm.cli.farm_options import FarmOptions, with_options
+from afarm.cli.console import command_line, err, out, print_json
+from afarm.cli.farm_options import FarmOptions, record_run, with_options
 from afarm.cli.launch import LOCAL, process_info
-from afarm.cli.launchers import LauncherName, build_launcher, launch_stages, outcomes_as_rows, preview_launch
+from afarm.cli.launchers import LauncherName, build_launcher, launch_stages, preview_launch
 from afarm.cli.leaderboard import show_board
 from afarm.cli.plans import show_plan, warn_of_budget
-from afarm.cli.recording import command_line, record_run
-from afarm.cli.run import warn_of_simulation
 from afarm.cli.shared_options import DryRun, model_option, parse_seeds
 from afarm.core.errors import AfarmError, ConfigError, DataError
 from afarm.core.records import Row
 from afarm.storage.disk import write_json, write_whole
+from afarm.storage.runs import RunRecord
 from afarm.storage.text import markup
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from afarm.evaluation.boards import Leaderboard
-    from afarm.experiment.dry_run import PlannedStage
-    from afarm.experiment.workspace import Workspace
-    from afarm.storage.runs import RunRecord
 
 ALL = "all"
 
@@ -61,11 +58,10 @@ def compare(
     from afarm.evaluation.boards.from_runs import board_of_systems
     from afarm.experiment.farm import Farm
     from afarm.experiment.method_comparison import name_account, run_each
-    from afarm.storage.runs import RunRecord
 
     started = time.time()
 
-    def run(system: str, workspace: Workspace) -> RunRecord | None:
+    def run(system: str, workspace: experiments.Workspace) -> RunRecord | None:
         """Evaluate a system and write its record and report; of several processes the main one does."""
         if made is not None:
             made.hand_over(workspace)
@@ -111,7 +107,7 @@ def compare(
     board, path = board_of_systems(records), options.output_dir / "boards" / f"{account}.md"
     page = _write(path, board, records, left_out)
     if options.as_json:
-        tasks = {} if made is None else {"tasks": outcomes_as_rows(made)}
+        tasks = {} if made is None else {"tasks": [asdict(outcome) for outcome in made.outcomes.values()]}
         places = {"board": str(path), "page": str(page)}
         print_json({"standings": _list_standings(board), "left_out": left_out, **places, **tasks})
     console = err() if options.as_json else out()
@@ -124,6 +120,7 @@ def compare(
 
 def _show(console: Console, board: Leaderboard, records: Sequence[RunRecord]) -> None:
     """Show the board, and what to know of it."""
+    from afarm.cli.screens import warn_of_simulation
     from afarm.evaluation.cut_off import cut_off
     from afarm.report.run import chosen_checkpoints
 
@@ -137,23 +134,21 @@ def _show(console: Console, board: Leaderboard, records: Sequence[RunRecord]) ->
 
 def _lay_out(
     options: FarmOptions, methods: str, seeds: Sequence[int | None], farms: ExitStack, dry_run: bool = False
-) -> tuple[list[tuple[str, Workspace]], dict[str, str]]:
+) -> tuple[list[tuple[str, experiments.Workspace]], dict[str, str]]:
     """Lay out every system with a workspace of its own, seed by seed, before anything runs.
 
-    The second value, if all methods were asked for, are those whose needs this recipe does not meet, with the reason.
-    Raises `ConfigError` if a method that was named cannot be run.
+    Also returns why methods were left out of "all". Raises `ConfigError` if a named method cannot be run.
     """
-    from afarm.core.plugins import discover
     from afarm.experiment import preflight
     from afarm.experiment.llm_baselines import is_llm_system
-    from afarm.experiment.method_comparison import is_reference_system, named_methods, require_win_rate
+    from afarm.experiment.method_comparison import is_reference_system
     from afarm.experiment.pipeline import plan_evaluations
 
     every = methods == ALL
-    registry = discover(check_configs=False).registry
-    names = [c.name for c in registry if c.kind == "methods"] if every else named_methods(methods)
+    registry = experiments.discover(check_configs=False).registry
+    names = [c.name for c in registry if c.kind == "methods"] if every else experiments.named_methods(methods)
     llm_systems = [name for name in names if is_llm_system(name)]
-    found: list[tuple[str, Workspace]] = []
+    found: list[tuple[str, experiments.Workspace]] = []
     left_out: dict[str, str] = {}
     problems: list[str] = []
     for seed in seeds:
@@ -169,7 +164,7 @@ def _lay_out(
                     if not every:
                         left_out[name] = "it is what the others are compared with"
                     continue
-                require_win_rate(workspace)
+                experiments.require_win_rate(workspace)
                 plan_evaluations(workspace, name)  # lays out its stages, which need their splits of the data set
                 found.append((name, workspace))
             except (ConfigError, DataError) as error:
@@ -185,14 +180,12 @@ def _lay_out(
     return found, left_out
 
 
-def _planned(laid_out: Sequence[tuple[str, Workspace]]) -> list[PlannedStage]:
+def _planned(laid_out: Sequence[tuple[str, experiments.Workspace]]) -> list[experiments.PlannedStage]:
     """The stages of all systems, those that they share once."""
-    from afarm.experiment.dry_run import plan_run
-
     several = len({workspace.config.seed for _, workspace in laid_out}) > 1
-    found: dict[str, PlannedStage] = {}
+    found: dict[str, experiments.PlannedStage] = {}
     for system, workspace in laid_out:
-        for stage in plan_run(workspace, system):
+        for stage in experiments.plan_run(workspace, system):
             label = f"{stage.label}, seed {workspace.config.seed}" if several else stage.label
             found.setdefault(label, replace(stage, label=label))
     return list(found.values())
@@ -215,7 +208,6 @@ def _write(path: Path, board: Leaderboard, records: Sequence[RunRecord], left_ou
     from afarm.evaluation.boards.rendering import as_markdown
     from afarm.report.comparison_findings import build_progress, comparison_findings
     from afarm.report.run import chosen_checkpoints
-    from afarm.report.study_files import ShownStudy
     from afarm.report.study_page import write_comparison
 
     command = command_line()
@@ -228,4 +220,4 @@ def _write(path: Path, board: Leaderboard, records: Sequence[RunRecord], left_ou
     findings = comparison_findings(board, records, progress)
     name = ", ".join(dict.fromkeys(run.method for run in progress.runs))
     findings = replace(findings, notes=[*findings.notes, *absent])
-    return write_comparison(path.with_suffix(".html"), ShownStudy(name, command, progress, findings))
+    return write_comparison(path.with_suffix(".html"), report.ShownStudy(name, command, progress, findings))

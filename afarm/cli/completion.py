@@ -1,32 +1,24 @@
-"""Words for the shell to complete: names of components, recipes, runs, artifacts and settings.
-
-Each function gets the word so far and returns candidates, which Typer filters, some with a line
-that a shell may show. Files are left to the shell.
-"""
+"""Words for the shell to complete, some with a description. Typer filters the candidates."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
+from afarm import experiments, results
 from afarm.core.hooks import KINDS
-
-if TYPE_CHECKING:
-    from afarm.core.plugins import Plugins
+from afarm.storage.runs import run_directories
 
 VARIABLE = "_AFARM_COMPLETE"
 """Set by the shell while it asks for words."""
 
 
 @cache
-def _plugins() -> Plugins:
-    from afarm.core.plugins import discover
-
-    return discover(check_configs=False)
+def _plugins() -> experiments.Plugins:
+    return experiments.discover(check_configs=False)
 
 
 def complete_names(kind: str) -> Callable[[str], list[tuple[str, str]]]:
@@ -41,7 +33,7 @@ def complete_names(kind: str) -> Callable[[str], list[tuple[str, str]]]:
 
 
 def complete_launchers(incomplete: str) -> list[tuple[str, str]]:
-    """Name the launchers, that of afarm first."""
+    """Name the launchers, afarm's own first."""
     return [("local", "this process, or local:N for N worker processes"), *complete_names("launchers")(incomplete)]
 
 
@@ -77,16 +69,12 @@ def complete_launch_configs(incomplete: str) -> list[str]:
 
 def complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
     """Name the finished runs of --output-dir."""
-    from afarm.storage.runs import run_directories
-
     return [run.name for run in run_directories(_output_dir(ctx) / "runs")]
 
 
 def complete_artifacts(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """Name the keys of the artifacts in --output-dir, as far as lists show them."""
-    from afarm.storage.artifacts import Store
-
-    store = Store(_output_dir(ctx))
+    store = results.Store(_output_dir(ctx))
     return [(key, stage) for stage in store.stages() for key in store.keys(stage)]
 
 
@@ -104,8 +92,7 @@ def complete_sections(incomplete: str) -> list[str]:
 def complete_settings(incomplete: str) -> list[tuple[str, str]]:
     """Name settings as --set takes them: first the sections, then what is in one.
 
-    A shell ends a word with a blank if it alone fits: so a section goes on with its settings, and a setting shows its
-    default as well.
+    A shell adds a blank to the only candidate, so a section is completed to its settings, and a setting to its default.
     """
     from afarm.experiment.setting_list import RUN, section_settings, sections
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from afarm.core.errors import ConfigError
 from afarm.storage.disk import json_text
-from afarm.storage.text import visible
+from afarm.storage.text import visible, without_passwords
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,7 +33,7 @@ def err() -> Console:
 
 
 def console_on(**options: Any) -> Console:
-    """A console that wraps no lines and takes text that is no markup as it is, whatever names hold."""
+    """A console that wraps no lines, and prints text that is not valid markup as plain text."""
     from rich.console import Console
     from rich.errors import MarkupError
     from rich.text import Text
@@ -58,10 +59,7 @@ _document: TextIO | None = None
 
 @contextmanager
 def document_alone(wanted: bool) -> Iterator[None]:
-    """Keep stdout for `write_document` if `wanted`.
-
-    What plugins, libraries and processes that they start print there goes to stderr.
-    """
+    """Keep stdout for `write_document` if `wanted`; what else is printed there goes to stderr."""
     global _document
     if not wanted:
         yield
@@ -103,6 +101,11 @@ def write_document(text: str) -> None:
     stream.flush()
 
 
+def command_line() -> str:
+    """The command as it was given, to be given again, without passwords."""
+    return without_passwords(shlex.join(["afarm", *sys.argv[1:]]))
+
+
 def confirm(what: str) -> None:
     """Ask before what costs much begins: "1,200 runs". Raises `ConfigError` if nobody is there to answer."""
     import typer
@@ -126,8 +129,7 @@ def print_json(value: object) -> None:
 def one_interrupt() -> Iterator[None]:
     """Raise `KeyboardInterrupt` at the first Ctrl-C; a second ends the process at once, whatever it does.
 
-    What a library or a long operation makes of the first cannot keep it: the system itself acts on the second, and an
-    error that a library makes of it (an import that was cut short, say) is the interrupt again.
+    A library cannot swallow either: the system acts on the second, and any error after the first is the interrupt.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

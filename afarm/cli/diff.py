@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from afarm.cli.completion import complete_runs
 from afarm.cli.console import out, print_json
 from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR, Json, OutputDir, option
+from afarm.evaluation.run_diff import Diff, diff_runs
+from afarm.storage.runs import find_run
 from afarm.storage.text import one_line
-
-if TYPE_CHECKING:
-    from afarm.evaluation.run_diff import Diff
 
 Run = Annotated[
     str, typer.Argument(autocompletion=complete_runs, help="A run by its name, its directory or its run.json.")
@@ -29,9 +28,6 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """Show what sets two runs apart: settings, versions, judging, figures, and flipped instructions."""
-    from afarm.evaluation.run_diff import diff_runs
-    from afarm.storage.runs import find_run
-
     found = diff_runs(find_run(first, output_dir), find_run(second, output_dir))
     if as_json:
         print_json(found.to_row())
@@ -71,11 +67,10 @@ def _show(found: Diff, flips: int) -> None:
         say("  nothing changed: the same outputs and labels")
     flipped = [change for change in found.changes if change.flip]
     for change in flipped[:flips]:
-        was, now = map(_outcome, (change.before, change.now))
+        was, now = (
+            "unparsed" if win is None else "won" if win > 0.5 else "lost" if win < 0.5 else "drawn"
+            for win in (change.before, change.now)
+        )
         say(f"  {was} → {now} ({SAYS[change.reason]}): {one_line(change.instruction, 100)}")
     if len(flipped) > flips:
         say(f"  and {len(flipped) - flips} more (--flips {len(flipped)}, or --json)")
-
-
-def _outcome(win: float | None) -> str:
-    return "unparsed" if win is None else "won" if win > 0.5 else "lost" if win < 0.5 else "drawn"

@@ -7,21 +7,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from afarm import report
 from afarm.cli import evaluate_options as output_files
-from afarm.cli.console import err
+from afarm.cli.console import command_line, err
 from afarm.cli.evaluate_options import EvaluateOptions
 from afarm.cli.farm_options import with_options
 from afarm.cli.plans import show_plan, show_plan_of_files, warn_of_budget
-from afarm.cli.recording import command_line
 from afarm.cli.run import run_experiment
 from afarm.cli.shared_options import DryRun
 from afarm.core.errors import ConfigError, DataError
+from afarm.storage.runs import RunRecord, read_run
 from afarm.storage.text import markup, one_line
 
 if TYPE_CHECKING:
     from afarm.experiment.comparison.outputs import SystemComparison
     from afarm.experiment.workspace import Workspace
-    from afarm.storage.runs import RunRecord
 
 MANY = 20
 """Systems of one command up to which each has a report at once, of some megabytes; `afarm report RUN` writes others."""
@@ -54,14 +54,14 @@ def evaluate(
         raise ConfigError(problems)
     if annotations:
         evaluate_annotations(outputs or [], humans, reference, options, started)
-    elif against := output_files.reference_of(outputs, reference, options):
+    elif against := output_files.find_reference(outputs, reference, options):
         evaluate_outputs(outputs or [], against, options.judging_files(), bool(until), alpha, dry_run, started)
     elif options.recipe is None and not options.settings and not output_files.list_given(options, output_files.RUNS):
         raise ConfigError(  # hours of training should be asked for
             ["evaluate needs files of outputs (afarm evaluate FILE --reference FILE) or a method (--method ppo)"]
         )
     else:
-        run_experiment(options, dry_run, started)
+        run_experiment(options, dry_run)
 
 
 @with_options
@@ -71,7 +71,7 @@ def cost(
     """Estimate what the judges of a run, or of files of outputs, would cost, and send nothing."""
     from afarm.experiment import preflight
 
-    if against := output_files.reference_of(outputs, reference, options):
+    if against := output_files.find_reference(outputs, reference, options):
         options = options.judging_files()
         with options.dry_run(preflight.judging_checks()) as workspace:
             compared = output_files.output_comparisons(workspace, outputs or [], against, options)
@@ -93,7 +93,7 @@ def evaluate_outputs(
     """Have files of outputs judged against a reference's, all of them or until it is decided."""
     from afarm.experiment import preflight
     from afarm.experiment.comparison.until_decided import ALPHA, SequentialComparison
-    from afarm.experiment.dry_run import plan_comparison
+    from afarm.experiment.dry_run import plan_stage
 
     with options.dry_run(preflight.judging_checks()) if dry_run else options.judging_workspace() as workspace:
         compared = output_files.output_comparisons(workspace, outputs, reference, options)
@@ -102,7 +102,7 @@ def evaluate_outputs(
             show_plan_of_files(compared, options.as_json)
         else:
             if not sequential:
-                warn_of_budget(workspace, lambda: [plan_comparison(one) for one in compared])
+                warn_of_budget(workspace, lambda: [p for one in compared for p in plan_stage(workspace, one.stage())])
             named = [{"outputs": str(path), "reference": reference} for path in outputs]
             _run(workspace, sequential.run() if sequential else compared, named, options.as_json, started)
 
@@ -134,16 +134,11 @@ def _run(
     as_json: bool,
     started: float,
 ) -> None:
-    """Make each comparison, with a record and a report of its own, and show them all.
-
-    Raises `DataError`, after those that could be made, where some could not.
-    """
-    from afarm import report
+    """Make and show each comparison, with its own record. Raises `DataError` at the end if some failed."""
     from afarm.cli.screens import present
     from afarm.experiment.farm import read_result
     from afarm.experiment.run_record import record_comparison
     from afarm.judging.client import Spend
-    from afarm.storage.runs import read_run
 
     for note in dict.fromkeys(note for one in compared for note in one.notes):
         err().print(f"[yellow]{markup(one_line(note, 1000))}[/]")

@@ -33,7 +33,7 @@ JUDGING = (
 )
 """The options that say how to judge."""
 RUNS = ("method", "reward_model", "model", "dataset", "data", "preferences")
-"""Those that say what to train, with and on what."""
+"""The options that say what to train, with and on what."""
 
 LACKING = {
     "ratings": "ratings, and annotator {annotator!r} gives none: name one that rates each output alone, --annotator "
@@ -65,10 +65,7 @@ Alpha = Annotated[float | None, option("--alpha", ALPHA_HELP, None, "0.05", min=
 
 @dataclass(frozen=True)
 class EvaluateOptions(FarmOptions):
-    """The options of every farm, and those of files of outputs.
-
-    It matters here if a recipe was named; --annotator may judge files of outputs, and their rows may not fit.
-    """
+    """Options of every farm, and of files of outputs. `recipe` is None unless it was named."""
 
     annotator: str | None = judge_field(
         "--annotator NAME", "Who judges files of outputs; with a method, who labels its training pairs.", "annotators"
@@ -97,14 +94,11 @@ class EvaluateOptions(FarmOptions):
 
     @property
     def names_a_judge(self) -> bool:
-        """True if it is said who answers for the judge."""
+        """True if an option names who answers for the judge."""
         return bool(self.judge) or self.recipe is not None
 
     def judging_files(self) -> Self:
-        """Return these options as they are meant with files of outputs: --annotator judges them.
-
-        Raises `ConfigError` if an option and --set contradict each other.
-        """
+        """Return the options for files of outputs, which --annotator judges. Raises `ConfigError`."""
         from afarm.experiment.comparison.compare import TEXT_JUDGE
 
         settings, given = self.settings or [], self.labelling()
@@ -115,11 +109,8 @@ class EvaluateOptions(FarmOptions):
         return replace(self, label_noise=None, labels=None, settings=[*judge, *meant, *settings])
 
 
-def reference_of(outputs: Sequence[Path] | None, reference: str | None, options: EvaluateOptions) -> str:
-    """Return what files of outputs are compared with: a file, or the name of an evaluation set.
-
-    Empty without files. Raises `ConfigError` if a file is missing, or named twice.
-    """
+def find_reference(outputs: Sequence[Path] | None, reference: str | None, options: EvaluateOptions) -> str:
+    """Return what files of outputs are compared with: a file or an evaluation set; empty without files."""
     if not outputs:
         if reference is not None:
             raise ConfigError(["--reference needs a file of outputs before it"])
@@ -149,10 +140,7 @@ def output_comparisons(
 ) -> "list[OutputComparison]":
     """Return the comparison of each system with the reference, called as its rows say or else as its file.
 
-    Tells on stderr who judges if that was left open and a judge is asked.
-
-    Raises `DataError` naming the file, the row and the field that is wrong, `ConfigError` for evaluators that files of
-    outputs cannot be given to.
+    Raises `DataError` naming file, row and field, and `ConfigError` for evaluators that need more than files.
     """
     from afarm.core.interfaces import AnnotateContext
     from afarm.evaluation.matching import MatchPolicy, among, same_answers
@@ -232,10 +220,7 @@ def _names(named: "Sequence[tuple[str, Sequence[Output]]]") -> list[str]:
 
 
 def _require_usable(workspace: "Workspace", options: EvaluateOptions, compared: "Sequence[SystemComparison]") -> None:
-    """Raise `ConfigError` for chosen evaluators that cannot be given these files or instructions.
-
-    Of a recipe that was named, tells on stderr which are left out for that.
-    """
+    """Raise `ConfigError` for chosen evaluators that need more than files; name a recipe's."""
     chosen = options.evaluator or any(text.startswith("evaluate.evaluators=") for text in options.settings or ())
     names = workspace.config.evaluate.evaluators
     if not chosen:
@@ -264,10 +249,7 @@ def _require_usable(workspace: "Workspace", options: EvaluateOptions, compared: 
 def stored_comparisons(
     workspace: "Workspace", files: Sequence[Path], reference: str | None, options: EvaluateOptions
 ) -> "Iterator[list[AnnotationComparison]]":
-    """The systems that files of annotations are about, as long as the rows that were read are kept.
-
-    Raises `DataError` as `annotated_systems` does, `ConfigError` for what only outputs can be asked.
-    """
+    """Read the systems in files of annotations. Raises `DataError`, and `ConfigError` for wrong options."""
     from afarm.evaluation.annotation_files import annotated_systems
     from afarm.evaluation.matching import MatchPolicy
     from afarm.experiment.comparison.annotations import AnnotationComparison
@@ -284,7 +266,7 @@ def stored_comparisons(
     match_policy = MatchPolicy(options.on_missing or "skip", options.on_duplicate)  # type: ignore[arg-type]
     with TemporaryDirectory() as directory:
         systems = annotated_systems(files, Path(directory), reference or "", match_policy, options.labels or "")
-        compared = [AnnotationComparison.of(workspace, system) for system in systems]
+        compared = [AnnotationComparison(workspace, s, s.system, s.reference, s.annotator) for s in systems]
         _require_usable(workspace, options, compared)
         yield compared
 

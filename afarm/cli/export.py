@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -11,6 +12,7 @@ from afarm.cli.completion import complete_runs
 from afarm.cli.console import err, out, print_json
 from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR, Json, OutputDir, option
 from afarm.core.errors import ConfigError
+from afarm.storage.runs import find_run, read_run, run_directories
 
 FORMS = "afarm export RUN DIR, or afarm export RUN --push-to-hub OWNER/NAME"
 SHOWN_RUNS = 5
@@ -35,11 +37,8 @@ def export_policy(
     as_json: Json = False,
 ) -> None:
     """Write a run's policy for transformers, its preferences for TRL and its outputs for AlpacaEval."""
-    import tempfile
-
     from afarm.experiment.export import export_run
     from afarm.storage.hub import push_folder, require_token
-    from afarm.storage.runs import find_run, read_run, run_directories
 
     if run is None:
         runs = sorted(run_directories(output_dir / "runs"), key=lambda run: -run.stat().st_mtime)
@@ -55,7 +54,7 @@ def export_policy(
     record = read_run(found)
     if push_to_hub:
         require_token(push_to_hub)  # before the work
-    with tempfile.TemporaryDirectory() as passing:
+    with TemporaryDirectory() as passing:
         written = export_run(record, directory or Path(passing) / record.name)
         address = push_folder(written, push_to_hub, private=private) if push_to_hub else None
         files = sorted(str(path.relative_to(written)) for path in written.rglob("*") if path.is_file())

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from afarm import experiments, report
 from afarm.cli import launch
 from afarm.cli.completion import complete_launch_configs, complete_recipes, complete_settings
-from afarm.cli.console import err
+from afarm.cli.console import command_line, err
 from afarm.cli.given_settings import JUDGING, parse_judges, parse_prices, refuse_contradictions
 from afarm.cli.launch import LOCAL
 from afarm.cli.launchers import preview_launch
 from afarm.cli.plans import show_plan, warn_of_budget
 from afarm.cli.progress import ProgressBars
-from afarm.cli.recording import command_line
 from afarm.cli.shared_options import (
     DEFAULT_OUTPUT_DIR,
     DEFAULT_RECIPE,
@@ -43,12 +43,12 @@ from afarm.cli.shared_options import (
 from afarm.cli.stage_lines import StageLines
 from afarm.core.errors import ConfigError, PluginError
 from afarm.experiment.process_info import SINGLE_PROCESS, ProcessInfo
+from afarm.storage.runs import RunRecord, read_run
 
 if TYPE_CHECKING:
     from afarm.experiment.farm import Farm
     from afarm.experiment.preflight import Check
     from afarm.experiment.studies.study import Findings
-    from afarm.experiment.workspace import Workspace
 
 
 @dataclass(frozen=True)
@@ -141,31 +141,30 @@ class FarmOptions:
         from afarm.experiment import preflight
         from afarm.experiment.farm import Farm
 
-        self._launch()
+        launch.relaunch(self.accelerate_config)
         checks = preflight.stage_checks(stage) if stage else preflight.run_checks(llm_systems)
         checks += preflight.access_checks(llm_systems, stage)
         trains = stage in ("", "train")
         return Farm.over(self.workspace(checks, self.output_dir, launch.process_info(), trains))
 
-    def judging_workspace(self) -> "Workspace":
+    def judging_workspace(self) -> "experiments.Workspace":
         """Open the workspace for what judges files: nothing trains, so that only the main process goes on."""
         from afarm.experiment import preflight
 
-        self._launch()
+        launch.relaunch(self.accelerate_config)
         if not launch.process_info().is_main_process:
             raise typer.Exit
         return self.workspace([*preflight.judging_checks(), *preflight.access_checks()], self.output_dir)
 
     @contextmanager
-    def dry_run(self, checks: "Sequence[Check]", trains: bool = True) -> "Iterator[Workspace]":
+    def dry_run(self, checks: "Sequence[Check]", trains: bool = True) -> "Iterator[experiments.Workspace]":
         """Open the workspace for a look at what it would do, if no method `trains` too. No directory is made."""
         from afarm.storage.artifacts import view_store
 
         if not launch.process_info().is_main_process:
             raise typer.Exit
-        tell = partial(err().print, markup=False)
         with (
-            view_store(self.output_dir, tell) as output_dir,
+            view_store(self.output_dir, partial(err().print, markup=False)) as output_dir,
             self.workspace(checks, output_dir, trains=trains) as workspace,
         ):
             yield workspace
@@ -173,19 +172,16 @@ class FarmOptions:
     @staticmethod
     def warn_of_budget(farm: "Farm", method: str, evaluations: int = 1) -> None:
         """Say before anything is bought that evaluating a method, or its variants, exceeds --budget."""
-        from afarm.experiment.dry_run import plan_run
-
-        warn_of_budget(farm.workspace, lambda: plan_run(farm.workspace, method, evaluations))
+        warn_of_budget(farm.workspace, lambda: experiments.plan_run(farm.workspace, method, evaluations))
 
     def show_plan(self, evaluations: int = 1, launcher: str = LOCAL) -> None:
         """Show what a run, with that many evaluations, would make and buy, and ask of `launcher`; do nothing."""
         from afarm.experiment import preflight
-        from afarm.experiment.dry_run import plan_run
 
         with self.dry_run(preflight.run_checks()) as workspace:
             method = workspace.config.method
             asked = preview_launch(launcher, [(method, workspace)], workspace.run_name())
-            planned = plan_run(workspace, method, evaluations)
+            planned = experiments.plan_run(workspace, method, evaluations)
             show_plan(workspace, method, self.as_json, planned=planned, launcher=asked)
 
     def write_findings(self, farm: "Farm", name: str, findings: "Findings") -> Path:
@@ -202,21 +198,14 @@ class FarmOptions:
             raise ConfigError([f"--recipe names none: leave it out for {DEFAULT_RECIPE}; `afarm recipes` lists them"])
         return self.recipe or DEFAULT_RECIPE
 
-    def _launch(self) -> None:
-        """Start several processes that go on with this command, if --accelerate-config asks for them."""
-        _prepare_environment()
-        if self.accelerate_config and not launch.process_info().is_distributed:
-            launch.relaunch(self.accelerate_config)
-
     def workspace(
         self,
         checks: "Sequence[Check]",
         output_dir: Path,
         process_info: ProcessInfo = SINGLE_PROCESS,
         trains: bool = True,
-    ) -> "Workspace":
+    ) -> "experiments.Workspace":
         from afarm.experiment.live_record import Watch
-        from afarm.experiment.opening import open_workspace
         from afarm.judging.database import is_url
         from afarm.judging.sqlite_database import network_file_system
 
@@ -225,7 +214,7 @@ class FarmOptions:
         refuse_contradictions(given, settings)
         bars = ProgressBars(err())
         watch = Watch(bars, bars.tell)
-        workspace = open_workspace(
+        workspace = experiments.open_workspace(
             self.recipe_or_default,
             [given, *settings],
             output_dir,
@@ -252,15 +241,13 @@ class FarmOptions:
 
     def as_recipe(self) -> dict[str, Any]:
         """Return all that the options give as a recipe says it, --set included."""
-        from afarm.experiment.recipe import merge, parse_override
+        from afarm.experiment.recipe import parse_override
 
-        return reduce(merge, map(parse_override, self.settings or []), self._collect_given())
+        return reduce(experiments.merge, map(parse_override, self.settings or []), self._collect_given())
 
     def _collect_given(self) -> dict[str, Any]:
         """Return the options as settings. Raises `ConfigError` if two contradict each other."""
-        from afarm.experiment.settings import RunConfig
-
-        given = {k: v for k, v in vars(self).items() if k in RunConfig.model_fields and v not in (None, [])}
+        given = {k: v for k, v in vars(self).items() if k in experiments.RunConfig.model_fields and v not in (None, [])}
         if self.price:
             given["price"] = parse_prices(self.price)
         if self.judge:
@@ -294,25 +281,41 @@ class FarmOptions:
 
     def _section(self, judging: Mapping[str, Any]) -> str:
         """Return the annotator's section; empty if it is unknown. Raises `ConfigError` if it lacks settings."""
-        from afarm.core.plugins import discover
-        from afarm.experiment.recipe import merge, parse_override, read_recipe
+        from afarm.experiment.recipe import parse_override
         from afarm.experiment.settings import AnnotateConfig
 
         name = self.annotator
         if name is None:
-            values: dict[str, Any] = read_recipe(self.recipe_or_default)
+            values: dict[str, Any] = experiments.read_recipe(self.recipe_or_default)
             for text in self.settings or []:
                 with suppress(ConfigError):  # one that cannot be read is reported with all else that is wrong
-                    values = merge(values, parse_override(text))
+                    values = experiments.merge(values, parse_override(text))
             name = str(values.get("annotate", {}).get("annotator") or AnnotateConfig().annotator)
         try:
-            config = discover(check_configs=False).get("annotators", name).config
+            config = experiments.discover(check_configs=False).get("annotators", name).config
         except PluginError:
             return ""
         known = config.model_fields if config else {}
         if lacking := [f"--{setting.replace('_', '-')}" for setting in judging if setting not in known]:
             raise ConfigError([f"annotator {name!r} takes no {' and no '.join(lacking)}"])
         return name.partition(":")[0]
+
+
+def record_run(farm: "Farm", method: str, started: float) -> tuple[RunRecord, Path]:
+    """Evaluate `method`, write the run's record and its report. Returns the record and the report's path.
+
+    `afarm view` can follow it meanwhile.
+    """
+    from afarm.experiment.live_record import followed
+    from afarm.experiment.run_record import record
+
+    command = command_line()
+    with followed(farm.workspace, method, command, started):
+        result = farm.evaluate(method)
+        if not farm.workspace.process_info.is_main_process:
+            raise typer.Exit  # the main process writes of it
+        directory = record(farm.workspace, method, result, command, started)
+        return read_run(directory), report.refresh(directory)
 
 
 def with_options(command: Callable[..., None], without: Collection[str] = ()) -> Callable[..., None]:

@@ -79,7 +79,7 @@ NAMED_BY_OPTION = {
 
 
 def refuse_stray(name: str, options: Collection[str]) -> None:
-    """Raise `ConfigError` if one of a command's `options` takes `name`: that of a component or a recipe."""
+    """Raise `ConfigError` if one of a command's `options` takes `name`, which a component or a recipe has."""
     from afarm.core.plugins import discover
     from afarm.experiment.recipe import recipe_names
 

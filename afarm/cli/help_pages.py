@@ -15,7 +15,6 @@ from typer.core import TyperCommand, TyperGroup
 from typer.models import DefaultPlaceholder
 
 from afarm.cli.given_settings import refuse_stray
-from afarm.core.errors import did_you_mean
 from afarm.storage.text import visible
 
 VALUES: Mapping[str, str] = {"int": "N", "float": "NUMBER", "str": "TEXT"}
@@ -61,12 +60,6 @@ def write_panels(formatter: Any, panels: Mapping[str, list[tuple[str, str]]]) ->
 
 class GroupPage(TyperGroup):
     """A group whose help gives each command its whole line."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that `args` name; for a name that is none, the nearest ones are suggested."""
-        if not (ctx.resilient_parsing or args[0].startswith("-") or self.get_command(ctx, args[0])):
-            ctx.fail(f"No such command {args[0]!r}.{did_you_mean(args[0], self.list_commands(ctx))}")
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         panels: dict[str, list[tuple[str, str]]] = {}

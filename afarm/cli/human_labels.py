@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,8 @@ def with_people(
 ) -> list[AnnotationComparison]:
     """Add people's labels to the comparisons of systems that they labelled too; name the others.
 
-    Labels about other outputs than the judge's are left out and counted if `leave_out`, else an error. `scale` is that
-    of the files' labels (`afarm.storage.label_scales`). Raises
-    `DataError` for that, if there is no label, or naming file, row and field of one that cannot be read.
+    Labels about other outputs than the judge's are an error, or left out and counted if `leave_out`. `scale` is the
+    scale of the files' labels. Raises `DataError` naming file, row and field, or if no label fits.
     """
     from afarm.evaluation.win_table import wins
 
@@ -88,20 +87,26 @@ def _named(pairs: Iterable[tuple[str, str]]) -> str:
     return ", ".join(f"{system!r} with {reference!r}" for system, reference in pairs)
 
 
-def lines(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """State the win rates by people among a record's results."""
-    found = []
+def people_rows(results: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield the win rates by people among a record's results, as labels and texts."""
     for result in results:
         if result["evaluator"] == BY_PEOPLE:
             m = result["metrics"]
-            found += [
-                f"Win rate by people {_percent(m, BY_PEOPLE)}, from {m['n_human']} instructions labelled by people too "
-                f"and {m['n_simulated']} by the judge only",
-                f"People alone: {_percent(m, 'people')}. The judge alone: {_percent(m, 'judge')}.",
-                f"The judge's labels have a weight of {m['trust']:.2f}; together as precise as {m['effective']:.0f} "
-                f"instructions labelled by people: {m['saved']} need no human label.",
-            ]
-    return found
+            yield (
+                "win rate by people",
+                (
+                    f"{_percent(m, BY_PEOPLE)}, from {m['n_human']} instructions labelled by people too and "
+                    f"{m['n_simulated']} by the judge only"
+                ),
+            )
+            yield "", f"people alone: {_percent(m, 'people')}; the judge alone: {_percent(m, 'judge')}"
+            yield (
+                "",
+                (
+                    f"the judge's labels weigh {m['trust']:.2f}; together as precise as {m['effective']:.0f} "
+                    f"instructions labelled by people: {m['saved']} need no human label"
+                ),
+            )
 
 
 def _percent(metrics: Mapping[str, Any], name: str) -> str:

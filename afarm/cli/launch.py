@@ -9,13 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import cache
 from pathlib import Path
-from typing import NoReturn
 
 from afarm.cli.console import hand_on_stdout
 from afarm.core.errors import ConfigError, PluginError, did_you_mean
 from afarm.experiment.process_info import ProcessInfo
 
 OPTION = "--accelerate-config"
+
+LAUNCHED = "AFARM_LAUNCHED"
+"""The variable that keeps a process which `OPTION` has started from starting others."""
 
 LOCAL = "local"
 """The launcher that makes stages in the command's own process."""
@@ -44,10 +46,7 @@ def only_the_first_speaks() -> Iterator[None]:
 
 
 def require_one_way(launcher: str, config: str | None) -> None:
-    """Raise `ConfigError` if a launcher is asked for in several processes.
-
-    Each would begin workers, and wait for the others for ever.
-    """
+    """Raise `ConfigError` for a launcher in several processes, which would wait for each other."""
     instead = "its stages have processes of their own (of ray, as many as ray.processes says)"
     if launcher != LOCAL and config:
         raise ConfigError([f"--launcher and {OPTION} contradict each other: leave one out; with --launcher {instead}"])
@@ -55,11 +54,13 @@ def require_one_way(launcher: str, config: str | None) -> None:
         raise ConfigError([f"--launcher {launcher} is started in one process, and these are several: {instead}"])
 
 
-def relaunch(name: str) -> NoReturn:
-    """Become `accelerate launch` with that configuration and this command without the option.
+def relaunch(name: str | None) -> None:
+    """Become `accelerate launch` of this command with the configuration `name`, unless that was done.
 
     Raises `ConfigError` if there is no such configuration.
     """
+    if not name or process_info().is_distributed or LAUNCHED in os.environ:
+        return
     known = {path.stem: path for path in CONFIGS.glob("*.yaml")}
     path = known.get(name, Path(name))
     if not path.is_file():
@@ -68,14 +69,5 @@ def relaunch(name: str) -> NoReturn:
         raise PluginError("several processes need 'accelerate': pip install 'afarm[train]'")
     launch = ["-m", "accelerate.commands.launch", "--config_file", str(path), "-m", "afarm"]
     hand_on_stdout()
-    os.execv(sys.executable, [sys.executable, *launch, *without_option(sys.argv[1:])])
-
-
-def without_option(arguments: list[str]) -> list[str]:
-    """Remove `OPTION` and its value from a command line."""
-    kept, skipping = [], False
-    for argument in arguments:
-        if not (skipping or argument == OPTION or argument.startswith(f"{OPTION}=")):
-            kept.append(argument)
-        skipping = argument == OPTION
-    return kept
+    os.environ[LAUNCHED] = "1"
+    os.execv(sys.executable, [sys.executable, *launch, *sys.argv[1:]])

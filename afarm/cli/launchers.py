@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 from afarm.cli.completion import complete_launchers
 from afarm.cli.console import err, out
-from afarm.cli.progress import LOG_SECONDS
+from afarm.cli.progress import LOG_SECONDS, count_items, make_bars
 from afarm.cli.shared_options import option
 from afarm.cli.stage_lines import in_short, stage_line
 from afarm.cli.tables import print_table
@@ -18,7 +17,7 @@ from afarm.storage.text import markup, one_line
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from afarm.experiment.launching.launcher import Launcher, Needs, StageTask, TaskEvent
+    from afarm.experiment.launching.launcher import Launcher, Needs, Outcome, StageTask, TaskEvent
     from afarm.experiment.tasks import Launched, Systems
     from afarm.storage.artifacts import Store
 
@@ -48,12 +47,12 @@ def launch_stages(spec: str, systems: Systems, account: str) -> Launched | None:
     if (launcher := build_launcher(spec, systems)) is None:
         return None
     graph = task_graph(systems, account, launcher.processes)
-    with _bars(len(graph.tasks)) if graph.tasks and err().is_terminal else nullcontext() as bars:
+    with make_bars(err()) as bars:
         if graph.tasks:
             require_same_code(launcher, systems[0][1], systems[0][0], account)
             most = f"at most {graph.most_at_once(launcher, graph.tasks)} at once"
             err().print(f"{_stages(len(graph.tasks))} on {launcher.describe()}, {most}")
-        return launch(launcher, graph, systems, TaskLines(systems[0][1].store, bars))
+        return launch(launcher, graph, systems, TaskLines(systems[0][1].store, bars, len(graph.tasks)))
 
 
 def preview_launch(spec: str, systems: Systems, account: str, of: int | None = None) -> dict[str, Any] | None:
@@ -99,21 +98,20 @@ def show_launch(asked: Mapping[str, Any]) -> None:
         out().print(f"Nothing would be asked of {asked['asked_of']}: all is there.", markup=False)
         return
     part = f", for {asked['runs']} of {asked['of_runs']:,} runs" if asked["runs"] < asked["of_runs"] else ""
-    columns = {"stage": False, "number": True, "at once": True, "processes": True, "CPUs each": True}
-    columns |= {"GPUs each, if any": True, "judges": False}
+    figures = ("number", "at once", "processes", "CPUs each", "GPUs each, if any")
     rows = [
         [
             kind["kind"],
-            *(f"{kind[name]}" for name in ("stages", "at_once")),
-            f"{kind['processes']}{', sharded' if kind['sharded'] else ''}",
+            *(str(kind[name]) for name in ("stages", "at_once")),
+            f"{kind['processes']}{', sharded' * kind['sharded']}",
             *(f"{kind[name]:g}" if kind[name] else "" for name in ("cpus", "gpus")),
-            "asked" if kind["asks_judges"] else "",
+            "asked" * kind["asks_judges"],
         ]
         for kind in asked["kinds"]
     ]
     most = f"at most {asked['at_once']} at once"
     out().print(f"Asked of {asked['asked_of']}: {_stages(asked['stages'])}, {most}{part}.", markup=False)
-    print_table(out(), "", columns, rows)
+    print_table(out(), "", {"stage": False, **dict.fromkeys(figures, True), "judges": False}, rows)
     for problem in asked["problems"]:
         out().print(problem, markup=False)
 
@@ -123,86 +121,54 @@ def _stages(count: int) -> str:
 
 
 class TaskLines:
-    """Shows the news of tasks: a line for each that ended and, if there are `bars`, one for each at work."""
+    """Shows the news of tasks: a line for each that ended, and in `bars` a row for each at work."""
 
-    def __init__(self, store: Store, bars: Progress | None):
+    def __init__(self, store: Store, bars: Progress, total: int):
         self.store = store
-        self.ended = 0
         self._bars = bars
+        self._all = self._add_row("all stages", total)
         self._rows: dict[str, TaskID] = {}
         self._logged: dict[str, float] = {}
+
+    def _add_row(self, name: str, total: int | None = None, text: str = "") -> TaskID:
+        count = count_items if total else lambda task: ""
+        return self._bars.add_task(
+            name, total=total, wait=0.0, count=count, rest=lambda task: task.fields["text"], text=text
+        )
 
     def __call__(self, event: TaskEvent) -> None:
         name = markup(one_line(event.task, 100))
         ended = event.news == "lost" or event.outcome is not None
-        if self._bars and event.task in self._rows and (ended or event.news == "started"):
+        if event.task in self._rows and (ended or event.news == "started"):
             self._bars.remove_task(self._rows.pop(event.task))
         if event.news == "started":
             self._logged[event.task] = monotonic()
-            if self._bars:
-                self._rows[event.task] = self._bars.add_task(name, total=None, text=f"on {event.place}")
-            else:
+            self._rows[event.task] = self._add_row(one_line(event.task, 100), text=one_line(f"on {event.place}"))
+            if not err().is_terminal:
                 err().print(f"… {name}  on {markup(event.place)}")
         elif event.news == "progress":
-            self._progress(event, name)
+            if event.task in self._rows:
+                self._bars.update(self._rows[event.task], text=one_line(event.text))
+            if not err().is_terminal and monotonic() - self._logged.get(event.task, 0.0) > LOG_SECONDS:
+                self._logged[event.task] = monotonic()
+                err().print(f"… {name}: {markup(one_line(event.text, 300))}")
         elif event.news == "noted":
             err().print(f"… {name}: {markup(one_line(event.text, 500))}")
         elif event.news == "lost":
             err().print(f"[yellow]↻[/] {name}: lost ({markup(one_line(event.text, 300))}), run again")
         elif event.outcome is not None:
-            self._end(event, name)
+            self._bars.advance(self._all)
+            self._show_end(event.outcome, event.task, f"  on {markup(event.place)}" if event.place else "")
 
-    def _progress(self, event: TaskEvent, name: str) -> None:
-        if self._bars and event.task in self._rows:
-            self._bars.update(self._rows[event.task], text=one_line(event.text))
-        elif monotonic() - self._logged.get(event.task, 0.0) > LOG_SECONDS:
-            self._logged[event.task] = monotonic()
-            err().print(f"… {name}: {markup(one_line(event.text, 300))}")
-
-    def _end(self, event: TaskEvent, name: str) -> None:
-        assert event.outcome is not None
-        self.ended += 1
-        if self._bars:
-            self._bars.update(self._bars.task_ids[0], completed=self.ended)
-        outcome, place = event.outcome, f"  on {markup(event.place)}" if event.place else ""
+    def _show_end(self, outcome: Outcome, task: str, place: str) -> None:
+        name = markup(one_line(task, 100))
         if outcome.is_done:
             kind, _, key = outcome.artifact.partition("/")
             artifact = self.store.find(kind, key)
             rest = in_short(artifact.meta["summary"]) if artifact and not outcome.reused else ""
             took = None if outcome.reused else outcome.seconds
-            err().print(f"{stage_line(event.task, took, key[:8])}{f'  {markup(rest)}' if rest else ''}{place}")
+            err().print(f"{stage_line(task, took, key[:8])}{f'  {markup(rest)}' if rest else ''}{place}")
         elif outcome.error_type:
             err().print(f"[red]✗[/] {name}: {markup(outcome.error)}{place}")
         else:
             err().print(f"[dim]– {name}: not begun, since {markup(outcome.error)}[/]")
-
-
-def _bars(total: int) -> Progress:
-    """Return rows of tasks at work, the first of them for all."""
-    from rich import progress as rich
-
-    bars = rich.Progress(
-        rich.SpinnerColumn(),
-        rich.TextColumn("{task.description}"),
-        rich.TimeElapsedColumn(),
-        rich.TextColumn("{task.fields[text]}", markup=False),
-        console=err(),
-        transient=True,
-    )
-    bars.add_task("all stages", total=total, text="")
-    return bars
-
-
-def outcomes_as_rows(made: Launched) -> list[dict[str, object]]:
-    """Return the outcomes as rows of JSON: where each stage was made, how long it took, what failed."""
-    return [
-        {
-            "task": outcome.task,
-            "artifact": outcome.artifact or None,
-            "reused": outcome.reused,
-            "seconds": round(outcome.seconds, 2),
-            "place": outcome.place,
-            "error": outcome.error or None,
-        }
-        for outcome in made.outcomes.values()
-    ]

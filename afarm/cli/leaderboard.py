@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 Format = Literal["terminal", "markdown", "csv", "json", "html"]
 
+DIFFERENT_BOARDS = "Win rates of different boards cannot be compared."
+
 SUFFIXES: Mapping[str, Format] = {".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html"}
 
 
@@ -137,10 +139,7 @@ def _format(chosen: Format | None, output: Path | None) -> Format:
 def _with_figures(
     boards: list[Leaderboard], evaluators: Sequence[str], orders: Sequence[str], sources: Sequence[str]
 ) -> tuple[list[Leaderboard], list[str]]:
-    """Add the figures of evaluators, and order the boards by `orders`.
-
-    The second value says which boards lack one. Raises `DataError` if all do.
-    """
+    """Add evaluators' figures, order the boards, and say which lack one. Raises `DataError` if all do."""
     from afarm.evaluation.boards.ranking import evaluated, looks_at_all_systems, stored_rows
     from afarm.evaluation.boards.sources import holds_annotations, in_order
 
@@ -181,10 +180,7 @@ def _written(boards: Sequence[Leaderboard], left_out: Sequence[str], found: Sequ
 
 
 def show_board(console: Console, board: Leaderboard, elsewhere: str = "--format markdown shows all") -> None:
-    """Print a board as a table with its remarks and red flags.
-
-    A terminal that is too narrow is spared the columns that say least; `elsewhere` says where they are.
-    """
+    """Print a board with remarks and red flags; `elsewhere` names the place of columns that have no room."""
     from rich import box
     from rich.table import Table
 
@@ -213,7 +209,7 @@ def _show(boards: Sequence[Leaderboard], found: Sequence[Agreement], ranks: bool
         show_board(out(), board)
     lines = [f"\n{LEGEND}"]
     if len(boards) > 1:
-        lines.append("Win rates of different boards cannot be compared.")
+        lines.append(DIFFERENT_BOARDS)
     if not ranks and any(entry.source.judgements for board in boards for entry in board.entries):
         lines.append("--ranks reads the judgements too: ranks with intervals, and differences.")
     lines += [one_line(f"{a.first} and {a.second}: {a.sentence}", 1000) for a in found]

@@ -5,16 +5,17 @@ from __future__ import annotations
 import shlex
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from afarm.cli.console import err, out, print_json
 from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR, Json, LedgerPlace, OutputDir, option
 from afarm.cli.tables import print_table
 from afarm.core.errors import StoreError
+from afarm.judging import accounting
+from afarm.judging.database import is_there, is_url, redact_place
+from afarm.judging.ledger import Ledger
+from afarm.storage.artifacts import Store, view_store
 from afarm.storage.text import dollars
-
-if TYPE_CHECKING:
-    from afarm.judging.ledger import Ledger
 
 ROUNDING = 1e-6
 """Dollars by which sums of prices may differ."""
@@ -32,11 +33,6 @@ def ledger(
     as_json: Json = False,
 ) -> None:
     """Show what judges have cost: by run, judge, annotator and day, and what was not paid again."""
-    from afarm.judging import accounting
-    from afarm.judging.database import is_there, is_url, redact_place
-    from afarm.judging.ledger import Ledger
-    from afarm.storage.artifacts import Store, view_store
-
     place = ledger or Store(output_dir).ledger_path
     if start_anew:
         if is_there(place):
@@ -89,10 +85,8 @@ def _recover(path: Path) -> None:
 
 
 def _show(ledger: Ledger) -> None:
-    from afarm.judging.accounting import GROUPS, accounts, open_items, unanswered
-
-    for group in GROUPS:
-        rows = accounts(ledger, group)
+    for group in accounting.GROUPS:
+        rows = accounting.accounts(ledger, group)
         columns = {
             group: [a.name or "–" for a in rows],
             "answers": [f"{a.answers:,}" for a in rows],
@@ -107,9 +101,9 @@ def _show(ledger: Ledger) -> None:
         figures = {title: title != group for title in columns}
         print_table(out(), f"by {group}", figures, list(zip(*columns.values(), strict=True)))
     # Reasons of answers without a text: content filters, too long prompts and the like.
-    if counts := [f"{count:,} {reason or 'without a reason'}" for reason, count in unanswered(ledger)]:
+    if counts := [f"{count:,} {reason or 'without a reason'}" for reason, count in accounting.unanswered(ledger)]:
         out().print(f"Answers without a text: {', '.join(counts)}.", markup=False)
-    items = open_items(ledger)
+    items = accounting.open_items(ledger)
     for batch in items["batches"]:
         out().print(
             f"Pending: batch {batch['ticket']} of {batch['judge']}, {batch['requests']} requests, at most "

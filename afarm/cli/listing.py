@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
 
 import typer
+import yaml
 
 from afarm.cli.completion import complete_components, complete_recipes, complete_sections
 from afarm.cli.console import out, print_json
@@ -15,10 +17,10 @@ from afarm.cli.shared_options import Json, option
 from afarm.cli.tables import print_table
 from afarm.core.errors import AfarmError, PluginError, did_you_mean
 from afarm.core.hooks import KINDS
+from afarm.core.plugins import Plugins, discover
+from afarm.experiment.recipe import read_recipe, recipe_names
+from afarm.experiment.setting_list import RUN, section_settings, sections, value_text
 from afarm.storage.text import markup
-
-if TYPE_CHECKING:
-    from afarm.core.plugins import Plugins
 
 
 def plugins(
@@ -33,8 +35,6 @@ def plugins(
     as_json: Json = False,
 ) -> None:
     """List every plugin, and why a broken one is broken."""
-    from afarm.core.plugins import discover
-
     if check is not None:
         _check(check)
         return
@@ -62,9 +62,6 @@ def plugins(
 
 def _check(name: str) -> None:
     """Check the components of that name, of whatever kinds. Exits with 1 if one breaks a promise."""
-    import tempfile
-
-    from afarm.core.plugins import discover
     from afarm.testing import ConformanceError, check_component
 
     plain, _, spec = name.partition(":")
@@ -81,7 +78,7 @@ def _check(name: str) -> None:
     broken = 0
     for component in found:
         title = f"{KINDS[component.kind]} {component.full_name}"
-        with tempfile.TemporaryDirectory() as directory:
+        with TemporaryDirectory() as directory:
             try:
                 check_component(component, Path(directory), spec=spec)
             except (AfarmError, ConformanceError) as error:
@@ -99,10 +96,6 @@ def recipes(
     ] = None,
 ) -> None:
     """List the recipes, or show one."""
-    import yaml
-
-    from afarm.experiment.recipe import read_recipe, recipe_names
-
     if name is not None:
         out().print(yaml.safe_dump(read_recipe(name), sort_keys=False, allow_unicode=True), markup=False)
         return
@@ -125,10 +118,6 @@ def settings(
 ) -> None:
     """List the settings of a method, a judge, any plugin or the run, for --set and recipes."""
     from rich.padding import Padding
-
-    from afarm.core.plugins import discover
-    from afarm.experiment.recipe import read_recipe
-    from afarm.experiment.setting_list import RUN, section_settings, value_text
 
     plugins = discover()
     if section is None:
@@ -154,8 +143,6 @@ def settings(
 
 
 def _show_sections(plugins: Plugins, as_json: bool) -> None:
-    from afarm.experiment.setting_list import RUN, sections
-
     owners = {RUN: "the run itself"}
     for name, components in sections(plugins).items():
         owners[name] = ", ".join(dict.fromkeys(f"{KINDS[c.kind]} of {c.package}" for c in components))

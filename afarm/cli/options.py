@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from afarm.cli.completion import complete_names as complete_names
     from afarm.cli.completion import complete_recipes as complete_recipes
     from afarm.cli.completion import complete_runs as complete_runs
+    from afarm.cli.console import command_line as command_line
     from afarm.cli.console import confirm as confirm
     from afarm.cli.console import err as err
     from afarm.cli.console import out as out
     from afarm.cli.console import print_json as print_json
     from afarm.cli.farm_options import FarmOptions as FarmOptions
+    from afarm.cli.farm_options import record_run as record_run
     from afarm.cli.farm_options import with_options as with_options
     from afarm.cli.help_pages import build_commands as build_commands
     from afarm.cli.launch import LOCAL as LOCAL
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
     from afarm.cli.launchers import preview_launch as preview_launch
     from afarm.cli.plans import show_plan as show_plan
     from afarm.cli.plans import warn_of_budget as warn_of_budget
-    from afarm.cli.recording import command_line as command_line
-    from afarm.cli.recording import record_run as record_run
     from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR as DEFAULT_OUTPUT_DIR
     from afarm.cli.shared_options import DEFAULT_RECIPE as DEFAULT_RECIPE
     from afarm.cli.shared_options import RECIPE_HELP as RECIPE_HELP

@@ -18,24 +18,19 @@ HOOK = "register_commands"
 
 
 def add_plugin_commands(app: typer.Typer, taken: Collection[str], groups: Collection[str] = ()) -> list[str]:
-    """Let each plugin add its commands to `app`, but replace none that is there or `taken` by name.
+    """Let each plugin add its commands to `app`; return a sentence for each thing that failed.
 
-    A group of commands whose name another plugin has taken, or which is one of afarm's `groups`, is added to that one.
-    Returns a sentence for each thing that failed.
+    Names that are `taken` cannot be replaced. Groups of one name are merged, also with afarm's own `groups`.
     """
     from afarm.core.plugins import discover
 
     problems = []
     points = [point for point in importlib.metadata.entry_points(group=GROUP) if may_add_commands(point)]
     manager = discover(points, kinds=()).manager
-    implementing = {impl.plugin_name for impl in manager.hook.register_commands.get_hookimpls()}
-    for plugin, module in manager.list_name_plugin():
-        if plugin not in implementing:
-            continue
-        own = typer.Typer()
+    for implementation in manager.hook.register_commands.get_hookimpls():
+        plugin, own = implementation.plugin_name, typer.Typer()
         try:
-            others = [other for other in manager.get_plugins() if other is not module]
-            manager.subset_hook_caller(HOOK, others)(app=own)
+            implementation.function(app=own)
         except Exception as error:
             problems.append(f"plugin {plugin!r} could not add its commands: {type(error).__name__}: {error}")
         refused = _merge(app, own, taken, groups)
@@ -61,10 +56,7 @@ def _merge(app: typer.Typer, more: typer.Typer, taken: Collection[str] = (), gro
 
 
 def merge_group(group: TyperInfo, more: TyperInfo) -> list[str]:
-    """Add the commands of `more` to a group; return the names of those that it has already.
-
-    Those stay as they are. A help or a callback that the group lacks is that of `more`.
-    """
+    """Add to a group what it lacks of `more`: commands, help, callback. Return the names that both have."""
     assert group.typer_instance is not None
     assert more.typer_instance is not None
     whole, added = copy(group.typer_instance), more.typer_instance
@@ -77,10 +69,9 @@ def merge_group(group: TyperInfo, more: TyperInfo) -> list[str]:
 
 
 def may_add_commands(point: importlib.metadata.EntryPoint) -> bool:
-    """Judge by its source, without importing it, if a plugin may implement the hook.
+    """Tell from a plugin's source if it may implement the hook: to import all takes half of a start.
 
-    Most do not, and importing them takes half of a start. One whose source cannot be read may, and so may one that
-    imports names without naming them.
+    It may if its source cannot be read, or imports names with a star.
     """
     if point.attr:
         return True

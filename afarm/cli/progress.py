@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import suppress
 from datetime import timedelta
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
@@ -25,24 +24,72 @@ PATIENCE = 1.0
 LOG_SECONDS = 30.0
 """Seconds between two lines about a loop if the console is no terminal."""
 
-_SHOWN: WeakSet[ProgressBars] = WeakSet()
+_SHOWN: WeakSet[Progress] = WeakSet()
 
 
 def take_down_bars() -> None:
     """Take away bars that an interrupt or an error left, so that what follows stands on its own line."""
     for bars in list(_SHOWN):
-        bars.close()
+        for task in bars.task_ids:
+            bars.remove_task(task)
+        if bars.live.is_started:
+            bars.stop()
+
+
+def make_bars(console: Console) -> Progress:
+    """Make a table of tasks, shown on terminals only.
+
+    Fields of a task: `wait`, the seconds until it is shown, and `count` and `rest`, functions that return words.
+    """
+    from rich import progress
+    from rich.table import Column
+    from rich.text import Text
+
+    class Words(progress.ProgressColumn):
+        """Words of a task. Figures are cut after those that give way."""
+
+        max_refresh = 0.5
+
+        def __init__(self, words: Callable[[Task], str], gives_way: bool = False) -> None:
+            super().__init__(Column(no_wrap=not gives_way))
+            self.words = words
+
+        def render(self, task: Task) -> Text:
+            return Text(self.words(task), no_wrap=True, overflow="ellipsis")
+
+    class Bars(progress.Progress):
+        def get_renderables(self) -> Iterator[Any]:
+            yield self.make_tasks_table([t for t in self.tasks if (t.elapsed or 0.0) >= t.fields["wait"]])
+
+    bars = Bars(
+        progress.SpinnerColumn(),
+        Words(lambda task: task.description, gives_way=True),
+        progress.BarColumn(bar_width=20),
+        Words(lambda task: str(task.fields["count"](task))),
+        progress.TimeElapsedColumn(Column(no_wrap=True)),
+        Words(lambda task: str(task.fields["rest"](task))),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    _SHOWN.add(bars)
+    return bars
+
+
+def count_items(task: Task) -> str:
+    """Write how far a task is: "3/10"."""
+    return f"{task.completed:,.0f}" + (f"/{task.total:,.0f}" if task.total is not None else "")
 
 
 class ProgressBars:
     """Implements `afarm.Progress` with one bar per loop, shown after a second, gone when the loop ends.
 
-    Between `begin` and `end` a line stands above them with the stage's name, its place among the stages, its time and
-    what is left of the whole command, so that what is no loop (loading a model, say) is seen to go on as well.
+    Between `begin` and `end` a line above them shows the stage, so that loading a model, say, is seen to go on as well.
     """
 
     def __init__(self, console: Console):
         self.console = console
+        self._bars = make_bars(console)
         self.note: Callable[[], str] = str
         """What to say at the end of a bar: the spend so far, say."""
         self._stage: Any = None
@@ -55,9 +102,9 @@ class ProgressBars:
         return loops[0].completed / loops[0].total if loops and loops[0].total else 0.0
 
     def begin(self, label: str, place: str = "", done: float = 0.0, left: Callable[[], str] = str) -> None:
-        """Show that the stage `label` is at work. Where the console is no terminal, one line says so.
+        """Show that the stage `label` is at work, on what is no terminal in one line.
 
-        `place` says "stage 6 of 9", `done` is the share of the stages before it, `left` what is left of all.
+        `place` says "stage 6 of 9", `done` is the share of stages that are there, `left` tells the remaining time.
         """
         self.stage_began = time.monotonic()
         if not self.console.is_terminal:
@@ -80,19 +127,11 @@ class ProgressBars:
             self._remove(self._stage)
             self._stage = None
 
-    def close(self) -> None:
-        """Take everything away, whatever is still at work."""
-        if self._bars.live.is_started:
-            self._bars.stop()
-        self._stage = None
-        for task in self._bars.task_ids:
-            self._bars.remove_task(task)
-
     def __call__(self, items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
         if total is None and isinstance(items, Sized):
             total = len(items)
         task = self._bars.add_task(
-            one_line(description), total=total, wait=PATIENCE, count=_count, rest=lambda task: self._rest(task)
+            one_line(description), total=total, wait=PATIENCE, count=count_items, rest=self._rest
         )
         began, ended = time.monotonic(), threading.Event()
         if not self.console.is_terminal:
@@ -113,12 +152,12 @@ class ProgressBars:
         while not ended.wait(LOG_SECONDS):
             for task in self._bars.tasks:
                 if task.id == task_id:
-                    count = _count(task).replace("/", " of ", 1)
+                    count = count_items(task).replace("/", " of ", 1)
                     rate = f"{task.completed / (task.elapsed or 1e-9):,.2g}/s"
                     self.tell(", ".join(filter(None, [f"{task.description}: {count}", rate, self.note()])))
 
     def _rest(self, task: Task) -> str:
-        """Say how fast a loop goes, what is left of it, and the note."""
+        """Say how fast a loop goes, how long it still takes, and the note."""
         rate = task.completed / (task.elapsed or 1e-9)
         left = str(timedelta(seconds=round((task.total - task.completed) / rate))) if task.total and rate else ""
         words = [f"{rate:,.1f}/s" if rate else "", f"{left.removeprefix('0:')} left" if left else "", self.note()]
@@ -129,43 +168,3 @@ class ProgressBars:
             self._bars.remove_task(task)
         if not self._bars.tasks and self._bars.live.is_started:
             self._bars.stop()
-
-    @cached_property
-    def _bars(self) -> Progress:
-        """Bars of stages and loops in one table; on what is no terminal, their tasks alone."""
-        from rich import progress
-        from rich.table import Column
-        from rich.text import Text
-
-        class Words(progress.ProgressColumn):
-            """Words of a task, asked for also while no item comes. Figures are cut after those that give way."""
-
-            max_refresh = 0.5
-
-            def __init__(self, words: Callable[[Task], str], gives_way: bool = False) -> None:
-                super().__init__(Column(no_wrap=not gives_way))
-                self.words = words
-
-            def render(self, task: Task) -> Text:
-                return Text(self.words(task), no_wrap=True, overflow="ellipsis")
-
-        class Bars(progress.Progress):
-            def get_renderables(self) -> Iterator[Any]:
-                yield self.make_tasks_table([t for t in self.tasks if (t.elapsed or 0.0) >= t.fields["wait"]])
-
-        _SHOWN.add(self)
-        return Bars(
-            progress.SpinnerColumn(),
-            Words(lambda task: task.description, gives_way=True),
-            progress.BarColumn(bar_width=20),
-            Words(lambda task: str(task.fields["count"](task))),
-            progress.TimeElapsedColumn(Column(no_wrap=True)),
-            Words(lambda task: str(task.fields["rest"](task))),
-            console=self.console,
-            transient=True,
-            disable=not self.console.is_terminal,
-        )
-
-
-def _count(task: Task) -> str:
-    return f"{task.completed:,.0f}" + (f"/{task.total:,.0f}" if task.total is not None else "")

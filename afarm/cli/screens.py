@@ -1,34 +1,37 @@
-"""Result screens of systems compared with a reference: one in full, several as a leaderboard."""
+"""Result screens: the record of a run or of a comparison in full, several systems as a leaderboard."""
 
 from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from afarm.cli import human_labels
 from afarm.cli.console import err, out, print_json
-from afarm.cli.leaderboard import show_board
-from afarm.cli.run import format_error, outcomes, result_row, spent, warn_of_simulation
+from afarm.cli.leaderboard import DIFFERENT_BOARDS, show_board
 from afarm.core.errors import PluginError
 from afarm.evaluation.boards import Leaderboard, group
 from afarm.evaluation.boards.ranking import evaluated, with_ranks
 from afarm.evaluation.boards.sources import boards_of_runs
+from afarm.evaluation.cut_off import cut_off
 from afarm.evaluation.decisions import decision_sentences
 from afarm.evaluation.matching import Coverage
-from afarm.evaluation.metrics import BY_PEOPLE, undetectable_difference, win_rate_interval
+from afarm.evaluation.metrics import BY_PEOPLE, main_metric, undetectable_difference, win_rate_interval, with_error
 from afarm.evaluation.red_flags import red_flag_lines
-from afarm.report.run import degraded
-from afarm.storage.runs import is_simulated
-from afarm.storage.text import one_line
+from afarm.report.run import STOPPED_AT, degraded, not_finite, training
+from afarm.storage.runs import is_simulated, simulated_judges
+from afarm.storage.text import dollars, markup, one_line
 
 UNASKED = "no judge LLM was asked. A gain is a gain in what this annotator goes by: a formula, a reward model, or noise"
-JUDGED = "Judged by {}"
 STORED = "stored annotations, no judge was asked"
+
+OUTCOMES = {"wins": "won", "wins_base": "lost", "draws": "drawn", "unparsed": "unparsed"}
 
 Record = Mapping[str, Any]
 
@@ -39,10 +42,9 @@ LONGEST_LINE = 2000
 def present(
     found: Sequence[tuple[Record, Path]], together: Sequence[str], as_json: bool, among_others: bool = False
 ) -> None:
-    """The records with their directories: on the screen, or as JSON on stdout and the screen on stderr.
+    """Show records with their directories; as JSON on stdout, then the screen goes to stderr.
 
-    `together` names evaluators that look at all systems at once. As JSON, one that was `among_others` stands in a list
-    as they would, had they a result.
+    `together` names evaluators that look at all systems at once. `among_others`: as JSON, one record is a list too.
     """
     console = err() if as_json else out()
     records = [record for record, _ in found]
@@ -54,15 +56,17 @@ def present(
         told = {"systems": whole, **rows} if several or among_others else {**whole[0], **rows}
         print_json(told)
     if len(found) == 1:
-        _show_one(console, records[0])
+        show_record(console, records[0])
     for board in boards:
         show_board(console, board)
     if len(boards) > 1:
-        console.print("Win rates of different boards cannot be compared.")
+        console.print(DIFFERENT_BOARDS)
     if several:
         _tell(console, _lines_of_several(records))
-    warn_of_simulation(console, records[0])
-    _tell(console, [f"Report: {page}" for _, directory in found if (page := _report(directory))])
+        warn_of_simulation(console, records[0])
+    for _, directory in found:
+        if page := _report(directory):
+            show_report(console, page)
     if without := [directory for _, directory in found if not _report(directory)]:
         runs = without[0].parent
         command = f"afarm report {shlex.quote(without[0].name)} --output-dir {shlex.quote(str(runs.parent))}"
@@ -79,9 +83,13 @@ def _boards(directories: Sequence[Path], together: Sequence[str], console: Conso
     return [evaluated(board, together) if together else board for board in boards]
 
 
-def _report(directory: Path) -> str | None:
+def _report(directory: Path) -> Path | None:
     page = directory / "report.html"
-    return str(page) if page.is_file() else None
+    return page if page.is_file() else None
+
+
+def show_report(console: Console, page: Path) -> None:
+    console.print(f"Report: {page}", style=f"link {page.resolve().as_uri()}", markup=False)
 
 
 def _as_json(record: Record, directory: Path) -> dict[str, Any]:
@@ -91,57 +99,134 @@ def _as_json(record: Record, directory: Path) -> dict[str, Any]:
         **{name: main[name] for name in ("system", "reference", "metrics", "degraded")},
         "interval": win_rate_interval(main["metrics"]),
         "simulated": is_simulated(record),
-        "report": _report(directory),
+        "report": str(page) if (page := _report(directory)) else None,
     }
 
 
-def _show_one(console: Console, record: Record) -> None:
-    main, *others = record["results"]
-    metrics, further = main["metrics"], [result for result in others if result["evaluator"] != BY_PEOPLE]
-    bounds, rate = win_rate_interval(metrics), f"{metrics['win_rate']:.1f} %{format_error(metrics)}"
-    rate += f", 95 % interval {bounds[0]:.1f} to {bounds[1]:.1f}," if bounds else ""
-    lines = [
-        f"{main['system']}: win rate {rate} against {main['reference']}",
-        *([f"Not clear from 50 %: {blind}"] if (blind := undetectable_difference(metrics)) else []),
-        outcomes(metrics),
-        *(": ".join(result_row(result, main["reference"])) for result in further),
-        *(f"{label.capitalize()}: {line}" for label, line in red_flag_lines(main.get("red_flags"))),
-        *_lines(record),
-    ]
-    _tell(console, lines)
+def show_record(console: Console, record: Record) -> None:
+    """Show the numbers of a run or of a comparison, how they were made, and what they cost."""
+    main = record["results"][0]
+    title = f"{record.get('method', main['system'])} against {main['reference']}"
+    console.print(one_line(title, LONGEST_LINE), style="italic", markup=False)
+    table = Table(show_header=False)
+    table.add_column(style="bold")
+    table.add_column()
+    for label, text in result_rows(record):
+        warns = label in ("cut off", "not finite") or text.startswith(STOPPED_AT)
+        table.add_row(markup(label), Text(one_line(text, LONGEST_LINE), "yellow" if warns else ""))
+    console.print(table)
+    warn_of_simulation(console, record)
+
+
+def result_rows(record: Record) -> Iterator[tuple[str, str]]:
+    """Yield labels and texts: the win rate, other results, warnings, training, cost. A label may be empty."""
+    head, stages, results = record["headline"], record["stages"], record["results"]
+    main = next((result for result in results if result["evaluator"] == "win_rate"), None)
+    if main is not None:
+        metrics = main["metrics"]
+        yield "win rate", _win_rate(metrics)
+        if blind := undetectable_difference(metrics):
+            yield "", f"not clear from 50 %: {blind}"
+        yield "", _outcomes(metrics)
+        yield from red_flag_lines(main.get("red_flags"))
+    for result in results:
+        if result is not main and result["evaluator"] != BY_PEOPLE:
+            yield result_row(result, results[0]["reference"])
+    if "coverage" in record:
+        yield from _comparison_rows(record)
+        return
+    yield from (("degraded", line) for line in degraded(stages))
+    yield from (("cut off", line) for line in cut_off(stages))
+    yield from (("not finite", line) for line in not_finite(stages))
+    yield from (("training", line) for line in training(record.get("checkpoint", {})))
+    if head["kl"] is not None:
+        yield "KL to the start", f"{head['kl']:.3f} nats a response"
+    if head["length"] is not None:
+        yield "mean length", f"{head['length']:.0f} characters (reference {head['length_reference']:.0f})"
+    yield "spend", _spent(record["spend"])
+    ran = [f"{s['stage']} {s['seconds']:.0f} s" for s in stages if not s["reused"] and s["seconds"] >= 0.5]
+    yield "time", f"{record['finished'] - record['created']:.0f} s" + (f": {', '.join(ran)}" if ran else "")
+    yield "reused", f"{sum(s['reused'] for s in stages)} of {len(stages)} stages"
+
+
+def _comparison_rows(record: Record) -> Iterator[tuple[str, str]]:
+    """Yield the rows that say how two files were compared: decisions, coverage, people's labels, cost."""
+    yield from (("decision", line) for line in (decision_sentences(record["until"]) if record.get("until") else ()))
+    yield "compared", Coverage.from_row(record["coverage"]).sentence
+    yield from human_labels.people_rows(record["results"])
+    yield from (("degraded", line) for line in degraded(record["stages"]))
+    paid = STORED if record.get("stored") else _spent(record["spend"]) if record["judges"] else UNASKED
+    yield "judged by", f"{record['annotator']}: {paid}"
+
+
+def _win_rate(metrics: Mapping[str, Any]) -> str:
+    """Write a win rate with its standard error, if it has one, and its interval."""
+    error, bounds = metrics["standard_error"], win_rate_interval(metrics)
+    text = f"{metrics['win_rate']:.1f} %" + (f" ± {error:.1f} (standard error)" if error else "")
+    return text + (f", 95 % interval {bounds[0]:.1f} to {bounds[1]:.1f}" if bounds else "")
+
+
+def _outcomes(metrics: Mapping[str, Any]) -> str:
+    """Count the comparisons by outcome; draws that nobody judged are counted apart."""
+    counts = [f"{metrics[f'n_{what}']} {word}" for what, word in OUTCOMES.items()]
+    if identical := metrics.get("n_identical"):
+        counts[list(OUTCOMES).index("draws")] += f" ({identical} of identical outputs, not judged)"
+    return ", ".join(counts + ([f"{metrics['n_refused']} refused"] if metrics.get("n_refused") else []))
+
+
+def _spent(spend: Mapping[str, Any]) -> str:
+    """Say what judges cost in all, and what of that this command bought."""
+    now = spend["this_time"]
+    unpriced = f", {spend['unpriced_calls']} of unknown price" if spend["unpriced_calls"] else ""
+    part = f" (this time {dollars(now['dollars'])} for {now['calls']})" if now["calls"] != spend["calls"] else ""
+    total = f"{dollars(spend['dollars'])} for {spend['calls']} calls"
+    return f"{total}{unpriced}{part}; {now['answers_reused']} answers reused"
+
+
+def result_row(result: Mapping[str, Any], main_reference: str) -> tuple[str, str]:
+    """A further evaluation in one line: its main figure, the reference's, and their paired difference."""
+    metrics, name = result["metrics"], result["evaluator"]
+    label = name if result["reference"] == main_reference else f"{name}, against {result['reference']}"
+    if name == "win_rate":
+        return label, f"{metrics['win_rate']:.1f} % ± {metrics['standard_error'] or 0:.1f}"
+    found = main_metric(name, metrics)
+    if found is None and next(iter(metrics.values()), "") is None:
+        return label, "not defined"
+    if found is None:
+        shown = [f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}" for k, v in list(metrics.items())[:4]]
+        return label, ", ".join(shown)
+    text = found.text if found.name == name else f"{found.name} {found.text}"
+    if found.reference is not None:
+        text += f" (reference {found.reference:.3f}"
+        gap = found.difference
+        text += ")" if gap is None else f"; paired difference {with_error(gap, found.difference_error)})"
+    said = [value for key, value in metrics.items() if isinstance(value, str) and not key.endswith("_warning")]
+    return label, ", ".join([text, *said])
 
 
 def _lines_of_several(records: Sequence[Record]) -> list[str]:
-    """The lines of each system after its name, with annotator and reference where these differ.
-
-    What several share is said once.
-    """
+    """Write the rows of each comparison after its system's name; what several share is written once."""
     by_line: dict[str, list[str]] = {}
-    all_by = Counter(JUDGED.format(record["annotator"]) for record in records)
+    sharing: dict[str, int] = {}
+    annotators = Counter(record["annotator"] for record in records)
     references = {record["results"][0]["reference"] for record in records}
     for record in records:
         main = record["results"][0]
-        name = f"{main['system']} by {record['annotator']}" if len(all_by) > 1 else main["system"]
+        name = f"{main['system']} by {record['annotator']}" if len(annotators) > 1 else main["system"]
         name += f" against {main['reference']}" if len(references) > 1 else ""
-        for line in _lines(record):
+        for label, text in _comparison_rows(record):
+            line = f"{label.capitalize()}: {text}" if label else text
             by_line.setdefault(line, []).append(name)
-    return [
-        line if len(names) in (len(records), all_by[line.partition(": ")[0]]) else f"{', '.join(names)}: {line}"
-        for line, names in by_line.items()
-    ]
+            sharing[line] = annotators[record["annotator"]] if label == "judged by" else len(records)
+    return [line if len(names) == sharing[line] else f"{', '.join(names)}: {line}" for line, names in by_line.items()]
 
 
-def _lines(record: Record) -> list[str]:
-    """Lines on a system beside its metrics and red flags: decisions, coverage, degradation, cost."""
-    decision = record.get("until")
-    paid = STORED if record.get("stored") else spent(record["spend"]) if record["judges"] else UNASKED
-    return [
-        *(f"{line[0].upper()}{line[1:]}" for line in (decision_sentences(decision) if decision else [])),
-        f"Compared: {Coverage.from_row(record['coverage']).sentence}",
-        *human_labels.lines(record["results"]),
-        *(f"Degraded: {line}" for line in degraded(record["stages"])),
-        f"{JUDGED.format(record['annotator'])}: {paid}",
-    ]
+def warn_of_simulation(console: Console, record: Record) -> None:
+    if formulas := simulated_judges(record):
+        names = markup(" and the ".join(formulas))
+        console.print(
+            f"[yellow]The {names} judge is a formula, no person or language model: a gain is a gain in that formula.[/]"
+        )
 
 
 def _tell(console: Console, lines: Sequence[str]) -> None:

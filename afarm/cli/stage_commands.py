@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +18,7 @@ from afarm.cli.farm_options import FarmOptions, with_options
 from afarm.cli.plans import show_plan, warn_of_budget
 from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR, DryRun, OutputDir, option, write_examples
 from afarm.core.errors import StoreError, did_you_mean
+from afarm.storage.runs import latest_run, run_directories
 from afarm.storage.text import markup, without_passwords
 
 if TYPE_CHECKING:
@@ -48,10 +49,7 @@ def add_commands(app: typer.Typer) -> None:
 
 
 def add_method(app: typer.Typer, name: str, component: Component) -> None:
-    """Add the training of a method under its name, with the options that it has a use for.
-
-    Raises `PluginError` if its class cannot be loaded.
-    """
+    """Add the training of a method under its name. Raises `PluginError` if its class cannot be loaded."""
     about = f"Train the policy of {name}: {component.summary or 'a method'}. {BEFORE}"
     examples = write_examples(name, "--seed 1", "--recipe paper --dry-run")
     settings = f"\n\n`afarm settings {name}` lists its settings." if component.config else ""
@@ -65,7 +63,7 @@ def add_method(app: typer.Typer, name: str, component: Component) -> None:
 
 def _step(name: str, unused: Collection[str], method: str | None = None) -> Callable[..., None]:
     def step(*, options: FarmOptions, dry_run: DryRun = False) -> None:
-        (_show_step if dry_run else _make)(name, replace(options, method=method or options.method))
+        _run_step(name, replace(options, method=method or options.method), dry_run)
 
     return with_options(step, unused)
 
@@ -83,36 +81,65 @@ def sample(
     options: FarmOptions,
     dry_run: DryRun = False,
 ) -> None:
-    (_show_step if dry_run else _make)("sample", options, policy)
+    _run_step("sample", options, dry_run, policy)
 
 
-def _llm_systems(policy: str | None) -> list[str]:
+def _run_step(name: str, options: FarmOptions, dry_run: bool, policy: str | None = None) -> None:
+    """Make a step's artifact, and say where it is; or show what that would do and buy."""
+    from afarm.experiment import preflight
+    from afarm.experiment.dry_run import plan_stage
     from afarm.experiment.llm_baselines import is_llm_system
 
-    return [policy] if policy and is_llm_system(policy) else []
-
-
-def _make(name: str, options: FarmOptions, policy: str | None = None) -> None:
-    """Have a farm make a step's artifact, and say where it is. Nothing of it is read back."""
-    from afarm.evaluation.cut_off import cut_off
-    from afarm.experiment.dry_run import plan_stage
-
-    with options.farm(_llm_systems(policy), "" if policy else name) as farm:
-        workspace = farm.workspace
-        with _laid_out(workspace, name, policy) as stage:
-            if stage:
+    llm_systems = [policy] if policy and is_llm_system(policy) else []
+    if dry_run:
+        checks = preflight.run_checks(llm_systems) if policy else preflight.stage_checks(name)
+        opened: AbstractContextManager[Workspace] = options.dry_run(checks, trains=bool(policy) or name == "train")
+    else:
+        opened = options.farm(llm_systems, "" if policy else name).workspace
+    with opened as workspace:
+        stage = _lay_out(workspace, name, policy)
+        # Requests are booked on an account and a budget of the step's own; those of training on its run's.
+        own = workspace.run_name(policy or name) if policy or name in ("annotate", "fit-reward") else ""
+        with workspace.judges.client.charge_run(own) if own else nullcontext():
+            if dry_run:
+                planned, step = plan_stage(workspace, stage) if stage else [], f"{name} {policy or ''}".strip()
+                step = "" if name == "train" else step
+                show_plan(workspace, workspace.config.method, options.as_json, planned=planned, step=step)
+            elif stage:
                 warn_of_budget(workspace, lambda: plan_stage(workspace, stage))
                 workspace.ensure(stage)
+    if not dry_run:
+        _show_made(workspace, name, options.as_json)
+
+
+def _lay_out(workspace: Workspace, name: str, policy: str | None) -> Stage | None:
+    """Lay out a step's stage; None if there is nothing to make."""
+    from afarm.experiment import pipeline
+
+    steps: dict[str, Callable[[], Stage | None]] = {
+        "sft": lambda: pipeline.start(workspace),
+        "sample": lambda: pipeline.outputs(workspace, policy) if policy else pipeline.sample(workspace),
+        "annotate": lambda: pipeline.annotate(workspace),
+        "fit-reward": lambda: pipeline.fit_reward(workspace),
+        "train": lambda: pipeline.train(workspace, workspace.config.method),
+    }
+    return steps[name]()
+
+
+def _show_made(workspace: Workspace, name: str, as_json: bool) -> None:
+    """Say where a step's artifact is. Nothing of it is read back."""
+    from afarm.evaluation.cut_off import cut_off
+
     runs = list(workspace.history.values())
     if not runs:
         err().print(f"Nothing to do: reward model {workspace.config.reward_model!r} needs no fitting.")
-        if options.as_json:
+        if as_json:
             print_json({"stage": None})
         return
     for line in cut_off({"stage": r.label, "kind": r.kind, "summary": r.artifact.meta["summary"]} for r in runs):
         err().print(f"[yellow]Cut off:[/] {markup(line)}")
     label, artifact = runs[-1].label, runs[-1].artifact
-    if options.as_json:
+    if as_json:
         made = {"stage": label, "key": artifact.key, "path": str(artifact.path), "reused": runs[-1].reused}
         print_json({**made, "summary": dict(artifact.meta["summary"])})
         return
@@ -133,40 +160,6 @@ def _show_next(workspace: Workspace) -> None:
     )
 
 
-def _show_step(name: str, options: FarmOptions, policy: str | None = None) -> None:
-    """Show what a step would do and buy."""
-    from afarm.experiment import preflight
-    from afarm.experiment.dry_run import plan_stage
-
-    checks = preflight.run_checks(_llm_systems(policy)) if policy else preflight.stage_checks(name)
-    step = "" if name == "train" else f"{name} {policy}" if policy else name
-    looked_at = options.dry_run(checks, trains=bool(policy) or name == "train")
-    with looked_at as workspace, _laid_out(workspace, name, policy) as stage:
-        planned = plan_stage(workspace, stage) if stage else []
-        show_plan(workspace, workspace.config.method, options.as_json, planned=planned, step=step)
-
-
-@contextmanager
-def _laid_out(workspace: Workspace, name: str, policy: str | None) -> Iterator[Stage | None]:
-    """Lay out a step's stage; None if there is nothing to make.
-
-    Requests are booked on an account and a budget of the step's own; those of training on its run's.
-    """
-    from afarm.experiment import pipeline
-
-    steps: dict[str, Callable[[], Stage | None]] = {
-        "sft": lambda: pipeline.start(workspace),
-        "sample": lambda: pipeline.outputs(workspace, policy) if policy else pipeline.sample(workspace),
-        "annotate": lambda: pipeline.annotate(workspace),
-        "fit-reward": lambda: pipeline.fit_reward(workspace),
-        "train": lambda: pipeline.train(workspace, workspace.config.method),
-    }
-    own = workspace.run_name(policy or name) if policy or name in ("annotate", "fit-reward") else ""
-    stage = steps[name]()
-    with workspace.judges.client.charge_run(own) if own else nullcontext():
-        yield stage
-
-
 def report(
     run: Annotated[
         str | None, typer.Argument(autocompletion=complete_runs, help="The run's name; the last one if none is given.")
@@ -175,7 +168,6 @@ def report(
 ) -> None:
     """Write a run's report again."""
     from afarm.report import build
-    from afarm.storage.runs import latest_run, run_directories
 
     runs = output_dir / "runs"
     known = [run.name for run in run_directories(runs)]

@@ -1,9 +1,8 @@
-"""Lines of stages on the screen: their place, how they went, and what is left of the command."""
+"""Lines of stages on the screen: their place, how they went, and how long the command still takes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -15,20 +14,6 @@ from afarm.storage.text import dollars, markup, one_line
 if TYPE_CHECKING:
     from afarm.experiment.stage import StageRun
     from afarm.experiment.workspace import Workspace
-
-TYPICAL_SECONDS = {
-    "base": 0.1,
-    "train": 60.0,
-    "fit-reward": 15.0,
-    "sample": 5.0,
-    "annotate": 5.0,
-    "outputs": 3.0,
-    "evaluate": 3.0,
-}
-"""A kind of stage's time beside the others', if the store has none of its label to go by."""
-
-MADE = 0.5
-"""Seconds of a stage from which its time says how fast this machine is."""
 
 ENOUGH = 0.05
 """The share of a stage from which its answers tell what all of them cost."""
@@ -52,7 +37,7 @@ class StageLines:
             number, of = len(self.workspace.history) + 1, len(self.workspace.planned)
             place = f"stage {number} of {of}" if of > 1 else ""
             self._expected = expected_seconds(self.workspace)
-            self.bars.begin(label, place, (number - 1) / max(of, 1), lambda: self.left(label))
+            self.bars.begin(label, place, (number - 1) / max(of, 1), lambda: self.time_left(label))
             return
         self.bars.end()
         rest = run.why if run.reused else in_short(run.artifact.meta["summary"])
@@ -60,7 +45,7 @@ class StageLines:
         narrow = err().is_terminal and max(WIDTH, len(one_line(label))) + 18 + len(rest) + 4 > err().width
         err().print(shown + ("\n    " if narrow and rest else "  ") + markup(rest))
 
-    def left(self, label: str) -> str:
+    def time_left(self, label: str) -> str:
         """Say roughly how much time the command still takes, once there is something to go by."""
         if not self._expected:
             return ""
@@ -92,22 +77,14 @@ def stage_line(label: str, seconds: float | None, key: str) -> str:
 
 
 def expected_seconds(workspace: Workspace) -> dict[str, float]:
-    """Estimate the seconds of each planned stage that is not there yet; empty with nothing to go by.
-
-    The newest artifact of a stage's label counts, else what is typical of its kind, scaled to this run's stages.
-    """
-    made = [(run.kind, float(run.artifact.meta["seconds"])) for run in workspace.history.values()]
-    typical = sum(TYPICAL_SECONDS.get(kind, 1.0) for kind, seconds in made if seconds > MADE)
-    scale = sum(seconds for _, seconds in made if seconds > MADE) / typical if typical else None
+    """Return what planned stages that are not there yet took last time; empty if one was never made."""
     found = {}
     for label, stage in workspace.planned.items():
         if label not in workspace.history:
-            seconds = scale * TYPICAL_SECONDS.get(stage.kind, 1.0) if scale else None
-            with suppress(AfarmError, LookupError, ValueError):  # a damaged one, which is reported where it is used
-                seconds = float(workspace.store.of_stage(stage.kind, label)[-1].meta["seconds"])
-            if seconds is None:
+            try:
+                found[label] = float(workspace.store.of_stage(stage.kind, label)[-1].meta["seconds"])
+            except (AfarmError, LookupError, ValueError):  # none, or a damaged one, which is reported where it is used
                 return {}
-            found[label] = seconds
     return found
 
 

@@ -16,10 +16,10 @@ LONGEST = 300
 
 
 def print_table(console: Console, title: str, columns: Mapping[str, bool], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table of plain texts, which names from files cannot break: no markup is read in them.
+    """Print a table of plain texts, in which no markup is read.
 
-    `columns` are the headings, true for columns of figures: these are aligned to the right. On a narrow screen columns
-    stand closer together, and texts take several lines; no word or figure is cut as long as the screen has room for it.
+    `columns` are the headings, true for figures, which are aligned to the right. On a narrow screen columns stand
+    closer together and texts take several lines; no word or figure is cut as long as there is room for it.
     """
     from rich import box
     from rich.table import Table
@@ -45,8 +45,7 @@ def print_table(console: Console, title: str, columns: Mapping[str, bool], rows:
 def widths_of_words(columns: Sequence[Sequence[str]], most: int, unbroken: Sequence[bool]) -> list[int]:
     """Return widths of columns, at most `most` in all, in which no word is split; none if there are none.
 
-    A column's first text is its heading; of `unbroken` ones the other texts keep to one line. The widest give way
-    first.
+    A column's first text is its heading; the others of `unbroken` columns keep to one line. The widest give way first.
     """
     from rich.cells import cell_len
 

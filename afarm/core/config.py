@@ -1,8 +1,8 @@
 """Configs: the declaration of settings, and the configs that several plugins share.
 
 Every config is a pydantic model that forbids unknown fields. Every field has a description and says if it changes the
-result. Fields that do are part of an artifact's key; the others (batch sizes for memory, trackers) are not. Names are
-those of Hugging Face and TRL. No torch here.
+result. Fields that do are part of an artifact's key; the others (batch sizes for memory, trackers) are not. Names
+follow Hugging Face and TRL. No torch here.
 """
 
 from __future__ import annotations
@@ -66,14 +66,13 @@ class BackendConfig(Config):
     device: str = setting(
         "auto", "auto (an accelerator if any), cpu, cuda, cuda:1 or mps. Recorded, in no key", changes_result=False
     )
-    dtype: str = setting(
-        "float32", "weights and arithmetic: float32, bfloat16 or float16", pattern="^(float32|bfloat16|float16)$"
+    dtype: Literal["float32", "bfloat16", "float16"] = setting(
+        "float32", "weights and arithmetic: float32, bfloat16 or float16"
     )
-    mixed_precision: str = setting(
+    mixed_precision: Literal["no", "bf16"] = setting(
         "no",
         "no or bf16 (fp16 would lose small gradients): weights stay in dtype and matrix products run in this one; with "
         "float32 weights small updates count, which weights in half precision would round away",
-        pattern="^(no|bf16)$",
     )
     sampler: str = setting(
         "torch",

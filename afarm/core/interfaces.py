@@ -130,7 +130,7 @@ class Dataset(ABC):
         """
 
     def instructions(self, split: str) -> list[Instruction] | None:
-        """Return those of `load`, without the answers that take time to write; None if nothing is saved so."""
+        """Return the instructions of `load` without writing slow answers; None if that saves nothing."""
         return None
 
 
@@ -313,7 +313,7 @@ class MethodInputs:
 
     `start` is the SFT policy (also the KL reference), or the base model for a method that begins there. `annotate` asks
     the run's annotator about new pairs within the run's budget: to learn from, or `noiseless` to select checkpoints by.
-    Of several processes all ask the same, and get the main one's answers. `decoding` is that of the evaluation.
+    Of several processes all ask the same, and get the main one's answers. `decoding` is the evaluation's.
     """
 
     start: Policy
@@ -357,7 +357,7 @@ class Method(ABC):
     def plan_pairs(self, instructions: Mapping[str, Sequence[Instruction]]) -> Sequence[Instruction]:
         """Return the instruction of each pair that `train` will have annotated, for estimates.
 
-        `instructions` are those of the splits that its needs name. Choosing a checkpoint is counted without it.
+        `instructions` has a list for each split that its needs name. Choosing a checkpoint is counted without it.
         """
         return ()
 

@@ -8,10 +8,8 @@ registers nonsense is recorded with its cause and left out.
 from __future__ import annotations
 
 import importlib.metadata
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import Distribution, EntryPoint
 from pathlib import Path
@@ -39,16 +37,6 @@ class Plugin:
     components: list[Component] = field(default_factory=list)
     error: str = ""
 
-    def may_bring(self, name: str) -> bool:
-        """Judge if it may bring a component `name`: its own or its package's is near, or shares a word."""
-        own = [self.name.lower(), self.package.lower()]
-        words = set(_words(self.name) + _words(self.package)) - {GROUP, "unknown"}
-        return bool(words & set(_words(name)) or get_close_matches(name.lower(), own, cutoff=0.7))
-
-
-def _words(name: str) -> list[str]:
-    return re.findall(r"[^\W_]+", name.lower())
-
 
 @dataclass(slots=True)
 class Plugins:
@@ -64,20 +52,11 @@ class Plugins:
 
     def get(self, kind: str, name: str, also: Sequence[str] = ()) -> Component:
         """Look up a component. As `Registry.get`, but an error also names plugins that failed to load."""
-        if not self.broken:
-            return self.registry.get(kind, name, also=also)
-        base = name.partition(":")[0].lower()
-        named = any({base, base.partition("/")[0]} & {p.name.lower(), p.package.lower()} for p in self.broken)
-        return self.registry.get(kind, name, self.why_unknown(name), suggest=not named, also=also)
+        return self.registry.get(kind, name, self.why_unknown(), also)
 
-    def why_unknown(self, name: str) -> str:
-        """Name each plugin that failed to load and may bring `name`, and count the others."""
-        suspects = [p for p in self.broken if p.may_bring(name)]
-        lines = [f"Plugin {p.name!r} ({p.package}) failed to load: {p.error}" for p in suspects]
-        if others := len(self.broken) - len(suspects):
-            counted = f"{others} {'other ' if suspects else ''}plugin{'s' if others > 1 else ''}"
-            lines.append(f"{counted} failed to load: afarm plugins")
-        return "".join(f"\n{line}" for line in lines)
+    def why_unknown(self) -> str:
+        """Name each plugin that failed to load, a line each: it may be the one that brings an unknown name."""
+        return "".join(f"\nPlugin {p.name!r} ({p.package}) failed to load: {p.error}" for p in self.broken)
 
 
 def discover(
@@ -86,7 +65,7 @@ def discover(
     check_configs: bool = True,
     kinds: Iterable[str] = KINDS,
 ) -> Plugins:
-    """Load all plugins of the environment, or those of `entry_points`. Never raises for a plugin's fault.
+    """Load all plugins of the environment, or of `entry_points`. Never raises for a plugin's fault.
 
     Without `check_configs`, which takes nearly as long as all the rest, a config that pydantic cannot build passes:
     enough if only the names are wanted. Only these `kinds` of components are registered: none for the commands alone.
@@ -114,7 +93,7 @@ def load_by_scheme(kind: str, scheme: str, unknown: str) -> Any:
     try:
         component = plugins.get(kind, scheme)
     except PluginError as error:
-        raise ConfigError(f"{unknown}{plugins.why_unknown(scheme)}") from error
+        raise ConfigError(f"{unknown}{plugins.why_unknown()}") from error
     return component.load()
 
 

@@ -141,9 +141,9 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two outputs for one instruction, to be compared. `occurrence` tells repeats of a pair apart.
+    """Two outputs for one instruction, to be compared. `occurrence` numbers repeats of a pair.
 
-    Finish reasons are those of `Sample`, empty if unknown. They are no part of the id.
+    Finish reasons are as in `Sample`, empty if unknown. They are no part of the id.
     """
 
     instruction: Instruction

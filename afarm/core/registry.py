@@ -101,29 +101,25 @@ class Registry:
             )
         self._components[component.kind][component.full_name] = component
 
-    def get(self, kind: str, name: str, hints: str = "", suggest: bool = True, also: Sequence[str] = ()) -> Component:
+    def get(self, kind: str, name: str, hints: str = "", also: Sequence[str] = ()) -> Component:
         """Look up a component by kind and name (bare, or `package/name`); text after a colon is ignored.
 
-        Raises `PluginError` naming the nearest names (`also` those of no component) if it is unknown, with `hints`, or
-        these alone without `suggest`; all candidates if it is ambiguous; and what has a spec but takes none.
+        Raises `PluginError` if it is unknown, naming the nearest names (also of what is not registered, in `also`) and
+        adding `hints`; if it is ambiguous, naming all candidates; and if it has a spec but takes none.
         """
         name, colon, _ = name.partition(":")
-        component = self._get(kind, name, hints, suggest, also)
+        components = self._components[kind]
+        candidates = [components[name]] if name in components else [c for c in components.values() if c.name == name]
+        if not candidates:
+            writable = [c.full_name if "/" in name else self.list_names(c)[-1] for c in components.values()]
+            raise PluginError(f"unknown {KINDS[kind]} {name!r}.{did_you_mean(name, [*also, *writable])}{hints}")
+        if len(candidates) > 1:
+            names = " or ".join(repr(c.full_name) for c in candidates)
+            raise PluginError(f"{KINDS[kind]} {name!r} is ambiguous: write {names}")
+        [component] = candidates
         if colon and not component.spec and kind != "judges":
             raise PluginError(f"{KINDS[kind]} {component.full_name!r} takes nothing after a colon")
         return component
-
-    def _get(self, kind: str, name: str, hints: str, suggest: bool, also: Sequence[str]) -> Component:
-        components = self._components[kind]
-        candidates = [components[name]] if name in components else [c for c in components.values() if c.name == name]
-        if len(candidates) == 1:
-            return candidates[0]
-        if candidates:
-            names = " or ".join(repr(c.full_name) for c in candidates)
-            raise PluginError(f"{KINDS[kind]} {name!r} is ambiguous: write {names}")
-        writable = [c.full_name if "/" in name else self.list_names(c)[-1] for c in components.values()]
-        near = did_you_mean(name, [*also, *writable]) if suggest else ""
-        raise PluginError(f"unknown {KINDS[kind]} {name!r}.{near}{hints}")
 
     def list_names(self, component: Component) -> list[str]:
         """List the names that `component` is found under: its full name, and its bare name if that is unique."""

@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +49,7 @@ from afarm.storage.record_fields import require_evaluation
 
 if TYPE_CHECKING:
     from afarm.backend import Backend, SamplingEngine
+    from afarm.backend.device import LogMetrics
 
 TORCH = "torch"
 """The sampler that is the backend's own."""
@@ -56,12 +57,9 @@ TORCH = "torch"
 FITTED = "artifacts/fit-reward/KEY"
 """Where fitted reward models lie, for messages."""
 
-MOVED_CLASSES = {
-    "afarm_plugins.judges.fitted.learned_features:FeaturesRewardModel": (
-        "afarm_plugins.fitted_judges.learned_features:FeaturesRewardModel"
-    ),
-}
-"""Where the class that a stored `class.json` names is today, for classes that have moved since."""
+
+def log_nothing(step: int, metrics: Mapping[str, float]) -> None:
+    """Log no metrics: of several processes one does, and what loads a model writes nothing."""
 
 
 @dataclass(slots=True)
@@ -127,9 +125,8 @@ class Components:
 
         Raises as `engine_class` does, and what the engine's class raises for its spec.
         """
-        cls, component = self.engine_class(), self._sampler()
+        cls, (component, spec) = self.engine_class(), self._sampler()
         if self._engine is None and component is not None:
-            spec = self.settings.run.backend.sampler.partition("@")[2]
             with attribute_failures("samplers", component.name, cls):
                 self._engine = cls(self.settings.of(component), spec, self.context(component))
         return self._engine
@@ -139,7 +136,8 @@ class Components:
 
         Raises `PluginError` if there is none of that name, and `ConfigError` for an address of torch's.
         """
-        if (component := self._sampler()) is None:
+        component, _ = self._sampler()
+        if component is None:
             return None
         cls, broken = component.load(), f"{component.target} is no afarm.backend.SamplingEngine"
         is_one = all(hasattr(cls, promised) for promised in ("takes_whole_weights", "runs_here", "version", "sampler"))
@@ -149,21 +147,21 @@ class Components:
     @property
     def names_placeholder(self) -> bool:
         """True if `backend.sampler` has, for an address, the word that stands for one in the help (vllm@URL)."""
-        component, spec = self._sampler(), self.settings.run.backend.sampler.partition("@")[2]
+        component, spec = self._sampler()
         return component is not None and bool(spec) and spec == component.spec
 
-    def _sampler(self) -> Component | None:
+    def _sampler(self) -> tuple[Component | None, str]:
         name, at, spec = self.settings.run.backend.sampler.partition("@")
         if name == TORCH and at:
             raise ConfigError([f"backend.sampler=torch@{spec}: torch takes no address: --set backend.sampler=torch"])
-        return None if name == TORCH else self.plugins.get("samplers", name, also=[TORCH])
+        return None if name == TORCH else self.plugins.get("samplers", name, also=[TORCH]), spec
 
     def sampler_identity(self) -> Mapping[str, Any] | str:
         """Return what changes samples beside the policy: "torch", or the engine's identity and version.
 
         Raises `ModelError` if the engine is not there to be asked.
         """
-        engine, component = self.engine(), self._sampler()
+        engine, (component, _) = self.engine(), self._sampler()
         if engine is None or component is None:
             return TORCH
         with attribute_failures("samplers", component.name, engine):
@@ -306,28 +304,23 @@ class Components:
         kind and name. Of several processes all but the first only read what is in `directory`, and none leaves before
         the others.
         """
-        owner = self.component(kind, name).load()
-        if not self.process_info.is_main_process:
-            followed = FollowedCheckpoints(directory)
-            with attribute_failures(kind, name, owner), self.backend.autocast(), self.backend.naming_lost(label):
-                yield TrainContext(seed, directory, self.backend, followed, lambda *_: None)
-                self.backend.barrier()
-            return
-        checkpoints = DirectoryCheckpoints(directory)
-        newest = checkpoints.latest()
-        if newest:
-            self.notify(f"{label}: going on from step {newest[0]}")
-        metrics = MetricsFile(directory / "metrics.jsonl", resume_from=newest[0] if newest else None)
-        tracked = self.backend.tracked(label, directory / "trackers", metrics)
-        lost = self.backend.naming_lost(label)
-        with (
-            attribute_failures(kind, name, owner),
-            storage_errors(directory),
-            tracked as log,
-            self.backend.autocast(),
-            lost,
-        ):
-            yield TrainContext(seed, directory, self.backend, checkpoints, log, self.progress)
+        is_main = self.process_info.is_main_process
+        checkpoints = DirectoryCheckpoints(directory) if is_main else FollowedCheckpoints(directory)
+        log: LogMetrics = log_nothing
+        progress: Progress = no_progress
+        with ExitStack() as opened:
+            opened.enter_context(attribute_failures(kind, name, self.component(kind, name).load()))
+            if is_main:
+                newest = checkpoints.latest()
+                if newest:
+                    self.notify(f"{label}: going on from step {newest[0]}")
+                metrics = MetricsFile(directory / "metrics.jsonl", resume_from=newest[0] if newest else None)
+                opened.enter_context(storage_errors(directory))
+                log = opened.enter_context(self.backend.tracked(label, directory / "trackers", metrics))
+                progress = self.progress
+            opened.enter_context(self.backend.autocast())
+            opened.enter_context(self.backend.naming_lost(label))
+            yield TrainContext(seed, directory, self.backend, checkpoints, log, progress)
             if self.process_info.is_distributed:
                 self.backend.barrier()
 
@@ -342,7 +335,7 @@ class Components:
         write_json(directory / "class.json", {"class": read_by, "kind": holds})
 
     def save_pointer(self, identity: str, template: TemplateSource, directory: Path) -> None:
-        """Stand for the run's base model as it is, without copying it: by what is in it, since files move."""
+        """Name the run's base model by its content, without copying it, since files move."""
         write_json(directory / "class.json", {"model": identity, "prompt_template": template})
 
     def load(self, directory: Path) -> Any:
@@ -368,7 +361,7 @@ class Components:
             raise StoreError(f"{directory} names {record['class']} as its class, which is no {kind}: delete it")
         with attribute_failures(kind, record["class"], cls):
             kept = DirectoryCheckpoints(directory)
-            context = TrainContext(0, directory, self.backend, kept, lambda *_: None, self.progress)  # writes nothing
+            context = TrainContext(0, directory, self.backend, kept, log_nothing, self.progress)
             loaded = cls.load(directory / "model", context)
         require_returned(interface, loaded, kind, record["class"], "load", cls)
         if isinstance(loaded, Policy):
@@ -378,11 +371,9 @@ class Components:
 
 
 def _read_class_record(directory: Path) -> Mapping[str, Any]:
-    """Read `class.json`, with today's place of the class. Raises `OSError`, and `ValueError` for no JSON."""
+    """Read `class.json`. Raises `OSError`, and `ValueError` for no JSON."""
     record: Mapping[str, Any] = json.loads((directory / "class.json").read_text(encoding="utf-8"))
-    if "class" not in record:
-        return record
-    return {**record, "class": MOVED_CLASSES.get(record["class"], record["class"])}
+    return record
 
 
 def _module_of_fitted(directory: Path) -> str:

@@ -46,10 +46,10 @@ class DataSplits:
     @property
     def remote(self) -> bool:
         """True if looking at the rows may fetch them over a network."""
-        apart = self._eval_set
-        if apart and names_a_file(apart):
-            return is_on_hub(apart) or self.dataset.remote
-        return self.dataset.remote or bool(apart and self._components.dataset(apart).remote)
+        apart, remote = self._eval_set, self.dataset.remote
+        if apart:
+            remote |= is_on_hub(apart) if names_a_file(apart) else self._components.dataset(apart).remote
+        return remote
 
     def load(self, split: str) -> list[Output]:
         """All rows of a split. Raises `DataError` where the data set has no such split, or it is empty."""
@@ -57,14 +57,11 @@ class DataSplits:
             if split == "evaluation" and self._eval_set:
                 self._loaded[split] = evaluation_set(self._components, self._eval_set)
             else:
-                dataset = self.dataset
-                with attribute_failures("datasets", self._name, dataset):
-                    loaded = dataset.load(split)
-                self._loaded[split] = require_rows(loaded, Output, self._name, f"load({split!r})", dataset)
+                self._loaded[split] = load_split(self.dataset, self._name, split)
         return self._loaded[split]
 
     def listed(self, split: str) -> list[Instruction]:
-        """All instructions of a split, without their answers if the data set tells them so. Raises as `load`."""
+        """All instructions of a split, without loading answers if the data set can. Raises as `load`."""
         if split not in self._listed:
             alone: list[Instruction] | None = None
             if split not in self._loaded and not (split == "evaluation" and self._eval_set):
@@ -137,7 +134,11 @@ def evaluation_set(components: Components, source: str) -> list[Output]:
     """
     if names_a_file(source):
         return [output_of(row, where, required=False) for where, row in placed_rows(source)]
-    dataset = components.dataset(source)
-    with attribute_failures("datasets", source, dataset):
-        loaded = dataset.load("evaluation")
-    return require_rows(loaded, Output, source, "load('evaluation')", dataset)
+    return load_split(components.dataset(source), source, "evaluation")
+
+
+def load_split(dataset: Dataset, name: str, split: str) -> list[Output]:
+    """Load the rows of a split from the data set `name`. Raises `PluginError` if they are none."""
+    with attribute_failures("datasets", name, dataset):
+        loaded = dataset.load(split)
+    return require_rows(loaded, Output, name, f"load({split!r})", dataset)

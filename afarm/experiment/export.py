@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,23 +47,21 @@ def export_run(run: RunRecord, directory: Path, plugins: Plugins | None = None) 
     policy: Policy = components.load(_artifact(run, stage))
     template = getattr(policy, "template", None)
     example = template.render(Instruction("Name three rivers.")) if template is not None else ""
+    passing = directory.with_name(f".afarm-export-{os.getpid()}")
     try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        passing = Path(tempfile.mkdtemp(prefix=".afarm-export-", dir=directory.parent))
+        passing.mkdir(parents=True)
     except OSError as error:
         raise StoreError(
             f"{directory} cannot be made: {error.strerror}; name another directory to export to"
         ) from error
     try:
         with storage_errors(passing):
-            beside = passing / "exported"
-            beside.mkdir()  # with the rights of a new one, unlike `passing`
-            policy.export(beside)
-            pairs, without = _write_preferences(run, template, beside)
-            _write_evaluation(run, beside)
-            (beside / "README.md").write_text(model_card(run, beside, example, pairs, without), encoding="utf-8")
-            give_rights(beside)
-            beside.replace(directory)
+            policy.export(passing)
+            pairs, without = _write_preferences(run, template, passing)
+            _write_evaluation(run, passing)
+            (passing / "README.md").write_text(model_card(run, passing, example, pairs, without), encoding="utf-8")
+            give_rights(passing)
+            passing.replace(directory)
     finally:
         shutil.rmtree(passing, ignore_errors=True)
     return directory
@@ -120,7 +118,7 @@ def _artifact(run: RunRecord, stage: Mapping[str, Any]) -> Path:
 
 
 def _write_preferences(run: RunRecord, template: Any, directory: Path) -> tuple[int, int]:
-    """Write the training preferences that prefer an output; return their number, and that of the others."""
+    """Write the training preferences that prefer an output; return how many do, and how many do not."""
     artifacts = [_artifact(run, stage) for stage in run.stages if stage.get("kind") in ("annotate", "preferences")]
     if not artifacts:
         return 0, 0

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from inspect import signature
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from afarm.core.errors import ConfigError
@@ -87,7 +86,7 @@ class Farm:
         """
         chosen = as_overrides(settings, annotator=annotator, **choices)
         wraps, on_stage, self._tell = choose_display(progress)
-        checks = preflight.run_checks() if "method" in choices else preflight.farm_checks()
+        checks = preflight.run_checks(names_method="method" in choices)
         place = Path(output_dir).absolute()  # a notebook may change its directory: one store and one ledger stay
         shared = None if store is None else str(store)
         if shared and "://" not in shared:
@@ -120,9 +119,7 @@ class Farm:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def sft(self) -> Policy:

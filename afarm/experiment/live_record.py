@@ -14,7 +14,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -49,41 +50,38 @@ SPENT = ("calls", "input_tokens", "output_tokens", "dollars", "unpriced_calls", 
 """What the record has of the run's spending."""
 
 
-@dataclass(slots=True, eq=False)
-class Loop:
-    """A loop at work: items `done`, of `total` if that is known."""
-
-    description: str
-    total: int | None
-    done: int = 0
-
-
+@dataclass(eq=False, repr=False)
 class Watch:
-    """The progress and the messages of a command, handed on to its screen and kept for its live record."""
+    """The progress and the messages of a command, handed on to its screen and kept for its live record.
 
-    def __init__(self, progress: Progress, notify: Callable[[str], None]):
-        self.loops: list[Loop] = []
-        self.listener: Callable[[str], None] = lambda text: None
-        """Called with each message."""
-        self._progress = progress
-        self._notify = notify
+    `loops` are those at work: items done, of a total if that is known. `lines` are the log: times and texts.
+    """
+
+    progress: Progress
+    notify: Callable[[str], None]
+    loops: list[dict[str, Any]] = field(default_factory=list)
+    lines: deque[list[Any]] = field(default_factory=lambda: deque(maxlen=LINES))
 
     def __call__(self, items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
         if total is None and isinstance(items, Sized):
             total = len(items)
-        loop = Loop(description, total)
+        loop: dict[str, Any] = {"description": _safe(description), "done": 0, "total": total}
         self.loops.append(loop)
         try:
-            for item in self._progress(items, description, total):
+            for item in self.progress(items, description, total):
                 yield item
-                loop.done += 1
+                loop["done"] += 1
         finally:
-            self.loops.remove(loop)
+            self.loops[:] = [other for other in self.loops if other is not loop]
 
     def tell(self, text: str) -> None:
-        """Hand a message on."""
-        self._notify(text)
-        self.listener(text)
+        """Hand a message on, and log it."""
+        self.notify(text)
+        self.log(text)
+
+    def log(self, text: str) -> None:
+        """Add a line to the log."""
+        self.lines.append([round(time.time(), 1), _safe(text)])
 
 
 @contextmanager
@@ -95,17 +93,20 @@ def followed(workspace: Workspace, system: str, command: str, started: float) ->
     if not workspace.process_info.is_main_process:
         yield
         return
-    live, before = LiveRecord(workspace, system, command, started), workspace.on_stage
+    live, before, ended = LiveRecord(workspace, system, command, started), workspace.on_stage, threading.Event()
 
     def on_stage(label: str, run: StageRun | None) -> None:
         live.see(label, run)
         before(label, run)
 
+    def keep() -> None:
+        while not ended.wait(SECONDS):
+            live.write()
+
     workspace.on_stage = on_stage
-    if live.watch:
-        live.watch.listener = live.tell
     live.write()
-    live.thread.start()
+    thread = threading.Thread(target=keep, name="afarm-live-record", daemon=True)
+    thread.start()
     try:
         yield
         live.status = "finished"
@@ -115,10 +116,8 @@ def followed(workspace: Workspace, system: str, command: str, started: float) ->
         raise
     finally:
         workspace.on_stage = before
-        if live.watch:
-            live.watch.listener = lambda text: None
-        live.ended.set()
-        live.thread.join()
+        ended.set()
+        thread.join()
         live.write()
 
 
@@ -126,13 +125,13 @@ class LiveRecord:
     """Writes `live.json`: stages, process, cost, loops and waits."""
 
     def __init__(self, workspace: Workspace, system: str, command: str, started: float):
-        from afarm.experiment.run_record import describe_new_run, judges  # which reading a record does without
+        # Whoever reads a record does without what writes it.
+        from afarm.experiment.run_record import describe_new_run, judges, stage_row
 
+        progress = workspace.progress
         self.path = workspace.store.runs / workspace.run_name(system) / LIVE
-        self.watch = workspace.progress if isinstance(workspace.progress, Watch) else None
+        self.watch = progress if isinstance(progress, Watch) else Watch(progress, lambda text: None)
         self.status, self.error = "running", ""
-        self.ended = threading.Event()
-        self.thread = threading.Thread(target=self._keep, name="afarm-live-record", daemon=True)
         self._workspace = workspace
         self._about = {
             **describe_new_run(workspace, system, command, started),
@@ -141,38 +140,18 @@ class LiveRecord:
             "budget": workspace.config.budget,
             **process_identity(os.getpid()),
         }
-        self._stages: dict[str, dict[str, Any]] = {}
-        self._log: list[list[Any]] = []
+        self._working, self._began = "", 0.0
         self._calls: deque[tuple[float, int]] = deque(maxlen=PACE_LOOKS)
-        self._lock = threading.Lock()
-
-    def tell(self, text: str) -> None:
-        """Add a line to the log."""
-        with self._lock:
-            self._log.append([round(time.time(), 1), _safe(text)])
-            del self._log[:-LINES]
+        self._stage_row = partial(stage_row, workspace)
 
     def see(self, label: str, run: StageRun | None) -> None:
         """Note that a stage begins (None) or is there: calls are counted anew."""
-        with self._lock:
-            self._calls.clear()
+        self._calls = deque(maxlen=PACE_LOOKS)
         if run is None:
-            self._stages[label] = {"status": "working", "began": time.time()}
-            self.tell(f"{label}: begins")
-            return
-        seconds = run.artifact.meta["seconds"] if run.reused else run.seconds
-        self._stages[label] = {
-            "status": "reused" if run.reused else "made",
-            "seconds": round(float(seconds), 2),
-            "artifact": str(run.artifact.path.relative_to(self._workspace.store.root)),
-            "spend": dict(run.artifact.meta["spend"]),
-            "rows": run.artifact.meta["summary"].get("rows"),
-        }
-        self.tell(f"{label}: {'reused' if run.reused else f'made in {run.seconds:.1f} s'}")
-
-    def _keep(self) -> None:
-        while not self.ended.wait(SECONDS):
-            self.write()
+            self._working, self._began = label, time.time()
+            self.watch.log(f"{label}: begins")
+        else:
+            self.watch.log(f"{label}: {'reused' if run.reused else f'made in {run.seconds:.1f} s'}")
 
     def write(self) -> None:
         """Write the record whole. Nothing is forced to the disk: the next one comes soon.
@@ -192,30 +171,31 @@ class LiveRecord:
     def _state(self) -> dict[str, Any]:
         judges = self._workspace.judges
         spend = judges.spend
-        loops = list(self.watch.loops) if self.watch else []
-        with self._lock:
-            log = list(self._log)
-            self._calls.append((time.monotonic(), 0 if spend is None else spend.calls))
-            (began, before), (now, calls) = self._calls[0], self._calls[-1]
-        planned = {
-            label: {"kind": stage.kind, "inputs": [upstream.label for upstream in stage.inputs.values()]}
-            for label, stage in list(self._workspace.planned.items())
-        }
-        seen = {label: {**planned.get(label, {}), **stage} for label, stage in list(self._stages.items())}
+        pace = self._calls
+        pace.append((time.monotonic(), 0 if spend is None else spend.calls))
+        (began, before), (now, calls) = pace[0], pace[-1]
+        stages = []
+        for label, stage in list(self._workspace.planned.items()):
+            if run := self._workspace.history.get(label):
+                stages.append(self._stage_row(run))
+            else:
+                at_work = {"status": "working", "began": self._began} if label == self._working else {}
+                inputs = [upstream.label for upstream in stage.inputs.values()]
+                stages.append({"stage": label, "kind": stage.kind, "inputs": inputs, **at_work})
         return {
             **self._about,
             "status": self.status,
             "error": self.error,
             "updated": time.time(),
-            "stages": {**planned, **seen},
+            "stages": stages,
             "artifact": judges.artifact,
-            "loops": [{"description": _safe(one.description), "done": one.done, "total": one.total} for one in loops],
+            "loops": list(self.watch.loops),
             "spend": {} if spend is None else {name: getattr(spend, name) for name in SPENT},
             "calls_per_second": round((calls - before) / (now - began), 2) if now > began else 0.0,
             "committed": judges.committed if self._workspace.config.budget is not None else None,
             "slowed": list(judges.slowed),
             "refusals": judges.refusals,
-            "log": log,
+            "log": list(self.watch.lines),
         }
 
 
@@ -237,7 +217,7 @@ def process_identity(pid: int) -> dict[str, Any]:
 
 
 def read_live(directory: Path) -> Mapping[str, Any] | None:
-    """Read the live record of a run; None if it has none that can be read."""
+    """Read the live record of a run; None if there is none, or it cannot be read."""
     path = directory / LIVE
     with suppress(OSError, ValueError, RecursionError):
         if path.is_file() and not path.is_symlink():
@@ -247,7 +227,7 @@ def read_live(directory: Path) -> Mapping[str, Any] | None:
 
 
 def stopped_why(live: Mapping[str, Any]) -> str:
-    """Say why a run whose record says that it is running is not; empty if it is."""
+    """Say why a run is not running although its record says so; empty if it is running."""
     pid = live.get("pid")
     here = process_identity(pid if isinstance(pid, int) and not isinstance(pid, bool) and 0 < pid < 2**31 else 0)
     if live.get("host") == here["host"] and live.get("boot") == here["boot"]:

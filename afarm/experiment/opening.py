@@ -34,22 +34,16 @@ def open_workspace(
     ledger: Place | None = None,
     store: str | None = None,
 ) -> Workspace:
-    """Open a workspace.
+    """Open a workspace. What is not described here is as for `afarm.Farm`.
 
     Args:
-        recipe: A recipe by name, or a YAML file.
-        settings: Overrides, one or several, as `"ppo.learning_rate=1e-5"` or as mappings.
-        output_dir: Where everything is kept.
-        checks: What is looked at before anything runs (`afarm.experiment.preflight`): those of a run, or only those of
-            judging files, which asks for no data, model or torch.
-        plugins: The plugins; all that are installed if not given.
+        checks: Checks before anything runs (`afarm.experiment.preflight`): for a run, or only for judging files, which
+            needs no data, model or torch.
         progress: Wraps what takes long.
         notify: Called with what a user should hear of.
         on_stage: Called as stages begin and end.
         process_info: This process among those that run the same.
         trains: False for what trains no method, whose settings then need not fit each other.
-        store: The URL or directory where artifacts of several machines are shared.
-        ledger: The ledger's file, or the URL of its database; a file in `output_dir` if not given.
 
     Raises `ConfigError` with every problem at once, before any model is loaded.
     """

@@ -1,28 +1,21 @@
-"""One's own preferences, read through once for each process: their counts, and their rows on disk."""
+"""One's own preferences: counted before anything runs, and written as afarm's rows by their stage."""
 
 from __future__ import annotations
 
-import json
-import shutil
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from afarm.core.errors import DataError
 from afarm.core.interfaces import Progress
+from afarm.core.records import JudgedPair
 from afarm.experiment.settings import RunConfig
-from afarm.storage.disk import storage_errors
 from afarm.storage.hub import is_on_hub
 from afarm.storage.labelled_pairs import Unusable, own_preferences
-from afarm.storage.rows import digest_source
-
-IN_MEMORY = 1 << 24
-"""Bytes of rows that memory holds until the artifact is written; more go to a temporary file."""
+from afarm.storage.rows import digest_source, write_rows
 
 
 def describe_pairs(summary: Mapping[str, Any]) -> str:
@@ -35,8 +28,8 @@ def describe_pairs(summary: Mapping[str, Any]) -> str:
     return f"{source}: {summary['rows']:,} pairs used ({', '.join(used)}); left out: {', '.join(left_out) or 'none'}"
 
 
-_READ: dict[tuple[object, ...], tuple[Mapping[str, Any], IO[bytes]]] = {}
-"""What this process has read, summary and rows, until it is written: several seeds and methods share it."""
+_SUMMARIES: dict[tuple[object, ...], Mapping[str, Any]] = {}
+"""The counts of what this process has read: several seeds and methods share them."""
 
 
 @dataclass(eq=False)
@@ -51,7 +44,6 @@ class OwnPreferences:
     evaluated: Callable[[], frozenset[str]]
     progress: Progress
     notify: Callable[[str], None]
-    _is_announced: bool = False
 
     @cached_property
     def digest(self) -> str:
@@ -60,42 +52,28 @@ class OwnPreferences:
 
     @cached_property
     def summary(self) -> Mapping[str, Any]:
-        """The counts of what is taken and what is left out, and notes on what is odd.
+        """The counts of pairs used and left out, and notes on odd labels.
 
         Raises `DataError`: at once for a row of another shape, and at the end if others cannot be learned from and were
         not said to be dropped, or if nothing is left.
         """
-        return self._read()[0]
+        config = self.config
+        key = (config.preferences, self.digest, config.labels, config.on_unusable, self.evaluated())
+        if key not in _SUMMARIES:
+            summary: dict[str, Any] = {}
+            for _ in self._read(summary):
+                pass
+            _SUMMARIES[key] = summary
+        for note in _SUMMARIES[key].get("notes", ()):
+            self.notify(note)
+        return _SUMMARIES[key]
 
     def write_preferences(self, path: Path) -> None:
-        """Write the rows to `path` and let go of them. Raises as `summary` does."""
-        _, rows = self._read()
-        del _READ[self._key]
-        with rows, storage_errors(path), path.open("wb") as handle:
-            rows.seek(0)
-            shutil.copyfileobj(rows, handle)
+        """Write the rows to `path`, read again: memory may not hold them. Raises as `summary` does."""
+        write_rows(path, (judged.to_row() for judged in self._read({})))
 
-    @property
-    def _key(self) -> tuple[object, ...]:
-        config = self.config
-        return config.preferences, self.digest, config.labels, config.on_unusable, self.evaluated()
-
-    def _read(self) -> tuple[Mapping[str, Any], IO[bytes]]:
-        key = self._key
-        if key not in _READ:
-            with storage_errors(Path(tempfile.gettempdir())), ExitStack() as opened:
-                rows = opened.enter_context(tempfile.SpooledTemporaryFile(IN_MEMORY))
-                summary = self._copy_rows(rows)
-                opened.pop_all()
-            _READ[key] = summary, rows
-        if not self._is_announced:
-            for note in _READ[key][0].get("notes", ()):
-                self.notify(note)
-        self._is_announced = True
-        return _READ[key]
-
-    def _copy_rows(self, rows: IO[bytes]) -> Mapping[str, Any]:
-        """Write the preferences that are taken to `rows`, and return the summary. Raises as `summary` does."""
+    def _read(self, summary: dict[str, Any]) -> Iterator[JudgedPair]:
+        """Yield the preferences that are taken, and fill `summary`. Raises as that does."""
         config, source, evaluated = self.config, self.config.preferences, self.evaluated()
         unusable, notes = Unusable(), list[str]()
         outcomes, people, evaluated_on = Counter[str](), Counter[str](), 0
@@ -106,8 +84,7 @@ class OwnPreferences:
                 continue
             outcomes[judged.preference.outcome] += 1
             people[judged.annotator] += 1
-            line = json.dumps(judged.to_row(), ensure_ascii=False) + "\n"
-            rows.write(line.encode("utf-8", "backslashreplace"))
+            yield judged
         taken = outcomes.total()
         usable = taken + evaluated_on
         if not usable and not unusable.rows:
@@ -122,7 +99,7 @@ class OwnPreferences:
             raise DataError(f"{source}: all its preferences answer instructions that are evaluated on")
         if not is_on_hub(source) and digest_source(source) != self.digest:
             raise DataError(f"{source}: has changed since it was read; start again")
-        return {
+        summary |= {
             "source": source,
             "rows": taken,
             "outcomes": dict(outcomes),

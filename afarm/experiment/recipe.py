@@ -41,9 +41,6 @@ PACKAGES = {"slurm": "afarm-slurm"}
 BASED_ON = "based_on"
 """The line of a recipe that names the one it is based on."""
 
-Configs = dict[tuple[str, str], Config | ConfigError | None]
-"""The settings of components, or what is wrong with them, by kind and full name."""
-
 MOST_HOMES = 3
 """Sections with a setting that are suggested one by one."""
 
@@ -52,13 +49,13 @@ MOST_HOMES = 3
 class Settings:
     """A validated configuration: the run's own fields, and a section per component, by full name.
 
-    `configs` are those of components by kind and full name, validated once: by `resolve`, or when first asked for.
+    `configs` keeps the settings of components by kind and full name, validated when first asked for.
     """
 
     recipe: str
     run: RunConfig
     sections: Mapping[str, Mapping[str, Any]]
-    configs: Configs = field(default_factory=dict, compare=False, repr=False)
+    configs: dict[tuple[str, str], Config | None] = field(default_factory=dict, compare=False, repr=False)
 
     def of(self, component: Component) -> Config | None:
         """Return the settings of `component`: its defaults under what its section says; None if it takes none.
@@ -68,11 +65,16 @@ class Settings:
         """
         key = component.kind, component.full_name
         if key not in self.configs:
+            own = component.config.model_fields if component.config else {}
             section = self.sections.get(component.full_name, {})
-            self.configs[key] = _settings_or_error(component, section, component.name)
-        if isinstance(found := self.configs[key], ConfigError):
-            raise found
-        return found
+            try:
+                self.configs[key] = component.settings({name: value for name, value in section.items() if name in own})
+            except ValidationError as error:
+                assert component.config is not None
+                prefix = f"{component.name}."
+                wrong = explain_validation_error(error, component.config, prefix, unknown=UNKNOWN, missing=REQUIRED)
+                raise ConfigError(wrong) from error
+        return self.configs[key]
 
     def result_sections(self, components: Iterable[Component]) -> dict[str, dict[str, Any]]:
         """Return what the sections set that changes results; sections without any are left out."""
@@ -253,21 +255,18 @@ def resolve(
     for component in plugins.registry:
         for name in plugins.registry.list_names(component):
             names.setdefault(name, []).append(component)
-    runs = ({run.method, "sft"} if trains else {"sft"}) if run else set(names)
-    configs: Configs = {}
-    for name, section in sections.items():
-        # What a recipe says about a plugin that failed to load must not stop a run that does not use it.
-        if name in names or not plugins.broken or shipped.get(name) != section:
-            problems += _check_section(name, section, names, plugins, runs, configs)
-    if run is None:
-        raise ConfigError(_drop_repeated(problems))
     by_full_name = {
         full_name: section
         for name, section in sections.items()
-        if isinstance(section, Mapping)  # else it has been reported
+        if isinstance(section, Mapping)  # else it is reported
         for full_name in [c.full_name for c in names.get(name, ())] or [name]
     }
-    settings = Settings(recipe, run, by_full_name, configs)
+    settings = Settings(recipe, run, by_full_name)
+    runs = {run.method, "sft"} if trains else {"sft"}
+    for name, section in sections.items():
+        # What a recipe says about a plugin that failed to load must not stop a run that does not use it.
+        if name in names or not plugins.broken or shipped.get(name) != section:
+            problems += _check_section(name, section, names, plugins, runs, settings)
     problems += _check_names(run, plugins)
     problems += [p for p in check(settings) if p not in problems]
     if problems:
@@ -305,31 +304,30 @@ def _drop_repeated(problems: Iterable[str]) -> list[str]:
     return shown
 
 
-def _validate(own: Mapping[str, Any]) -> tuple[RunConfig | None, list[str]]:
+def _validate(own: Mapping[str, Any]) -> tuple[RunConfig, list[str]]:
     """Return the run's settings and their problems.
 
     Settings with a problem are left at their defaults, so that what else is wrong (an unknown method, say) can be
-    reported beside them; None if even that is impossible.
+    reported beside them.
     """
-    try:
-        return RunConfig.model_validate(own), []
-    except ValidationError as error:
-        problems = explain_validation_error(error, RunConfig, unknown=UNKNOWN, missing=REQUIRED)
-        for found in error.errors():
-            own = _without(own, found["loc"])
-    try:
-        return RunConfig.model_validate({"model": "not/given", **own}), problems
-    except ValidationError:
-        return None, problems
+    problems: list[str] = []
+    while True:
+        try:
+            return RunConfig.model_validate(own), problems
+        except ValidationError as error:
+            problems += explain_validation_error(error, RunConfig, unknown=UNKNOWN, missing=REQUIRED)
+            for found in error.errors():
+                own = _without(own, found["loc"])
+            own = {"model": "not/given", **own}
 
 
 def _without(values: Mapping[str, Any], path: Sequence[int | str]) -> dict[str, Any]:
     """Return `values` without the setting at `path`, or without the list that it is in."""
-    name, rest = str(path[0]), path[1:]
-    inner = values.get(name)
-    if rest and isinstance(inner, Mapping):
-        return {**values, name: _without(inner, rest)}
-    return {k: v for k, v in values.items() if k != name}
+    name, *rest = path
+    inner = values.get(str(name))
+    if rest and isinstance(inner, Mapping) and rest[0] in inner:
+        return {**values, str(name): _without(inner, rest)}
+    return {key: value for key, value in values.items() if key != name}
 
 
 def _check_section(
@@ -338,9 +336,9 @@ def _check_section(
     names: Mapping[str, list[Component]],
     plugins: Plugins,
     runs: Collection[str],
-    configs: Configs,
+    settings: Settings,
 ) -> list[str]:
-    """List problems of a section, and keep the settings that have none in `configs`.
+    """List problems of a section.
 
     A method that is none of `runs` may have settings that do not fit.
     """
@@ -354,7 +352,7 @@ def _check_section(
     if name not in names:
         bare = [n for n in names if "/" in name or "/" not in n]
         near = in_a_section(name, names) or did_you_mean(name, [*RunConfig.model_fields, *bare], "`afarm settings`")
-        return [f"unknown setting or section {name!r}.{near}{plugins.why_unknown(name)}"]
+        return [f"unknown setting or section {name!r}.{near}{plugins.why_unknown()}"]
     configured = [c for c in names[name] if c.config is not None]
     if not isinstance(section, Mapping):
         field = next((field for c in configured if c.config for field in c.config.model_fields), "…")
@@ -366,22 +364,12 @@ def _check_section(
     known = {field for c in configured if c.config for field in c.config.model_fields}
     problems += [f"{name}.{f}: {UNKNOWN}.{nearest_setting(str(f), known)}" for f in section if f not in known]
     for component in configured:
-        found = configs[component.kind, component.full_name] = _settings_or_error(component, section, name)
-        if isinstance(found, ConfigError):
+        try:
+            settings.of(component)
+        except ConfigError as error:
             idle = component.kind == "methods" and not {component.name, component.full_name} & set(runs)
-            problems += [p for p in found.problems if not idle or p.startswith(f"{name}.")]
+            problems += [p for p in error.problems if not idle or p.startswith(f"{component.name}.")]
     return list(dict.fromkeys(problems))
-
-
-def _settings_or_error(component: Component, section: Mapping[str, Any], name: str) -> Config | ConfigError | None:
-    """Return the settings of a component, or what is wrong with those in the section of its name."""
-    own = component.config.model_fields if component.config else {}
-    try:
-        return component.settings({field: value for field, value in section.items() if field in own})
-    except ValidationError as error:
-        assert component.config is not None
-        wrong = explain_validation_error(error, component.config, f"{name}.", unknown=UNKNOWN, missing=REQUIRED)
-        return ConfigError(wrong)
 
 
 def _check_names(run: RunConfig, plugins: Plugins) -> list[str]:

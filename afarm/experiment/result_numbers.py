@@ -1,12 +1,8 @@
 """Numbers that stand for code in the keys of artifacts, for code that came from a package index.
 
-A release says by hand if its results differ from the last one's: `result_numbers.json` holds a number for each kind of
-stage and for each first-party plugin, and a new number makes those artifacts again. So a patch release reuses what is
-there. Code from a clone, a git address or PYTHONPATH is digested instead: an edit is never answered with yesterday's
-artifact.
-
-Beside each number lies the digest of the code that it stands for. A test compares both, so a change of the code asks
-for a decision: `python tools/result_numbers.py`.
+`result_numbers.json` holds a number for each kind of stage and each first-party plugin, raised by hand in a release
+whose results differ: a patch release reuses what is there. Beside it lies the digest of the code it stands for, which a
+test compares (`python tools/result_numbers.py`). Other code is digested: an edit never gets yesterday's artifact.
 """
 
 from __future__ import annotations

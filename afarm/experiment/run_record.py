@@ -1,4 +1,4 @@
-"""A run's record as it is written: `run.json`, and the rows that the report shows."""
+"""Writing a run's record: `run.json`, and the rows that the report shows."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def record(workspace: Workspace, method: str, result: Result, command: str, star
         "machine": machine(workspace, earlier),
         "judges": judges(workspace),
         "headline": headline(result, trained),
-        "reward_model": held_out(workspace.history.get("fit-reward")),
+        "reward_model": read_held_out(workspace.history.get("fit-reward")),
         "checkpoint": {
             name: value for name, value in trained.items() if name.startswith(("best/", "last/", "stopped/", "data/"))
         },
@@ -124,7 +124,7 @@ def write_record(
         "finished": time.time(),
         "status": "finished",
         "versions": versions(),
-        "stages": [_stage(workspace, run) for run in history],
+        "stages": [stage_row(workspace, run) for run in history],
         "spend": spend(workspace, history),
         "annotators": _annotators(history),
         "results": _results(history, result, models),
@@ -204,7 +204,7 @@ def final_kl(trained: Mapping[str, Any]) -> Any:
     return trained.get("best/kl", trained.get("last/kl", trained.get("objective/kl")))
 
 
-def held_out(fit: StageRun | None) -> dict[str, Any]:
+def read_held_out(fit: StageRun | None) -> dict[str, Any]:
     """Read what the reward model's fit measured on held-out pairs; empty if it measured nothing."""
     path = fit.artifact.path / "calibration.json" if fit else None
     return json.loads(path.read_text(encoding="utf-8")) if path and path.is_file() else {}
@@ -231,7 +231,7 @@ def _rounded(spent: Mapping[str, float]) -> dict[str, float]:
 def machine(workspace: Workspace, earlier: Mapping[str, Any]) -> dict[str, Any]:
     """Describe the device and threads that results were computed with.
 
-    The device is that of the `earlier` record of this run if all that models make was reused.
+    If everything that models make was reused, the device is the one in the `earlier` record of this run.
     """
     backend = workspace.config.backend
     device = workspace.components.device_in_use or earlier.get("device") or "none: all was reused"
@@ -244,7 +244,8 @@ def machine(workspace: Workspace, earlier: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _stage(workspace: Workspace, run: StageRun) -> dict[str, Any]:
+def stage_row(workspace: Workspace, run: StageRun) -> dict[str, Any]:
+    """Return a stage as a record and a live record have it."""
     return {
         "stage": run.label,
         "kind": run.kind,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from pydantic import BaseModel, ValidationError
 
@@ -38,9 +36,7 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
 }
 """Settings by what other software calls them."""
 
-Bounds = Mapping[str, Any]
-
-PLAIN: Mapping[str, str | Callable[[Bounds], str]] = {
+PLAIN: Mapping[str, str] = {
     **dict.fromkeys(["int_parsing", "int_type", "int_from_float"], "must be a whole number"),
     **dict.fromkeys(["float_parsing", "float_type", "finite_number"], "must be a number"),
     **dict.fromkeys(["bool_parsing", "bool_type"], "must be true or false"),
@@ -48,21 +44,8 @@ PLAIN: Mapping[str, str | Callable[[Bounds], str]] = {
     **dict.fromkeys(["dict_type", "mapping_type"], "must map names to values, such as {name: value}"),
     **dict.fromkeys(["model_type", "model_attributes_type"], "must be a section of settings"),
     **dict.fromkeys(["list_type", "tuple_type"], "must be a list, such as [one, two]"),
-    "too_short": lambda bounds: f"must have at least {bounds['min_length']}",
-    "greater_than": lambda bounds: f"must be greater than {bounds['gt']:g}",
-    "greater_than_equal": lambda bounds: f"must be at least {bounds['ge']:g}",
-    "less_than": lambda bounds: f"must be less than {bounds['lt']:g}",
-    "less_than_equal": lambda bounds: f"must be at most {bounds['le']:g}",
-    "literal_error": lambda bounds: f"must be {bounds['expected']}",
-    "string_pattern_mismatch": lambda bounds: _alternatives(bounds["pattern"]),
 }
-"""Sentences for the findings of pydantic, by type."""
-
-
-def _alternatives(pattern: str) -> str:
-    words = re.fullmatch(r"\^\(([\w|]+)\)\$", pattern)
-    *others, last = words[1].split("|") if words else [""]
-    return f"must be {', '.join(others)} or {last}" if others else f"must match {pattern}"
+"""Sentences for the findings of pydantic whose own are about Python's types."""
 
 
 def nearest_setting(name: str, known: Iterable[str]) -> str:
@@ -101,8 +84,7 @@ def explain_validation_error(
         elif kind == "value_error":  # a check of our own says it all
             problem = str(finding["ctx"]["error"])
         else:
-            plain = PLAIN.get(kind, finding["msg"])
-            said = plain if isinstance(plain, str) else plain(finding["ctx"])
+            said = PLAIN.get(kind) or finding["msg"].replace("Input should be", "must be")
             problem = f"{said} (given: {finding['input']!r})"
         place = f"{prefix}{field}" if field else prefix.rstrip(".: ")
         problems.append(f"{place}: {problem}" if place else problem)

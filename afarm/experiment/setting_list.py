@@ -38,7 +38,7 @@ class ListedSetting:
 def listed_settings(
     config: type[BaseModel], values: Mapping[str, Any] | None = None, prefix: str = ""
 ) -> Iterator[ListedSetting]:
-    """Yield every setting of `config`, those of configs in it under dotted names.
+    """Yield every setting of `config`, with dotted names for the configs in it.
 
     `values` are defaults of one component's own. LoRA's settings are one setting, unset by default.
     """
@@ -80,35 +80,30 @@ def section_settings(name: str, plugins: Plugins) -> dict[str, list[ListedSettin
     A name with a dot, such as `ppo.kl_coef`, returns that setting alone. Raises `ConfigError` if there is no such
     section or setting.
     """
-    section, dot, setting = name.partition(".")
-    listed = _all_settings(section, plugins)
-    if not dot:
-        return listed
-    own = f"{section}." if section in RunConfig.model_fields else ""  # the run's are listed under their full names
-    wanted = own + setting
+    section, _, wanted = name.partition(".")
+    registry, own = plugins.registry, ""
+    components = [c for c in registry if section in registry.list_names(c) and c.config is not None]
+    if section == RUN or section in RunConfig.model_fields:
+        listed = {RUN: list(listed_settings(RunConfig))}
+    elif components:
+        listed = {
+            f"{KINDS[c.kind]} {c.full_name}": list(listed_settings(c.config, c.defaults))
+            for c in components
+            if c.config
+        }
+    else:
+        named = sections(plugins)
+        near = in_a_section(section, named) or did_you_mean(
+            section, [RUN, *RunConfig.model_fields, *named], "`afarm settings`"
+        )
+        raise ConfigError([f"no settings are called {section!r}.{near}"])
+    if section in RunConfig.model_fields:  # the run's are listed under their full names
+        own, wanted = f"{section}.", name
     found = {
-        owner: [row for row in rows if row.name == wanted or row.name.startswith(f"{wanted}.")]
+        owner: [row for row in rows if not wanted or row.name == wanted or row.name.startswith(f"{wanted}.")]
         for owner, rows in listed.items()
     }
     if not any(found.values()):
-        known = {row.name.removeprefix(own) for rows in listed.values() for row in rows}
-        raise ConfigError([f"no setting is called {name!r}.{nearest_setting(setting, known)}"])
+        known = {row.name.removeprefix(own) for rows in listed.values() for row in rows if row.name.startswith(own)}
+        raise ConfigError([f"no setting is called {name!r}.{nearest_setting(wanted.removeprefix(own), known)}"])
     return {owner: rows for owner, rows in found.items() if rows}
-
-
-def _all_settings(name: str, plugins: Plugins) -> dict[str, list[ListedSetting]]:
-    if name == RUN:
-        return {RUN: list(listed_settings(RunConfig))}
-    if name in RunConfig.model_fields:
-        rows = [row for row in listed_settings(RunConfig) if row.name == name or row.name.startswith(f"{name}.")]
-        return {RUN: rows}
-    components = [c for c in plugins.registry if name in plugins.registry.list_names(c) and c.config is not None]
-    if not components:
-        named = sections(plugins)
-        near = in_a_section(name, named) or did_you_mean(
-            name, [RUN, *RunConfig.model_fields, *named], "`afarm settings`"
-        )
-        raise ConfigError([f"no settings are called {name!r}.{near}"])
-    return {
-        f"{KINDS[c.kind]} {c.full_name}": list(listed_settings(c.config, c.defaults)) for c in components if c.config
-    }

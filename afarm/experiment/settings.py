@@ -74,13 +74,12 @@ class EvaluateConfig(Config):
     label_seed: int | None = setting(
         None, "the seed of the judgements' draws, if not the run's: further labels of the same outputs", ge=0
     )
-    reference: str = setting(
-        "sft", "what systems are compared with: sft, or data (the data set's own outputs)", pattern="^(sft|data)$"
+    reference: Literal["sft", "data"] = setting(
+        "sft", "what systems are compared with: sft, or data (the data set's own outputs)"
     )
-    split: str = setting(
+    split: Literal["evaluation", "validation"] = setting(
         "evaluation",
         "the instructions that systems are compared on: evaluation, or validation while settings are still chosen",
-        pattern="^(evaluation|validation)$",
     )
     evaluators: list[str] = setting(["win_rate", "reward"], "evaluators to run", min_length=1)
     temperature: float = setting(0.7, "sampling temperature of the outputs that are judged", ge=0)
@@ -126,10 +125,8 @@ class RunConfig(Config):
         "chat (the tokenizer's own), alpaca (plain text sections), auto (the first if there is one), dialogue or "
         "summary (for base models), or a .jinja or .json file of your own",
     )
-    start: str = setting(
-        "sft",
-        "sft trains the base model on demonstrations first; model starts from it as it is",
-        pattern="^(sft|model)$",
+    start: Literal["sft", "model"] = setting(
+        "sft", "sft trains the base model on demonstrations first; model starts from it as it is"
     )
     dataset: str = setting("toy", "the data set")
     eval_set: str = setting(
@@ -142,8 +139,8 @@ class RunConfig(Config):
         "your own preferences to train on, instead of labelled samples: a file, or "
         "hf:OWNER/NAME[/CONFIGURATION][:SPLIT]; empty for samples that the annotator labels",
     )
-    on_unusable: str = setting(
-        "error", "rows of `preferences` that cannot be learned from: error, or drop", pattern="^(error|drop)$"
+    on_unusable: Literal["error", "drop"] = setting(
+        "error", "rows of `preferences` that cannot be learned from: error, or drop"
     )
     labels: str = setting(
         "",

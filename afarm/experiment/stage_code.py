@@ -77,5 +77,5 @@ def code_digest(stage: str, package: Path = PACKAGE) -> str:
 
 
 def code_identity(stage: str) -> str:
-    """Identify a stage's code, or that of `DOORS`, in keys: its number in a release, else its digest."""
+    """Identify the code of a stage, or of `DOORS`, in keys: its number in a release, else its digest."""
     return numbered(stage) or code_digest(stage)

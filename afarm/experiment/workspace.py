@@ -7,9 +7,9 @@ import platform
 import time
 from collections.abc import Callable, Mapping
 from contextlib import chdir, suppress
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from afarm.core.interfaces import RewardModel
@@ -49,6 +49,7 @@ def tell_once(told: set[str], tell: OnStage, label: str, run: StageRun | None) -
         told.add(run.artifact.key)
 
 
+@dataclass(eq=False, repr=False)
 class Workspace:
     """One configuration with all that it names: components, data, judges and the store of artifacts.
 
@@ -56,25 +57,19 @@ class Workspace:
     are to come. `open_workspace` makes workspaces.
     """
 
-    def __init__(
-        self,
-        components: Components,
-        data: DataSplits,
-        judges: Judges,
-        store: Store,
-        on_stage: OnStage = ignore,
-    ):
-        self.components = components
-        self.settings = components.settings
-        self.config = components.settings.run
-        self.progress = components.progress
-        self.data = data
-        self.judges = judges
-        self.store = store
-        self.on_stage = on_stage
-        self.history: dict[str, StageRun] = {}
-        self.planned: dict[str, Stage] = {}
-        self.session = ""
+    components: Components
+    data: DataSplits
+    judges: Judges
+    store: Store
+    on_stage: OnStage = ignore
+    history: dict[str, StageRun] = field(default_factory=dict)
+    planned: dict[str, Stage] = field(default_factory=dict)
+    session: str = ""
+
+    def __post_init__(self) -> None:
+        self.settings = self.components.settings
+        self.config = self.settings.run
+        self.progress = self.components.progress
 
     @property
     def process_info(self) -> ProcessInfo:
@@ -91,7 +86,7 @@ class Workspace:
         return self.settings.run_name(self.components.plugins.registry, method)
 
     def seed(self, purpose: str) -> int:
-        """Return an independent seed for each purpose, from the run's, or from that of labels if it is set."""
+        """Return an independent seed for each purpose, from the run's seed (or the labels', if it is set)."""
         labels = self.config.evaluate.label_seed if purpose == JUDGING else None
         return integer(self.config.seed if labels is None else labels, purpose)
 
@@ -175,9 +170,7 @@ class Workspace:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:

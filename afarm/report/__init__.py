@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from afarm.report.run_page import describe_other_results as describe_other_results
     from afarm.report.run_page import describe_win_rates as describe_win_rates
     from afarm.report.run_page import refresh as refresh
+    from afarm.report.side_by_side import VERDICTS as VERDICTS
+    from afarm.report.side_by_side import row_verdict as row_verdict
     from afarm.report.study_files import ShownStudy as ShownStudy
     from afarm.report.study_page import write_study as write_study
     from afarm.report.study_plots import can_draw as can_draw

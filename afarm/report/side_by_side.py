@@ -6,8 +6,7 @@ import heapq
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from afarm.core.errors import DataError
-from afarm.core.records import JudgedPair, Row
+from afarm.core.records import Row
 from afarm.core.seeding import digest
 from afarm.evaluation.decisions import decision_sentences
 from afarm.evaluation.matching import Coverage
@@ -24,15 +23,14 @@ _RARITY: dict[Verdict, int] = {"win": 1, "loss": 1, "draw": 2, "none": 4}
 
 def row_verdict(row: Row) -> Verdict:
     """Read the judge's verdict from a stored judgement; "none" if the row is no judgement."""
-    if row.get("outcome") in ("unparsed", "refused"):
+    value: Any = row.get("preference")
+    if not isinstance(value, int | float) or isinstance(value, bool) or row.get("outcome") in ("unparsed", "refused"):
         return "none"
-    try:
-        win = JudgedPair.from_row(row).win
-    except DataError:
+    if value in (0, 1.5):
+        return "draw"
+    if not 1 <= value <= 2:
         return "none"
-    if win is None:
-        return "none"
-    return "draw" if win == 0.5 else "win" if win > 0.5 else "loss"
+    return "win" if value > 1.5 else "loss"
 
 
 def sample_rows(rows: Iterable[Row], count: int, seed: object) -> tuple[list[Row], dict[Verdict, int]]:

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from afarm.core.errors import StoreError
-from afarm.judging.database import Database, Place, Row, T, Transaction, is_there, is_url
+from afarm.judging.database import Place, T, Transaction, is_there, is_url
 from afarm.judging.ledger import Ledger
 from afarm.judging.ledger_schema import LEDGER_VERSION
 from afarm.judging.sqlite_database import SqliteDatabase
 
 
-class ReadOnlyFile(Database):
+class ReadOnlyFile(SqliteDatabase):
     """A ledger's file, opened for reading alone."""
-
-    day_of_creation = SqliteDatabase.day_of_creation
-    row_number = SqliteDatabase.row_number
-    is_there = SqliteDatabase.is_there
 
     def __init__(self, path: Path):
         """Open `path`. Raises `StoreError` if it cannot be read, or has another version's tables."""
-        self.name = str(path)
-        self._lock = threading.Lock()
+        self.path, self.name = path, str(path)
+        self._lock = threading.RLock()
         self._db = self._open(path)
         [(version,)] = self.read("PRAGMA user_version")
         if version != LEDGER_VERSION:
@@ -36,7 +31,7 @@ class ReadOnlyFile(Database):
 
     def _open(self, path: Path) -> sqlite3.Connection:
         address = f"file:{quote(str(path))}?mode=ro"
-        error: sqlite3.Error | None = None
+        error = sqlite3.Error()
         # Beside a file in WAL mode its reader writes, too, unless it is told that nobody else does: without a log
         # beside it nobody has it open, and nothing is left behind.
         is_open = path.with_name(f"{path.name}-wal").exists()
@@ -47,24 +42,13 @@ class ReadOnlyFile(Database):
                 return opened
             except sqlite3.Error as failure:
                 error = failure
-        raise StoreError(f"{path} cannot be read: {error}")
+        raise self._trouble("read", error)
 
     def write(self, work: Callable[[Transaction], T]) -> T:
         raise StoreError(f"{self.name} is open for reading only")
 
-    def read(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
-        with self._lock:
-            try:
-                return self._db.execute(statement, values).fetchall()
-            except sqlite3.Error as error:
-                raise StoreError(f"{self.name} cannot be read: {error}") from error
-
-    def now(self) -> float:
-        raise StoreError(f"{self.name} is open for reading only")
-
-    def close(self) -> None:
-        with self._lock:
-            self._db.close()
+    def _trouble(self, verb: str, error: Exception) -> StoreError:
+        return StoreError(f"{self.name} cannot be {verb}: {error}")
 
 
 class ReadOnlyLedger(Ledger):

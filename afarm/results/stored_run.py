@@ -176,7 +176,7 @@ def open_runs(output_dir: Path | str = "afarm-runs", ledger: Place | None = None
 def to_frame(rows: Iterable[Any]) -> pandas.DataFrame:
     """Return rows, labels (`JudgedPair`) or answers as a pandas `DataFrame`.
 
-    Of a label the columns are those of its file. Raises `PluginError` without pandas.
+    A label has the columns of its file. Raises `PluginError` without pandas.
     """
     try:
         import pandas

@@ -5,15 +5,14 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from afarm import DataError, JudgingStudy, RunRecord, read_rows, read_run
 from afarm.experiments import STUDY, discover, read_study_record
 from afarm.results import META, METRICS, OUTPUTS, RECORD, Ledger, holds_key
-from afarm_plugins.bundles.ledger_slice import slice_ledger
-from afarm_plugins.bundles.stored_answers import judge_again
+from afarm_plugins.bundles.stored_answers import judge_again, slice_ledger
 
 KINDS = ("outputs", "answers", "annotate", "preferences", "evaluate")
 """The artifacts that hold texts and figures; the others hold weights."""
@@ -62,24 +61,29 @@ def pack_study(output_dir: Path, directory: Path, ledger: Ledger | None) -> File
 
 
 def with_inputs_packed(settings: Mapping[str, Any]) -> tuple[dict[str, Any], Files]:
-    """Move the files that settings name (FILE or NAME=FILE) into the bundle. Returns both."""
+    """Move the files that settings name into the bundle. Returns both."""
     files: Files = {}
 
-    def moved(value: Any) -> Any:
-        if isinstance(value, list):
-            return [moved(one) for one in value]
-        if not isinstance(value, str):
-            return value
-        head, equals, tail = value.partition("=")
-        named, prefix = (tail, f"{head}=") if equals and not Path(value).exists() else (value, "")
+    def pack(named: str) -> str:
         path = Path(named).expanduser()
         if not named or not path.is_file():
-            return value
+            return named
         name = f"{INPUTS}/{len(files)}/{path.name}"
         files[name] = path.read_bytes()
-        return f"{prefix}{name}"
+        return name
 
-    return {name: moved(value) for name, value in settings.items()}, files
+    return {name: with_files_changed(value, pack) for name, value in settings.items()}, files
+
+
+def with_files_changed(value: Any, change: Callable[[str], str]) -> Any:
+    """Apply `change` to each file that a setting, or a list of settings, names as FILE or NAME=FILE."""
+    if isinstance(value, list):
+        return [with_files_changed(one, change) for one in value]
+    if not isinstance(value, str):
+        return value
+    name, equals, file = value.partition("=")
+    is_file = value.startswith(f"{INPUTS}/") or Path(value).exists()
+    return f"{name}={change(file)}" if equals and not is_file else change(value)
 
 
 def _plain_files(directory: Path) -> list[Path]:

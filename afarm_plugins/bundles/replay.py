@@ -9,6 +9,7 @@ import json
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,8 @@ from afarm.experiments import STUDY, GridProgress, Workspace, attribute_failures
 from afarm.judging import annotate_in_chunks
 from afarm.report import ShownStudy, build, write_study
 from afarm.results import Ledger, read_preferences
-from afarm_plugins.bundles.ledger_slice import restore_slice
-from afarm_plugins.bundles.packing import ANSWERS, INPUTS, JUDGEMENTS, LABELS, MADE_AGAIN, PAGE
-from afarm_plugins.bundles.stored_answers import StoredAnswersClient, judge_again, open_recorded
+from afarm_plugins.bundles.packing import ANSWERS, INPUTS, JUDGEMENTS, LABELS, MADE_AGAIN, PAGE, with_files_changed
+from afarm_plugins.bundles.stored_answers import StoredAnswersClient, judge_again, open_recorded, restore_slice
 
 Replayed = tuple[str, str]
 """One thing that was made again: a file of the bundle, and why it is not the same (empty if it is)."""
@@ -148,7 +148,9 @@ def _replay_study(bundle: Path, directory: Path, into: Path, ledger: Ledger) -> 
             component = discover(check_configs=False).get("studies", record.name)
             made = component.load()
             settings = {
-                name: value if name in made.never_opened else _relocate_paths(value, bundle)
+                name: value
+                if name in made.never_opened
+                else with_files_changed(value, partial(relocate, bundle=bundle))
                 for name, value in record.settings.items()
             }
             study = made(component.settings(settings)) if component.config else made()
@@ -169,19 +171,13 @@ def _replay_study(bundle: Path, directory: Path, into: Path, ledger: Ledger) -> 
             yield _compared(directory / path.name, path, bundle)
 
 
-def _relocate_paths(value: Any, bundle: Path) -> Any:
-    """Replace paths of a setting by the bundle's copies. Raises `DataError` for a path outside it."""
-    if isinstance(value, list):
-        return [_relocate_paths(one, bundle) for one in value]
-    if not isinstance(value, str):
-        return value
-    head, equals, tail = value.partition("=")
-    named, prefix = (tail, f"{head}=") if equals else (value, "")
+def relocate(named: str, bundle: Path) -> str:
+    """Return the bundle's copy of a file that a setting names. Raises `DataError` for a path outside it."""
     if named.startswith(f"{INPUTS}/") and ".." not in Path(named).parts:
-        return f"{prefix}{bundle / named}"
+        return str(bundle / named)
     if named and ("/" in named or Path(named).exists()):
         raise DataError(f"the bundle names a file outside of it: {named!r:.80}")
-    return value
+    return named
 
 
 # ------------------------------------------------------------------------------------------------------------- files

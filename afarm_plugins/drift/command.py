@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from afarm import DataError, did_you_mean, run_directories
 from afarm.cli.options import (
     DryRun,
     FarmOptions,
@@ -23,6 +22,7 @@ from afarm.cli.options import (
     with_options,
     write_examples,
 )
+from afarm.results import find_run
 
 if TYPE_CHECKING:
     from afarm_plugins.drift.drift import Probe
@@ -59,12 +59,7 @@ def drift(
     from afarm.experiments import judging_checks
     from afarm_plugins.drift.drift import plan_probe, probe
 
-    by_name = options.output_dir / "runs" / file
-    labels = by_name if not file.exists() and by_name.is_dir() else file
-    if not labels.exists():
-        known = [run.name for run in run_directories(by_name.parent)]
-        near = did_you_mean(str(file), known) or " `afarm run` makes one; or name a file of labels."
-        raise DataError(f"no run and no file {str(file)!r} in {options.output_dir} (--output-dir).{near}")
+    labels = file if file.exists() else find_run(str(file), options.output_dir)
     name = epoch or datetime.now(UTC).date().isoformat()
     if dry_run:
         with options.dry_run(judging_checks()) as workspace:
@@ -104,4 +99,4 @@ def _show(found: Probe, calls: int, dollars: float, to_stderr: bool) -> None:
         f"{calls} calls, {in_dollars(dollars)}",
     ]
     for line in lines:
-        (err() if to_stderr else out()).print(line, soft_wrap=True, highlight=False, markup=False)
+        (err() if to_stderr else out()).print(line, markup=False)

@@ -21,15 +21,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from afarm import AnnotateContext, DataError, JudgedPair, read_annotations, seeding, write_whole
-from afarm.experiments import requests_planned
+from afarm.experiments import PlannedStage, Workspace, estimates, judges_behind, reading_client, requests_planned
 from afarm.judging import annotate_in_chunks
 from afarm.results import DRIFT_LOG, read_drift_log
-
-if TYPE_CHECKING:
-    from afarm.experiments import PlannedStage, Workspace
 
 ALPHA = 0.01
 """The chance of a false alarm per probe: small, as every probe takes it anew."""
@@ -122,8 +118,6 @@ def plan_probe(
 
     Raises `DataError` as `probe` does.
     """
-    from afarm.experiments import PlannedStage, estimates, reading_client
-
     annotator, stored = stored_labels(path, annotator, pairs)
     stored_pairs = [row.pair for row in stored]
     planned = workspace.components.annotator(annotator)
@@ -178,8 +172,6 @@ def probe(workspace: Workspace, path: Path, annotator: str | None, pairs: int, e
 
     Raises `DataError` if labels are too few or another judge's, `BudgetError` and `JudgeError` as asking does.
     """
-    from afarm.experiments import judges_behind
-
     annotator, stored = stored_labels(path, annotator, pairs)
     require_same_judge(stored, workspace.judges.identities, path)
     with workspace.judges.client.charge_run(probe_account(annotator, epoch)):

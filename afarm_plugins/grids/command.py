@@ -62,7 +62,8 @@ class StudyCommands(TyperGroup):
         return list(self._studies)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return self._studies.get(cmd_name)
+        self.commands.update(self._studies)
+        return self.commands.get(cmd_name)
 
     @cached_property
     def _studies(self) -> dict[str, Any]:
@@ -78,7 +79,7 @@ class StudyCommands(TyperGroup):
                     about = _sentence(component.summary)
                     app.command(name, help=about, epilog=examples)(_command(component, name))
                 except PluginError as error:
-                    err().print(f"[yellow]Left out:[/] {markup(str(error))}", highlight=False, soft_wrap=True)
+                    err().print(f"[yellow]Left out:[/] {markup(str(error))}")
         about = "Every study in turn, small grids over shared artifacts, and an index of their pages."
         examples = write_examples("study all", *EXAMPLES["all"])
         app.command("all", help=about, epilog=examples)(with_options(study_all, without=WITHOUT))

@@ -73,7 +73,7 @@ def conduct(
         judging = _have_read(asked)
     elif not runs:
         if dry_run:
-            out().print(f"Study {name} makes no run: it reads files.", highlight=False, markup=False)
+            out().print(f"Study {name} makes no run: it reads files.", markup=False)
             return None
     elif dry_run or (len(runs) > MANY and not yes):
         _show_plan(asked, runs, account, launcher)
@@ -235,7 +235,7 @@ def _show_plan(asked: AskedStudy, runs: Sequence[StudyRun], account: str, launch
     looked_at = len(sample_runs(runs))
     text = f"Study {asked.name}: {len(runs):,} run{'s' * (len(runs) != 1)}"
     text += f", estimated from {looked_at} of them." if looked_at < len(runs) else "."
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    console.print(text, markup=False)
 
 
 def _prepared(asked: AskedStudy, runs: Sequence[StudyRun], account: str, launcher: str) -> Any:
@@ -308,7 +308,7 @@ def _run(
         return workspace
 
     def tell(heading: str) -> None:
-        err().print(f"[bold]{markup(heading)}[/]", highlight=False, soft_wrap=True)
+        err().print(f"[bold]{markup(heading)}[/]")
 
     progress, waited, took = GridProgress(runs, simulated=set(simulated)), time.monotonic(), 0.0
     try:
@@ -340,11 +340,11 @@ def _show(asked: AskedStudy, progress: GridProgress, findings: Findings, page: P
         if table.rows:  # none if every run failed, which is told below
             _show_table(console, table)
     for note in findings.notes:
-        console.print(markup(note), highlight=False, soft_wrap=True, style="dim")
+        console.print(markup(note), style="dim")
     for label, why in progress.failed.items():
-        err().print(f"[red]Failed:[/] {markup(one_line(label))}: {markup(why)}", highlight=False, soft_wrap=True)
+        err().print(f"[red]Failed:[/] {markup(one_line(label))}: {markup(why)}")
     took = f"(took {time.time() - started:.0f} s)"
-    console.print(f"Study: {page.with_suffix('.html')} {took}", soft_wrap=True, highlight=False, markup=False)
+    console.print(f"Study: {page.with_suffix('.html')} {took}", markup=False)
 
 
 def _show_table(console: Console, table: StudyTable) -> None:

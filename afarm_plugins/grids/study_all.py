@@ -79,7 +79,7 @@ def study_all(
         confirm(f"{runs:,} runs")
     began, found = time.time(), list[StudyOutcome]()
     for number, (name, component) in enumerate(chosen.items(), start=1):
-        err().print(f"[bold]study {number} of {len(chosen)}: {markup(name)}[/]", highlight=False)
+        err().print(f"[bold]study {number} of {len(chosen)}: {markup(name)}[/]")
         outcome, started = StudyOutcome(name, component.summary), time.time()
         found.append(outcome)
         try:
@@ -94,12 +94,12 @@ def study_all(
             outcome.error = str(error)
         outcome.seconds = time.time() - started
         if outcome.page is None:
-            err().print(f"[yellow]{markup(name)}: {markup(outcome.words)}[/]", highlight=False, soft_wrap=True)
+            err().print(f"[yellow]{markup(name)}: {markup(outcome.words)}[/]")
         index = write_index(options.output_dir / "studies", found)
     if options.as_json:
         print_json({"index": str(index), "studies": {one.name: one.words for one in found}})
     took = f"(took {(time.time() - began) / 60:.0f} min)"
-    (err() if options.as_json else out()).print(f"Studies: {index} {took}", soft_wrap=True, highlight=False)
+    (err() if options.as_json else out()).print(f"Studies: {index} {took}")
     if any(one.error or one.failed for one in found) or all(one.page is None for one in found):
         raise typer.Exit(1)
 
@@ -175,7 +175,7 @@ def _show_plan(
         return
     for name in asked:
         text = f"left out: {left_out[name]}" if name in left_out else missing[name].sentence
-        console.print(f"{name:18} {text}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"{name:18} {text}", markup=False)
     total = sum(one.seconds for one in missing.values())
     unknown = sum(one.unknown for one in missing.values())
     about = f"about {total / 60:.0f} minutes" if total or not unknown else ""
@@ -183,4 +183,4 @@ def _show_plan(
     more = ", and ".join(filter(None, [about, untold if unknown else ""]))
     expected, most = (add_prices([getattr(one, n) for one in missing.values()]) for n in ("dollars", "most_dollars"))
     text = f"{runs:,} runs, those that studies share once, {more}{price_words(expected, most)}. Nothing was run."
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    console.print(text, markup=False)

@@ -1,4 +1,4 @@
-"""`afarm memory`: what each stage of a run holds on a card, by arithmetic."""
+"""`afarm memory`: the memory of each stage of a run on a card, by arithmetic."""
 
 from __future__ import annotations
 
@@ -65,14 +65,12 @@ def memory(
         out().print(
             f"[bold]{resolved.recipe}[/] on {gpus} × {card:g} GB, {resolved.run.model}, {resolved.run.backend.dtype}: "
             f"GB on each card at the fullest moment, {'and of each process on the host, ' * offload}by arithmetic",
-            highlight=False,
-            soft_wrap=True,
         )
         _print_table(rows, [*PARTS, "total", *["host"] * offload])
         if offload:
             most = max(row["host"] for row in rows)
             said = f"{gpus} processes on one machine: up to {gpus * most / GB:,.0f} GB on its host, beside mapped files"
-            out().print(said, highlight=False, soft_wrap=True)
+            out().print(said)
     if not all(row["fits"] for row in rows):
         raise typer.Exit(1)
 
@@ -81,10 +79,8 @@ def _print_table(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
     from afarm_plugins.memory.stages import GB
 
     wide = max(len(f"{row['stage']} ({row['moment']})") for row in rows)
-    out().print(" " * wide + "".join(f"{name:>12}" for name in names), highlight=False, soft_wrap=True)
+    out().print(" " * wide + "".join(f"{name:>12}" for name in names))
     for row in rows:
         figures = "".join(f"{row[name] / GB:12.1f}" for name in names)
         verdict = "" if row["fits"] else f"  [red]does not fit[/]: {markup(row['change'])}"
-        out().print(
-            f"{row['stage']} ({row['moment']})".ljust(wide) + figures + verdict, highlight=False, soft_wrap=True
-        )
+        out().print(f"{row['stage']} ({row['moment']})".ljust(wide) + figures + verdict)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from afarm import AfarmError, ConfigError
+from afarm import AfarmError, ConfigError, OnPolicyConfig, TrainerConfig
+from afarm.experiments import Components, Plugins, ProcessInfo, Settings, failures, require_method, resolve
 
 if TYPE_CHECKING:
     from afarm.backend import Held, Workload
-    from afarm.experiments import Plugins, Settings
 
 GB = 10**9
 
@@ -31,7 +31,7 @@ class StageOnCard:
 
 @dataclass(frozen=True)
 class Choices:
-    """A recipe with its overrides, on so many cards, of which each process has one."""
+    """A recipe with its overrides, on as many cards as processes."""
 
     recipe: str
     overrides: tuple[Any, ...]
@@ -41,11 +41,9 @@ class Choices:
 
     def settled(self) -> Settings:
         """Return the settings. Raises `ConfigError` for what a run in as many processes would refuse."""
-        from afarm.experiments import Components, ProcessInfo, failures, require_method, resolve
-
         resolved = resolve(self.recipe, self.overrides, self.plugins)
         if self.offload and self.gpus == 1:
-            raise ConfigError(["--offload is of shards, and one process has none: add --gpus 2, or more"])
+            raise ConfigError("--offload is of shards, and one process has none: add --gpus 2, or more")
         run = resolved.run
         info = ProcessInfo(0, self.gpus, sharded=self.gpus > 1)
         components = Components(self.plugins, resolved, process_info=info)
@@ -61,10 +59,7 @@ class Choices:
         return resolved
 
     def stages(self) -> Iterator[StageOnCard]:
-        """Yield each stage that puts a model on a card.
-
-        Raises as `settled` does, and `ModelError` if the model's config cannot be read.
-        """
+        """Yield each stage that puts a model on a card. Raises as `settled`, or `ModelError` without a config."""
         from afarm.backend import Workload
 
         resolved = self.settled()
@@ -73,9 +68,9 @@ class Choices:
         yield from _stages(resolved, workload, self.plugins.get)
 
     def host_if_held(self, label: str, more: Sequence[str], gpus: int, offload: bool, card: float) -> int | None:
-        """Return what a process has on the host if a card holds that stage with `more` settings, else None.
+        """Return a process's bytes on the host if a card holds that stage with `more` settings, else None.
 
-        0 if there is no such stage then, None if a run refuses them.
+        0 if there is no such stage then; None if a run would refuse them.
         """
         changed = replace(self, overrides=(*self.overrides, *more), gpus=gpus, offload=offload)
         try:
@@ -87,7 +82,7 @@ class Choices:
 
 @cache
 def _model_config(model: str) -> tuple[Any, dict[Any, Any]]:
-    """Read a model's config, with a place for what is counted of it: most changes leave it as it is."""
+    """Read a model's config, with a cache for its counts, which most changes share."""
     from afarm.backend import read_model_config
 
     return read_model_config(model), {}
@@ -95,8 +90,6 @@ def _model_config(model: str) -> tuple[Any, dict[Any, Any]]:
 
 def _stages(resolved: Settings, workload: Workload, component: Any) -> Iterator[StageOnCard]:
     """Yield each stage that puts a model on a card."""
-    from afarm import OnPolicyConfig, TrainerConfig
-
     run, method = resolved.run, component("methods", resolved.run.method)
     engine = run.backend.sampler.partition("@")[0]
     served = engine != "torch" and not component("samplers", engine).load().runs_here
@@ -127,8 +120,6 @@ def _stages(resolved: Settings, workload: Workload, component: Any) -> Iterator[
 
 def _method(config: Any, workload: Workload, prompt: int, is_fitted: bool, served: bool) -> list[Held]:
     """List the moments of training the method."""
-    from afarm import OnPolicyConfig
-
     if isinstance(config, OnPolicyConfig):
         return workload.on_policy(config, served=served)
     rows = getattr(config, "per_device_rollout_batch_size", None)  # of a method that samples before it learns

@@ -41,4 +41,4 @@ def ledger_copy(
             f"{count:,} answers, with their judgements and all spending, are copied to {there}.\n"
             f"{opened.database.name} is left as it is: from now on give --ledger {there}, or answers go to both."
         )
-    err().print(text, highlight=False, soft_wrap=True, markup=False)
+    err().print(text, markup=False)

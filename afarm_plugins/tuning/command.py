@@ -9,6 +9,7 @@ import math
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -98,9 +99,9 @@ def tune(
     dry_run: DryRun = False,
 ) -> None:
     """Choose the settings of methods by trials on the validation split, as many for each."""
-    from afarm.experiments import tell_once
+    from afarm.experiments import run_checks, tell_once
     from afarm_plugins.tuning.search_space import require_optuna
-    from afarm_plugins.tuning.tuning import Search, count_trials, plan_search, tuning_directory
+    from afarm_plugins.tuning.tuning import Search, count_trials, plan_search, tuning_account, tuning_directory
 
     require_optuna()  # before the first trial, which needs none
     given = options.as_recipe()
@@ -109,10 +110,7 @@ def tune(
     spaces, left_out = _spaces(methods, space or [], limits)
     of_seeds = parse_seeds(seeds)
     for name, why in left_out.items():
-        err().print(f"[yellow]Left out:[/] {markup(name)}: {markup(why)}", highlight=False, soft_wrap=True)
-    if dry_run:
-        _show_plan(options, spaces, of_seeds, trials, finalists, limits, by, launcher)
-        return
+        err().print(f"[yellow]Left out:[/] {markup(name)}: {markup(why)}")
     told: set[str] = set()
 
     def lay_out_run(method: str, seed: int, values: Mapping[str, Any]) -> Workspace:
@@ -122,35 +120,52 @@ def tune(
         workspace.on_stage = partial(tell_once, told, workspace.on_stage)
         return workspace
 
-    for name in list(spaces)[1:]:  # sees what is wrong before the first trial
-        lay_out_run(name, of_seeds[0], {}).close()
-    first = next(iter(spaces))
-    with lay_out_run(first, of_seeds[0], {}) as workspace:
+    def open_trial(method: str) -> AbstractContextManager[Workspace]:
+        if dry_run:
+            return replace(options, method=method, seed=of_seeds[0]).dry_run(run_checks())
+        return lay_out_run(method, of_seeds[0], {})
+
+    first, *others = spaces
+    for name in others:  # sees what is wrong before the first trial
+        with open_trial(name):
+            pass
+    with open_trial(first) as workspace:
         _require_comparable(workspace, by)
         directory = tuning_directory(workspace, of_seeds[0], limits, by)
+        account = tuning_account(directory)
+        if dry_run:
+            asked = preview_launch(launcher, [(first, workspace)], account)
+            show_plan(workspace, first, options.as_json, launcher=asked)
+        with workspace.judges.client.charge_run(account):
+            warn_of_budget(workspace, lambda: plan_search(workspace, first, spaces, trials, finalists, len(of_seeds)))
+        if dry_run:
+            if not options.as_json:
+                _show_counts(first, spaces, trials, finalists, len(of_seeds))
+            return
         prepare = partial(launch_stages, launcher) if build_launcher(launcher, [(first, workspace)]) else None
         recipe = workspace.settings.recipe
         components = workspace.components
         identities = {name: components.identity(components.component("methods", name)) for name in spaces}
-        search = Search(lay_out_run, spaces, identities, of_seeds, finalists, limits, directory, recipe, by, prepare)
-        with workspace.judges.client.charge_run(search.account):
-            warn_of_budget(workspace, lambda: plan_search(workspace, first, spaces, trials, finalists, len(of_seeds)))
+    search = Search(lay_out_run, spaces, identities, of_seeds, finalists, limits, directory, recipe, by, prepare)
     started = time.time()
     tuning = search.run(
         trials, lambda trial, there: _tell_trial(count_trials(spaces[trial.method], trials), trial, there)
     )
-    made = tuning.trials
     page = _write(tuning, limits, trials)
-    tuned = tuning.write_recipe(given)
+    _report(tuning, trials, page, tuning.write_recipe(given), options, time.time() - started)
+
+
+def _report(tuning: Tuning, trials: int, page: Path, tuned: Path | None, options: FarmOptions, seconds: float) -> None:
+    """Show what was chosen and the command that goes on with it. Exits with 1 if a method has no choice."""
     if options.as_json:
         print_json({**_as_json(tuning), "page": str(page), "recipe": tuned and str(tuned)})
     _show(tuning, to_stderr=options.as_json)
     console = err() if options.as_json else out()
-    names = ",".join(method for method in made if tuning.best(method))
+    names = ",".join(method for method in tuning.trials if tuning.best(method))
     places = {"--output-dir": str(options.output_dir), "--ledger": without_passwords(options.ledger or "")}
     given_places = {option: text for option, text in places.items() if text not in ("", "afarm-runs")}
     where = "".join(f" {option} {shlex.quote(text)}" for option, text in given_places.items())
-    lines = [*_notes(tuning, trials), f"Trials: {page} (took {time.time() - started:.0f} s)"]
+    lines = [*_notes(tuning, trials), f"Trials: {page} (took {seconds:.0f} s)"]
     if tuned:
         lines += [
             "Chosen on the validation split, where the best of several is too high by chance: compare elsewhere.",
@@ -158,8 +173,8 @@ def tune(
             f"Next:   afarm compare --recipe {shlex.quote(str(tuned))} --methods {names} --seeds 1,2,3{where}",
         ]
     for line in lines:
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
-    if not all(tuning.best(method) for method in made):
+        console.print(line, markup=False)
+    if not all(tuning.best(method) for method in tuning.trials):
         raise typer.Exit(1)
 
 
@@ -220,21 +235,19 @@ def _spaces(methods: str, given: Sequence[str], limits: Limits) -> tuple[dict[st
         if isinstance(stated, Mapping) or not stated:
             stated = {**(stated or {}), **named}
         if not stated:
-            more = "" if every else f": name some with --space {name}.SETTING=LOW:HIGH"
-            left_out[name] = f"it states no settings to search (search_space){more}"
+            remedy = f"name some with --space {name}.SETTING=LOW:HIGH"
+            left_out[name] = f"it states no settings to search (search_space): {remedy}"
         elif limits.kl is not None and not getattr(target, "measures_kl", Method.measures_kl):
-            more = "" if every else ": leave --max-kl or the method out"
-            left_out[name] = f"it measures no KL to the start (measures_kl), so no limit on it can be kept{more}"
+            why = "it measures no KL to the start (measures_kl), so no limit on it can be kept"
+            left_out[name] = f"{why}: leave --max-kl or the method out"
         else:
             problems += space_problems(component, stated)
             spaces[name] = stated
-    if not every:
-        problems += [f"{name}: {why}" for name, why in left_out.items()]
+    unfit = [f"{name}: {why}" for name, why in left_out.items()]
+    problems += [] if every else unfit
     problems += [f"--space {name}.…: {name} is not among --methods {methods}" for name in own]
-    if problems:
-        raise ConfigError(problems)
-    if not spaces:
-        raise ConfigError([f"{name}: {why}" for name, why in left_out.items()])
+    if problems or not spaces:
+        raise ConfigError(problems or unfit)
     return spaces, left_out
 
 
@@ -259,37 +272,14 @@ def _require_comparable(workspace: Workspace, by: str) -> None:
         raise ConfigError([f"trials are compared on the validation split: {error}"]) from error
 
 
-def _show_plan(
-    options: FarmOptions,
-    spaces: Mapping[str, SearchSpace],
-    seeds: Sequence[int],
-    trials: int,
-    finalists: int,
-    limits: Limits,
-    by: str,
-    launcher: str,
-) -> None:
-    """Show what the first trial of the first method would do, and how many there would be."""
-    from afarm.experiments import run_checks
-    from afarm_plugins.tuning.tuning import count_trainings, plan_search, tuning_account, tuning_directory
+def _show_counts(first: str, spaces: Mapping[str, SearchSpace], trials: int, finalists: int, seeds: int) -> None:
+    """Say how often each method would be trained and compared."""
+    from afarm_plugins.tuning.tuning import count_trainings
 
-    first, *others = spaces
-    for name in others:
-        with replace(options, method=name, seed=seeds[0]).dry_run(run_checks()):
-            pass
-    with replace(options, method=first, seed=seeds[0]).dry_run(run_checks()) as workspace:
-        _require_comparable(workspace, by)
-        account = tuning_account(tuning_directory(workspace, seeds[0], limits, by))
-        asked = preview_launch(launcher, [(first, workspace)], account)
-        show_plan(workspace, first, options.as_json, launcher=asked)
-        with workspace.judges.client.charge_run(account):
-            warn_of_budget(workspace, lambda: plan_search(workspace, first, spaces, trials, finalists, len(seeds)))
-    if options.as_json:
-        return
-    times = {name: count_trainings(space, trials, finalists, len(seeds)) for name, space in spaces.items()}
+    times = {name: count_trainings(space, trials, finalists, seeds) for name, space in spaces.items()}
     counts = ", ".join(f"{name} {count} times" for name, count in times.items())
     text = f"That is one trial of {first}. Trained and compared: {counts}."
-    out().print(text, soft_wrap=True, highlight=False, markup=False)
+    out().print(text, markup=False)
 
 
 def _tell_trial(of: int, trial: Trial, was_there: bool) -> None:
@@ -298,7 +288,7 @@ def _tell_trial(of: int, trial: Trial, was_there: bool) -> None:
     took = "made before" if was_there else f"{trial.seconds:.0f} s"
     over = f" with {trial.seeds} seeds" if trial.seeds > 1 else ""
     text = f"{trial.method}, trial {trial.number + 1} of {of}{over}: {result}{past} ({_values(trial)}; {took})"
-    err().print(f"[bold]{markup(one_line(text, 400))}[/]", highlight=False, soft_wrap=True)
+    err().print(f"[bold]{markup(one_line(text, 400))}[/]")
 
 
 def _notes(tuning: Tuning, trials: int) -> Iterator[str]:

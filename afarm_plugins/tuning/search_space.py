@@ -137,7 +137,7 @@ def _distinct(values: Sequence[Any]) -> list[Any]:
 def next_values(
     space: SearchSpace, tried: Sequence[tuple[Mapping[str, Any], float]], seed: int, method: str
 ) -> dict[str, Any] | None:
-    """Choose the values of the next trial, none that was tried; None if none is left.
+    """Choose values that were not tried yet for the next trial; None if all were.
 
     They follow from the seed and from what was `tried` (values, and what they are worth: higher is better) alone, so a
     search that was stopped goes on as if it had not been. Raises `PluginError` if Optuna is not installed.

@@ -100,8 +100,8 @@ class NoWinRate(ConfigError):
 class Trial:
     """Settings that were tried and their figures, means over so many `seeds`; the win rate in percent.
 
-    The win rate is that of the evaluator which the search goes by. `error` says why it failed. `excess` is by which
-    share it exceeds a limit. `seconds` are those of its own stages. `by_instruction` are the values whose mean the win
+    The win rate is by the search's evaluator. `error` says why it failed. `excess` is by which
+    share it exceeds a limit. `seconds` are of its own stages. `by_instruction` are the values whose mean the win
     rate is; empty if its evaluator gives none, or over several seeds.
     """
 
@@ -253,9 +253,12 @@ class Search:
     ) -> dict[str, Sequence[Trial]]:
         """Make what is missing of `trials` of each method: the first of each, then the second, and so on.
 
-        A launcher makes those of one number side by side.
+        A launcher makes trials with the same number side by side.
         """
-        done = {method: self._in_order(method) for method in methods}
+        done = {method: self._read(self._path(method), method) for method in methods}
+        for method, made in done.items():
+            if missing := [number for number, trial in enumerate(made) if trial.number != number]:
+                raise _not_of_this_search(self._path(method), missing[0])
         for number in range(trials):
             wanted = {
                 method: values
@@ -275,15 +278,6 @@ class Search:
         """Return the settings of the next trial, first the recipe's own; None if no more are left."""
         tried = [(trial.values, trial.worth) for trial in done]
         return next_values(self.spaces[method], tried, self.seeds[0], method) if done else {}
-
-    def _in_order(self, method: str) -> list[Trial]:
-        """Read the trials of a method that are there. Raises `StoreError` if one is missing between them."""
-        path = self._path(method)
-        done = self._read(path, method)
-        for number, trial in enumerate(done):
-            if trial.number != number:
-                raise _not_of_this_search(path, number)
-        return done
 
     def _decide(self, method: str, trials: Sequence[Trial], on_trial: Callable[[Trial, bool], None]) -> Iterator[Trial]:
         """Make the finalists among `trials` with all seeds; none if nothing is left to decide."""

@@ -42,11 +42,10 @@ def describe_labels(runs: Iterable[SeenRun]) -> list[Row]:
 
 def label_files(run: SeenRun) -> dict[str, Path]:
     """The files of a finished run's labels that are there, by what they are for."""
-    files = {"evaluation": run.directory / OUTPUTS}
-    for stage in run.record.stages if run.record is not None else ():
+    files, labels = {"evaluation": run.directory / OUTPUTS}, run.output_dir / "artifacts" / "annotate"
+    for stage in run.record.stages:
         if stage.get("kind") == "annotate":
-            files["training"] = run.output_dir / "artifacts" / "annotate" / text(stage.get("key"))
-    files = {use: path / PREFERENCES_FILE if use == "training" else path for use, path in files.items()}
+            files["training"] = labels / text(stage.get("key")) / PREFERENCES_FILE
     return {use: path for use, path in files.items() if isfile(path) and not islink(path)}
 
 

@@ -179,10 +179,10 @@ class View:
 def view_app(view: View, hosts: Collection[str] = ()) -> Starlette:
     """Make the application. `hosts` are further names under which it may be asked for, beside addresses."""
 
-    def data(answer: Callable[[Request], Any]) -> Callable[[Request], Response]:
+    def data(answer: Callable[..., Any]) -> Callable[[Request], Response]:
         def respond(request: Request) -> Response:
             try:
-                return _tagged(request, encode(answer(request)), "application/json")
+                return _tagged(request, encode(answer(request, **request.path_params)), "application/json")
             except (AfarmError, OSError) as error:  # files that go meanwhile, or that may not be read
                 return JSONResponse({"problem": visible(str(error))}, status_code=404)
 
@@ -230,20 +230,11 @@ def view_app(view: View, hosts: Collection[str] = ()) -> Starlette:
         Route("/outputs/{run}.html", page("outputs", "outputs")),
         Route("/static/{name}", static),
         *[Route(f"/data/{name}.json", data_of_all(make)) for name, make in view.data().items()],
-        Route("/data/run/{run}.json", data(lambda request: view.details(request.path_params["run"]))),
-        Route(
-            "/data/outputs/{run}.json",
-            data(lambda request: view.outputs(request.path_params["run"], request.query_params)),
-        ),
-        Route(
-            "/data/pair/{run}/{number:int}.json",
-            data(lambda request: view.pair(request.path_params["run"], request.path_params["number"])),
-        ),
+        Route("/data/run/{run}.json", data(lambda _, run: view.details(run))),
+        Route("/data/outputs/{run}.json", data(lambda request, run: view.outputs(run, request.query_params))),
+        Route("/data/pair/{run}/{number:int}.json", data(lambda _, run, number: view.pair(run, number))),
         Route("/data/compare.json", data(lambda request: view.comparison(request.query_params.getlist("run")))),
-        Route(
-            "/data/annotators/{run}/{use}.json",
-            data(lambda request: view.list_annotators(request.path_params["run"], request.path_params["use"])),
-        ),
+        Route("/data/annotators/{run}/{use}.json", data(lambda _, run, use: view.list_annotators(run, use))),
         Route("/document/{address:path}", document),
         Route("/report/{run}.html", report),
         Route("/stop/{run}", partial(stop_run, view), methods=["POST"]),

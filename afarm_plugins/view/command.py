@@ -57,13 +57,13 @@ def view(
         count = write_pages(seen, export)
         serve_them = shlex.join(["python", "-m", "http.server", "-d", str(export)])
         told = f"{count} files written to {export}: give them to a web server, such as `{serve_them}`."
-        err().print(told, highlight=False, markup=False, soft_wrap=True)
+        err().print(told, markup=False)
         return
     listening = take_port(host, port)
     if not is_loopback(host):
         err().print(f"[yellow]Whoever reaches {markup(host)} can read all prompts, outputs and costs here.[/]")
 
     def ready(address: str) -> None:
-        err().print(f"View: {address} (Ctrl-C ends it)", highlight=False, soft_wrap=True, markup=False)
+        err().print(f"View: {address} (Ctrl-C ends it)", markup=False)
 
     serve(seen, listening, allow_host or [], ready)

@@ -1,4 +1,4 @@
-"""Commands of afarm's behind what pages show, to be pasted into a shell as they are."""
+"""The afarm commands behind what pages show, ready to be pasted into a shell."""
 
 from __future__ import annotations
 

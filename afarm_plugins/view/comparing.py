@@ -14,7 +14,7 @@ from afarm_plugins.view.pairs import Pairs
 from afarm_plugins.view.run_details import list_part_commands, run_charts
 from afarm_plugins.view.run_table import describe_row
 from afarm_plugins.view.sources import SeenRun
-from afarm_plugins.view.values import as_shown, mapping, text
+from afarm_plugins.view.values import as_shown, text
 
 MOST_RUNS = 8
 """Runs that are compared at once: as many as there are colours."""
@@ -51,14 +51,14 @@ def _diff(first: SeenRun, second: SeenRun, *more: str) -> str:
 
 def differing_settings(runs: Sequence[SeenRun]) -> list[Row]:
     """The settings that are not the same in all runs; None where a run has none of that name."""
-    flat = [flatten(mapping(run.about.get("config"))) for run in runs]
+    flat = [flatten(run.about.section("config")) for run in runs]
     names = dict.fromkeys(name for settings in flat for name in settings)
     values = {name: [as_shown(s[name]) if name in s else None for s in flat] for name in names}
     return [{"name": name, "values": row} for name, row in sorted(values.items()) if len(set(row)) > 1]
 
 
 def overlaid(runs: Sequence[SeenRun]) -> list[Row]:
-    """Curves of two runs or more, main ones first, without those of a stage that all of them share."""
+    """Curves of two runs or more, main ones first. A stage that all runs share has none."""
     merged: dict[tuple[str, str], Row] = {}
     for place, run in enumerate(runs):
         main, others = run_charts(run)
@@ -70,8 +70,7 @@ def overlaid(runs: Sequence[SeenRun]) -> list[Row]:
             named["series"].append({"run": place, "name": run.name, "x": chart["x"], "y": chart["y"]})
     keys: list[dict[str, str]] = []
     for run in runs:
-        stages = run.record.stages if run.record is not None else []
-        made = {text(stage.get("stage")): text(stage.get("key")) for stage in stages if stage.get("key")}
+        made = {text(stage.get("stage")): text(stage.get("key")) for stage in run.about.stages if stage.get("key")}
         keys.append({TRAIN if name.startswith(f"{TRAIN} ") else name: key for name, key in made.items()})
     shared = []
     for chart in merged.values():

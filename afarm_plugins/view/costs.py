@@ -28,18 +28,17 @@ USES = {"annotate": "training", "evaluate": "evaluation"}
 
 def describe_costs(runs: Iterable[SeenRun], output_dirs: Sequence[Path], ledger: Place | None = None) -> Row:
     """Describe what the page of costs and plans draws: runs, curves over n, and list prices."""
-    finished = [run for run in runs if run.status == "finished" and run.record is not None]
+    finished = [run for run in runs if run.status == "finished"]
     own = own_settings(finished)
     several = [word for place in output_dirs for word in ("--runs", str(place))] if len(output_dirs) > 1 else []
     return {
         "runs": [
             {
-                **describe_cost(run, run.record),
+                **describe_cost(run),
                 "settings": own[run.id],
                 "places": shlex.join(place_words(run.output_dir, ledger)),
             }
             for run in finished
-            if run.record is not None
         ],
         "curves": list(stored_curves(output_dirs)),
         "prices": [
@@ -49,12 +48,12 @@ def describe_costs(runs: Iterable[SeenRun], output_dirs: Sequence[Path], ledger:
     }
 
 
-def describe_cost(run: SeenRun, record: RunRecord) -> Row:
+def describe_cost(run: SeenRun) -> Row:
     """Describe quality and cost of a run that shares nothing: what was reused counts as when it was made.
 
     `deviation` is the standard deviation of a win over instructions, in points, of the main evaluation.
     """
-    row = describe_row(run)
+    row, record = describe_row(run), run.record
     names = ("id", "name", "recipe", "method", "annotator", "judge", "seed", "win_rate", "standard_error", "gold")
     seconds, dollars = sum_costs(record.stages)
     metrics: Mapping[str, Any] = next((r.metrics for r in record.results if "win_rate" in r.metrics), {})

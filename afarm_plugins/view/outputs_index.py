@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from afarm import Instruction, Row
+from afarm.report import row_verdict
 from afarm.results import Match, finite_number, suspicious
 from afarm_plugins.view.values import json_row, text
 from afarm_plugins.view.values import rows as mappings
@@ -32,22 +33,8 @@ LOOKED_AT = 20_000
 FLAGGED_AT_ONCE = 2_000
 """Rows up to which outputs are searched for talk to the judge unasked: each takes most of a millisecond."""
 
-WIN, LOSS, DRAW, NONE = "win", "loss", "draw", "none"
-
 Figure = Literal["margin", "gold", "reward", "longer"]
 """A figure of a pair that rows are ordered by: the system's gold, reward, or length over the reference's."""
-
-
-def stored_verdict(row: Row) -> str:
-    """Read the verdict from the system's side as `side_by_side.row_verdict` does, without the texts."""
-    value: Any = row.get("preference")
-    if not isinstance(value, int | float) or isinstance(value, bool) or row.get("outcome") in ("unparsed", "refused"):
-        return NONE
-    if value == 0 or value == 1.5:
-        return DRAW
-    if not 1 <= value <= 2:
-        return NONE
-    return WIN if value > 1.5 else LOSS
 
 
 class OutputsIndex:
@@ -118,7 +105,7 @@ class OutputsIndex:
                     first, second = text(row.get("output_1")), text(row.get("output_2"))
                     self.places.append(place)
                     self.sizes.append(len(line))
-                    self.verdicts.append(stored_verdict(row))
+                    self.verdicts.append(row_verdict(row))
                     decided = text(row.get("member") or row.get("annotator")) or "(unnamed)"
                     self.members.append("(noise)" if row.get("source") == "noise" else decided)
                     self.keys.append(hash((task, given)))

@@ -11,15 +11,14 @@ from pydantic import ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from afarm import ConfigError, Row, member_family
-from afarm_plugins.view.outputs_index import DRAW, LOSS, NONE, WIN, Figure, OutputsIndex
+from afarm.report import VERDICTS
+from afarm_plugins.view.outputs_index import Figure, OutputsIndex
 
 Order = Literal["file", Figure]
 """The file's order, or by a figure of the pair."""
 
 Kind = Literal["", "flagged", "cut"]
 Verdict = Literal["", "win", "loss", "draw", "none"]
-
-VERDICTS = (WIN, LOSS, DRAW, NONE)
 
 MOST_ROWS = 200
 """Rows of one answer."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from afarm import AfarmError, DataError, Row
+from afarm.report import row_verdict
 from afarm.results import OUTPUTS, Place, open_ledger
 from afarm_plugins.view.outputs_index import (
     MOST_TEXT,
@@ -14,7 +15,6 @@ from afarm_plugins.view.outputs_index import (
     find_suspicious,
     first_rows,
     read_pair_scores,
-    stored_verdict,
 )
 from afarm_plugins.view.outputs_query import MOST_ROWS, Query, choices, find_rows
 from afarm_plugins.view.run_table import write_run_command
@@ -45,7 +45,7 @@ class Pairs:
         with self._lock:
             before = self._made.pop(path, None)
             if before is None or before[0] != state:
-                index = OutputsIndex(path, lambda: read_pair_scores(dict(run.record or {})))
+                index = OutputsIndex(path, lambda: read_pair_scores(dict(run.record)))
                 threading.Thread(target=index.build, name="afarm-view-index", daemon=True).start()
                 before = state, index
             self._made[path] = before
@@ -58,7 +58,7 @@ class Pairs:
         index, count = self.index(run), min(count, MOST_ROWS)
         if query == Query() and start == 0 and not index.ready.wait(0.1):
             rows = first_rows(index.path, count)
-            listed = [{"number": n, **_brief(row), "verdict": stored_verdict(row)} for n, row in enumerate(rows)]
+            listed = [{"number": n, **_brief(row), "verdict": row_verdict(row)} for n, row in enumerate(rows)]
             return {"ready": False, "progress": index.progress, "rows": listed, "total": len(rows)}
         if not index.ready.wait(WAIT):
             raise DataError(f"the outputs of {run.name} are still being indexed: {index.progress:.0%} of the file")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from os.path import isfile
 from pathlib import Path
-from typing import Any
 
 from afarm import Row, RunRecord
 from afarm.report import (
@@ -39,7 +38,7 @@ from afarm_plugins.view.values import as_shown, json_row, mapping, only_texts, r
 MOST_BYTES = 32 << 20
 """Bytes of a file of metrics that are read, the last ones."""
 
-OF_LIVE = ("updated", "calls_per_second", "budget", "committed", "refusals")
+OF_LIVE = ("calls_per_second", "budget", "committed", "refusals")
 """Figures of a run that is being made."""
 
 _ARTIFACT = re.compile(r"(?:artifacts/)?([A-Za-z][\w -]{0,60}/[0-9a-f]{8,64})")
@@ -47,17 +46,16 @@ _ARTIFACT = re.compile(r"(?:artifacts/)?([A-Za-z][\w -]{0,60}/[0-9a-f]{8,64})")
 
 def describe_details(run: SeenRun) -> Row:
     """Describe a run: figures, stages with time and cost, curves, judges, settings, and what it is at."""
-    about, record = run.about, run.record if run.record is not None else RunRecord(run.directory, {})
+    about, record, live = run.about, run.record, run.live
     stages = describe_stages(run)
     main, others = run_charts(run)
     further = [stored_over_n(run.directory, record), proxy_chart(record)]
     held_out = describe_held_out(record) or {}
     win_rates = list(describe_win_rates(record))
-    live = run.live or {}
     return {
         **describe_row(run),
         "command": text(about.get("command")),
-        "part_of": part_of(text(about.get("command"))),
+        "part_of": name_whole(text(about.get("command"))),
         "commands": list_part_commands(run),
         "headline": describe_headline(record, win_rates),
         "win_rates": win_rates,
@@ -75,13 +73,13 @@ def describe_details(run: SeenRun) -> Row:
         "held_out": held_out.get("figures", []),
         "over_n": over_n_command(record) if run.status == "finished" else "",
         "annotators": describe_annotators(record.section("annotators")),
-        "spend": dict(mapping(about.get("spend"))),
+        "spend": dict(about.section("spend")),
         "judges": [dict(judge) for judge in rows(about.get("judges"))],
-        "config": [(name, as_shown(value)) for name, value in flatten(mapping(about.get("config"))).items()],
-        "versions": {"afarm": about.get("afarm_version"), **mapping(about.get("versions"))},
-        "machine": dict(mapping(about.get("machine"))),
+        "config": [(name, as_shown(value)) for name, value in flatten(about.section("config")).items()],
+        "versions": {"afarm": about.get("afarm_version"), **about.section("versions")},
+        "machine": dict(about.section("machine")),
         "live": describe_live(live) if run.status != "finished" else None,
-        "log": [line for line in live.get("log") or [] if isinstance(line, list) and len(line) == 2],
+        "log": [line for line in live.rows("log") if isinstance(line, list) and len(line) == 2],
         "outputs": isfile(run.directory / OUTPUTS),
         "report": isfile(run.directory / PAGE),
     }
@@ -97,50 +95,44 @@ def list_part_commands(run: SeenRun) -> dict[str, str]:
     }
 
 
-def part_of(command: str) -> str:
+def name_whole(command: str) -> str:
     """Name what a command makes, as "study lengths"; empty if that is the run alone."""
     _, name, what, *_ = [*command.split(), "", "", ""]
     return {"study": f"study {what}", "compare": "comparison of methods", "tune": "search for settings"}.get(name, "")
 
 
-def describe_live(live: Mapping[str, Any]) -> Row:
+def describe_live(live: RunRecord) -> Row:
     """Describe a run that is being made: loops, spend, budget, pace, and waits."""
     loops = rows(live.get("loops"))
     return {
-        "pid": live.get("pid"),
-        **{name: text(live.get(name)) for name in ("host", "error")},
         **{name: finite_number(live.get(name)) for name in OF_LIVE},
         "loops": [{"description": text(loop.get("description")), "done": finite_number(loop.get("done")),
                    "total": finite_number(loop.get("total"))} for loop in loops],
-        "spend": dict(mapping(live.get("spend"))),
-        "waits": [text(line) for line in live.get("slowed") or []] if isinstance(live.get("slowed"), list) else [],
+        "spend": dict(live.section("spend")),
+        "waits": [text(line) for line in live.rows("slowed")],
     }  # fmt: skip
 
 
 def describe_stages(run: SeenRun) -> list[Row]:
     """The stages in their order: how each went or goes, its time, its cost and what it was made from."""
-    finished = run.status == "finished" and run.record is not None
-    if run.record is not None and finished:
-        named = [(stage.get("stage"), stage) for stage in run.record.stages]
-    else:
-        named = [(name, mapping(stage)) for name, stage in mapping((run.live or {}).get("stages")).items()]
     described = []
-    for name, stage in named:
-        summary = mapping(stage.get("summary"))
-        reused = bool(stage.get("reused")) if finished else stage.get("status") != "made"
+    for stage in run.about.stages:
+        summary, status = mapping(stage.get("summary")), text(stage.get("status"))
+        if "reused" in stage or run.status == "finished":
+            status = "reused" if stage.get("reused") else "made"
         described.append(
             {
-                "stage": text(name) or "unnamed",
+                "stage": text(stage.get("stage")) or "unnamed",
                 "kind": text(stage.get("kind")),
-                "status": ("reused" if reused else "made") if finished else text(stage.get("status")) or "waiting",
-                "reused": reused,
+                "status": status or "waiting",
+                "reused": status != "made",
                 "seconds": finite_number(stage.get("seconds")),
                 "began": finite_number(stage.get("began")),
                 "spend": dict(mapping(stage.get("spend"))),
-                "rows": finite_number(summary.get("rows", stage.get("rows"))),
+                "rows": finite_number(summary.get("rows")),
                 "inputs": only_texts(stage.get("inputs")),
                 "artifact": text(stage.get("artifact")),
-                "key": text(stage.get("key")) or text(stage.get("artifact")).rpartition("/")[2],
+                "key": text(stage.get("key")),
                 "why": text(stage.get("why")),
                 "summary": [(name, as_shown(value)) for name, value in flatten(summary).items()][:24],
             }
@@ -170,7 +162,7 @@ def describe_diagrams(stages: list[Row]) -> list[Row]:
 
 def run_charts(run: SeenRun) -> tuple[list[Chart], list[Chart]]:
     """The curves of a run, those to show first apart; of one that is being made, as far as they go."""
-    return curve_charts(group_curves(list(metric_rows(run))), None if run.record is None else selected_step(run.record))
+    return curve_charts(group_curves(list(metric_rows(run))), selected_step(run.record))
 
 
 def metric_rows(run: SeenRun) -> Iterator[Row]:
@@ -178,17 +170,12 @@ def metric_rows(run: SeenRun) -> Iterator[Row]:
     if run.status == "finished":
         yield from whole_lines(run.directory / METRICS)
         return
-    live = run.live or {}
-    for label, stage in mapping(live.get("stages")).items():
-        stage = mapping(stage)
-        name = stage.get("artifact") or (live.get("artifact") if stage.get("status") == "working" else "")
-        if not (found := _ARTIFACT.fullmatch(text(name))):
-            continue
-        directory = run.output_dir / "artifacts" / found[1]
-        if stage.get("status") == "working":
-            directory = directory.with_name(f"{directory.name}.partial")
-        for row in whole_lines(directory / METRICS):
-            yield {"stage": "train" if label.startswith("train ") else label, **row}
+    for stage in run.about.stages:
+        label, at_work = text(stage.get("stage")), stage.get("status") == "working"
+        if found := _ARTIFACT.fullmatch(text(run.about.get("artifact") if at_work else stage.get("artifact"))):
+            path = run.output_dir / "artifacts" / f"{found[1]}{'.partial' if at_work else ''}" / METRICS
+            for row in whole_lines(path):
+                yield {"stage": "train" if label.startswith("train ") else label, **row}
 
 
 def whole_lines(path: Path) -> Iterator[Row]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from afarm.report import one_line
@@ -29,10 +29,8 @@ READ_LEDGER = ("ledger", "annotators")
 
 
 def describe_row(run: SeenRun) -> Row:
-    about: Mapping[str, Any] = run.about
-    record: Mapping[str, Any] = run.record if run.record is not None else {}
-    headline, config = mapping(record.get("headline")), mapping(about.get("config"))
-    files = mapping(record.get("files"))
+    about, record = run.about, run.record
+    headline, config, files = record.section("headline"), about.section("config"), record.section("files")
     results = record.get("results")
     gold = next((mapping(r.get("metrics")) for r in rows(results) if r.get("evaluator") == "gold"), {})
     main = next(iter(rows(results)), {})
@@ -51,7 +49,7 @@ def describe_row(run: SeenRun) -> Row:
         "simulated": is_simulated(about),
         **{name: finite_number(about.get(name)) for name in ("seed", "created")},
         **{name: finite_number(headline.get(name)) for name in OF_HEADLINE},
-        **{name: finite_number(mapping(about.get("spend")).get(name)) for name in ("dollars", "calls")},
+        **{name: finite_number(about.section("spend").get(name)) for name in ("dollars", "calls")},
         "gold": finite_number(gold.get("gold")),
         "budget": finite_number(config.get("budget")),
         "seconds": sum_seconds(run),
@@ -61,7 +59,7 @@ def describe_row(run: SeenRun) -> Row:
 
 def describe_problem(run: SeenRun) -> str:
     """Describe a run's problem and its remedy; empty without a problem."""
-    live = run.live or {}
+    live = run.live
     if run.status == "unreadable":
         return (
             run.problem
@@ -79,19 +77,16 @@ def describe_current_stage(run: SeenRun) -> str:
     """Describe a run's current stage, as "train ppo, 6 of 9"; empty for a finished run."""
     if run.status == "finished" or not run.live:
         return ""
-    stages = mapping(run.live.get("stages"))
-    done = sum(mapping(stage).get("status") in ("made", "reused") for stage in stages.values())
-    working = next((name for name, stage in stages.items() if mapping(stage).get("status") == "working"), "")
+    stages = run.about.stages
+    done = sum("reused" in stage for stage in stages)
+    working = next((text(stage.get("stage")) for stage in stages if stage.get("status") == "working"), "")
     return f"{working}, {min(done + 1, len(stages))} of {len(stages)}" if working else f"{done} of {len(stages)}"
 
 
 def sum_seconds(run: SeenRun) -> float | None:
     """Sum stages' seconds, reused ones as when made, the current one until now; None if unrecorded."""
-    if run.status == "finished" and run.record is not None:
-        stages: list[Mapping[str, Any]] = run.record.stages
-    else:
-        stages = [mapping(stage) for stage in mapping((run.live or {}).get("stages")).values()]
-    now = time.time() if run.status == "running" else finite_number((run.live or {}).get("updated")) or 0.0
+    stages = run.about.stages
+    now = time.time() if run.status == "running" else finite_number(run.live.get("updated")) or 0.0
     begun = [finite_number(stage.get("began")) for stage in stages if stage.get("status") == "working"]
     at_work = sum(max(0.0, now - began) for began in begun if began is not None)
     if not any(begun) and all(finite_number(stage.get("seconds")) is None for stage in stages):
@@ -110,7 +105,7 @@ def own_settings(runs: Iterable[SeenRun]) -> dict[str, list[str]]:
     groups: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for run in runs:
         group = groups.setdefault((text(run.about.get("recipe")), text(run.about.get("method"))), {})
-        group[run.id] = flatten(mapping(run.about.get("config")))
+        group[run.id] = flatten(run.about.section("config"))
     told: dict[str, list[str]] = {}
     for group in groups.values():
         usual: dict[str, str] = {}

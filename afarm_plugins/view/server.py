@@ -38,7 +38,7 @@ def is_loopback(host: str) -> bool:
 
 
 def serve(view: View, listening: socket.socket, hosts: Collection[str], ready: Callable[[str], None]) -> None:
-    """Serve until Ctrl-C; `ready` is told the address."""
+    """Serve until Ctrl-C; `ready` is called with the address."""
     import uvicorn
 
     host, port = listening.getsockname()[:2]

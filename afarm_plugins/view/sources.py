@@ -1,4 +1,4 @@
-"""The runs of output directories as they are now: finished, being made, stopped, or not readable.
+"""The runs of output directories and their state: finished, being made, stopped, or not readable.
 
 A directory may be written, deleted or changed by hand meanwhile, be an older version's, or deny its reading: each run
 then says so, and none keeps the others from being shown.
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from afarm import AfarmError, Row, RunRecord, read_run, seeding
 from afarm.report import one_line
@@ -29,13 +29,16 @@ Signature = tuple[tuple[int, int, int] | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class SeenRun:
-    """A run as it is on disk; `id` is safe in addresses, `ledger` the one named for all runs."""
+    """A run on disk; `id` is safe in addresses, `ledger` the one named for all runs.
+
+    `record` and `live` are empty if there is none.
+    """
 
     id: str
     directory: Path
     output_dir: Path
-    record: RunRecord | None
-    live: Mapping[str, Any] | None
+    record: RunRecord
+    live: RunRecord
     problem: str = ""
     ledger: Place | None = None
 
@@ -46,23 +49,21 @@ class SeenRun:
     @property
     def status(self) -> Status:
         """The state of the run; a finished run that is made again is running."""
-        live = self.live or {}
+        live = self.live
         if live.get("status") == "running":
             why = stopped_why(live)
-            if not why or self.record is None:
+            if not why or not self.record:
                 return "stopped" if why else "running"
-        if self.record is not None:
+        if self.record:
             return "finished"
         if live.get("status") == "failed":
             return "failed"
         return "stopped" if live and live.get("status") != "finished" else "unreadable"
 
     @property
-    def about(self) -> Mapping[str, Any]:
+    def about(self) -> RunRecord:
         """The record; the live one as long as there is none, or while the run is made again."""
-        if self.record is not None and self.status == "finished":
-            return self.record
-        return self.live or self.record or {}
+        return self.record if self.status == "finished" else self.live or self.record
 
 
 class Sources:
@@ -114,12 +115,12 @@ class Sources:
         before = self._seen.get(directory)
         if before and before[0] == signatures and before[1].id == run_id:
             return before[1]
-        record, problem = None, ""
+        record, problem = RunRecord(directory, {}), ""
         try:
-            record = read_run(directory) if signatures[0] else None
+            record = read_run(directory) if signatures[0] else record
         except (AfarmError, OSError, RecursionError) as error:
             problem = one_line(str(error), 500)
-        live = read_live(directory)
+        live = RunRecord(directory, read_live(directory) or {})
         if not (record or live or problem):
             problem = CLOSED if is_closed(directory) else f"has no {RECORD}: nothing was finished"
         run = SeenRun(run_id, directory, output_dir, record, live, problem, self.ledger)

@@ -42,38 +42,34 @@ _RECORD_OF_STUDY = "study.json"
 
 def ledger_accounts(place: Place, runs: Iterable[SeenRun] = ()) -> Row:
     """Spend by account, run (of `runs`, newest first), judge, annotator and day; a problem if unreadable."""
+    about: Row = {"place": redact_place(place), "problem": "", "by": {}, "missing": False}
     try:
         with open_ledger(place) as ledger:
             if ledger is None:
-                return {"place": redact_place(place), "problem": "", "by": {}, "missing": True}
+                return {**about, "missing": True}
             by = {group: [asdict(account) for account in accounts(ledger, group)] for group in GROUPS}
             by["account"] = by.pop("run")  # a run's, or that of a study with all its runs
             by["run"] = bought_by_runs(ledger, runs)
-            about = {"by": by, **open_items(ledger), "unanswered": unanswered(ledger)}
-            return {"place": redact_place(place), "problem": "", "missing": False, **about}
+            return {**about, "by": by, **open_items(ledger), "unanswered": unanswered(ledger)}
     except AfarmError as error:
-        return {"place": redact_place(place), "problem": str(error), "by": {}, "missing": False}
+        return {**about, "problem": str(error)}
 
 
 def bought_by_runs(ledger: Ledger, runs: Iterable[SeenRun]) -> list[Row]:
     """Sum up runs' stages, the dearest run first; shared stages count with the oldest, lost ones apart."""
     owners: dict[str, SeenRun] = {}
     for run in runs:
-        live = run.live or {}
-        if run.record is not None:
-            made = [f"{stage.get('kind')}/{stage.get('key')}" for stage in run.record.stages]
-        else:  # of an unfinished run, those so far
-            artifacts = [mapping(stage).get("artifact") for stage in mapping(live.get("stages")).values()]
-            made = [text(name).removeprefix("artifacts/") for name in (*artifacts, live.get("artifact"))]
-        owners |= dict.fromkeys(made, run)
+        about = run.record or run.about
+        made = [f"{stage.get('kind')}/{stage.get('key')}" for stage in about.stages]
+        owners |= dict.fromkeys([*made, text(about.get("artifact"))], run)  # that of a run's stage at work too
     names = ("answers", "input_tokens", "output_tokens", "dollars", "unpriced")
     found: dict[str, Row] = {}
     for stage, *spent in ledger.read(
         "SELECT stage, calls, input_tokens, output_tokens, dollars, unpriced_calls FROM stage_spend ORDER BY stage"
     ):
         owner = owners.get(stage)
-        about = {"id": owner.id, "name": owner.name} if owner else {"id": "", "name": ""}
-        row = found.setdefault(about["id"], {**about, **dict.fromkeys(names, 0)})
+        whose = {"id": owner.id, "name": owner.name} if owner else {"id": "", "name": ""}
+        row = found.setdefault(whose["id"], {**whose, **dict.fromkeys(names, 0)})
         for name, value in zip(names, spent, strict=True):
             row[name] += value or 0
     return sorted(found.values(), key=lambda row: (-row["dollars"], -row["answers"], row["name"]))
@@ -136,7 +132,7 @@ def _uses(runs: Iterable[SeenRun]) -> tuple[dict[str, set[str]], dict[str, set[s
     used: dict[str, set[str]] = {}
     made_from: dict[str, set[str]] = {}
     for run in runs:
-        stages = run.record.stages if run.record else []
+        stages = run.record.stages
         names = {text(stage.get("stage")): f"{stage.get('kind')}/{stage.get('key')}" for stage in stages}
         for stage in stages:
             name = names[text(stage.get("stage"))]

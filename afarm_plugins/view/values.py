@@ -18,7 +18,7 @@ def json_row(line: bytes) -> dict[str, Any] | None:
 
 
 def signature(path: Path) -> tuple[int, int, int] | None:
-    """Tell a file as it is now from another state of it; None if it is not there."""
+    """Return what changes when a file does; None if it is not there."""
     try:
         status = path.stat()
     except OSError:
@@ -27,7 +27,7 @@ def signature(path: Path) -> tuple[int, int, int] | None:
 
 
 def mapping(value: object) -> Mapping[str, Any]:
-    """Return a mapping as it is, anything else as an empty one."""
+    """Return a mapping, an empty one for anything else."""
     return value if isinstance(value, Mapping) else {}
 
 
@@ -40,7 +40,7 @@ def only_texts(value: object) -> list[str]:
 
 
 def text(value: object) -> str:
-    """Return a text as it is, None as an empty one, anything else as it is written."""
+    """Return `value` as text; None is empty."""
     return "" if value is None else str(value)
 
 

@@ -28,7 +28,7 @@ _REASONS = ("explanation", "concise_explanation", "reason", "rationale", "reason
 
 
 def votes_on(ledger: Ledger, row: Row) -> list[Row]:
-    """List a pair's votes, those of its label first; none if `row` is no pair. Raises `StoreError`."""
+    """List a pair's votes, its label's first; none if `row` is no pair. Raises `StoreError`."""
     try:
         judged = JudgedPair.from_row(row)
     except DataError:

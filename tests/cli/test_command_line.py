@@ -300,8 +300,8 @@ def test_what_judges_could_not_take_is_told(afarm: Afarm, tmp_path: Path, monkey
     said = afarm(*files, "--allow-degraded", "--json")
     assert said.json["degraded"] == said.json["results"][0]["degraded"] == {"logit_bias": 1}
     line = "compare mine with theirs: of 2 labels, 1 without logit_bias"
-    assert line in said.err
-    assert line in afarm(*files, "--allow-degraded").out
+    assert line in said.words
+    assert line in afarm(*files, "--allow-degraded").words
     assert line in Path(said.json["report"]).read_text()
     run = afarm("run", *LIGHT, "--annotator", "chatgpt_1", "--set", "evaluate.annotator=chatgpt_1", "--allow-degraded")
     assert run.out.count("│ degraded") == 2, "training labels and judgements"
@@ -335,7 +335,7 @@ def test_two_files_are_judged_by_a_formula_on_text_where_nobody_else_is_named(af
     assert "offline:text_utility" not in named.err
     scored = afarm("evaluate", mine, "--reference", theirs, "--annotator", "reward:text_utility")
     assert "offline:text_utility" not in scored.err
-    assert "Judged by reward:text_utility: no judge LLM was asked" in scored.out
+    assert "judged by reward:text_utility: no judge LLM was asked" in scored.words
     page = Path(scored.out.rpartition("Report:")[2].strip()).read_text()
     assert 'id="unasked"' in page
     assert 'id="unasked"' not in Path(said.json["report"]).read_text()

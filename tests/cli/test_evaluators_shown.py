@@ -36,13 +36,13 @@ def test_a_doubtful_length_controlled_figure_is_flagged_wherever_it_shows(afarm:
     said = afarm("evaluate", "--annotations", won, *LIGHT, "--evaluator", "length_controlled")
     doubt = "0 of 12 instructions lost, and 10 of either outcome are needed"
     assert said.code == 0, said.err
-    assert f"Flag: length_controlled: {doubt}" in said.out
+    assert f"flag length_controlled: {doubt}" in said.words
     assert "±" not in said.out.split("length_controlled_winrate")[1].splitlines()[0]
     assert "Warning" not in said.err
     found = afarm("evaluate", "--annotations", won, *LIGHT, "--evaluator", "length_controlled", "--json").json
     (metrics,) = [row["metrics"] for row in found["results"] if row["evaluator"] == "length_controlled"]
     assert 99 < metrics["length_controlled_winrate"] < 100
-    assert f"length_controlled_winrate {metrics['length_controlled_winrate']:.1f} %" in said.out
+    assert f"length_controlled_winrate {metrics['length_controlled_winrate']:.1f} %" in said.words
     assert metrics["lc_warning"].startswith(doubt)
     assert metrics["lc_sampling_error"] is None
     assert doubt in Path(found["report"]).read_text()
@@ -55,7 +55,7 @@ def test_mean_ratings_show_with_their_errors_alone_and_as_a_column_of_several(af
     two = annotations(tmp_path / "two.json", "two", [1, 1, 1, 2], [(3, 2), (5, 4), (4, 3), (2, 4)])
     alone = afarm("evaluate", "--annotations", one, *LIGHT, "--evaluator", "pointwise")
     # Ratings 4, 6, 3, 4: deviations -0.25, 1.75, -1.25, -0.25; differences 1, 1, -1, 2.
-    assert "pointwise: rating 4.250 ± 0.629 (reference 3.500; paired difference 0.750 ± 0.629)" in alone.out
+    assert "pointwise rating 4.250 ± 0.629 (reference 3.500; paired difference 0.750 ± 0.629)" in alone.words
     both = afarm("evaluate", "--annotations", one, two, *LIGHT, "--evaluator", "pointwise")
     assert both.code == 0, both.err
     assert "pointwise" in both.out

@@ -61,7 +61,7 @@ def test_a_win_rate_by_people_from_both_kinds_of_labels(
     assert record["results"] == mine["results"]
     assert "prediction_powered" in Path(mine["report"]).read_text()
     shown = afarm("evaluate", simulated, "--annotations", "--humans", human, "--reference", "the reference").out
-    assert f"Win rate by people {found['prediction_powered']:.1f} %" in shown
+    assert f"Win rate by people: {found['prediction_powered']:.1f} %" in shown
     assert f"{found['saved']} need no human label" in shown
     assert "mine" in afarm("leaderboard").out
 

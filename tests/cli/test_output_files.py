@@ -167,7 +167,7 @@ def test_missing_rows_are_an_error_or_left_out_or_lost(afarm: Afarm, tmp_path: P
     assert (lost.json["metrics"]["win_rate"], lost.json["metrics"]["n_total"]) == (40.0, 5)
     assert lost.json["annotators"]["evaluation"]["(no output)"] == 2
     assert CountingJudge.asked == 3, "what is lost costs no call"
-    assert "2 without an output counted as lost" in lost.err
+    assert "2 without an output counted as lost" in lost.words
     assert "2 without an output counted as lost" in Path(lost.json["report"]).read_text()
     failed(afarm(*files, "--on-missing", "skp"), "--on-missing skp: one of error, skip, loss")
 
@@ -191,11 +191,11 @@ def test_published_outputs_are_compared_whether_their_input_is_merged_or_not(afa
         said = afarm("evaluate", files[0], "--reference", files[1], *JUDGE)
         assert said.code == 0, said.err
         merge = "208 with the input merged into the instruction"
-        assert f"Compared: 252 of the reference's 252 instructions; {merge}" in said.out
+        assert f"compared 252 of the reference's 252 instructions; {merge}" in said.words
     part = tmp_path / "part.json"
     part.write_text(json.dumps([row for row in rows if row["dataset"] == "selfinstruct"][:50]))
     named = afarm("evaluate", apart, "--reference", str(merged), "--eval-set", str(part), *JUDGE)
-    assert "Compared: 50 of the reference's 50 instructions" in named.out
+    assert "compared 50 of the reference's 50 instructions" in named.words
 
 
 def test_most_rows_missing_is_warned_of(afarm: Afarm, tmp_path: Path) -> None:
@@ -210,7 +210,8 @@ def test_one_instruction_has_no_standard_error(afarm: Afarm, tmp_path: Path) -> 
     mine, other = (write_outputs(tmp_path / f"{n}.json", [n], f"s{n}") for n in (3, 4))
     reference = write_outputs(tmp_path / "ref.json", [2], "ref")
     said = afarm("evaluate", mine, "--reference", reference, *JUDGE)
-    assert "s3: win rate 100.0 %, 95 % interval 0.0 to 100.0, against ref" in said.out
+    assert "s3 against ref" in said.out
+    assert "win rate 100.0 %, 95 % interval 0.0 to 100.0" in said.words
     assert "±" not in said.out
     several = afarm("evaluate", mine, other, "--reference", reference, *JUDGE)
     assert several.code == 0, several.err
@@ -352,9 +353,10 @@ def test_stored_annotations_are_evaluated_and_nobody_is_asked(afarm: Afarm, tmp_
     page = Path(first["report"]).read_text()
     assert 'id="unasked"' not in page
     plain = afarm("evaluate", one, "--annotations", *LIGHT)
-    assert "one: win rate 62.5 %" in plain.out
-    assert "Not clear from 50 %: with 4 instructions no difference could be told" in plain.out
-    assert "Judged by people: stored annotations, no judge was asked" in plain.out
+    assert "one against ref" in plain.out
+    assert "win rate 62.5 %" in plain.words
+    assert "not clear from 50 %: with 4 instructions no difference could be told" in plain.words
+    assert "judged by people: stored annotations, no judge was asked" in plain.words
     board = afarm("leaderboard").out
     assert "one" in board
     assert "two" in board
@@ -475,7 +477,7 @@ def test_asking_stops_when_it_is_decided_and_goes_on_for_nothing(afarm: Afarm, t
     assert said.json["coverage"]["unasked"] == 300 - used
     assert said.json["metrics"]["standard_error"] is None, "it holds for a number of pairs that was set before"
     assert said.json["spend"]["calls"] == used
-    assert "mine is above 50 %; 95 % confidence sequence" in said.err
+    assert "mine is above 50 %; 95 % confidence sequence" in said.words
     assert "±" not in said.err
     page = Path(said.json["report"]).read_text()
     assert "confidence sequence" in page
@@ -495,7 +497,7 @@ def test_what_is_even_stays_undecided(afarm: Afarm, tmp_path: Path) -> None:
     said = afarm("evaluate", mine, "--reference", reference, *JUDGE, "--until", "decided", "--json")
     assert (said.json["until"]["stopped"], said.json["until"]["decided"]) == ("instructions", False)
     assert (said.json["metrics"]["n_total"], said.json["coverage"]["unasked"]) == (80, 0)
-    assert "Not decided after 80 of 80 instructions" in said.err
+    assert "not decided after 80 of 80 instructions" in said.words
 
 
 def test_two_systems_are_told_apart_on_the_same_instructions(afarm: Afarm, tmp_path: Path) -> None:
@@ -548,7 +550,7 @@ def test_the_budget_ends_what_a_larger_one_goes_on_with(afarm: Afarm, tmp_path: 
     assert (said.json["until"]["stopped"], said.json["until"]["decided"]) == ("budget", False)
     assert said.json["coverage"]["compared"] == 32
     assert CountingJudge.asked == 50
-    assert "a larger one goes on" in said.err
+    assert "a larger one goes on" in said.words
     more = afarm(*files, "--budget", "0.1005").json
     assert (more["until"]["stopped"], more["coverage"]["compared"]) == ("budget", 96)
     assert CountingJudge.asked == 100, "fifty more, on the same account"

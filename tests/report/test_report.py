@@ -375,9 +375,10 @@ def test_verdicts_are_from_the_side_of_the_second_output() -> None:
     seen = [
         side_by_side.row_verdict({**_row("an output", "ppo", preference=p), "outcome": o})
         for p, o in [(2, "decided"), (1, "decided"), (1.8, "decided"), (1.2, ""), (1.5, "draw"), (0, "draw"),
-                     (None, "unparsed"), (None, "refused"), (float("nan"), ""), (2, "unparsed")]
+                     (None, "unparsed"), (None, "refused"), (float("nan"), ""), (2, "unparsed"),
+                     (True, ""), ("2", ""), (3, "decided"), (-1, "decided")]
     ]  # fmt: skip
-    assert seen == ["win", "loss", "win", "loss", "draw", "draw", "none", "none", "none", "none"]
+    assert seen == ["win", "loss", "win", "loss", "draw", "draw", *["none"] * 8]
 
 
 def test_the_sample_shows_all_verdicts_and_does_not_depend_on_the_order_of_rows() -> None:

@@ -143,13 +143,16 @@ def _write_run(directory: Path, number: int) -> None:
 def _write_live(directory: Path, status: str) -> None:
     """Write the record of a run that this very process is at, or that has failed."""
     names = ("method", "recipe", "annotator", "command", "error", "artifact", "name")
-    stages = {f"[live stage] {text}": {"kind": text, "inputs": [ALL], "status": text} for text in TEXTS.values()}
-    working = {"status": "working", "began": time.time(), "kind": "train", "artifact": ALL}
+    stages = [
+        {"stage": f"[live stage] {text}", "kind": text, "inputs": [ALL], "status": text} for text in TEXTS.values()
+    ]
+    at_work = every("stage at work")
+    working = {"stage": at_work, "status": "working", "began": time.time(), "kind": "train", "artifact": ALL}
     state = {
         **{name: every(f"live {name}") for name in names},
         "judges": [{"role": ALL, "identity": every("live judge")}],
         "config": {every("live setting"): every("live value")},
-        "stages": {**stages, every("stage at work"): working},
+        "stages": [*stages, working],
         "loops": [{"description": f"[loop] {text}", "done": 1, "total": 3} for text in TEXTS.values()],
         "slowed": [f"[wait] {text}" for text in TEXTS.values()],
         "log": [[1.0, f"[line] {text}"] for text in TEXTS.values()],

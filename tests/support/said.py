@@ -20,6 +20,11 @@ class Said:
     def json(self) -> Any:
         return json.loads(self.out)
 
+    @property
+    def words(self) -> str:
+        """What it printed on either, without the frames of tables and the breaks of lines."""
+        return " ".join(f"{self.out} {self.err}".replace("│", " ").split())
+
 
 Afarm = Callable[..., Said]
 

@@ -16,6 +16,8 @@ from said import Afarm, Said, failed
 
 from afarm.report import study_files as pages
 from afarm_plugins.bundles.archive import MANIFEST, write_archive
+from afarm_plugins.bundles.packing import with_files_changed, with_inputs_packed
+from afarm_plugins.bundles.replay import relocate
 from afarm_plugins.studies import model_size
 
 SWEEP = ["study", "sweep", "--recipe", "light.yaml", "--method", "nudge", "--seeds", "1,2"]
@@ -171,6 +173,24 @@ def test_a_study_of_peoples_labels_takes_their_file_along(
     asked = CountingJudge.asked
     assert afarm("replay", "mine.zip").code == 0
     assert CountingJudge.asked == asked
+
+
+def test_files_whose_names_have_an_equals_sign_are_found_in_the_bundle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = ["a=b.json", "people=a=b.json", "people=c.json"]
+    for name in ("a=b.json", "c.json"):
+        Path(name).write_text(name)
+    settings, files = with_inputs_packed({"humans": given})
+    for name, data in files.items():
+        (tmp_path / "bundle" / name).parent.mkdir(parents=True)
+        (tmp_path / "bundle" / name).write_bytes(data)
+    found = with_files_changed(settings["humans"], lambda named: relocate(named, tmp_path / "bundle"))
+    first, second, third = found
+    assert Path(first).read_text() == "a=b.json"
+    assert Path(second.removeprefix("people=")).read_text() == "a=b.json"
+    assert Path(third.removeprefix("people=")).read_text() == "c.json"
 
 
 def test_no_key_goes_into_a_bundle(afarm: Afarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

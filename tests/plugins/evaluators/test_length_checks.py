@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit
 
-from afarm.cli.run import result_row
+from afarm.cli.screens import result_row
 from afarm.core.interfaces import EvaluationInputs
 from afarm.core.records import Instruction, JudgedPair, Output, Pair, Preference
 from afarm.core.seeding import uniform

@@ -24,7 +24,7 @@ def test_a_finished_run_has_all_stages_and_a_log(made: Path) -> None:
     live = read_live(next((made / "runs").glob("*nudge*")))
     assert live is not None
     assert (live["status"], live["pid"]) == ("finished", os.getpid())
-    assert {stage["status"] for stage in live["stages"].values()} <= {"made", "reused"}
+    assert all("reused" in stage for stage in live["stages"])
     assert live["spend"]["calls"] > 0
     assert any(text.startswith("train nudge: made in") for _, text in live["log"])
 
@@ -32,7 +32,8 @@ def test_a_finished_run_has_all_stages_and_a_log(made: Path) -> None:
 def at_work(run: Path, label: str) -> bool:
     """Tell if the record says that this stage is at work."""
     live = read_live(run)
-    return live is not None and live["stages"].get(label, {}).get("status") == "working"
+    stages = {stage["stage"]: stage for stage in live["stages"]} if live else {}
+    return stages.get(label, {}).get("status") == "working"
 
 
 def test_a_run_at_work_tells_its_stage_its_loop_and_its_curve(tmp_path: Path) -> None:
@@ -72,7 +73,6 @@ def test_a_run_at_work_tells_its_stage_its_loop_and_its_curve(tmp_path: Path) ->
     assert told == ["another process is making it"] * 2
     assert any(text == "another process is making it" for _, text in details["log"])  # type: ignore[attr-defined]
     [after] = Sources([tmp_path / "out"]).runs().values()
-    assert after.live is not None
     assert after.live["status"] == "finished"
 
 
@@ -96,7 +96,6 @@ def test_the_record_ends_with_how_the_run_ended(tmp_path: Path, error: BaseExcep
     ):
         raise error
     [run] = Sources([tmp_path / "out"]).runs().values()
-    assert run.live is not None
     assert (run.live["status"], run.live["error"]) == (status, said)
     assert run.status == ("failed" if status == "failed" else "stopped")
 
@@ -115,7 +114,7 @@ def test_loops_are_counted_and_end(tmp_path: Path) -> None:
     loop = watch(iter("abc"), "letters", 3)
     next(loop)
     next(loop)
-    assert [(one.description, one.done, one.total) for one in watch.loops] == [("letters", 1, 3)]
+    assert watch.loops == [{"description": "letters", "done": 1, "total": 3}]
     loop.close()
     assert watch.loops == []
 

@@ -27,7 +27,11 @@ WriteRun = Callable[..., Path]
 def live(**changes: Any) -> str:
     """The live record of a run that this very process makes."""
     about = {"status": "running", "command": "afarm run", "updated": time.time(), "created": 1.0, "method": "ppo"}
-    stages = {"sft": {"status": "made"}, "train ppo": {"status": "working"}, "evaluate": {}}
+    stages = [
+        {"stage": "sft", "reused": False},
+        {"stage": "train ppo", "status": "working"},
+        {"stage": "evaluate"},
+    ]
     return json.dumps({**about, "stages": stages, **process_identity(os.getpid()), **changes})
 
 

@@ -158,7 +158,8 @@ def test_a_run_is_followed_from_its_start_to_its_death(browser: Browser, write_r
         "command": "afarm tune",
         "created": time.time() - 5,
     }
-    stages = {"sft": {"kind": "train", "status": "made", "seconds": 2.0}, "train ppo": {"kind": "train"}}
+    made = {"stage": "sft", "kind": "train", "reused": False, "seconds": 2.0}
+    stages = [made, {"stage": "train ppo", "kind": "train"}]
 
     def write(**changes: Any) -> None:
 
@@ -174,7 +175,7 @@ def test_a_run_is_followed_from_its_start_to_its_death(browser: Browser, write_r
         expect(page.locator("#live")).to_contain_text("1 of 2 stages")
         expect(page.locator("#repeat")).to_contain_text("This is one run of a search for settings")
         expect(page.locator("#stop")).to_have_text("Stop it")
-        working = {**stages, "train ppo": {"kind": "train", "status": "working", "began": time.time()}}
+        working = [made, {"stage": "train ppo", "kind": "train", "status": "working", "began": time.time()}]
         loops = [{"description": "rollouts", "done": 3, "total": 12}]
         slowed = ["openai:x asks to slow down: waiting 7 s"]
         write(stages=working, loops=loops, slowed=slowed, refusals=4, budget=5.0, committed=1.25)

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from afarm.core.errors import ConfigError, DataError
-from afarm.report.side_by_side import row_verdict
-from afarm_plugins.view.outputs_index import OutputsIndex, stored_verdict
+from afarm_plugins.view.outputs_index import OutputsIndex
 from afarm_plugins.view.outputs_query import Query, choices, find_rows
 from afarm_plugins.view.pairs import Pairs
 from afarm_plugins.view.sources import Sources
@@ -126,13 +125,6 @@ def test_flips_are_rows_of_both_runs_whose_verdicts_differ(index: OutputsIndex, 
     other = index_of(tmp_path / "other.jsonl", there, [])
     assert find_rows(index, Query.read({"flips": "other"}), other).numbers == [1, 2]
     assert find_rows(index, Query.read({"flips": "other"}), None).numbers == []
-
-
-@pytest.mark.parametrize("preference", [None, 0, 1, 1.2, 1.5, 1.7, 2, True, "2", 3, -1, float("nan")])
-@pytest.mark.parametrize("outcome", [None, "decided", "draw", "unparsed", "refused"])
-def test_verdicts_are_those_of_the_report(preference: Any, outcome: str | None) -> None:
-    one = row("a", "b", "c", preference, outcome=outcome)
-    assert stored_verdict(one) == row_verdict(one)
 
 
 @pytest.mark.parametrize("given", [{"order": "price"}, {"verdict": "x"}, {"kind": "y"}, {"longer_from": "many"}])

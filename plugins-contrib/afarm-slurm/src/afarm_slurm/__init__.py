@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from afarm import Config, Register, hookimpl, setting
 
 
@@ -15,8 +17,8 @@ class SlurmConfig(Config):
     )
     options: dict[str, str] = setting({}, "more options of sbatch, such as {account: lab}", changes_result=False)
     setup: list[str] = setting([], "lines of shell before the job's command", changes_result=False)
-    cluster: str = setting(
-        "slurm", "slurm, or local: jobs as processes of this machine", pattern="^(slurm|local)$", changes_result=False
+    cluster: Literal["slurm", "local"] = setting(
+        "slurm", "slurm, or local: jobs as processes of this machine", changes_result=False
     )
 
 
