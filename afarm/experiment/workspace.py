@@ -127,7 +127,7 @@ class Workspace:
         started = time.perf_counter()
         why = ""
         if self.store.find(stage.kind, key) is None:
-            why = why_not_reused(key_fields, self.store.relatives(stage.kind, stage.label))
+            why = why_not_reused(key_fields, self.store.of_stage(stage.kind, stage.label))
             self.on_stage(stage.label, None)
         if self.process_info.is_main_process:
             artifact, reused = self._make(stage, key_fields, inputs)
