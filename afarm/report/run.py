@@ -9,7 +9,7 @@ from typing import Any
 
 from afarm.core.records import Row
 from afarm.evaluation.metrics import finite_number
-from afarm.storage.json_text import NOT_FINITE
+from afarm.storage.disk import NOT_FINITE
 from afarm.storage.reuse import flatten
 from afarm.storage.runs import RunRecord
 
