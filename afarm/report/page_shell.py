@@ -15,27 +15,29 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from afarm.report.charts import pack
+from afarm.report.charts import pack, plotly_script
 from afarm.report.format import FILTERS
 from afarm.storage.text import visible
 
 
-def render_page(name: str, scripts: Sequence[str] = (), plotly: str | None = None, /, **values: Any) -> str:
+def render_page(name: str, scripts: Sequence[str] = (), /, charts: Any = None, **values: Any) -> str:
     """Render the template `{name}.html.jinja`, which fills the blocks of `page.html.jinja`.
 
     Args:
         name: The template's. A value that it needs and is not in `values` is an error.
         scripts: The names of the scripts that it runs, one after another in one scope: charts, tables, its own.
-        plotly: The source of plotly.js, if it draws charts; it has their data as `charts`.
+        charts: The data of its charts; the page then holds plotly.js, if that is installed.
         values: Its values.
     """
     script = "".join(['"use strict";\n', *(_file(f"{each}.js") for each in scripts)]) if scripts else ""
+    plotly = None if charts is None else plotly_script()
     return (
         _templates()
         .get_template(f"{name}.html.jinja")
         .render(
             style=_file("page.css"),
             script=script,
+            charts=charts,
             plotly=pack(plotly) if plotly else None,
             script_hashes=[_csp_hash(source) for source in (script, plotly) if source],
             **values,

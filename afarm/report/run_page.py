@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from afarm.core.records import Row
 from afarm.core.seeding import digest
 from afarm.evaluation.cut_off import cut_off
 from afarm.evaluation.metrics import finite_number, undetectable_difference, win_rate_interval
@@ -20,7 +18,6 @@ from afarm.report.charts import (
     chart_held_out,
     curve_charts,
     describe_held_out,
-    plotly_script,
     proxy_chart,
     selected_step,
     stored_over_n,
@@ -62,7 +59,7 @@ def build(run_dir: Path) -> Path:
     `DataError` if a file cannot be read, `StoreError` if the page cannot be written.
     """
     record = read_run(Path(run_dir))
-    page = render_page("run_page", ["charts", "tables", "run_page"], plotly_script(), **describe_run(record))
+    page = render_page("run_page", ["charts", "tables", "run_page"], **describe_run(record))
     target = record.directory / PAGE
     write_whole(target, page + content_mark(record), "free some space or fix the rights, then `afarm report`")
     return target
@@ -108,6 +105,8 @@ def describe_run(record: RunRecord) -> dict[str, Any]:
     created, finished = finite_number(record.get("created")), finite_number(record.get("finished"))
     took = None if created is None or finished is None else finished - created
     win_rates = list(describe_win_rates(record))
+    judged = RowsOnDisk(outputs_file, lambda row, where: row) if outputs_file.is_file() else ()
+    chosen, verdicts = side_by_side.sample_rows(judged, SHOWN_OUTPUTS, record.get("seed"))
     main_charts, other_charts = curve_charts(metrics, selected_step(record))
     return {
         "record": record,
@@ -133,9 +132,8 @@ def describe_run(record: RunRecord) -> dict[str, Any]:
         "held_out": describe_held_out(record),
         "over_n": over_n_command(record),
         "annotators": describe_annotators(record.section("annotators")),
-        "outputs": describe_outputs(
-            RowsOnDisk(outputs_file, lambda row, where: row) if outputs_file.is_file() else (), record.get("seed")
-        ),
+        "outputs": [(row, side_by_side.row_verdict(row)) for row in chosen],
+        "verdicts": verdicts,
         "most_characters": MOST_CHARACTERS,
         "config": flatten(record.section("config")),
         "charts": {
@@ -242,18 +240,6 @@ def describe_annotators(counts: Mapping[str, Any]) -> dict[str, Any]:
     ]
     shares = [cell["share"] for row in rows for cell in row["uses"]]
     return {"uses": list(uses), "totals": list(totals.values()), "rows": rows, "most": max(shares, default=0) or 1}
-
-
-def describe_outputs(rows: Sequence[Row], seed: object) -> dict[str, Any]:
-    """The rows shown side by side, with their verdicts, and the count of each verdict in all."""
-    chosen, counts = side_by_side.sample_rows(rows, SHOWN_OUTPUTS, seed)
-    shown = [(row, side_by_side.row_verdict(row)) for row in chosen]
-    return {
-        "rows": shown,
-        "total": sum(counts.values()),
-        "all": counts,
-        "shown": Counter(verdict for _, verdict in shown),
-    }
 
 
 def _sum(*values: object) -> float | None:

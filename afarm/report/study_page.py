@@ -15,7 +15,7 @@ from pathlib import Path
 from afarm.core.errors import PluginError
 from afarm.experiment.studies.progress import GridProgress
 from afarm.experiment.studies.study import Bounded, Cell, Findings, StudyPlot, StudyTable
-from afarm.report.charts import Chart, plotly_script
+from afarm.report.charts import Chart
 from afarm.report.page_shell import render_markdown, render_page
 from afarm.report.study_plots import can_draw, draw_plot, name_sides
 from afarm.report.study_tables import FORMATS, cell_text, end_texts, markdown_table
@@ -76,7 +76,7 @@ def write_study(directory: Path, study: ShownStudy) -> Path:
             draw_plot(plot, directory / f"{plot.name}.{ending}")
     for further, text in findings.files.items():
         write_whole(directory / further, text, REMEDY)
-    write_whole(directory / PAGE, render_study(study, plotly_script()), REMEDY)
+    write_whole(directory / PAGE, render_study(study), REMEDY)
     shared = {"stopped": stopped_sentence(study.progress), "by_formulas": BY_FORMULAS}
     text = render_markdown("study_page", study=study, markdown_table=markdown_table, **shared)
     write_whole(directory / MARKDOWN_PAGE, text, REMEDY)
@@ -95,15 +95,12 @@ def write_findings(output_dir: Path, name: str, command: str, findings: Findings
 
 def write_comparison(path: Path, study: ShownStudy, remedy: str = REMEDY) -> Path:
     """Write the page of a comparison of methods or annotators. Returns its path. Raises `StoreError`."""
-    write_whole(path, render_study(study, plotly_script(), kind="comparison"), remedy)
+    write_whole(path, render_study(study, kind="comparison"), remedy)
     return path
 
 
-def render_study(study: ShownStudy, plotly: str | None, kind: str = "study") -> str:
-    """Render the page as text; `plotly` is the source of plotly.js, None to leave the plots' pictures out.
-
-    A "comparison" lies among boards: of its tables and plots there are no files.
-    """
+def render_study(study: ShownStudy, kind: str = "study") -> str:
+    """Render the page as text. A "comparison" lies among boards: its tables and plots have no files."""
     own = {
         "study": study,
         "kind": kind,
@@ -112,13 +109,12 @@ def render_study(study: ShownStudy, plotly: str | None, kind: str = "study") -> 
         "by_formulas": BY_FORMULAS,
         "runs": runs_table(study.progress),
         "most_runs": MOST_RUNS,
-        "charts": [build_chart(plot) for plot in study.findings.plots],
+        "charts": [build_chart(plot) for plot in study.findings.plots] or None,
         "number_columns": number_columns,
         "cell_parts": cell_parts,
         "list_points": list_points,
     }
-    drawn = plotly if study.findings.plots else None
-    return render_page("study_page", ["charts", "tables", "study_page"], drawn, can_draw=bool(plotly), **own)
+    return render_page("study_page", ["charts", "tables", "study_page"], **own)
 
 
 def number_columns(table: StudyTable) -> list[bool]:
