@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
+from pydantic.dataclasses import dataclass as checked
+
 from afarm.core.errors import DataError
 from afarm.core.records import Instruction, Output, Pair, Row
 from afarm.core.seeding import digest
@@ -28,9 +30,9 @@ ENOUGH = 0.5
 """The share of the reference's instructions below which a comparison gets a warning."""
 
 
-@dataclass(frozen=True, slots=True)
+@checked(frozen=True, slots=True)
 class MatchPolicy:
-    """The treatment of rows that do not match.
+    """The treatment of rows that do not match. Raises `ValidationError` for an unknown word.
 
     `on_missing`: instructions of the reference without an output (and outputs to others) are an "error", or left out
     ("skip"), or the missing ones count as losses without a call ("loss"). `on_duplicate`: two different outputs for one
