@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from afarm.experiment.launching.schedule import Schedule as Schedule
     from afarm.experiment.result import Result as Result
     from afarm.experiment.setting_errors import explain_validation_error as explain_validation_error
+    from afarm.experiment.studies.estimates import as_bounded as as_bounded
     from afarm.experiment.studies.estimates import correlate_boards as correlate_boards
     from afarm.experiment.studies.estimates import mean_interval as mean_interval
     from afarm.experiment.studies.estimates import mean_percent as mean_percent

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 from afarm.core import open_door
 
 if TYPE_CHECKING:
-    from afarm.report.annotators_page import COLUMNS as COLUMNS
-    from afarm.report.annotators_page import PREFERENCES as PREFERENCES
-    from afarm.report.annotators_page import annotator_findings as annotator_findings
-    from afarm.report.annotators_page import as_bounded as as_bounded
+    from afarm.report.annotator_columns import COLUMNS as COLUMNS
+    from afarm.report.annotator_columns import PREFERENCES as PREFERENCES
     from afarm.report.charts import MAIN_CURVES as MAIN_CURVES
     from afarm.report.charts import TRAIN as TRAIN
     from afarm.report.charts import Chart as Chart
@@ -43,6 +41,7 @@ if TYPE_CHECKING:
     from afarm.report.side_by_side import VERDICTS as VERDICTS
     from afarm.report.side_by_side import row_verdict as row_verdict
     from afarm.report.study_page import ShownStudy as ShownStudy
+    from afarm.report.study_page import write_comparison as write_comparison
     from afarm.report.study_page import write_study as write_study
     from afarm.report.study_plots import can_draw as can_draw
     from afarm.report.study_tables import short_text as short_text

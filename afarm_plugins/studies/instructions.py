@@ -34,10 +34,10 @@ from afarm import (
     placed_rows,
     seeding,
 )
-from afarm_plugins.studies import InstructionsConfig, split_names
 from afarm_plugins.studies.imperatives import OTHER, QUESTION, TASK, Reading, reader
 from afarm_plugins.studies.over_seeds import mean_share
 from afarm_plugins.studies.people import named_files
+from afarm_plugins.studies.settings import InstructionsConfig, split_names
 
 OBJECTS = 4
 """The commonest objects of a verb that are named."""

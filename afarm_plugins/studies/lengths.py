@@ -23,9 +23,9 @@ from afarm import (
     correlate_boards,
     mean_interval,
 )
-from afarm_plugins.studies import LengthsConfig, split_names
 from afarm_plugins.studies.boards import FEWEST_SYSTEMS, read_systems
 from afarm_plugins.studies.over_seeds import draw_lines, mean_share
+from afarm_plugins.studies.settings import LengthsConfig, split_names
 
 ENDS = (0.5, 0.8, 1.25, 2.0)
 """The ends between bands of relative length: the output's characters over the reference's."""

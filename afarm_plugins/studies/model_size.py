@@ -23,8 +23,8 @@ from afarm import (
     StudyRun,
     StudyTable,
 )
-from afarm_plugins.studies import ModelSizeConfig, split_names
 from afarm_plugins.studies.over_seeds import draw_lines, gap_by_seed, grouped, measured_figures, over_seeds
+from afarm_plugins.studies.settings import ModelSizeConfig, split_names
 
 MODEL, METHOD, SFT = "model", "method", "sft"
 

@@ -30,9 +30,9 @@ from afarm import (
     StudyTable,
     seeding,
 )
-from afarm_plugins.studies import LabelNoiseConfig, OverOptimizationConfig, split_names, whole_numbers
 from afarm_plugins.studies.labels import Labels, is_share_flipped
 from afarm_plugins.studies.over_seeds import gap_by_seed, grouped, measured_figures, over_seeds
+from afarm_plugins.studies.settings import LabelNoiseConfig, OverOptimizationConfig, split_names, whole_numbers
 
 SETTINGS = {"best_of_n": "best_of_n.n", "expert_iteration": "expert_iteration.n", "ppo": "ppo.total_steps"}
 """The setting by which each method goes further."""

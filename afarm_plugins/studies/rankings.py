@@ -28,11 +28,11 @@ from afarm import (
     mean_interval,
     rank_of_each,
 )
-from afarm_plugins.studies import RankingsConfig, split_names
 from afarm_plugins.studies.boards import FEWEST_SYSTEMS, Board, correlate_shared
 from afarm_plugins.studies.labels import HumanLabels
 from afarm_plugins.studies.over_seeds import over_seeds
 from afarm_plugins.studies.people import PEOPLE, PairsOfPeople, read_people, require_both
+from afarm_plugins.studies.settings import RankingsConfig, split_names
 
 SIMULATED = "simulated"
 

@@ -18,9 +18,9 @@ from afarm import (
     StudyRun,
     StudyTable,
 )
-from afarm_plugins.studies import TransferConfig, split_names
 from afarm_plugins.studies.labels import STAND_IN, HumanLabels, Labels
 from afarm_plugins.studies.over_seeds import draw_lines, gap_by_seed, grouped, measured_figures, over_seeds
+from afarm_plugins.studies.settings import TransferConfig, split_names
 
 METHOD, LABELS = "method", "labels"
 

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser
 from afarm.cli import main
 from afarm.evaluation.agreement import AnnotatorReport, compare_annotators
 from afarm.evaluation.labels import read_labels
-from afarm.report.annotators_page import annotator_findings
+from afarm_plugins.studies.annotator_findings import annotator_findings
 
 HOSTILE = "</script><b>judge</b>"
 
