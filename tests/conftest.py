@@ -61,12 +61,14 @@ def freeze_modules() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep tests together that share what each worker would make: a browser, or the syntax trees of all modules."""
+    """Keep tests together that share what each worker would make: a browser, syntax trees, a model of GGUF."""
     for item in items:
         if item.get_closest_marker("xdist_group"):
             continue
         if item.path.parent.name == "architecture":
             item.add_marker(pytest.mark.xdist_group("architecture"))
+        elif "gguf" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("gguf"))
         elif "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
@@ -111,6 +113,17 @@ def gguf() -> str:
         if place and Path(place).is_file():
             return str(place)
     pytest.skip("no SmolLM2 GGUF: set AFARM_TEST_GGUF, or put .cache/smollm2.gguf")
+
+
+@pytest.fixture(scope="session")
+def smollm2(gguf: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The same model as safetensors: to read a GGUF file takes ten seconds, and has a test of its own."""
+    from afarm.backend import Backend
+    from afarm.core.config import BackendConfig
+
+    directory = tmp_path_factory.mktemp("smollm2")
+    Backend(BackendConfig(device="cpu")).load_policy(gguf).save(directory)
+    return str(directory)
 
 
 @pytest.fixture(scope="session")

@@ -148,16 +148,12 @@ def _load(
 
 
 def _register_alone(alone: _Manager, module: Any, name: str) -> None:
-    """Register a plugin in `alone`, which holds no other. Raises `TypeError` for wrong hooks.
-
-    A manager with others in it would stop at the first unknown hook, whichever plugin it is of.
-    """
+    """Register a plugin in `alone`, where no other's unknown hook is found. Raises `TypeError` for wrong hooks."""
     try:
         alone.register(module, name)
         alone.check_pending()
     except pluggy.PluginValidationError as error:
-        unknown = [caller.name for caller in alone.get_hookcallers(module) or () if not caller.has_spec()]
-        if unknown:
+        if unknown := [caller.name for caller in alone.get_hookcallers(module) or () if not caller.has_spec()]:
             meant = did_you_mean(unknown[0], hook_names())
             raise TypeError(f"implements unknown hook {unknown[0]!r}.{meant}") from error
         raise TypeError("; ".join(str(error).splitlines())) from error
