@@ -32,10 +32,9 @@ def add_adapter(
 ) -> PeftModel:
     """Add fresh trainable adapters to `model` in place and return the PEFT model.
 
-    All else is frozen except `train_also`, modules trained whole such as a new head, and the embeddings of
-    `train_tokens`, such as new control tokens. A model that has adapters gets another beside them under the given
-    `name`; the earlier one stays active, and both stay trainable. Raises `ModelError` if `target_modules` matches
-    nothing in the model.
+    All else is frozen except the modules `train_also` (a new head, say) and the embeddings of `train_tokens` (new
+    control tokens, say). A model that has adapters gets another one under `name`: the earlier one stays active, and
+    both stay trainable. Raises `ModelError` if `target_modules` matches nothing in the model.
     """
     from peft import LoraConfig as PeftLoraConfig
     from peft import get_peft_model
@@ -102,14 +101,14 @@ class LowRankUpdate:
         return LowRankUpdate(factors)
 
     def save(self, directory: Path) -> None:
-        """Save it as PEFT does, so that PEFT and servers load it on the weights that it is for."""
+        """Save it in PEFT's format, which PEFT and servers load."""
         from peft import LoraConfig as PeftLoraConfig
         from safetensors.torch import save_file
 
         rank = max(len(down) for down, _ in self.factors.values())
         tensors = {}
         for path, (down, up) in self.factors.items():
-            missing = rank - len(down)  # all modules have one rank
+            missing = rank - len(down)  # PEFT wants one rank for all modules
             for part, weight in (
                 ("A", torch.nn.functional.pad(down, (0, 0, 0, missing))),
                 ("B", torch.nn.functional.pad(up, (0, missing))),
@@ -117,7 +116,7 @@ class LowRankUpdate:
                 tensors[f"base_model.model.{path}.lora_{part}.weight"] = weight.contiguous()
         modules = sorted({path.rpartition(".")[2] for path in self.factors})
         config = PeftLoraConfig(r=rank, lora_alpha=rank, target_modules=modules, task_type="CAUSAL_LM")
-        config.target_modules = modules  # not a set, whose order no two processes need have in common
+        config.target_modules = modules  # a set's order differs between processes
         directory.mkdir(parents=True, exist_ok=True)
         config.save_pretrained(directory)
         save_file(tensors, directory / "adapter_model.safetensors")
@@ -137,7 +136,7 @@ class LowRankUpdate:
 
 
 def switch_off_dropout(model: torch.nn.Module) -> None:
-    """Set every dropout in `model` to 0, in place, except that of adapters (`lora.dropout`)."""
+    """Set every dropout in `model` to 0, in place, except the adapters' (`lora.dropout`)."""
     for path, module in model.named_modules():
         if "lora_dropout" in path.split("."):
             continue
@@ -148,7 +147,7 @@ def switch_off_dropout(model: torch.nn.Module) -> None:
 
 @contextmanager
 def active_adapter(model: PeftModel, name: str | None) -> Iterator[None]:
-    """Run with another adapter of `model`, or with none; then restore the active one, all still trainable."""
+    """Activate another adapter of `model`, or none, for the block. Whatever was trainable stays so."""
     before, trainable = model.active_adapter, [p for p in model.parameters() if p.requires_grad]
     try:
         if name is None:
@@ -165,7 +164,7 @@ def active_adapter(model: PeftModel, name: str | None) -> Iterator[None]:
 
 
 def sharing_copy(model: PreTrainedModel, copied: Collection[torch.nn.Parameter] = ()) -> PreTrainedModel:
-    """Copy the modules of `model` but share its weights, frozen, except those `copied`.
+    """Copy the modules of `model` but share its weights, frozen; the parameters `copied` are copied.
 
     Merging adapters into it would change `model`: use `merged_copy`.
     """
@@ -177,10 +176,10 @@ def sharing_copy(model: PreTrainedModel, copied: Collection[torch.nn.Parameter] 
 
 
 def plain_copy(model: PreTrainedModel, *, share_weights: bool = False) -> PreTrainedModel:
-    """Copy `model` without its adapters, which are merged into the copy.
+    """Copy `model` with its adapters merged.
 
-    With `share_weights` the copy shares the weights of `model`, frozen, unless adapters must be merged: train adapters
-    on it, and it costs no memory.
+    With `share_weights` the copy shares the frozen weights of `model` and costs no memory, unless adapters must be
+    merged.
     """
     if share_weights and not hasattr(model, "merge_and_unload"):
         return sharing_copy(model)

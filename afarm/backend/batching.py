@@ -32,19 +32,14 @@ def pad(
     device: torch.device | str = "cpu",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Pad `sequences` on `side` to (input_ids, attention_mask), both int64 [B, T] with T the longest."""
-    width = max((len(s) for s in sequences), default=0)
-    gaps = [width - len(s) for s in sequences]
-    if side == "left":
-        ids = [[pad_id] * gap + list(s) for s, gap in zip(sequences, gaps, strict=True)]
-        mask = [[0] * gap + [1] * len(s) for s, gap in zip(sequences, gaps, strict=True)]
-    else:
-        ids = [list(s) + [pad_id] * gap for s, gap in zip(sequences, gaps, strict=True)]
-        mask = [[1] * len(s) + [0] * gap for s, gap in zip(sequences, gaps, strict=True)]
-    shape = (len(sequences), width)
-    return (
-        torch.tensor(ids, dtype=torch.long, device=device).reshape(shape),
-        torch.tensor(mask, dtype=torch.long, device=device).reshape(shape),
-    )
+    width = max(map(len, sequences), default=0)
+    ids = torch.full((len(sequences), width), pad_id, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for row, sequence in enumerate(sequences):
+        start = width - len(sequence) if side == "left" else 0
+        ids[row, start : start + len(sequence)] = torch.tensor(sequence, dtype=torch.long)
+        mask[row, start : start + len(sequence)] = 1
+    return ids.to(device), mask.to(device)
 
 
 def join_and_pad(
@@ -67,7 +62,7 @@ def length_sorted_batches(lengths: Sequence[int], batch_size: int) -> list[list[
 
 
 class Side(NamedTuple):
-    """The chosen or the rejected outputs of pairs: their texts, and which of them ended by themselves."""
+    """The chosen or the rejected outputs of pairs: their texts, and whether each ended by itself."""
 
     texts: list[str]
     ended: list[bool]

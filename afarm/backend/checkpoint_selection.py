@@ -1,7 +1,6 @@
 """Checkpoint selection: keep the checkpoint with the highest win rate on the validation split.
 
-Ranked by the reward that was optimised, the most over-optimised checkpoint would be kept; so candidates answer the
-validation instructions, and are ranked by their win rate over the start policy's answers.
+The win rate is over the start policy's answers. Ranking by the optimised reward would keep the most over-optimised one.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ SELECTION_FILE, BEST_WEIGHTS_FILE = "selection.json", "best.pt"
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A checkpoint's step, its win rate over the start policy, and the win rate's error, both in percent.
+    """A checkpoint's step, its win rate over the start policy and the standard error, both in percent.
 
-    `standard_error` is None for a single pair; `kl` is the KL to the start policy in nats, if it is known.
+    `standard_error` is None for a single pair; `kl` is the KL to the start policy in nats, if known.
     """
 
     step: int
@@ -48,10 +47,10 @@ def selection_of(config: CheckpointChoice, inputs: MethodInputs, context: TrainC
 
 
 class CheckpointSelection:
-    """The candidates of a training run so far, and the weights of the best, kept with its checkpoints.
+    """The candidates of a training run so far and the best one's weights, stored in its checkpoints.
 
-    All candidates answer with the same draws; the start policy answers once, with its own. Needs `inputs.annotate` and
-    `inputs.validation`.
+    All candidates answer with the same draws; the start policy answers once, with draws of its own. Needs
+    `inputs.annotate` and `inputs.validation`.
     """
 
     def __init__(self, inputs: MethodInputs, context: TrainContext):
@@ -68,8 +67,8 @@ class CheckpointSelection:
     def compare(self, step: int, policy: Policy, kl: float | None = None) -> dict[str, float]:
         """Judge `policy` as the candidate of `step`. Returns metrics of it and of the best so far.
 
-        The main process judges, for however long; others wait and know of no candidates. Raises `TrainingError` if the
-        annotator gives no usable judgement at all.
+        The main process judges, without a time limit; the others wait and get no metrics. Raises `TrainingError` if
+        the annotator gives no usable judgement at all.
         """
         if not self.knows_start:
             self.answer_start()
@@ -94,11 +93,11 @@ class CheckpointSelection:
 
     @property
     def knows_start(self) -> bool:
-        """If the start policy has answered; the same in all processes."""
+        """True once the start policy has answered; the same in all processes."""
         return bool(self._start_answers)
 
     def answer_start(self) -> None:
-        """Have the start policy answer, in the main process; the others wait, for however long."""
+        """Have the start policy answer, in the main process; the others wait, without a time limit."""
         if rank() > 0:
             self._wait_until("start")
             self._start_answers = [""]
@@ -108,7 +107,7 @@ class CheckpointSelection:
         barrier()  # all have read the mark before another takes its place
 
     def _tell(self, what: object) -> None:
-        """Name what is judged for the other processes of this launch."""
+        """Tell the other processes of this launch what has been judged."""
         if world_size() > 1:
             self._judged.write_text(f"{self.context.backend.session} {what}", encoding="utf-8")
 
@@ -122,7 +121,7 @@ class CheckpointSelection:
 
     def _win_rate(self, step: int, answers: Sequence[str]) -> tuple[float, float | None]:
         """Estimate the win rate in percent and its standard error; unusable judgements are left out."""
-        assert self.inputs.annotate is not None  # who chooses this needs it
+        assert self.inputs.annotate is not None  # checked with `checkpoint=best`
         rows = zip(self.inputs.validation, self._start_answers, answers, strict=True)
         pairs = [Pair(instruction, start, answer, 0, "start", str(step)) for instruction, start, answer in rows]
         judged = self.inputs.annotate(pairs, noiseless=True)
@@ -159,5 +158,4 @@ class CheckpointSelection:
         """Load the best candidate's weights from the newest checkpoint."""
         latest = self.context.checkpoints.latest()
         assert latest is not None  # saved with the candidate
-        weights: Mapping[str, Tensor] = torch.load(latest[1] / BEST_WEIGHTS_FILE, map_location="cpu", weights_only=True)
-        return weights
+        return torch.load(latest[1] / BEST_WEIGHTS_FILE, map_location="cpu", weights_only=True)

@@ -1,8 +1,8 @@
 """Faster training on CPUs: oneDNN's float32 products on AMD, and freed memory that the process keeps.
 
-torch gives bfloat16 to oneDNN and float32 to MKL, which is the slower of the two on AMD's CPUs: by a tenth to a third,
-most if the inner dimension is small, as in the output head of a small model. `docs/notes/benchmarks.md` has figures.
-On others neither was measured, and torch's choice stands. `backend.cpu_tuning=false` switches both off.
+torch multiplies float32 by MKL, which on AMD's CPUs is a tenth to a third slower than oneDNN, most if the inner
+dimension is small, as in the output head of a small model (figures: `docs/notes/benchmarks.md`). Other CPUs were not
+measured and keep torch's choice. `backend.cpu_tuning=false` switches both off.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 LARGE = 2**23
-"""Multiplications from which oneDNN's way into a product is worth its cost."""
+"""Multiplications from which oneDNN's overhead pays."""
 
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # mallopt's names for them, in malloc.h
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # parameters of mallopt, from malloc.h
 KEPT_BYTES = 2**27
 
 _enabled = True
@@ -33,10 +33,10 @@ def switch(on: bool) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Have the C library keep up to `KEPT_BYTES` that were freed, for what this process allocates next.
+    """Have glibc, where there is one, keep up to `KEPT_BYTES` of freed memory for the next allocations.
 
-    A training step frees what the next one allocates again. glibc would hand it back, and the kernel clear each page
-    when it is touched again: a tenth of a PPO step's time. Does nothing without glibc's switch.
+    A training step frees what the next one allocates. Handing the pages back and having the kernel clear them again
+    took a tenth of a PPO step's time.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if _enabled and sys.platform == "linux" else None
     if mallopt is not None:
@@ -47,8 +47,7 @@ def keep_freed_memory() -> None:
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Multiply `x` [..., K] by the transpose of `weight` [N, K] and add `bias` [N]. Has no gradient."""
     if uses_onednn(x, weight):
-        result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-        return result
+        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return nn.functional.linear(x, weight, bias)
 
 
@@ -67,14 +66,14 @@ def uses_onednn(x: Tensor, weight: Tensor) -> bool:
 
 @functools.cache
 def _is_amd() -> bool:
-    """Read the CPU's maker, which Linux tells."""
+    """Tell if this is an AMD CPU, by /proc/cpuinfo: False where there is none."""
     cpuinfo = Path("/proc/cpuinfo")
     return cpuinfo.exists() and "AuthenticAMD" in cpuinfo.read_text()
 
 
 @functools.cache
 def _has_onednn() -> bool:
-    """Try oneDNN's product: torch's private name for it may change, and then its public product serves."""
+    """Try oneDNN's product, which has a private name in torch that may change."""
     try:
         one = torch.ones(1, 1)
         return bool(torch.ops.mkldnn._linear_pointwise(one, one, None, "none", [], "") == 1)
@@ -90,8 +89,7 @@ class OneDNNLinear(nn.Linear):
             return product(input, self.weight, self.bias)
         if not uses_onednn(input, self.weight):
             return super().forward(input)
-        result: Tensor = _Product.apply(input, self.weight, self.bias)
-        return result
+        return _Product.apply(input, self.weight, self.bias)
 
 
 def use_onednn(model: nn.Module) -> None:
@@ -118,6 +116,6 @@ class _Product(torch.autograd.Function):
         rows = gradient.reshape(-1, gradient.shape[-1])
         return (
             product(gradient, weight.T) if needs_x else None,
-            rows.T @ x.reshape(-1, x.shape[-1]) if needs_weight else None,  # summed over rows, MKL is not slower
+            rows.T @ x.reshape(-1, x.shape[-1]) if needs_weight else None,  # MKL is not slower here
             rows.sum(0) if needs_bias else None,
         )

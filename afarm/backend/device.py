@@ -12,16 +12,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from afarm.backend import cpu, distributed
+from afarm.backend.adapters import LowRankUpdate
 from afarm.backend.engines import SamplingEngine, TorchEngine
 from afarm.backend.gguf_models import dequantized, parsed_once
 from afarm.backend.lost_processes import Launch, first_line
 from afarm.backend.models import MODEL_CARD, quiet_transformers, saved_by_afarm
+from afarm.backend.policy import UPDATES, CheckpointPolicy
 from afarm.backend.prompts import PromptTemplate
 from afarm.core.config import BackendConfig
 from afarm.core.errors import ConfigError, ModelError
@@ -30,9 +33,6 @@ from afarm.storage.gguf import damaged
 from afarm.storage.model_files import local_path, model_identity
 from afarm.storage.prompt_templates import TemplateSource, read_prompt_template
 from afarm.storage.safetensors import require_whole_weights
-
-if TYPE_CHECKING:
-    from afarm.backend.policy import CheckpointPolicy
 
 T = TypeVar("T")
 
@@ -43,10 +43,9 @@ LogMetrics = Callable[[int, Mapping[str, float]], None]
 class Backend:
     """The device and precision that models run in. Raises `ConfigError` if the device is not there.
 
-    Several processes (`is_distributed`) connect when they make theirs, and have its `session` in common: a name that no
-    other launch has. `sharded` is true if each is to keep only its shard of what it trains and reads (see `sharding`),
-    `offloads` if that is on the host.
-    Policies sample by `engine`, torch unless another is given, and tell how far they are by `progress`.
+    With `is_distributed` the processes of a launch connect here and share a unique `session`. If `sharded`, each keeps
+    only its shard of what it trains and reads (see `sharding`), on the host if it `offloads`. Policies sample by
+    `engine` (default: torch) and report to `progress`.
     """
 
     def __init__(
@@ -72,30 +71,30 @@ class Backend:
             torch.set_num_threads(self.config.threads)
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Enter the configured mixed precision. No cast weight is kept: the next step would make it stale."""
+        """Enter the configured mixed precision, without a cache of cast weights: a step would make it stale."""
         if self.config.mixed_precision == "no":
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
 
     def naming_lost(self, what: str) -> AbstractContextManager[Any]:
-        """Raise `TrainingError` naming `what` was done if another process is lost (`backend.timeout`)."""
+        """Raise `TrainingError`, naming `what` was going on, if another process is lost (`backend.timeout`)."""
         return self._launch.naming_lost(what) if self._launch else nullcontext()
 
     def barrier(self) -> None:
-        """Wait until every process has come here."""
+        """Wait for all processes."""
         distributed.barrier()
 
     def together(self, *calls: Callable[[], T]) -> list[T]:
         """Return the results of `calls`, none of which may write what another reads or writes.
 
-        Side by side on a CPU with idle cores, so that models too small for several cores occupy one each; else one
+        On a CPU with idle cores they run in parallel, since a small model cannot use several cores; otherwise one
         after the other. No result depends on it.
         """
         alone_on_cpu = self.device.type == "cpu" and distributed.world_size() == 1
         workers = min(len(calls), _cores() // torch.get_num_threads()) if alone_on_cpu else 1
         if workers < 2:
             return [call() for call in calls]
-        gradients = torch.is_grad_enabled()  # a mode of the thread, as autocast is
+        gradients = torch.is_grad_enabled()  # set per thread, as autocast is
 
         def alike(call: Callable[[], T]) -> T:
             with torch.set_grad_enabled(gradients), self.autocast():
@@ -106,7 +105,7 @@ class Backend:
 
     @contextmanager
     def tracked(self, name: str, directory: Path, log: LogMetrics) -> Iterator[LogMetrics]:
-        """Extend `log` with the configured trackers (tensorboard, wandb …), by accelerate.
+        """Have `log` write to the configured trackers (tensorboard, wandb …) too.
 
         Raises `ConfigError` if one is not installed.
         """
@@ -124,7 +123,7 @@ class Backend:
                 raise ImportError(f"{', '.join(sorted(missing))} is not installed")  # accelerate would leave it out
             accelerator.init_trackers(name)
         except (ValueError, ImportError) as error:
-            raise ConfigError([f"backend.trackers {self.config.trackers}: {first_line(error)}"]) from error
+            raise ConfigError(f"backend.trackers {self.config.trackers}: {first_line(error)}") from error
 
         def both(step: int, metrics: Mapping[str, float]) -> None:
             log(step, metrics)
@@ -147,11 +146,6 @@ class Backend:
         `prompt_template` is a template's name, file or texts; "auto" takes the one saved with the checkpoint, else the
         tokenizer's chat template. Raises `ModelError` if the model cannot be loaded or has no template.
         """
-        from transformers import AutoModelForCausalLM
-
-        from afarm.backend.adapters import LowRankUpdate
-        from afarm.backend.policy import UPDATES, CheckpointPolicy
-
         model, tokenizer, card = self.load(spec, AutoModelForCausalLM)
         source = read_prompt_template(prompt_template) if isinstance(prompt_template, str) else prompt_template
         source = card.get("prompt_template", "auto") if source == "auto" else source
@@ -167,18 +161,16 @@ class Backend:
 
         The model is on the device, or on the host if the launch shards. Raises `ModelError`.
         """
-        from transformers import AutoTokenizer
-
         path = local_path(str(spec))
         is_gguf = path is not None and path.suffix == ".gguf"
         where = str(path.parent if is_gguf and path else path or spec)
         options = {"gguf_file": path.name} if is_gguf and path else {}
         if path and path.is_dir():
             require_whole_weights(path)
-        if path is None:  # of the commit that the artifacts' keys name
+        if path is None:  # the commit that the artifacts' keys name
             options = {"revision": model_identity(str(spec)).partition("@")[2] or "main"}
         try:
-            # The GGUF reader's bar knows no switch; what goes wrong is raised, so nothing else is lost.
+            # The GGUF reader's progress bar cannot be switched off; errors are raised, so stderr holds nothing else.
             with (
                 quiet_transformers(),
                 _heads_in_float32(),
@@ -203,9 +195,7 @@ class Backend:
 
 @contextmanager
 def _heads_in_float32() -> Iterator[None]:
-    """Load classifiers' heads in float32, which transformers lets only a class say."""
-    from transformers import PreTrainedModel
-
+    """Load classifiers' heads in float32, which transformers sets per class only."""
     before = PreTrainedModel._keep_in_fp32_modules_strict
     PreTrainedModel._keep_in_fp32_modules_strict = {"score"}
     try:
@@ -220,32 +210,29 @@ def _cores() -> int:
 
 
 def _connect(config: BackendConfig, offloads: bool) -> Launch:
-    """Connect several processes, over NCCL or on CPUs over gloo; over both if they offload from GPUs."""
+    """Connect the processes over NCCL, or on CPUs over gloo; over both if they offload from GPUs."""
     name = config.device
     if name not in ("auto", "cpu", "cuda"):
-        raise ConfigError([f"backend.device {name!r} is one device, and several processes run: use auto, cuda or cpu"])
+        raise ConfigError(f"backend.device {name!r} is one device, and several processes run: use auto, cuda or cpu")
     cpu = name == "cpu" or not torch.accelerator.is_available()
     if cpu and name == "cuda":
-        raise ConfigError(["backend.device 'cuda' is not available here; use auto or cpu"])
+        raise ConfigError("backend.device 'cuda' is not available here; use auto or cpu")
     return Launch(cpu, config.timeout, on_host=offloads)
 
 
 def _device(name: str) -> torch.device:
     if name == "auto":
-        # accelerate knows which of several devices is this process's, under `accelerate launch` too.
+        # accelerate knows this process's device, also under `accelerate launch`.
         from accelerate import PartialState
 
-        own_device: torch.device = PartialState().device
-        return own_device
+        return PartialState().device
     try:
         device = torch.device(name)
         if device.index:  # the trainers below take the first device they see
-            raise ConfigError(
-                [f"backend.device {name!r}: set CUDA_VISIBLE_DEVICES={device.index} and use cuda instead"]
-            )
+            raise ConfigError(f"backend.device {name!r}: set CUDA_VISIBLE_DEVICES={device.index} and use cuda instead")
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(
-            [f"backend.device {name!r} is not available here ({first_line(error)}); use auto or cpu"]
+            f"backend.device {name!r} is not available here ({first_line(error)}); use auto or cpu"
         ) from error
     return device

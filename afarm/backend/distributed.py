@@ -1,7 +1,6 @@
-"""Collectives over the processes of one launch.
+"""Collectives over the processes of one launch; with a single process they do nothing.
 
-If one process works alone, each function does nothing. Rows are dealt out in turn and gathered in their order, so that
-every process holds the same whole, and statistics over it do not depend on how many processes there are.
+Rows are dealt out in turn and gathered in their order, so statistics do not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ T = TypeVar("T")
 
 
 def world_size() -> int:
-    """Count the processes that work together."""
+    """Return the number of processes."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """Return the number of this process among them, from 0."""
+    """Return this process's number, from 0."""
     return dist.get_rank() if world_size() > 1 else 0
 
 
@@ -68,7 +67,7 @@ def all_reduce_mean(tensors: Iterable[Tensor]) -> None:
 
 
 def all_reduce_by_name(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Sum scalars by name over the processes that have one of that name."""
+    """Sum scalars by name over the processes that have that name."""
     if world_size() == 1:
         return dict(sums)
     total: dict[str, Tensor] = {}
@@ -84,7 +83,7 @@ def broadcast(value: T) -> T:
 
 
 def barrier() -> None:
-    """Wait until every process has come here."""
+    """Wait for all processes."""
     if world_size() > 1:
         dist.barrier()
 
@@ -92,29 +91,24 @@ def barrier() -> None:
 # ------------------------------------------------------------------------------------------ sizes that processes share
 
 ON_POLICY_SIZES = ("rollout_batch_size", "mini_batch_size")
-"""Settings of on-policy methods that the processes must divide if they shard; a config's `even_sizes` replace them."""
+"""Settings that the world size must divide if on-policy training shards; a config's `even_sizes` replace them."""
 
 
 def shared_batch(config: TrainerConfig, processes: int) -> tuple[int, int]:
-    """Divide the batch among processes: (rows per forward pass, passes per step) of each.
-
-    Raises `ConfigError` if it cannot be divided.
-    """
+    """Divide the batch among processes: (rows per forward pass, passes per step). Raises `ConfigError`."""
     size, accumulation = config.per_device_train_batch_size, config.gradient_accumulation_steps
     fewer = math.gcd(accumulation, processes)
     smaller = processes // fewer
     if size % smaller:
         raise ConfigError(
-            [
-                f"a batch of per_device_train_batch_size {size} times gradient_accumulation_steps {accumulation} does "
-                f"not divide by {processes} processes: choose figures whose product does"
-            ]
+            f"a batch of per_device_train_batch_size {size} times gradient_accumulation_steps {accumulation} does "
+            f"not divide by {processes} processes: choose figures whose product does"
         )
     return size // smaller, accumulation // fewer
 
 
 def uneven_sizes(section: str, config: Any, processes: int, *, sharded: bool) -> list[str]:
-    """Say which settings of a section do not divide among the processes: a run refuses them."""
+    """List the settings of a section that the processes do not divide, as problems."""
     try:
         if isinstance(config, TrainerConfig):
             shared_batch(config, processes)

@@ -1,4 +1,4 @@
-"""Models out of GGUF files: read once, and unpacked into a model that can be trained and saved."""
+"""Models from GGUF files: parsed once, and unpacked into a model that can be trained and saved."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import torch
 def parsed_once() -> Iterator[None]:
     """Have gguf parse each file once, and list each architecture's tensor names once.
 
-    transformers asks for both again and again: two thirds of the time that a small model takes to load.
+    transformers repeats both, which is two thirds of a small model's loading time.
     """
     try:
         import gguf
-    except ImportError:  # which transformers tells
+    except ImportError:  # transformers reports it
         yield
         return
     before = gguf.GGUFReader, gguf.get_tensor_name_map
@@ -30,7 +30,7 @@ def parsed_once() -> Iterator[None]:
 
 
 def dequantized(model: Any, kind: Any, dtype: torch.dtype) -> Any:
-    """Copy weights out of a GGUF file, which refuses to be saved, into a fresh model of class `kind`."""
+    """Copy a GGUF file's model, which transformers refuses to save, into a fresh model of class `kind`."""
     from transformers.initialization import no_init_weights
 
     config = type(model.config).from_dict(

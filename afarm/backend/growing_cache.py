@@ -1,4 +1,4 @@
-"""A key-value cache that grows in place: transformers' copies all keys and values at every token."""
+"""A key-value cache that grows in place; transformers' copies all keys and values at every token."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 ROOM = 16
-"""Positions that a full cache makes room for at a time."""
+"""Positions that a full cache grows by."""
 
 
 class GrowingLayer(DynamicLayer):

@@ -1,6 +1,6 @@
 """LoRA in half precision on a CPU: float32 adapters, multiplied in the layer's precision.
 
-PEFT takes them in float32 and casts the activations of every layer to it and back, which costs more than the layer.
+PEFT multiplies in float32; casting each layer's activations there and back costs more than the layer itself.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ class HalfLoraLinear(LoraLinear):
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         name = self._adapter() if x.dtype in HALVES and not (args or kwargs) else None
         if name is None:
-            other: Tensor = super().forward(x, *args, **kwargs)
-            return other
+            return super().forward(x, *args, **kwargs)
         base: Tensor = cast(nn.Module, self.base_layer)(x)
         down, up = self.lora_A[name].weight, self.lora_B[name].weight * self.scaling[name]
         low = nn.functional.linear(x, down.to(x.dtype))
@@ -29,7 +28,7 @@ class HalfLoraLinear(LoraLinear):
         return rows.view_as(base)
 
     def _adapter(self) -> str | None:
-        """Name the active adapter if it is the only one and nothing but a plain product of two matrices."""
+        """Name the active adapter if it is the only one and a plain product of two matrices."""
         active = [name for name in self.active_adapters if name in self.lora_A]
         if self.disable_adapters or self.merged or len(active) != 1:
             return None

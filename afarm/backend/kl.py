@@ -1,31 +1,29 @@
-"""KL divergence from a reference: estimated from samples, as a penalty on rewards, and exactly.
+"""KL divergence from a reference: estimated from samples, as a penalty on rewards, and exact.
 
-A sampled token's log-ratio estimates it. Exactly, every token of the vocabulary is weighed: the logits of both
-models exist for a few of the positions at a time and are computed again in the backward pass, never as [B, T, V].
+The exact KL sums over the vocabulary. Both models' logits exist for a few positions at a time and are recomputed in the
+backward pass, never as [B, T, V].
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
 
 from afarm.backend.batching import TokenBatch
 from afarm.backend.logprobs import chunk_rows, hidden_states, project, response_scatter
 from afarm.backend.objectives import masked
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 
 class KLEstimates(NamedTuple):
     """Three estimates of KL(π ‖ π_ref) from tokens drawn from π, each [B, R] in nats and 0 at pads.
 
-    With x = log π_ref − log π of the token: `k1` is −x, without bias but of either sign; `k2` is ½x², biased, small
-    variance; `k3` is eˣ − 1 − x, without bias and never negative, but large where π is far below π_ref.
+    With x = log π_ref − log π of the token: `k1` is −x, unbiased, of either sign; `k2` is ½x², biased, with a small
+    variance; `k3` is eˣ − 1 − x, unbiased and never negative, but large where π is far below π_ref.
     """
 
     k1: Tensor
@@ -42,8 +40,7 @@ def kl_estimates(logprobs: Tensor, ref_logprobs: Tensor, mask: Tensor) -> KLEsti
 def kl_penalised_rewards(scores: Tensor, kl: Tensor, mask: Tensor, kl_coef: float) -> Tensor:
     """Rewards [B, R]: the score [B] on the last response token, less `kl_coef` × `kl` at every token.
 
-    `kl` is `KLEstimates.k1`, whose mean alone is the KL divergence: clamped at zero it would overstate it. Source:
-    Stiennon et al. 2020.
+    `kl` is `KLEstimates.k1`, whose mean is the KL; clamped at zero it would overstate it. Source: Stiennon et al. 2020.
     """
     last = mask.sum(dim=1, keepdim=True) - 1
     rewards = -kl_coef * masked(kl, mask)
@@ -57,10 +54,10 @@ LOGITS_TENSORS = 4
 
 
 class Divergence(NamedTuple):
-    """Log-probabilities of response tokens, and KL and entropy of what they are drawn from, each [B, R].
+    """Log-probabilities of response tokens, and KL and entropy of next-token distributions, each [B, R].
 
     In float32 and nats, left-aligned, 0 after each row's end, differentiable in the policy. `kl` is KL(policy ‖
-    reference) of next-token distributions, `entropy` the policy's.
+    reference), `entropy` the policy's.
     """
 
     logprobs: Tensor
@@ -79,15 +76,13 @@ def response_divergence(
 ) -> Divergence:
     """Compute log-probabilities of the responses, and the policy's exact KL to the reference.
 
-    If the vocabularies differ, their common part is compared. Distributions are as if the `left_out` tokens did not
-    exist; only `logprobs` are over all.
+    KL and entropy are over the tokens that both vocabularies have, without those `left_out`; `logprobs` are over all.
 
     Args:
         policy: the model that is trained, differentiable.
-        reference: the model that it is held to, without gradient.
+        reference: the reference model, without gradient.
         batch: responses behind the prompts that the policy reads, [B, T].
-        reference_batch: the same responses behind the prompts that the reference reads, which may differ (without a
-            control token, say).
+        reference_batch: the same responses behind the reference's prompts (without a control token, say).
         left_out: tokens of the vocabulary that are never sampled.
         chunk_size: positions projected at once; changes no result (default: as the budget of logits allows).
     """

@@ -1,39 +1,34 @@
-"""Log-probabilities of responses, without ever holding logits for a whole batch.
+"""Log-probabilities of responses, without ever holding logits [B, T, V] for a whole batch.
 
-The output head is applied to response positions only, and to so many at a time that at most `LOGITS_BUDGET` logits
-exist at once. A [B, T, V] tensor is what the reference implementation ran out of memory on.
-
-If the head is a plain matrix, autograd would still keep several [n, V] tensors for a log-probability: logits, their
-exponentials, and the gradients of both. `TokenLogprobs` and `TokenLoss` hold logits, then probabilities, then the
-gradient in one buffer of a chunk's size.
+The output head is applied to response positions only, at most `LOGITS_BUDGET` logits at a time. Autograd would still
+keep several [n, V] tensors: logits, their exponentials, and the gradients of both. For a head that is a plain matrix
+`TokenLogprobs` and `TokenLoss` hold logits, then probabilities, then the gradient in one buffer of a chunk's size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
 
 from afarm.backend.batching import TokenBatch, join_and_pad, length_sorted_batches
 from afarm.backend.cpu import OneDNNLinear, product
 from afarm.backend.distributed import all_reduce_sum, shard
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 LOGITS_BUDGET = 2**24
 """Logits held at once (64 MiB in float32)."""
 
 CPU_LOGITS_BUDGET = 2**23 - 2**18
-"""The same on a CPU: little enough for the C library to keep the memory, and for most of it to stay in the cache."""
+"""The same on a CPU: the C library keeps so much memory, and most of it stays in the cache."""
 
 ChunkLoss = Callable[..., Tensor]
-"""Takes log-probabilities [m] of some tokens, and further values [m] of them; returns a scalar loss. Losses add up."""
+"""Takes log-probabilities [m] of a chunk and further values [m] of it; returns a scalar. Their sum is the loss."""
 
 
 def base_model(model: PreTrainedModel) -> PreTrainedModel:
@@ -49,7 +44,7 @@ def backbone(model: PreTrainedModel) -> PreTrainedModel:
 
 @contextmanager
 def evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """Hold `model` in eval mode (no dropout), then as before."""
+    """Put `model` in eval mode (no dropout) for the block."""
     training = model.training
     model.eval()
     try:
@@ -93,7 +88,7 @@ def project(model: PreTrainedModel, hidden: Tensor) -> Tensor:
 
 
 def response_scatter(values: Tensor, response_mask: Tensor) -> Tensor:
-    """Align the values of the True entries of `response_mask` [B, T], in row order, as [B, R].
+    """Align values of the True entries of `response_mask` [B, T], given in row order, as [B, R].
 
     Left-aligned, 0 after each row's end; R is the longest response.
     """
@@ -114,8 +109,7 @@ def response_logprobs(
 ) -> Tensor:
     """Compute log-probabilities [B, R] (natural, float32) of the response tokens, 0 after each row's end.
 
-    Differentiable; the projection is recomputed in the backward pass (a loss that is a sum over tokens can do without:
-    `token_loss`).
+    Differentiable; the projection is recomputed in the backward pass. For a sum over tokens `token_loss` is cheaper.
 
     Args:
         model: a causal LM, with adapters or without.
@@ -145,7 +139,7 @@ def read_responses(
     Rows of like length are read together, and each process reads a shard of them. Without gradient.
 
     Args:
-        read: gives the values [n] of all response tokens of a batch, row after row: log-probabilities, values …
+        read: returns a value (log-probability, state value …) for each of a batch's n response tokens, row by row.
         prompts: token ids of the N prompts.
         responses: token ids of the N responses.
         batch_size: rows per batch.
@@ -189,8 +183,7 @@ def token_logprobs(
         return hidden.new_zeros(0, dtype=torch.float32)
     weight = _plain_head(model)
     if weight is not None:
-        logprobs: Tensor = TokenLogprobs.apply(hidden, weight, targets, temperature, rows)
-        return logprobs
+        return TokenLogprobs.apply(hidden, weight, targets, temperature, rows)
 
     def score(chunk: Tensor, chunk_targets: Tensor) -> Tensor:
         logits = project(model, chunk) / temperature
@@ -216,15 +209,15 @@ def token_loss(
 ) -> Tensor:
     """Sum `loss_of` over chunks of log-probabilities: one scalar, to be differentiated once.
 
-    For a loss that is a sum over tokens. As `loss_of(token_logprobs(…), *tensors)`, but no logits are computed twice or
-    kept.
+    Like `loss_of(token_logprobs(…), *tensors)` for a loss that is a sum over tokens, but no logits are computed twice
+    or kept.
 
     Args:
         model: a causal LM, with adapters or without.
         hidden: [n, H], as `before_responses` gives them.
-        targets: [n], the tokens behind them.
-        loss_of: takes log-probabilities [m] of a chunk, and the values [m] of `tensors` there; returns their loss.
-        tensors: [n], what the loss needs to know of each token.
+        targets: [n], the next tokens.
+        loss_of: takes log-probabilities [m] of a chunk and the values [m] of `tensors` there; returns their loss.
+        tensors: [n], further arguments of the loss.
         temperature: logits are divided by it.
         chunk_size: positions projected at once; changes no result.
     """
@@ -232,10 +225,8 @@ def token_loss(
     if weight is None or not len(targets):
         logprobs = token_logprobs(model, hidden, targets, temperature=temperature, chunk_size=chunk_size)
         return loss_of(logprobs, *tensors)
-    loss: Tensor = TokenLoss.apply(
-        hidden, weight, targets, temperature, chunk_size or chunk_rows(model, hidden), loss_of, tensors
-    )
-    return loss
+    rows = chunk_size or chunk_rows(model, hidden)
+    return TokenLoss.apply(hidden, weight, targets, temperature, rows, loss_of, tensors)
 
 
 def chunk_rows(model: PreTrainedModel, hidden: Tensor, parts: int = 1) -> int:
@@ -247,7 +238,7 @@ def chunk_rows(model: PreTrainedModel, hidden: Tensor, parts: int = 1) -> int:
 
 
 def _plain_head(model: PreTrainedModel) -> Tensor | None:
-    """Return the matrix that makes logits of hidden states, if the family does nothing else to them."""
+    """Return the output head's matrix, if the model's family does nothing else to logits."""
     whole = base_model(model)
     head, config = whole.get_output_embeddings(), whole.config.get_text_config()
     extras = (getattr(config, name, None) for name in ("logits_scaling", "logit_scale", "final_logit_softcapping"))
@@ -271,10 +262,7 @@ def chunk_logprobs(hidden: Tensor, weight: Tensor, targets: Tensor, temperature:
 
 
 def log_normaliser(highest: Tensor, probabilities: Tensor) -> Tensor:
-    """Compute the log of the sum of exponentiated logits [m] without a pass over exponentials.
-
-    From the highest logit [m] and the softmax [m, V]: the likeliest token's probability holds the sum.
-    """
+    """Compute the logsumexp [m] of logits from the highest logit [m] and the softmax [m, V]."""
     return highest - probabilities.amax(-1).log()
 
 
@@ -306,7 +294,7 @@ class TokenLogprobs(torch.autograd.Function):
 
 
 class TokenLoss(torch.autograd.Function):
-    """The sum of `loss_of` over chunks, with gradients taken while each chunk's logits are at hand."""
+    """The sum of `loss_of` over chunks, with gradients taken while each chunk's logits exist."""
 
     @staticmethod
     def forward(
@@ -359,7 +347,7 @@ def _gradients(
             where = slice(start, start + rows)
             chunk, chunk_targets = hidden[where].to(dtype), targets[where].unsqueeze(-1)
             logprobs, probabilities = chunk_logprobs(chunk, cast_weight, chunk_targets.squeeze(-1), temperature)
-            # What the loss makes of a row multiplies its products, which are small beside the row of logits
+            # The loss's gradient scales the products, which are small beside the row of logits
             scale = (upstream(logprobs, where) / -temperature).unsqueeze(-1).to(dtype)
             probabilities.scatter_add_(-1, chunk_targets, probabilities.new_full(chunk_targets.shape, -1.0))
             residual = probabilities.to(dtype)

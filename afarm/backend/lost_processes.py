@@ -1,9 +1,8 @@
-"""Lost processes of one launch: the others end in time, and name those that no word came from.
+"""Lost processes of a launch: the others stop within the timeout and name those that do not respond.
 
-A collective has the time limit `backend.timeout`. When it fails, every process that is there says so in the launch's
-store (torch's `TCPStore`), and those that do not are named. Who waits for a file of the main process, which may ask
-judges for hours, watches the store itself: it ends with the machine that has it. A process that ends, well or not,
-leaves the launch first.
+A collective has the time limit `backend.timeout`. When it fails, each process signs in at the launch's store (torch's
+`TCPStore`), and those that do not are named. Processes may wait for a file of the main process for hours, while it asks
+judges; so they also watch the store, which the main process holds. A process leaves the launch before it ends.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ from afarm.core.errors import ConfigError, TrainingError
 T = TypeVar("T")
 
 PAUSE = 0.1
-"""Seconds between two looks at who is there."""
+"""Seconds between two looks at who has signed in."""
 
 ROLL_CALL = 10.0
-"""Seconds that processes have at most to say that they are there: they do not give up at the same second."""
+"""Seconds that processes have to sign in, since their collectives do not fail at the same time."""
 
 LEAVING = 20.0
 """Seconds that a process has to leave a launch whose other processes may be dead or cut off."""
 
 OF_COLLECTIVES = re.compile(r"gloo|nccl|pair closure|connection (closed|reset)|broken pipe|time(d )?out", re.IGNORECASE)
 IN_TIME = re.compile(r"time(d )?out", re.IGNORECASE)
-"""The words in which collectives fail, which have no type of error to themselves, and those for a wait in vain."""
+"""Words of failed collectives, which have no exception type of their own, and of timeouts among them."""
 
 GO_ON = (
     "What was trained is kept: give the same command to all processes again, and it goes on from the last checkpoint"
@@ -49,10 +48,11 @@ GO_ON = (
 
 
 class Launch:
-    """Processes that were started together: their machines by rank, and a session of their own.
+    """Processes that were started together: their machines by rank, and a unique session.
 
-    Connects this process over gloo if `cpu`, else over NCCL; `on_host` also over gloo, for tensors there. Raises
-    `TrainingError` if some do not come within `timeout` seconds, `ConfigError` if others connected without `on_host`.
+    Connects this process over gloo if `cpu`, else over NCCL; `on_host` also over gloo, for tensors on the host. Raises
+    `TrainingError` if some do not connect within `timeout` seconds, and `ConfigError` if a group that others made lacks
+    gloo.
     """
 
     def __init__(self, cpu: bool, timeout: float, *, on_host: bool = False):
@@ -70,7 +70,7 @@ class Launch:
             if on_host and not cpu and (kind := torch.accelerator.current_accelerator()):  # as accelerate offloads
                 over["backend"] = f"{kind.type}:{dist.get_default_backend_for_device(kind.type)},cpu:gloo"
             device: torch.device = PartialState(cpu=cpu, timeout=timedelta(seconds=timeout), **over).device
-        except RuntimeError as error:  # gloo has no type of its own
+        except RuntimeError as error:  # gloo has no exception type of its own
             raise TrainingError(
                 f"the processes did not come together in {timeout:,.0f} s ({_cause(error)}): start as many as "
                 "the launch says, and name the address of the first on all"
@@ -80,7 +80,7 @@ class Launch:
         self.device = torch.device("cpu") if cpu else device  # what is saved of "cpu:0" cannot be loaded
         with self.naming_lost("start"):
             greetings = distributed.all_gather_object((secrets.token_hex(8), platform.node()))
-            store = _store().clone()  # type: ignore[attr-defined]  # a connection of the thread's own
+            store = _store().clone()  # type: ignore[attr-defined]  # a connection for the thread
         self.session = greetings[0][0]
         self.machines = [machine for _, machine in greetings]
         if distributed.rank():
@@ -89,7 +89,7 @@ class Launch:
 
     @contextmanager
     def naming_lost(self, what: str) -> Iterator[None]:
-        """Raise `TrainingError` with the processes that are lost if a collective of `what` fails."""
+        """Raise `TrainingError` naming the lost processes if a collective of `what` fails."""
         try:
             yield
         except RuntimeError as error:
@@ -98,10 +98,10 @@ class Launch:
             raise TrainingError(f"{what}: {self._loss(error)}. {GO_ON}") from error
 
     def _loss(self, error: RuntimeError) -> str:
-        """Say which processes are lost, and how that showed."""
+        """Say which processes are lost, and how."""
         seconds = min(ROLL_CALL, self.timeout)
         answered = _within(2 * seconds, lambda: self._call_roll(seconds))
-        lost = [0] if answered is None else answered  # the first one has the store
+        lost = [0] if answered is None else answered  # the first one holds the store
         cause = _cause(error)
         if not lost:
             return f"the processes lost each other, though all are there ({cause})"
@@ -114,7 +114,7 @@ class Launch:
         return f" on {self.machines[rank]}" if self.machines else ""
 
     def _call_roll(self, seconds: float) -> Sequence[int]:
-        """Say that this process is there, and return those that do not within `seconds`."""
+        """Sign in, and return the ranks that have not signed in within `seconds`."""
         store, until = _store(), time.monotonic() + seconds
         store.set(f"{self.session} lost, {distributed.rank()}", "here")
         missing = list(range(distributed.world_size()))
@@ -124,7 +124,7 @@ class Launch:
         return missing
 
     def _watch(self, store: dist.Store) -> None:
-        """End this process once the store has not answered for `timeout` seconds, whatever is waited for."""
+        """End this process once the store has not answered for `timeout` seconds."""
         pause = min(self.timeout / 4, ROLL_CALL)
         until = time.monotonic() + self.timeout
         while time.monotonic() < until:
@@ -138,10 +138,7 @@ class Launch:
         os._exit(1)
 
     def _leave(self) -> None:
-        """Stop the watch and end the process group, as the last thing that this process does.
-
-        A thread that is in torch's code when the interpreter ends aborts the process.
-        """
+        """Stop the watch and end the process group: a thread in torch's code at exit aborts the process."""
         with open(os.devnull, "w") as nowhere:
             faulthandler.dump_traceback_later(LEAVING, exit=True, file=nowhere)  # ends the process if all else hangs
             self._ends.set()
@@ -153,10 +150,7 @@ class Launch:
 
 
 def _within(seconds: float, call: Callable[[], T]) -> T | None:
-    """Return the result of `call`; None if it fails or takes longer.
-
-    The store's own time limits do not hold if the network is cut.
-    """
+    """Return the result of `call`; None if it fails or takes longer, as the store may without a network."""
     results: list[T] = []
 
     def answer() -> None:
@@ -170,21 +164,18 @@ def _within(seconds: float, call: Callable[[], T]) -> T | None:
 
 
 def _store() -> dist.Store:
-    """The store that the processes met through, which torch has no public name for."""
-    found: dist.Store = dist.distributed_c10d._get_default_store()
-    return found
+    """Return the launch's store, which has no public name in torch."""
+    return dist.distributed_c10d._get_default_store()
 
 
 def require_connected_hosts() -> None:
-    """Raise `ConfigError` if collectives of tensors on the host have no connection: others made the group."""
+    """Raise `ConfigError` if the process group (perhaps others') cannot reduce tensors on the host."""
     if "cpu:" not in (connections := dist.get_backend_config()):
-        raise ConfigError(
-            [f"shards on the host are added up by gloo, and these processes have {connections}: use fsdp2"]
-        )
+        raise ConfigError(f"shards on the host are added up by gloo, and these processes have {connections}: use fsdp2")
 
 
 def _cause(error: BaseException) -> str:
-    """Return the first sentence of an error without the places in gloo's source."""
+    """Return the first sentence of an error, without file names of gloo's source."""
     return re.sub(r"\[/[^\]]*\] *", "", first_line(error)).split(". ")[0]
 
 

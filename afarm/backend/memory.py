@@ -1,10 +1,8 @@
 """Memory of each stage on one device, by arithmetic from models without weights.
 
-Models are built of the real classes on the meta device, and their layers run on fake tensors: what autograd would keep
-for the backward pass is counted, not guessed. Nothing is loaded, and no card is needed.
-
-Not counted: what the device's libraries take for themselves (about 1 GB of CUDA's context), fragments between blocks,
-and vocabularies that control tokens enlarge.
+Models of the real classes are built on the meta device, and layers run on fake tensors to count what autograd keeps for
+the backward pass. No weights are loaded, and no GPU is needed. Not counted: the device's libraries (about 1 GB of
+CUDA's context), fragmentation, and control tokens added to the vocabulary.
 """
 
 from __future__ import annotations
@@ -32,20 +30,20 @@ MOMENTS = 2
 """Numbers that AdamW keeps per weight, in the weights' precision."""
 
 BUFFERS = 3
-"""Copies of one layer while its gradient is reduced: gathered weights, gradient, and what is sent of it."""
+"""Copies of one layer while its gradient is reduced: gathered weights, gradient, and the buffer that is sent."""
 
 READING = 6
-"""Hidden states and intermediate ones per token that a layer without gradient has at once, at most."""
+"""Hidden and intermediate states per token that a layer without gradient holds at once, at most."""
 
 PROOF_ROWS, PROOF_TOKENS = 32, 1024
-"""Distributions that the proof of a server's weights compares, and tokens that it reads for them, at most."""
+"""Distributions that the proof of a server's weights compares, and tokens that it reads, at most."""
 
 
 @dataclass(frozen=True)
 class Held:
     """Bytes on one device at a stage's fullest moment.
 
-    `host` is what the process has on the host beside it if shards wait there, the gathered model included.
+    `host` is what the process holds on the host if shards are offloaded, the gathered model included.
     """
 
     moment: str
@@ -65,15 +63,15 @@ class Held:
 
 
 PARTS = tuple(f.name for f in fields(Held) if f.name not in ("moment", "host"))
-"""The parts of what a stage holds on a GPU, by their fields of `Held`."""
+"""The fields of `Held` that count memory on a GPU."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """A policy or a reward model of these counts of weights; `bytes` is per weight.
+    """Counts of the weights of a policy or a reward model; `bytes` is per weight.
 
     `layers` are in the transformer's layers, `ends` outside, of which `head` make logits. Adapters are in float32, as
-    PEFT makes them. `shapes` and `adapter_shapes` are (rows, width) of what is in layers.
+    PEFT makes them. `shapes` and `adapter_shapes` are the (rows, width) in layers.
     """
 
     depth: int
@@ -90,15 +88,15 @@ class Network:
         return self.layers // self.depth
 
     def share(self, processes: int) -> int:
-        """Weights that each of so many processes holds."""
+        """Weights that each process holds."""
         return ceil(self.layers / processes) + self.ends
 
     def learned(self, processes: int) -> int:
-        """Bytes of what each of them learns: of all that it holds, or of its part of the adapters."""
+        """Bytes of the weights that each process trains: all that it holds, or its part of the adapters."""
         return 4 * ceil(self.adapters / processes) if self.adapters else self.bytes * self.share(processes)
 
     def pinned(self, processes: int) -> tuple[int, int]:
-        """Bytes of pinned memory on the host that one of them has: shards of weights, and of gradients."""
+        """Bytes of a process's pinned memory on the host: (shards of weights, shards of gradients)."""
         weights, adapters = (
             sum(_pinned(ceil(rows / processes) * width * size) for rows, width in shapes)
             for shapes, size in ((self.shapes, self.bytes), (self.adapter_shapes, 4))
@@ -108,34 +106,33 @@ class Network:
 
 @dataclass(frozen=True)
 class Workload:
-    """A model's config, the precision, and the processes that share a stage: several shard it."""
+    """A model's config, the precision, and the processes of a stage; several of them shard the model."""
 
     config: Any
     backend: BackendConfig
     processes: int = 1
     counted: dict[Any, Any] = field(default_factory=dict)
-    """What was counted of the config so far: workloads of the same one may share it."""
+    """A cache of counts, which workloads of the same config may share."""
     offloads: bool = False
-    """True if shards wait on the host."""
+    """True if shards are offloaded to the host."""
 
     @property
     def dtype(self) -> torch.dtype:
-        dtype: torch.dtype = getattr(torch, self.backend.dtype)
-        return dtype
+        return getattr(torch, self.backend.dtype)
 
     def network(self, lora: LoraConfig | None = None, *, scores: bool = False) -> Network:
         """Count the weights of the policy, or of a reward or value model that `scores`."""
         key = lora and lora.model_dump_json(), scores, self.dtype
         if key not in self.counted:
             self.counted[key] = self._network(lora, scores)
-        network: Network = self.counted[key]
-        return network
+        return self.counted[key]
 
     def _network(self, lora: LoraConfig | None, scores: bool) -> Network:
         from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
         kind = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
-        config = _copy_config(self.config, num_labels=1) if scores else self.config
+        config = copy.deepcopy(self.config)
+        config.num_labels = 1
         with torch.device("meta"):
             model: Any = kind.from_config(config, dtype=self.dtype)
         layers = list(transformer_layers(model))
@@ -159,17 +156,17 @@ class Workload:
         )
 
     def _count_resident_bytes(self, network: Network) -> int:
-        """Return the bytes of a network's weights that stay in GPU memory between its uses."""
+        """Count the weights of a network that stay in GPU memory between its uses."""
         return network.ends if self.offloads else network.share(self.processes)
 
     def _learned_here(self, network: Network) -> int:
-        """Bytes of what is learned of it, on the card."""
+        """Bytes of a network's trained weights in GPU memory."""
         if not self.offloads:
             return network.learned(self.processes)
         return 0 if network.adapters else network.bytes * network.ends
 
     def _host(self, trained: list[Network], frozen: list[Network]) -> int:
-        """Bytes on a process's host, moments included: while it learns, or when it gathers what it trained."""
+        """Bytes on the host with the optimiser's state: while learning or gathering, whichever is more."""
         if not self.offloads:
             return 0
         weights = sum(network.pinned(self.processes)[0] for network in (*trained, *frozen))
@@ -180,7 +177,7 @@ class Workload:
 
     @property
     def _computed(self) -> int:
-        """Bytes of a number that matrix products give."""
+        """Bytes per number of a matrix product's result."""
         return 2 if self.backend.mixed_precision == "bf16" else self.dtype.itemsize
 
     @property
@@ -195,20 +192,20 @@ class Workload:
     ) -> list[Held]:
         """List the moments of training by epochs.
 
-        A reward model `scores`, DPO learns `pairs`. Expert iteration has `scored` samples before, and its reward model
-        waits beside. Raises `ConfigError` if the batch does not divide among the processes.
+        `scores` is for a reward model, `pairs` for DPO, `scored` for expert iteration, whose reward model stays loaded.
+        Raises `ConfigError` if the batch does not divide among the processes.
         """
         network = self.network(config.lora, scores=scores)
         rows, passes = shared_batch(config, self.processes)
         shape = (rows * (2 if pairs or scores else 1), config.max_length)
-        start = 0 if config.lora or self.processes > 1 else network.share(1)  # beside its copy; on the host if sharded
+        start = 0 if config.lora or self.processes > 1 else network.share(1)  # the start policy; on the host if sharded
         if scored and self.processes == 1:
             start += self.network(scores=True).share(1)
         learning = self._learning([network], shape, passes, config.gradient_checkpointing, config.lora, start)
         return [replace(held, host=self._host([network], [])) for held in learning]
 
     def on_policy(self, config: OnPolicyConfig, *, served: bool = False) -> list[Held]:
-        """List the moments of PPO or Quark: learning, sampling (unless `served`), reading what was sampled."""
+        """List the moments of PPO or Quark: learning, sampling (unless `served`), reading log-probabilities."""
         values, shared = getattr(type(config), "has_values", False), getattr(config, "layout", "") == "shared"
         policy, scorer = self.network(config.lora), self.network(config.lora, scores=True)
         trained = [policy, scorer] if values and not shared else [policy]
@@ -234,7 +231,7 @@ class Workload:
         return [replace(held, host=host) for held in moments]
 
     def sampling(self, rows: int, prompt: int, response: int, *, scored: bool = False) -> list[Held]:
-        """List the moments of sampling in one process, beside a reward model if samples are `scored`."""
+        """List the moments of sampling in one process, with a reward model loaded if samples are `scored`."""
         policy, text = self.network(), self.config.get_text_config()
         width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
@@ -248,12 +245,12 @@ class Workload:
         return moments
 
     def evaluation(self) -> list[Held]:
-        """List the moment in which the first process has its whole reward model score what was answered."""
+        """List the moment in which the first process scores outputs with its whole reward model."""
         network = self.network(scores=True)
         return [Held("evaluation", network.share(1) * network.bytes, activations=self._read(self._scored))]
 
     def served(self, *, scored: bool = False) -> list[Held]:
-        """List the moments of a stage that a server samples for, proved by this process's own copy.
+        """List the moments of a stage whose sampling server is proved by this process's copy of the policy.
 
         A launch that shards has that copy on the host.
         """
@@ -274,10 +271,10 @@ class Workload:
         still: int,
         apart: int = 0,
     ) -> list[Held]:
-        """The fullest moment while `networks` learn in turn, beside the weights of others that are `still`.
+        """Find the fullest moment while `networks` learn in turn, with `still` weights of others loaded.
 
-        A pass is fullest when its logits are made, with all activations, or when it ends, with all gradients. Before a
-        step's second pass a network has no gradients to begin with.
+        A pass is fullest at its logits, with all activations, or at its end, with all gradients. In the first of a
+        step's passes a network has no gradients yet.
         """
         n, size = self.processes, networks[0].bytes
         held = size * (sum(map(self._count_resident_bytes, networks)) + still)
@@ -286,7 +283,7 @@ class Workload:
         predicted = shape[0] * (shape[1] - apart) * (size + 4) * self.config.get_text_config().hidden_size
         kept = self.activations(shape, checkpointing) + predicted
         gathered = BUFFERS * networks[0].layer * size if n > 1 else 0
-        gathered += 2 * ceil(networks[0].layer / n) * size if self.offloads else 0  # a shard that comes, one that goes
+        gathered += 2 * ceil(networks[0].layer / n) * size if self.offloads else 0  # one shard arriving, one leaving
         moments = []
         for number, network in enumerate(networks):
             before, after = sum(learned[:number]), sum(learned[: number + 1])
@@ -298,14 +295,14 @@ class Workload:
         return [max(moments, key=lambda moment: moment.total)]
 
     def _logits(self, tokens: int, *, learns: bool = False) -> int:
-        """Bytes of the logits of so many tokens, of which a chunk is there at a time."""
+        """Bytes of a chunk of the logits of `tokens` tokens."""
         budget = CPU_LOGITS_BUDGET if self.backend.device == "cpu" else LOGITS_BUDGET
         chunk = min(budget, tokens * self.config.get_text_config().vocab_size)
         halves = 0 if self._computed == 4 else self._computed * (2 if learns else 1)
         return chunk * (4 + halves)
 
     def _read(self, tokens: int) -> int:
-        """Bytes of a layer that reads so many tokens without gradient."""
+        """Bytes of a layer that reads `tokens` tokens without gradient."""
         text = self.config.get_text_config()
         inner = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
         return READING // 2 * tokens * (text.hidden_size + inner) * self.dtype.itemsize
@@ -315,7 +312,7 @@ class Workload:
     def activations(self, shape: tuple[int, int], checkpointing: bool) -> int:
         """Bytes that the backbone keeps for the backward pass of `shape` (rows, tokens).
 
-        With `checkpointing` a layer keeps its input, and one at a time the rest. Adapters keep what weights would.
+        With `checkpointing` layers keep their inputs, and one at a time all else. Adapters keep what weights would.
         """
         key = shape, self.dtype, self.backend.mixed_precision
         if key not in self.counted:
@@ -331,7 +328,11 @@ class Workload:
     def _count_saved_bytes(self, depth: int, shape: tuple[int, int]) -> int:
         from transformers import AutoModelForCausalLM
 
-        config = _copy_config(self.config, num_hidden_layers=depth)
+        config = copy.deepcopy(self.config)
+        text = config.get_text_config()
+        text.num_hidden_layers = depth
+        if getattr(text, "layer_types", None):  # an entry per layer
+            text.layer_types = text.layer_types[:depth]
         rows, length = shape
         with FakeTensorMode(allow_non_fake_inputs=True):
             model: Any = AutoModelForCausalLM.from_config(config, dtype=self.dtype).train()
@@ -359,19 +360,8 @@ class Workload:
 
 
 def _pinned(size: int) -> int:
-    """Bytes that torch's `CachingHostAllocator` takes for so many of pinned memory: the next power of two."""
+    """Round bytes of pinned memory up to a power of two, as torch's `CachingHostAllocator` does."""
     return 1 << (size - 1).bit_length() if size else 0
-
-
-def _copy_config(config: Any, **changes: Any) -> Any:
-    """Copy a config with other values; lists with one entry per layer are cut to the new number of layers."""
-    own = copy.deepcopy(config)
-    text = own.get_text_config()
-    for name, value in changes.items():
-        setattr(text if name == "num_hidden_layers" else own, name, value)
-    if "num_hidden_layers" in changes and getattr(text, "layer_types", None):
-        text.layer_types = text.layer_types[: changes["num_hidden_layers"]]
-    return own
 
 
 # --------------------------------------------------------------------------------------------- configs of base models
@@ -380,11 +370,11 @@ SHAPES = {
     "huggyllama/llama-7b": (4096, 11008, 32, 32, 32, 32000),
     "meta-llama/Llama-2-70b-hf": (8192, 28672, 80, 64, 8, 32000),
 }
-"""Sizes of models that need not be at hand: width, inner width, layers, heads, heads of keys, vocabulary."""
+"""Models whose config is known here: width, inner width, layers, heads, heads of keys, vocabulary."""
 
 
 def read_model_config(spec: str) -> Any:
-    """Read a model's config from its files or the Hub; of `SHAPES` without either. Raises `ModelError`."""
+    """Read a model's config from its files or the Hub, or look it up in `SHAPES`. Raises `ModelError`."""
     if spec in SHAPES:
         width, inner, layers, heads, key_heads, vocabulary = SHAPES[spec]
         return LlamaConfig(
@@ -402,7 +392,7 @@ def read_model_config(spec: str) -> Any:
             return AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name)
         if path:
             return AutoConfig.from_pretrained(str(path))
-        # Asked for by its commit, a config that is in the cache is read without the Hub.
+        # By its commit, a cached config is read without asking the Hub.
         return AutoConfig.from_pretrained(spec, revision=model_identity(spec).partition("@")[2] or "main")
     except (OSError, ValueError) as error:
         cause = str(error).partition("\n")[0].rstrip(".")

@@ -14,7 +14,7 @@ from torch import nn
 from afarm.core.errors import TrainingError
 
 MODEL_CARD = "afarm.json"
-"""Beside the weights of every checkpoint: what afarm must know to load it (its prompt template, its scale)."""
+"""A file beside a checkpoint's weights with what afarm needs to load it: its prompt template, its scale."""
 
 
 def saved_by_afarm(directory: Path | None) -> bool:
@@ -24,7 +24,7 @@ def saved_by_afarm(directory: Path | None) -> bool:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Silence transformers' progress bars and deprecation notes; then as before."""
+    """Silence transformers' progress bars and deprecation notes for the block."""
     from transformers.utils import logging
 
     had_progress_bar = logging.is_progress_bar_enabled()
@@ -44,20 +44,20 @@ def enable_gradient_checkpointing(models: nn.Module) -> None:
 
     for module in models.modules():
         if isinstance(module, PreTrainedModel):
-            # transformers is renaming it, and warns of the older name
+            # transformers is renaming it, and warns about the older name
             enable = getattr(module, "activation_checkpointing_enable", None) or module.gradient_checkpointing_enable
             enable({"use_reentrant": False})
 
 
 def set_checkpointing_layers_to_train(models: nn.Module) -> None:
-    """Put the layers that recompute into training mode, as they must be; dropout stays off."""
+    """Put the layers that recompute into training mode, which they need; dropout stays off."""
     for module in models.modules():
         if getattr(module, "gradient_checkpointing", False):
             module.training = True
 
 
 def require_finite(model: torch.nn.Module) -> None:
-    """Raise `TrainingError` if a weight is NaN or infinite: what is saved would answer nothing."""
+    """Raise `TrainingError` if a weight is NaN or infinite."""
     broken = [name for name, weight in model.named_parameters() if not weight.isfinite().all()]
     if broken:
         raise TrainingError(

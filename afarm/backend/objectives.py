@@ -18,7 +18,7 @@ from torch import Tensor
 
 
 def masked(values: Tensor, mask: Tensor) -> Tensor:
-    """Replace `values` by zeros where `mask` is False, whatever stood there. Same shape."""
+    """Replace `values` by zeros where `mask` is False, even NaN. Same shape."""
     return torch.where(mask, values, torch.zeros((), dtype=values.dtype, device=values.device))
 
 
@@ -50,7 +50,7 @@ def generalised_advantages(
     values[:, t] is the value of the state before token t. An episode ends with its last response token, at whatever
     length: nothing is bootstrapped.
     """
-    rewards, values = masked(rewards, mask), masked(values, mask)  # so that all is 0 from a row's end on
+    rewards, values = masked(rewards, mask), masked(values, mask)  # 0 from a row's end on
     advantages = torch.zeros_like(rewards)
     following_value = following_advantage = torch.zeros_like(rewards[:, 0])
     for t in reversed(range(rewards.shape[1])):
@@ -62,7 +62,7 @@ def generalised_advantages(
 
 
 class PolicyLoss(NamedTuple):
-    """A share of the minibatch's mean `loss`; the rest are plain sums over tokens, without gradient.
+    """A share of the minibatch's mean `loss`; the other fields are sums over tokens, without gradient.
 
     `ratio` is π/π_old, `approx_kl` ½(log ratio)², `clipped` counts the tokens whose clipped term was the worse one.
     """
@@ -78,8 +78,8 @@ def clipped_policy_loss(
 ) -> PolicyLoss:
     """Clipped surrogate −min(ratio·A, clip(ratio, 1 ± cliprange)·A) of PPO (Schulman et al. 2017, eq. 7).
 
-    Summed over `mask` and divided by `tokens`, which counts the response tokens of the whole minibatch, of which these
-    rows may be a part: the parts' losses then add up to the minibatch's mean, however it was cut.
+    Summed over `mask` and divided by `tokens`, the response tokens of the whole minibatch: the losses of its parts add
+    up to its mean, however it was cut.
 
     Args:
         logprobs: of the policy that learns, [B, R] or flat; the other tensors have the same shape.
@@ -147,10 +147,10 @@ def preference_losses(
 ) -> Tensor:
     """Loss [B] of DPO and its relatives, with labels that may be soft.
 
-    `p_chosen` [B] is the probability that the chosen output is the better one. The loss is the expected one over the
-    two orders; for sigmoid, the cross-entropy of σ(beta · margin) against the label. `label_smoothing` ε first mixes in
-    the other order: p becomes (1 − ε)·p + ε·(1 − p). `loss_type` is sigmoid, hinge or ipo. `margins` [B] are
-    differences of summed log ratios, for ipo of per-token means.
+    The expected loss over both orders, where `p_chosen` [B] is the probability that the chosen output is better; for
+    sigmoid, the cross-entropy of σ(beta · margin) against it. `label_smoothing` ε first turns p into (1 − ε)·p +
+    ε·(1 − p). `loss_type` is sigmoid, hinge or ipo. `margins` [B] are differences of summed log ratios, for ipo of
+    per-token means.
     """
     p = p_chosen * (1 - 2 * label_smoothing) + label_smoothing
     loss = PREFERENCE_LOSSES[loss_type]
@@ -162,8 +162,8 @@ def bradley_terry_loss(
 ) -> Tensor:
     """Cross-entropy (in nats) of σ(reward_2 − reward_1) against the label p2, summed over `pairs`.
 
-    Rewards and `weights` are [B], or [B, K] for K members, whose losses are averaged; p2 is [B]. `pairs` counts those
-    of the whole step, of which these may be a part (default: B). Source: Dubois et al. 2023, section 3.2.
+    Rewards and `weights` are [B], or [B, K] for K members, whose losses are averaged; p2 is [B]. `pairs` is the number
+    in the whole step, of which these may be a part (default: B). Source: Dubois et al. 2023, section 3.2.
     """
     margin = reward_2 - reward_1
     label = p2.view(-1, *[1] * (margin.dim() - 1)).expand_as(margin)

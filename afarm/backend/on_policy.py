@@ -1,8 +1,8 @@
 """On-policy training: functions that a method's loop calls to sample, score, learn, save and resume.
 
 The method writes the loop: `tests/support/grpo.py` is the shortest, `afarm_plugins/ppo/ppo.py` the longest. Shapes: B
-responses in a rollout, R tokens in the longest, n response tokens in a batch, m in a chunk of it. If several processes
-train, all of them call each function. Every draw is keyed by seed and step, so resuming needs no generator's state.
+responses in a rollout, R tokens in the longest, n response tokens in a batch, m in a chunk. If several processes train,
+all of them call each function. Draws are keyed by seed and step, so resuming needs no generator's state.
 """
 
 from __future__ import annotations
@@ -67,18 +67,18 @@ class Diverged(TrainingError):
 class Training:
     """The models of an on-policy training, its optimiser and its prompts.
 
-    Dropout is off in all models. Of a launch that shards, layers are shards of this process.
+    Dropout is off in all models. If the launch shards, this process holds its shard of each layer.
 
     Attributes:
         start: the policy that training starts from, and the KL's reference. Never changed.
-        policy: what is trained, as it samples and is returned.
-        models: all that is trained: "policy", and further networks by name.
-        trained: the parameters that are trained by name, "policy." and the like in front.
+        policy: the policy that is trained, samples and is returned.
+        models: the trained models: "policy", and further networks by name.
+        trained: the trained parameters by name, which begins with the model's ("policy.").
         prompts: the unlabeled instructions that are short enough.
         scorer: scores samples; `score` calls it.
         selection: the candidates for the best checkpoint; None if the last one counts.
         whole: the policy's model without weights, if the launch shards.
-        kl: the policy's KL to `start` in nats per response, once `watch_kl` was told.
+        kl: the policy's KL to `start` in nats per response, from the last `watch_kl`.
     """
 
     config: Any
@@ -111,7 +111,7 @@ def start_training(
     peak_rate: Callable[[str], float] | None = None,
     fused: bool = True,
 ) -> Training:
-    """Set up what a training needs: models in place, an AdamW without weight decay, the prompts that fit.
+    """Set up a training: models, an AdamW without weight decay, the prompts that fit.
 
     Raises `TrainingError` for a start without weights, `DataError` if no prompt is short enough, and `ConfigError` if
     the launch shards and its processes do not divide a batch.
@@ -120,12 +120,12 @@ def start_training(
         config: an `OnPolicyConfig`.
         inputs: with `start`, `reward_model` and `unlabeled`.
         context: of the training stage.
-        policy: what to train (default: `trainable_copy` of the start). Who makes it seeds the backend before:
-            `context.backend.seed(context.seed)`.
+        policy: what to train (default: a `trainable_copy` of the start). Call `context.backend.seed(context.seed)`
+            before you make it.
         networks: what is trained beside the policy, by name; checkpoints use these names.
-        peak_rate: the peak of the learning rate of a parameter, by its name in `Training.trained` (default: the
-            config's). All rates rise and fall together.
-        fused: use AdamW's fused arithmetic, which rounds otherwise.
+        peak_rate: the peak learning rate of a parameter, by its name in `Training.trained` (default: the config's).
+            All follow one schedule.
+        fused: use the fused AdamW, which rounds differently.
     """
     assert inputs.reward_model is not None  # named in `needs`
     section = config.method_name.lower()
@@ -183,10 +183,10 @@ def resume_training(training: Training) -> tuple[int, dict[str, Any]]:
 
 
 def steps_left(training: Training, done: int) -> Iterator[int]:
-    """Yield the steps (from 0) that are left after `done` of them, and `total_steps` for a last rollout.
+    """Yield the steps (from 0) after the first `done`, then `total_steps` for a last rollout.
 
-    The last rollout only measures the policy that the last step made, so that `save_if_due` keeps no policy unmeasured.
-    Nothing is yielded if all steps are done.
+    It measures the last step's policy, so that `save_if_due` keeps none unmeasured. Yields nothing if all steps are
+    done.
     """
     total = training.config.total_steps
     yield from training.context.progress(range(done, total), training.config.method_name, total - done)
@@ -205,7 +205,7 @@ def fall_back(training: Training, error: Diverged) -> None:
 
 @torch.no_grad()
 def chosen_policy(training: Training) -> CheckpointPolicy:
-    """Return the policy of the best checkpoint if there is a selection, else the policy as it is."""
+    """Return the policy with the best checkpoint's weights if there is a selection, else the last ones."""
     policy = training.policy
     if training.whole is not None:
         policy = copy.copy(policy)
@@ -224,10 +224,9 @@ def chosen_policy(training: Training) -> CheckpointPolicy:
 def rollout(training: Training, step: int, policy: CheckpointPolicy | None = None) -> tuple[list[int], list[Sample]]:
     """Sample the B = `rollout_batch_size` responses of `step` (from 0): (prompts, samples).
 
-    Prompts are numbers, places in `training.prompts`. The `num_generations` responses to one prompt are consecutive.
-    Each pass over the prompts has an order and seeds of its own, so a prompt that comes again is a new draw. Each
-    process samples a share; all get all. `policy` is what samples, of the weights that are trained (default:
-    `training.policy`).
+    Prompts are indices into `training.prompts`. The `num_generations` responses to one prompt are consecutive. Each
+    pass over the prompts has its own order and seeds, so a prompt gets new draws. Each process samples a share; all get
+    all. `policy` samples, with the weights that are trained (default: `training.policy`).
     """
     config, seed, prompts = training.config, training.context.seed, training.prompts
     policy, n = policy or training.policy, config.num_generations
@@ -251,9 +250,9 @@ def rollout(training: Training, step: int, policy: CheckpointPolicy | None = Non
 
 @torch.no_grad()
 def score(training: Training, prompts: Sequence[int], samples: Sequence[Sample]) -> list[float]:
-    """Score B samples with the reward model: sampled tokens if it knows them, else text.
+    """Score B samples with the reward model: the sampled tokens if it shares the vocabulary, else text.
 
-    `prompts` are numbers, as `rollout` gives them. Each process scores a share; all get all.
+    `prompts` are indices, as from `rollout`. Each process scores a share; all get all.
     """
     own, instructions = shard(samples), [training.prompts[number] for number in shard(prompts)]
     return all_gather(training.scorer(instructions, own))
@@ -274,7 +273,7 @@ def read_logprobs(training: Training, policy: CheckpointPolicy, samples: Sequenc
 
 
 def sampled_logprobs(training: Training, samples: Sequence[Sample]) -> Tensor:
-    """Return the policy's log-probabilities [B, R] of its own samples, the sampler's if they are exact."""
+    """Return the policy's log-probabilities [B, R] of its samples: the sampler's, or read if inexact."""
     rows = [sample.logprobs for sample in samples]
     if training.config.temperature != 1 or any(row is None for row in rows):
         return read_logprobs(training, training.policy, samples)
@@ -289,12 +288,12 @@ def response_mask(samples: Sequence[Sample], device: torch.device | str = "cpu")
 
 
 def states_before(model: Any, batch: TokenBatch) -> tuple[Tensor, Tensor]:
-    """(hidden states [n, H] from which the response tokens of a batch are predicted, those tokens [n])."""
+    """Compute the hidden states [n, H] that predict the response tokens of a batch, and the tokens [n]."""
     return before_responses(model, batch.input_ids, batch.attention_mask, batch.response_mask)
 
 
 def watch_kl(training: Training, step: int, kl: float) -> None:
-    """Note the policy's KL to its start, in nats per response.
+    """Keep the policy's KL to its start, in nats per response.
 
     Raises `Diverged` naming `step` (from 0) if it is not finite or exceeds `max_kl`.
     """
@@ -311,9 +310,9 @@ def watch_kl(training: Training, step: int, kl: float) -> None:
 
 
 def linear_schedule(step: int, peak: float, warmup_steps: int, total_steps: int) -> float:
-    """Learning rate of `step` (from 0): up to `peak` over `warmup_steps`, then straight down towards 0.
+    """Learning rate of `step` (from 0): linear, up to `peak` over `warmup_steps`, then down towards 0.
 
-    Above 0 at the first step, so that no rollout is collected for nothing.
+    Above 0 at the first step, so that no rollout is wasted.
     """
     if step < warmup_steps:
         return peak * (step + 1) / (warmup_steps + 1)
@@ -321,7 +320,7 @@ def linear_schedule(step: int, peak: float, warmup_steps: int, total_steps: int)
 
 
 def begin_update(training: Training, step: int) -> float:
-    """Set the learning rate of `step` (from 0), return it, and have layers recompute if so configured.
+    """Set and return the learning rate of `step` (from 0); turn on gradient checkpointing if configured.
 
     Call it after sampling and reading, before the passes over a rollout.
     """
@@ -337,7 +336,7 @@ def begin_update(training: Training, step: int) -> float:
 def minibatches(training: Training, step: int, epoch: int, count: int) -> list[list[int]]:
     """Cut one pass over `count` rows, in random order, into the rows of each optimiser step.
 
-    A pass takes `rollout_batch_size` rows at most, a step `mini_batch_size`. The same in all processes.
+    A pass has at most `rollout_batch_size` rows, a step `mini_batch_size`. The same in all processes.
     """
     config = training.config
     order = permutation(count, training.context.seed, training.section, "minibatches", step, epoch)
@@ -350,8 +349,8 @@ def micro_batches(
 ) -> Iterator[tuple[TokenBatch, list[Tensor]]]:
     """Cut this process's share of a minibatch into batches that fit in memory, the longest rows first.
 
-    `rows` are the minibatch's, of all processes; `tensors` are [B, R], of all samples. Yields each batch with the
-    values [n] of the tensors at its response tokens, row after row; nothing to a process without a row.
+    `rows` are the minibatch's, in all processes; `tensors` are [B, R], of all samples. Yields each batch with the
+    tensors' values [n] at its response tokens, row by row.
     """
     own = shard(rows)
     lengths = [len(samples[row].prompt_ids) + len(samples[row].token_ids) for row in own]
@@ -369,16 +368,16 @@ def backward_in_chunks(
 ) -> None:
     """Add the gradient of a loss on the policy's log-probabilities of a minibatch's response tokens.
 
-    Of this process's share of the rows: `optimizer_step` sums gradients over processes. No more logits than those of a
-    chunk exist at once.
+    Each process adds its share of the rows; `optimizer_step` sums gradients over processes. Only a chunk's logits exist
+    at once.
 
     Args:
         training: whose policy learns.
         samples: the B samples of the rollout.
         rows: the rows of the minibatch, in all processes.
-        loss_of: takes log-probabilities [m] of a chunk of response tokens, and the values [m] of `tensors` there.
-            Returns their share of the minibatch's loss: a sum over tokens, divided by the response tokens of the
-            whole minibatch. Then no result depends on how a minibatch is cut.
+        loss_of: takes log-probabilities [m] of a chunk of response tokens and the values [m] of `tensors` there.
+            Returns a sum over tokens divided by the response tokens of the whole minibatch, so that no result depends
+            on how a minibatch is cut.
         tensors: [B, R], of all samples.
     """
     model, temperature = training.policy.model, training.config.temperature
@@ -407,9 +406,9 @@ def optimizer_step(training: Training, step: int) -> float:
 def save_if_due(training: Training, done: int, **state: Any) -> None:
     """Judge and save the policy after `done` steps if it is a candidate, and stop if the context says so.
 
-    Candidates are the policies of every `save_steps` steps and of the last. A checkpoint holds weights, optimiser,
-    selection and `state`. Raises `Diverged` if a weight is not finite, and `KeyboardInterrupt` once a checkpoint is
-    kept if training is to stop.
+    Every `save_steps`-th step and the last are candidates. A checkpoint holds weights, optimiser, selection and
+    `state`. Raises `Diverged` if a weight is not finite, and `KeyboardInterrupt`, after a checkpoint, if training is to
+    stop.
     """
     config, context, selection = training.config, training.context, training.selection
     is_last = done == config.total_steps
@@ -418,7 +417,7 @@ def save_if_due(training: Training, done: int, **state: Any) -> None:
         context.log_metrics(done, {"last/kl": training.kl})
     if is_candidate and selection:
         _require_finite_weights(training, done)
-        if not selection.knows_start:  # apart, so that no process holds both models whole
+        if not selection.knows_start:  # separately, so that no process holds both models whole
             with training.start.ready_to_sample():
                 selection.answer_start()
         with training.policy.ready_to_sample():
@@ -443,7 +442,7 @@ def save_if_due(training: Training, done: int, **state: Any) -> None:
 
         context.checkpoints.save(done, write)
     if stopping:
-        # An unfinished policy must not be taken for the result, so stopping ends as Ctrl-C does.
+        # An unfinished policy must not be mistaken for the result, so this ends like Ctrl-C.
         name = config.method_name
         raise KeyboardInterrupt(f"{name} stopped after step {done}; the same command goes on from there")
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from afarm.backend import cpu
 from afarm.backend.adapters import LowRankUpdate, add_adapter, plain_copy, save_merged, sharing_copy
@@ -30,22 +31,19 @@ from afarm.core.errors import ModelError, TrainingError
 from afarm.core.interfaces import Decoding, ModelBackend, Policy, TrainContext
 from afarm.core.records import Instruction, JudgedPair, Sample
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
 logger = logging.getLogger(__name__)
 
 UPDATES = "updates"
-"""The folder of a checkpoint with the low-rank updates that its weights came by, a folder each by its number."""
+"""The folder of a checkpoint with the low-rank updates that were merged into its weights, in numbered folders."""
 
 
 @dataclass(eq=False, repr=False)
 class CheckpointPolicy(Policy):
     """A transformers causal LM (with LoRA adapters or without), its tokenizer and its prompt template.
 
-    `control_tokens` were added to its vocabulary to steer it: prompts hold them, and they are never sampled.
-    `truncated` counts the prompts that were too long and lost their beginning. `merged` are the low-rank updates that
-    its weights came by, the first first, as far as is known: an engine that holds the weights below them can add them.
+    `control_tokens` were added to its vocabulary to steer it: they stand in prompts and are never sampled. `truncated`
+    counts the prompts that were too long and lost their beginning. `merged` are the known low-rank updates in its
+    weights, oldest first: an engine that holds earlier weights can add them.
     """
 
     model: Any
@@ -101,15 +99,15 @@ class CheckpointPolicy(Policy):
         max_length: int,
         ended: Sequence[bool] | bool = True,
     ) -> tuple[Rows, int]:
-        """Encode (prompt, response) as `PromptTemplate.encode` does, within the model's positions."""
+        """Encode (prompt, response) by `PromptTemplate.encode`, within the model's positions."""
         return self.template.encode(instructions, responses, self.longest(max_length), ended)
 
     def encode_pairs(self, judged: Sequence[JudgedPair], max_length: int) -> tuple[Rows, Rows, int]:
-        """Encode both outputs of pairs as `PromptTemplate.encode_pairs` does, within the model's positions."""
+        """Encode both outputs of pairs by `PromptTemplate.encode_pairs`, within the model's positions."""
         return self.template.encode_pairs(judged, self.longest(max_length))
 
     def longest(self, max_length: int) -> int:
-        """The lesser of `max_length` and the model's positions, with a warning if it is the latter."""
+        """Return `max_length`, or with a warning the model's positions if these are fewer."""
         limit = position_limit(self.model)
         if limit is None or limit >= max_length:
             return max_length
@@ -118,25 +116,24 @@ class CheckpointPolicy(Policy):
 
     @property
     def updates(self) -> tuple[LowRankUpdate, ...]:
-        """The updates on the weights below: `merged` and its adapters; none if these hold more than that."""
+        """`merged` and the model's adapters; empty if the adapters are more than low-rank updates."""
         if not hasattr(self.model, "peft_config"):
             return self.merged
         own = LowRankUpdate.of(self.model)
         return () if own is None else (*self.merged, own)
 
     def sampler(self) -> Sampler:
-        """Make what `sample` draws from, of the weights as they are now, by the backend's engine.
+        """Make a sampler of the current weights by the backend's engine.
 
         A collective if the weights are sharded, except while it is `ready_to_sample`.
         """
-        sampler: Sampler = self._sampler or self.backend.engine.sampler(self)
-        return sampler
+        return self._sampler or self.backend.engine.sampler(self)
 
     @contextmanager
     def ready_to_sample(self) -> Iterator[None]:
-        """Have each process sample on its own meanwhile, though the weights are sharded.
+        """Let each process sample on its own in the block, even if the weights are sharded.
 
-        A collective. An engine that runs here needs all weights in every process; another is given them once.
+        A collective. An engine that runs here needs all weights in every process; another gets them once.
         """
         if self.backend.engine.runs_here or not is_sharded(self.model):
             with unsharded_weights(self.model):
@@ -164,7 +161,7 @@ class CheckpointPolicy(Policy):
                 yield from islice(alike[most], decoding.n)
 
     def _room(self, instruction: Instruction, limit: int) -> int:
-        """Count the positions that an instruction's prompt leaves. Raises `ModelError` if it leaves none."""
+        """Count the positions that a prompt leaves for a response. Raises `ModelError` if there are none."""
         length = len(self.template.encode_prompts([instruction])[0])
         if length >= limit:
             raise ModelError(
@@ -192,9 +189,9 @@ class CheckpointPolicy(Policy):
                 )
 
     def _longest_prompt(self, decoding: Decoding) -> int | None:
-        """Count the tokens that a response leaves for a prompt; None if the model has no limit.
+        """Count the positions that a response leaves for a prompt; None if the model has no limit.
 
-        Raises `ModelError` if an instruction in the template would not fit.
+        Raises `ModelError` if there are fewer than the template alone takes.
         """
         limit = position_limit(self.model)
         if limit is None:
@@ -210,17 +207,17 @@ class CheckpointPolicy(Policy):
         return room
 
     def copy(self) -> CheckpointPolicy:
-        """Copy the policy: training the copy leaves this one as it is. The tokenizer is shared."""
-        return self._rebuild(copy.deepcopy(self.model), self.tokenizer, self.template)
+        """Copy the policy and its model; the tokenizer is shared."""
+        return self._replace(model=copy.deepcopy(self.model))
 
     def controlled(self, control: str) -> CheckpointPolicy:
-        """Put `control` in front of the prompts of the same model, which is not copied; see `PromptTemplate`."""
-        return self._rebuild(self.model, self.tokenizer, self.template.with_control(control))
+        """Make a policy of the same model with `control` in front of prompts; see `PromptTemplate`."""
+        return self._replace(template=self.template.with_control(control))
 
     def copy_with_tokens(self, tokens: Sequence[str]) -> CheckpointPolicy:
-        """Copy the policy and add control tokens to its vocabulary, each embedded as the mean of all.
+        """Copy the policy and add control tokens to its vocabulary, embedded as the mean of all tokens.
 
-        Embeddings and output head are its own; other weights are shared and frozen (see `trainable_copy`).
+        The copy has its own embeddings and output head; other weights are shared and frozen (see `trainable_copy`).
         """
         embeddings = {self.model.get_input_embeddings().weight, self.model.get_output_embeddings().weight}
         model, tokenizer = sharing_copy(self.model, copied=embeddings), copy.deepcopy(self.tokenizer)
@@ -229,20 +226,20 @@ class CheckpointPolicy(Policy):
             with quiet_transformers():
                 model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
         added = tokenizer.convert_tokens_to_ids(list(tokens))
-        vocabulary = len(self.tokenizer)  # rows behind it, of a padded vocabulary, were never trained
+        vocabulary = len(self.tokenizer)  # the rows of padding after it were never trained
         with torch.no_grad():
             for embedding in {model.get_input_embeddings(), model.get_output_embeddings()}:
                 embedding.weight[added] = embedding.weight[:vocabulary].mean(0)
         template = PromptTemplate(self.template.source, tokenizer, control=self.template.control)
         return CheckpointPolicy(model, tokenizer, template, self.backend, (*self.control_tokens, *tokens))
 
-    def _rebuild(self, model: Any, tokenizer: PreTrainedTokenizerBase, template: PromptTemplate) -> CheckpointPolicy:
-        policy = CheckpointPolicy(model, tokenizer, template, self.backend, self.control_tokens)
+    def _replace(self, **changes: Any) -> CheckpointPolicy:
+        policy = replace(self, **changes)
         policy.merged = self.merged
         return policy
 
     def save(self, directory: Path) -> None:
-        """Save weights (adapters merged), tokenizer, template and low-rank updates; transformers can load it.
+        """Save weights (adapters merged), tokenizer, template and low-rank updates, for transformers too.
 
         Raises `TrainingError` if a weight is not finite.
         """
@@ -257,9 +254,9 @@ class CheckpointPolicy(Policy):
         save_merged(self.model, self.tokenizer, card, directory)
 
     def export(self, directory: Path) -> None:
-        """Save so that transformers prompts and samples as this policy does.
+        """Save so that transformers prompts and samples like this policy.
 
-        A control in front of prompts goes into the chat template, and control tokens are never sampled.
+        The control goes into the chat template, and control tokens are never sampled.
         """
         exported = copy.copy(self)
         if self.template.control and self.template.name == "chat":
@@ -278,7 +275,7 @@ class CheckpointPolicy(Policy):
 
 
 def require_checkpoint(start: Policy, learner: str) -> CheckpointPolicy:
-    """Return `start` if `learner` can train a copy. Raises `TrainingError` if it has no weights."""
+    """Return `start` if it is a checkpoint that `learner` can train. Raises `TrainingError`."""
     if not isinstance(start, CheckpointPolicy):
         raise TrainingError(
             f"{learner} trains the weights of a checkpoint; it cannot start from a {type(start).__name__}"
@@ -289,13 +286,12 @@ def require_checkpoint(start: Policy, learner: str) -> CheckpointPolicy:
 def trainable_copy(
     start: CheckpointPolicy, lora: LoraConfig | None, *, train_tokens: Sequence[int] = ()
 ) -> CheckpointPolicy:
-    """Copy `start` into a policy to train: every weight, or with `lora` fresh adapters and nothing else.
+    """Copy `start` into a policy to train: all of its weights, or with `lora` fresh adapters only.
 
-    Adapters of `start` are merged first. With `lora` the frozen weights are those of `start` itself, which costs no
-    memory; `train_tokens` are tokens whose embeddings are trained too, such as new control tokens. Adapters start from
-    random numbers: seed the backend before. `start` is left as it is; `trained_model` merges what was trained into a
-    copy. On a CPU the process keeps freed memory from here on. If the launch shards, the layers' weights are those of
-    `start` until `shard_model` takes this process's part.
+    Adapters of `start` are merged first. With `lora` the frozen weights are shared with `start`, which costs no memory;
+    embeddings of `train_tokens` (new control tokens, say) are trained too. Adapters start from random numbers: seed the
+    backend before. `start` does not change. On a CPU the process keeps freed memory from here on. If the launch shards,
+    layers share the weights of `start` until `shard_model`.
     """
     if start.backend.device.type == "cpu":
         cpu.keep_freed_memory()

@@ -1,8 +1,8 @@
 """Attention as two batched products, for models in half precision on a CPU.
 
-torch's kernel there takes twice the time for a single query, and ten times for gradients, of short sequences. Scores
-are rounded to half precision, as keys and queries are. Long sequences, whose scores would need much memory, stay with
-torch's kernel, and so does float32, to the bit.
+For short sequences torch's kernel takes twice the time for a single query, and ten times for gradients. Scores are
+rounded to half precision, as keys and queries are. Long sequences, whose scores need much memory, and float32 stay with
+torch's kernel.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def product_attention(
 ) -> tuple[Tensor, None]:
     """Attend from queries [B, Hq, Q, D] to keys and values [B, H, T, D]: [B, Q, Hq, D]. Differentiable.
 
-    Query heads that share a head of keys are rows of one product. Dropout, further terms and scores beyond the budget
-    are left to torch's kernel.
+    Query heads that share a head of keys are rows of one product. torch's kernel handles dropout, further terms and
+    scores beyond the budget.
     """
     batch, heads, length, width = key.shape
     queries = query.shape[2]
@@ -97,7 +97,7 @@ def is_half_on_cpu(module: torch.nn.Module) -> bool:
 
 
 def use_product_attention(model: PreTrainedModel) -> None:
-    """Have a `model` in half precision on a CPU attend by `product_attention`, if it used torch's kernel."""
+    """Switch a `model` in half precision on a CPU from torch's kernel to `product_attention`."""
     for module in model.modules():
         if isinstance(module, PreTrainedModel) and is_half_on_cpu(module):
             config = module.config.get_text_config()

@@ -1,17 +1,15 @@
-"""Prompt templates: from an instruction to the tokens that a model reads, and those of a response."""
+"""Prompt templates: from instructions and responses to token ids."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from transformers import PreTrainedTokenizerBase
 
 from afarm.core.errors import ModelError
 from afarm.core.records import Instruction, JudgedPair
 from afarm.storage.conversations import chat_messages
 from afarm.storage.prompt_templates import NAMED, TemplateSource, render_template
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 Rows = list[tuple[list[int], list[int]]]
 """Prompts and their responses, as token ids."""
@@ -24,11 +22,10 @@ _CLOSING = ". Write a response that carries it out well.\n\n"
 class PromptTemplate:
     """A prompt template and its tokenizer: it renders and encodes prompts and responses.
 
-    `source` is "chat" (the tokenizer's own chat template), "alpaca" (headed sections), "auto" (the chat template if
-    there is one), or the texts of a file, whose `name` is "file". `control` is a text in front of every prompt, behind
-    the token that begins a text if the prompt has one: a token that asks for good outputs, say; `control_ids` are its
-    tokens. Raises `ModelError` if there is no chat template, and if the tokenizer has no end-of-sequence token, without
-    which a response never ends.
+    `source` is "chat" or "auto" (the tokenizer's chat template), "alpaca" (headed sections), or the texts of a file,
+    whose `name` is "file". `control`, with tokens `control_ids`, is a text in front of every prompt, but after a
+    beginning-of-sequence token: one that asks for good outputs, say. Raises `ModelError` without a chat template or an
+    end-of-sequence token.
     """
 
     def __init__(
@@ -54,11 +51,11 @@ class PromptTemplate:
         self.control_ids: list[int] = tokenizer(control, add_special_tokens=False).input_ids if control else []
 
     def with_control(self, control: str) -> PromptTemplate:
-        """Copy the template with `control` in front of its prompts, in place of the present one."""
+        """Copy the template with another `control` in front of its prompts."""
         return PromptTemplate(self.source, self.tokenizer, control=control)
 
     def controlled_chat_template(self) -> str:
-        """Write the tokenizer's chat template with the control in front, behind the token that begins a text."""
+        """Return the tokenizer's chat template with the control in front, after a beginning-of-sequence token."""
         bos = self.tokenizer.bos_token or ""
         prompt = self.render(Instruction("x"))
         at = len(bos) if bos and prompt.startswith(bos) else 0
@@ -66,7 +63,7 @@ class PromptTemplate:
         return f"{whole}{{{{ whole[:{at}] }}}}{{{{ {self.control!r} }}}}{{{{ whole[{at}:] }}}}"
 
     def render(self, instruction: Instruction) -> str:
-        """Render the prompt as text, up to the response. Raises `ConfigError` if a file's template cannot."""
+        """Render the prompt as text, up to the response. Raises `ConfigError` if a file's template fails."""
         if not isinstance(self.source, str):
             return render_template(self.source, instruction)
         if self.name == "chat":
@@ -85,7 +82,7 @@ class PromptTemplate:
         bos = self.tokenizer.bos_token
         is_plain = self.name != "chat" and not (bos and all(text.startswith(bos) for text in texts))
         ids = self.tokenizer(texts, add_special_tokens=is_plain, return_attention_mask=False).input_ids
-        if is_plain:  # some tokenizers close every text; a prompt is still open
+        if is_plain:  # some tokenizers close every text, and a prompt goes on
             eos = self.tokenizer.eos_token_id
             ids = [row[:-1] if len(row) > 1 and row[-1] == eos else row for row in ids]
         if not self.control:
@@ -119,16 +116,16 @@ class PromptTemplate:
     ) -> tuple[Rows, int]:
         """Encode (prompt, response) of at most `max_length` tokens together; also count how many were cut.
 
-        First the prompt loses its beginning (one token stays, and the control), then the response its end. A response
-        that had not `ended` is not closed either: no model learns to stop at a limit.
+        The prompt's beginning is cut first (one token and the control stay), then the response's end. A response that
+        had not `ended` is not closed, so no model learns to stop at a limit.
         """
         encoded = self.encode_responses(responses, ended)
         return self._fit(self.encode_prompts(instructions), encoded, list(map(len, encoded)), max_length)
 
     def encode_pairs(self, judged: Sequence[JudgedPair], max_length: int) -> tuple[Rows, Rows, int]:
-        """Encode both outputs of each pair behind one prompt: rows of the first outputs, of the second, cuts.
+        """Encode both outputs of pairs: (rows of the first outputs, rows of the second, how many were cut).
 
-        As `encode` does, but a prompt is cut once, by the longer output: both then answer the same.
+        Like `encode`, but a pair's prompt is cut once, to make room for the longer output.
         """
         prompts = self.encode_prompts([j.pair.instruction for j in judged])
         first = self.encode_responses([j.pair.output_1 for j in judged], [j.pair.ended[0] for j in judged])
@@ -141,7 +138,7 @@ class PromptTemplate:
     def _fit(
         self, prompts: list[list[int]], responses: list[list[int]], reserved: list[int], max_length: int
     ) -> tuple[Rows, int]:
-        """Cut prompts to leave room for so many `reserved` tokens, then responses; count the cut prompts."""
+        """Cut prompts to leave room for the `reserved` tokens, then responses; count the cut prompts."""
         rows: Rows = []
         cut = 0
         for prompt, response, length in zip(prompts, responses, reserved, strict=True):
@@ -154,5 +151,5 @@ class PromptTemplate:
 
 
 def without_lone_surrogates(text: str) -> str:
-    """Replace lone surrogates (halves of characters) in `text`, which no tokenizer takes."""
+    """Replace lone surrogates (halves of characters) in `text`, which tokenizers reject."""
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -22,16 +22,16 @@ from afarm.core.interfaces import Checkpoints, TrainContext
 _STATE_FILE = "trainer.pt"
 
 SHARDS = "shards"
-"""In a checkpoint of sharded models: a file per process with the rows that it held of each tensor."""
+"""The folder of a sharded checkpoint with a file per process: its rows of each tensor."""
 
 Rows = Mapping[str, tuple[list[int], int, Tensor]]
-"""By the name of each tensor its whole shape, the number of the first row that is held, and the rows."""
+"""By tensor name: the whole shape, the number of the first row held, and the rows."""
 
 
 def training_state(
     trained: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer, **more: Any
 ) -> dict[str, Any]:
-    """Collect the state to resume from: "weights" and "optimizer" by name, and `more` of a method's own.
+    """Collect the state to resume from: "weights" and "optimizer" by name, and a method's own `more`.
 
     For whole models; for sharded ones see `write_checkpoint`.
     """
@@ -48,13 +48,13 @@ def write_training_state(state: Mapping[str, Any], directory: Path) -> None:
 def write_checkpoint(
     directory: Path, trained: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer, **more: Any
 ) -> None:
-    """Write into a new `directory` all that `restore` needs, and `more` of a method's own.
+    """Write into a new `directory` what `restore` needs, and a method's own `more`.
 
-    A collective. Each process writes the shards that it holds, which any number of processes can restore; the main
-    process writes all that is whole.
+    A collective. Each process writes its shards, which any number of processes can restore; the main process writes
+    what is not sharded.
     """
     if rank() == 0:
-        shutil.rmtree(directory / SHARDS, ignore_errors=True)  # of one that was killed while it wrote
+        shutil.rmtree(directory / SHARDS, ignore_errors=True)  # from a process killed while writing
         directory.mkdir(parents=True, exist_ok=True)
     barrier()
     if not any(isinstance(parameter, DTensor) for parameter in trained.values()):
@@ -67,7 +67,7 @@ def write_checkpoint(
     rows: Rows = {
         key: (list(tensor.shape), first_row(tensor), torch.atleast_1d(local_part(tensor)))
         for key, tensor in _flat(training_state(trained, optimizer)).items()
-        if isinstance(tensor, DTensor) or rank() == 0  # the main process adds what is not sharded
+        if isinstance(tensor, DTensor) or rank() == 0
     }
     torch.save(rows, directory / SHARDS / f"{rank():05d}.pt")
 
@@ -82,9 +82,9 @@ def move_into(directory: Path, unpublished: Path) -> None:
 def restore(
     checkpoints: Checkpoints, trained: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer
 ) -> tuple[int, Path, dict[str, Any]] | None:
-    """Restore `trained` and `optimizer` from the newest checkpoint: its step, directory and other state.
+    """Restore `trained` and `optimizer` from the newest checkpoint: (step, directory, other state).
 
-    None without a checkpoint. Raises `TrainingError` as `restore_checkpoint` does.
+    None without a checkpoint. Raises `TrainingError` if it is damaged or holds other weights.
     """
     latest = checkpoints.latest()
     return None if latest is None else (*latest, restore_checkpoint(latest[1], trained, optimizer))
@@ -105,7 +105,7 @@ def restore_checkpoint(
             files = [{key: (list(x.shape), 0, torch.atleast_1d(x)) for key, x in _flat(state).items()}]
     with _damage_named(shards if shards.is_dir() else file):
         for path in sorted(shards.glob("*.pt")):
-            # Mapped into memory: of the other processes' files only the rows that are wanted here are read.
+            # Memory-mapped, so only the rows needed here are read.
             files.append(torch.load(path, map_location="cpu", mmap=True, weights_only=True))
         saved = {key: (torch.Size(shape), rows.dtype) for held in files for key, (shape, _, rows) in held.items()}
         shapes = {key.removeprefix("weights."): x for key, (x, _) in saved.items() if key.startswith("weights.")}
@@ -139,7 +139,7 @@ def _flat(state: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def _fill(tensor: Tensor, key: str, files: Sequence[Rows]) -> Tensor:
-    """Copy into `tensor` the rows that this process holds. Raises `RuntimeError` if some are missing."""
+    """Fill this process's rows of `tensor` from `files`. Raises `RuntimeError` if some are missing."""
     own, first = torch.atleast_1d(local_part(tensor)), first_row(tensor)
     missing = len(own)
     for shape, begin, rows in (held[key] for held in files if key in held):
@@ -163,10 +163,10 @@ def _damage_named(path: Path) -> Iterator[None]:
 
 
 def continued_context(context: TrainContext, steps: int, *, seed: int) -> TrainContext:
-    """Derive the context of a training that follows `steps` steps and counts its own from 1.
+    """Derive the context of a training that follows `steps` earlier steps and counts its own from 1.
 
-    For members of an ensemble, or rounds: in the log and in checkpoints its steps come after those of the others, and
-    it is shown no checkpoint of theirs.
+    For members of an ensemble, or rounds: logged and saved steps go on from the earlier ones, and it sees only its own
+    checkpoints.
     """
 
     def log_metrics(step: int, metrics: Mapping[str, float]) -> None:

@@ -6,15 +6,17 @@ import copy
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
+from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
 from afarm.backend.adapters import merged_copy, save_merged, sharing_copy
 from afarm.backend.batching import length_sorted_batches, pad
 from afarm.backend.cpu import use_onednn
 from afarm.backend.logprobs import backbone, base_model, evaluating, hidden_states, position_limit
 from afarm.backend.models import describe_model, quiet_transformers, require_finite
+from afarm.backend.policy import CheckpointPolicy
 from afarm.backend.product_attention import use_product_attention
 from afarm.backend.prompts import PromptTemplate
 from afarm.backend.sharding import in_step, on_device
@@ -24,36 +26,27 @@ from afarm.core.records import Instruction, JudgedPair, Output, Sample, Score
 from afarm.storage.names import require_plain_names
 from afarm.storage.safetensors import require_whole_weights
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-    from afarm.backend.policy import CheckpointPolicy
-
 TOKENS_PER_BATCH, TOKENS_PER_BATCH_ON_CPU = 16384, 2048
-"""Tokens scored in one forward pass, on a CPU few enough for its caches. Changes no result."""
+"""Tokens scored in one forward pass; fewer fit a CPU's caches. Changes no result."""
 
 MEMBERS = "members"
-"""Beside the weights: the adapters of an ensemble of adapters, in the directories that PEFT gives them."""
+"""The directory, beside the weights, that PEFT saves an ensemble's adapters in."""
 
 CARD_SETTINGS = ("mean", "std", "aggregate", "spread_penalty", "adapters", "reads_cut_off")
-"""The arguments of a reward model that its card holds as they are."""
+"""The arguments of a reward model that its card holds."""
 
 Aggregate = Literal["mean", "min", "penalised"]
-"""How the rewards of an ensemble's members become one: their mean, the least, or the mean less their spread."""
+"""How an ensemble's rewards become one: the members' mean, the least, or the mean less their spread."""
 
 
 def head_scores(head: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor:
     """Apply K heads to hidden states [..., H]: [..., K], in float32 under mixed precision. Differentiable."""
     with torch.autocast(hidden.device.type, enabled=False):
-        scores: torch.Tensor = head(hidden.float())
-    return scores
+        return head(hidden.float())
 
 
 def last_token_scores(model: PreTrainedModel, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-    """Apply the K heads at each row's last real token: [B, K] in float32. Differentiable.
-
-    Either side may be padded: the mask tells, since the pad token may be the end-of-sequence token.
-    """
+    """Apply the K heads at each row's last real token, by the mask: [B, K] in float32. Differentiable."""
     hidden = hidden_states(model, input_ids, attention_mask)
     columns = torch.arange(attention_mask.shape[1], device=attention_mask.device)
     last = (columns * (attention_mask != 0)).argmax(-1)
@@ -66,21 +59,21 @@ class TorchRewardModel(RewardModel):
     """A transformers sequence classifier, or an ensemble of several that share its backbone.
 
     The members of an ensemble are the labels of one head, or the named `adapters` of a PEFT model, each with its own
-    head. Rewards of a member are standardised as (raw − mean) / std, and then those of all members become one by
-    `aggregate`; "penalised" is the mean less `spread_penalty` times the standard deviation over members (Coste et al.
-    2023, "Reward model ensembles help mitigate overoptimization").
+    head. A member's rewards are standardised as (raw − mean) / std, then aggregated over members by `aggregate`;
+    "penalised" is the mean less `spread_penalty` times the standard deviation (Coste et al. 2023, "Reward model
+    ensembles help mitigate overoptimization").
 
     Args:
         model: the classifier, or a PEFT model around it.
         tokenizer: its tokenizer.
-        template: the prompt template that its texts follow.
+        template: its prompt template.
         backend: where it runs.
         mean: of raw rewards, a number or one per member.
         std: of raw rewards, a number or one per member.
         aggregate: mean, min or penalised.
-        spread_penalty: see above.
+        spread_penalty: the weight of the spread in "penalised".
         adapters: names of the members' adapters.
-        reads_cut_off: True if it was fitted to outputs that a length limit cut off: they are then read as they are.
+        reads_cut_off: True if it was fitted to outputs cut off by a length limit, which it then reads unclosed.
     """
 
     has_backbone: ClassVar[bool] = True
@@ -113,13 +106,11 @@ class TorchRewardModel(RewardModel):
     def classifier_from(
         cls, policy: CheckpointPolicy, head_std: float = 0.0, labels: int = 1, *, share_weights: bool = False
     ) -> Any:
-        """Make a sequence classifier with the weights of `policy`'s backbone and fresh float32 heads.
+        """Make a sequence classifier with `policy`'s backbone and `labels` fresh float32 heads.
 
-        There are `labels` heads, zero or normal with deviation `head_std`. With `share_weights` the backbone's are the
-        policy's own, frozen, unless it has adapters: train adapters on them.
+        Heads are zero, or normal with deviation `head_std`. With `share_weights` the backbone shares the policy's
+        weights, frozen, unless the policy has adapters.
         """
-        from transformers import AutoModelForSequenceClassification
-
         source = merged_copy(policy.model)
         config = type(source.config).from_dict(source.config.to_dict() | {"pad_token_id": policy.pad_id})
         config.num_labels = labels
@@ -138,7 +129,7 @@ class TorchRewardModel(RewardModel):
         return model.to(next(policy.model.parameters()).device)
 
     def reads_tokens_of(self, policy: Policy) -> bool:
-        """Tell if token ids that `policy` samples can be scored: if tokenizer and prompts are the same."""
+        """Tell if token ids from `policy` can be scored: if tokenizer and prompt template are the same."""
         if getattr(policy, "tokenizer", None) is self.tokenizer:
             return True
         template = getattr(policy, "template", None)
@@ -152,15 +143,15 @@ class TorchRewardModel(RewardModel):
     def member_scores(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Score token ids [B, T], prompt and response joined: the K members' standardised rewards [B, K]."""
         scores = []
-        for adapter in self.adapters[::-1] or (None,):  # the first is left active
+        for adapter in self.adapters[::-1] or (None,):  # so that the first is active at the end
             if adapter is not None and self.model.active_adapter != adapter:
                 self.model.set_adapter(adapter)
-            with torch.no_grad(), evaluating(self.model):  # shards gathered in inference mode could not be trained
+            with torch.no_grad(), evaluating(self.model):  # in inference mode, gathered shards could not be trained
                 scores.append(last_token_scores(self.model, input_ids, attention_mask))
         return self.standardised(torch.cat(scores[::-1], dim=-1))
 
     def standardised(self, raw: torch.Tensor) -> torch.Tensor:
-        """Put raw rewards [..., K] of the members on their scale."""
+        """Standardise raw rewards [..., K] of the members."""
         return (raw - raw.new_tensor(self.mean)) / raw.new_tensor(self.std)
 
     def aggregated(self, members: torch.Tensor) -> torch.Tensor:
@@ -173,7 +164,7 @@ class TorchRewardModel(RewardModel):
     def scalar_head(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (weight [1, H], bias [1]) of one head that gives the mean of the members' rewards.
 
-        For members that are adapters, on the backbone of the first one, the active one of `self.model`.
+        For an ensemble of adapters, the head of the first.
         """
         head = base_model(self.model).score
         head = head.modules_to_save[self.adapters[0]] if self.adapters else head
@@ -183,11 +174,10 @@ class TorchRewardModel(RewardModel):
         return (weight / std.unsqueeze(-1)).mean(0, keepdim=True), ((bias - mean) / std).mean(0, keepdim=True)
 
     def score_samples(self, samples: Sequence[Sample]) -> list[float]:
-        """Score the very tokens that were sampled.
+        """Score the tokens that were sampled.
 
         A response that ended is closed by the tokenizer's end-of-sequence token, whichever token ended it. One that was
-        cut off is left open for a model that was fitted to such outputs (`reads_cut_off`); other heads were fitted at
-        that token alone.
+        cut off stays open if the model was fitted to such outputs (`reads_cut_off`); else it is closed too.
         """
         end = self.tokenizer.eos_token_id
         rows = []
@@ -196,20 +186,19 @@ class TorchRewardModel(RewardModel):
             response = [*(sample.token_ids[:-1] if has_end else sample.token_ids)]
             if not (cut_off and self.reads_cut_off):
                 response.append(end)
-            # The token that closes a response may be one more than there are positions
+            # The closing token may exceed the positions
             room = max(1, self._max_length - len(response))
             rows.append([*self.template.shorten(list(sample.prompt_ids), room), *response])
         return self.score_ids(rows)
 
     def score_ids(self, sequences: Sequence[Sequence[int]]) -> list[float]:
-        """Score ragged token ids, prompt and response joined, in batches of like length."""
-        rewards: list[float] = self.aggregated(self.member_score_ids(sequences)).tolist()
-        return rewards
+        """Score ragged token ids, prompt and response joined, in batches of similar length."""
+        return self.aggregated(self.member_score_ids(sequences)).tolist()
 
     def member_score_ids(self, sequences: Sequence[Sequence[int]]) -> torch.Tensor:
         """Score token ids with each member: standardised rewards [N, K], on the CPU.
 
-        If the model is sharded, all processes call it, each with sequences of its own, or none.
+        If the model is sharded, all processes call it, each with its own sequences (perhaps none).
         """
         count = len(sequences)
         rewards = [torch.empty(0)] * count
@@ -226,14 +215,11 @@ class TorchRewardModel(RewardModel):
         return torch.stack(rewards) if rewards else torch.empty(0, 1)
 
     def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[Score]:
-        """Score texts, each closed by the end-of-sequence token as a finished response is.
-
-        Scores of an ensemble have a `spread`, by how much its members differ.
-        """
+        """Score texts as finished responses; an ensemble's `spread` is the members' standard deviation."""
         return self.score_outputs([Output(i, text) for i, text in zip(instructions, outputs, strict=True)])
 
     def score_outputs(self, outputs: Sequence[Output]) -> list[Score]:
-        """Score outputs as `score` does, but one that a length limit cut off as `score_samples` does."""
+        """Score outputs like `score`, and those cut off by a length limit like `score_samples`."""
         members = self.member_rewards(outputs)
         values: list[float] = self.aggregated(members).tolist()
         if members.shape[-1] == 1:
@@ -268,9 +254,9 @@ class TorchRewardModel(RewardModel):
         save_merged(model, self.tokenizer, card, directory)
 
     def export(self, directory: Path) -> None:
-        """Write one sequence classifier with one label, whose rewards differ by a constant from this model's.
+        """Write a sequence classifier with one label, whose rewards differ by a constant from this model's.
 
-        Raises `ModelError` for an ensemble that is no mean of heads on one backbone.
+        Raises `ModelError` for an ensemble other than a mean of heads on one backbone.
         """
         if self.adapters or (self.aggregate != "mean" and self.model.config.num_labels > 1):
             raise ModelError(f"{self!r} is an ensemble that transformers alone cannot run: use a single reward model")
@@ -289,9 +275,7 @@ class TorchRewardModel(RewardModel):
 
     @classmethod
     def read(cls, directory: Path, backend: ModelBackend) -> TorchRewardModel:
-        """Load from `directory` what `save` wrote."""
-        from transformers import AutoModelForSequenceClassification
-
+        """Load what `save` wrote into `directory`."""
         model: Any
         model, tokenizer, card = backend.load(str(directory), AutoModelForSequenceClassification)
         if adapters := card.get("adapters"):
@@ -328,7 +312,7 @@ def pair_rewards(reward_model: RewardModel, judged: Sequence[JudgedPair]) -> tup
 
 
 def outputs_of_pairs(judged: Sequence[JudgedPair]) -> tuple[list[Output], list[Output]]:
-    """The first and the second outputs of pairs, as records that know if they were cut off."""
+    """Return the first and the second outputs of pairs, with their finish reasons."""
     pairs = [j.pair for j in judged]
     first = [Output(p.instruction, p.output_1, p.generator_1, {"finish_reason": p.finish_reason_1}) for p in pairs]
     second = [Output(p.instruction, p.output_2, p.generator_2, {"finish_reason": p.finish_reason_2}) for p in pairs]
@@ -336,7 +320,7 @@ def outputs_of_pairs(judged: Sequence[JudgedPair]) -> tuple[list[Output], list[O
 
 
 def pairwise_accuracy(judged: Sequence[JudgedPair], first: Sequence[float], second: Sequence[float]) -> float:
-    """Share of preferred outputs with the higher reward; ties count half, NaN if no output is preferred."""
+    """Share of decided pairs whose preferred output has the higher reward; ties count half. NaN if none."""
     right = []
     for judgement, one, two in zip(judged, first, second, strict=True):
         if judgement.p2 is None or judgement.p2 == 0.5:

@@ -11,19 +11,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby, islice
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 import torch
 
 from afarm.backend.logprobs import position_limit
+from afarm.backend.policy import CheckpointPolicy
 from afarm.backend.reward_model import TorchRewardModel
-from afarm.core.errors import DataError, TrainingError, attribute_failures, require_promise, type_name
+from afarm.core.errors import DataError, TrainingError
 from afarm.core.interfaces import Decoding, Policy, RewardModel
 from afarm.core.records import Instruction, Output, Sample
 from afarm.core.seeding import integer
-
-if TYPE_CHECKING:
-    from afarm.backend.policy import CheckpointPolicy
+from afarm.storage.record_fields import require_samples
 
 logger = logging.getLogger(__name__)
 
@@ -39,10 +37,10 @@ def short_prompts(
     response_length: int,
     limited_by: str,
 ) -> list[Instruction]:
-    """Select the instructions whose prompt is short enough to be read whole, with room for a response.
+    """Select the instructions whose whole prompt fits, with room for a response; lengths are in tokens.
 
-    A cut prompt would no longer ask for what is scored: the others are left out, with a warning. Raises `DataError` if
-    none is left. Both name the setting that they are `limited_by` ("ppo.max_prompt_length"). Lengths are in tokens.
+    Longer ones are dropped with a warning, not cut, since a cut prompt does not ask for what is scored. Raises
+    `DataError` if none is left. Both messages name the setting `limited_by` ("ppo.max_prompt_length").
     """
     lengths = [len(ids) for ids in policy.prompt_ids(instructions)]
     limit = position_limit(policy.model) or math.inf
@@ -62,11 +60,8 @@ def short_prompts(
         )
     if left_out := len(lengths) - len(short):
         logger.warning(
-            "%d of %d unlabeled instructions have prompts of more than %d tokens and are left out: %s",
-            left_out,
-            len(lengths),
-            longest,
-            limited_by,
+            f"{left_out} of {len(lengths)} unlabeled instructions have prompts of more than {longest} tokens and are "
+            f"left out: {limited_by}"
         )
     return short
 
@@ -74,7 +69,7 @@ def short_prompts(
 def prompt_order(prompts: int, step: int, batch_size: int, *key: object) -> list[tuple[int, list[int]]]:
     """List (pass, rows) for each pass over the prompts that the batch of `step` touches.
 
-    Batches are consecutive pieces of an endless row of passes, each in its own random order, drawn for `key`.
+    Batches follow each other through endless passes, each in its own random order, drawn for `key`.
     """
     places = range(step * batch_size, (step + 1) * batch_size)
     passes = []
@@ -90,9 +85,9 @@ def permutation(length: int, *key: object) -> list[int]:
 
 
 def sample_scorer(reward_model: RewardModel, policy: Policy) -> SampleScorer:
-    """Make the function that scores samples of `policy`: tokens if the reward model reads them, else text.
+    """Make the function that scores samples of `policy`: tokens if the vocabularies are equal, else text.
 
-    Which of the two is decided once, by comparing vocabularies. The function warns if the first rewards are all equal.
+    It warns if the first rewards are all equal.
     """
     score_tokens = None
     if isinstance(reward_model, TorchRewardModel) and reward_model.reads_tokens_of(policy):
@@ -111,10 +106,8 @@ def sample_scorer(reward_model: RewardModel, policy: Policy) -> SampleScorer:
             rewards = [score.value for score in scores]
         if not has_scored and len(rewards) > 1 and max(rewards) == min(rewards):
             logger.warning(
-                "each of the first %d responses has the reward %g: one that tells no response from another teaches "
-                "nothing",
-                len(rewards),
-                rewards[0],
+                f"each of the first {len(rewards)} responses has the reward {rewards[0]:g}: one that tells no response "
+                "from another teaches nothing"
             )
         has_scored = True
         return rewards
@@ -127,10 +120,11 @@ def scored_samples(
 ) -> Iterator[tuple[Sample, float]]:
     """Sample from `policy` and yield each sample with its reward, as they are ready.
 
-    Scored in batches: across instructions if n is small, within one if n is large. Raises `TrainingError` if a reward
-    is not a number, since it would win or lose for no reason.
+    Batches are scored across instructions if n is small, within one if n is large. Raises `TrainingError` if a reward
+    is not a number, and `PluginError` if the policy breaks its promises.
     """
-    samples = _draw_samples(policy, instructions, decoding, seed)
+    name = f"{type(policy).__module__}:{type(policy).__qualname__}"
+    samples = require_samples(policy, "policy", name, instructions, decoding, seed)
     owners = (instruction for instruction in instructions for _ in range(decoding.n))
     while batch := list(islice(samples, decoding.per_device_batch_size)):
         owned = list(islice(owners, len(batch)))
@@ -141,25 +135,6 @@ def scored_samples(
                     "check the reward model, or name another with --reward-model"
                 )
             yield sample, reward
-
-
-def _draw_samples(
-    policy: Policy, instructions: Sequence[Instruction], decoding: Decoding, seed: int
-) -> Iterator[Sample]:
-    """Yield the samples of a policy inside another; the inner policy's failures name it."""
-    name = f"{type(policy).__module__}:{type(policy).__qualname__}"
-    promise = f"sample must yield {decoding.n} afarm.Sample per instruction"
-    wanted = len(instructions) * decoding.n
-    count = 0
-    with attribute_failures("policy", name, policy):
-        for sample in policy.sample(instructions, decoding, seed=seed):
-            count += 1
-            strange = f"{promise}, not {type_name(sample)}"
-            require_promise(isinstance(sample, Sample), "policy", name, strange, policy)
-            require_promise(count <= wanted, "policy", name, f"{promise}, and no more", policy)
-            yield sample
-    broken = f"{promise}: {len(instructions)} instructions gave {count} and not {wanted}"
-    require_promise(count == wanted, "policy", name, broken, policy)
 
 
 def best_sample(scored: Iterable[tuple[Sample, float]]) -> Sample:

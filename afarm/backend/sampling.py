@@ -1,12 +1,11 @@
 """Sampling: token ids in, token ids and log-probabilities out.
 
-`Sampler` is the seam: a `SamplingEngine` makes one of a policy, and plugins bring engines (see `engines`).
-`TorchSampler` is a plain loop over the model's forward pass that is quick where `generate` is not, on small models and
-ragged batches: rows leave the batch as they finish, the samples of one prompt share its prefill, and prompts of like
-length are batched together.
+A `SamplingEngine` makes a `Sampler` of a policy (see `engines`). `TorchSampler` is a loop over the model's forward pass
+that is faster than `generate` on small models and ragged batches: rows leave the batch as they finish, the samples of
+one prompt share its prefill, and prompts of similar length are batched together.
 
-Every row draws from uniforms of its own, keyed on what the row is, by inverting the cumulative distribution. So a
-sample does not depend on what shares its batch (up to the last bits that batch shapes change in matrix products).
+Each row inverts the cumulative distribution at uniforms keyed by prompt and sample number, so a sample does not depend
+on its batch (up to the last bits, which batch shapes change in matrix products).
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ from afarm.core.interfaces import Decoding, Progress, no_progress
 from afarm.core.seeding import integer
 
 VOCABULARY_BLOCK = 256
-"""Neighbouring tokens whose probabilities are summed before one of them is looked for."""
+"""Neighbouring tokens whose probabilities are summed before one of them is chosen."""
 
 WINDOW_BATCHES = 8
-"""Prompts are sorted by length within so many batches, which bounds what waits to be yielded in order."""
+"""Prompts are sorted by length within this many batches, which bounds what waits to be yielded in order."""
 
 MOST_PADS = 65_536
-"""Pads of one batch's prompts: as many tokens as a batch of 128 short ones may well have, and one of long ones not."""
+"""The most pads in one batch's prompts: a batch of 128 short ones stays below it."""
 
 WORTH_SHARING = 8
-"""Tokens that prompts must begin with in common to be read once for all."""
+"""Tokens of a common beginning from which it is worth reading once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class Generation:
 class _Prefix:
     """Prompts that the model has read: the cache, the next token's logits [B, V], the mask [B, T].
 
-    The first batch takes the cache for its own, unless it is `shared` by all batches of one prompt's samples.
+    The first batch uses up the cache, unless it is `shared` by all batches of one prompt's samples.
     """
 
     prompts: list[int]
@@ -74,9 +73,9 @@ class Sampler(Protocol):
     def generate(
         self, prompts: Sequence[Sequence[int]], keys: Sequence[str], decoding: Decoding, *, seed: int
     ) -> Iterator[Generation]:
-        """Yield `decoding.n` generations for each prompt, consecutive, in the order of `prompts`.
+        """Yield `decoding.n` consecutive generations for each prompt, in order, as they are ready.
 
-        As they are ready. Sample j of a prompt with key k depends on (seed, k, j), the prompt and the model only.
+        Sample j of a prompt with key k depends on (seed, k, j), the prompt and the model only.
         """
         ...
 
@@ -85,8 +84,8 @@ class Sampler(Protocol):
 class TorchSampler:
     """A sampler on a transformers causal LM (adapters included) with its key-value cache.
 
-    `eos_ids` end a response and belong to it. `logit_bias` is added to the logits of these tokens before one is chosen,
-    and is no part of the log-probabilities. `progress` wraps the batches of a `generate` that takes several.
+    `eos_ids` end a response and belong to it. `logit_bias` is added to these tokens' logits for the choice, but not for
+    the log-probabilities. `progress` wraps the batches of a `generate` that has several.
     """
 
     model: PreTrainedModel
@@ -111,11 +110,11 @@ class TorchSampler:
         ]
         total = -(-n // size) * sum(1 for window in windows for _ in _groups(window, lengths, max(1, size // n)))
         work = (batch for window in windows for batch in batches(window, lengths, n, size))
-        # Of a window little can be yielded before its end: batches are told of as they are drawn.
+        # Little of a window can be yielded before its end, so progress counts batches drawn.
         for batch in self.progress(work, "batches drawn", total) if total > 1 else work:
             uniforms = None if decoding.temperature == 0 else _uniforms(batch, keys, decoding.max_new_tokens, seed)
             distinct = list(dict.fromkeys(i for i, _ in batch))
-            # The mode is switched back before anything is yielded: the consumer may train in between.
+            # The mode is restored before anything is yielded, since the consumer may train in between.
             with torch.inference_mode(), evaluating(self.model):
                 if prefix is None or prefix.prompts != distinct:
                     prefix = None  # its cache is freed before another is filled
@@ -138,7 +137,7 @@ class TorchSampler:
                 backbone(self.model)(input_ids=ids, position_ids=position, past_key_values=cache, use_cache=True)
                 cache.batch_select_indices(torch.zeros(len(distinct), dtype=torch.long, device=device))
         ids, mask = pad([prompts[i][read:] for i in distinct], self.pad_id, "left", device)
-        padded = bool((mask == 0).any())  # without pads, attention can do without a mask, which is quicker
+        padded = bool((mask == 0).any())  # without pads no mask is needed, which is faster
         mask = torch.cat([mask.new_ones(len(mask), read), mask], dim=-1)
         position = positions(mask)[:, read:]
         logits = self._forward(ids, position, mask if padded or read else None, cache)
@@ -207,17 +206,17 @@ class TorchSampler:
         output = backbone(self.model)(
             input_ids=ids, position_ids=position, attention_mask=mask, past_key_values=cache, use_cache=True
         )
-        # As [B, H]: with a dimension of length 1 between, the head takes each row in a product of its own
+        # As [B, H]: given [B, 1, H], the head would multiply each row separately
         return project(self.model, output.last_hidden_state[:, -1])
 
 
 def choose(
     logits: torch.Tensor, decoding: Decoding, uniforms: torch.Tensor | None, softmax: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Choose the next token [B] by `logits` [B, V]: the likeliest, or where each row's uniform [B] falls.
+    """Choose the next token [B] by `logits` [B, V]: the likeliest, or by each row's uniform [B].
 
-    `softmax` is that of `logits` if it is known. Cumulative sums are in float64, since over a large vocabulary float32
-    loses too much, and of blocks first, so that only the block that is hit is summed token by token.
+    `softmax` is the softmax of `logits`, if known. Cumulative sums are in float64, since float32 loses too much over a
+    large vocabulary, and over blocks first, so that only the chosen block is summed token by token.
     """
     if uniforms is None:
         highest, likeliest = logits.max(-1)
@@ -250,9 +249,9 @@ def _require_finite(numbers: torch.Tensor, decoding: Decoding) -> None:
 
 
 def _fall(weights: torch.Tensor, threshold: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Find where the cumulative sum of `weights` [B, N] exceeds `threshold` [B], and what is left of it."""
+    """Find where the cumulative sum of `weights` [B, N] exceeds `threshold` [B], and the remainder there."""
     cumulative = weights.cumsum(-1)
-    # Sums of another order differ in their last bits: below the end, what is found always has a weight.
+    # Sums in another order differ in their last bits; staying below the end, the entry has a weight.
     threshold = torch.minimum(threshold, cumulative[:, -1] * (1 - 2**-52)).unsqueeze(-1)
     entry = torch.searchsorted(cumulative, threshold, right=True)
     before = cumulative.gather(-1, entry) - weights.gather(-1, entry)
@@ -260,7 +259,7 @@ def _fall(weights: torch.Tensor, threshold: torch.Tensor) -> tuple[torch.Tensor,
 
 
 def nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Zero all of `probabilities` [B, V] but the smallest set of likeliest tokens that reaches `top_p`."""
+    """Zero `probabilities` [B, V] outside the smallest set of likeliest tokens that reaches `top_p`."""
     ordered, order = probabilities.sort(stable=True, dim=-1, descending=True)
     outside = ordered.cumsum(-1) - ordered >= top_p
     return probabilities.scatter(-1, order, ordered.masked_fill(outside, 0.0))
@@ -275,10 +274,10 @@ def common_beginning(prompts: Sequence[Sequence[int]]) -> int:
 
 
 def batches(prompts: Sequence[int], lengths: Sequence[int], n: int, size: int) -> Iterator[list[tuple[int, int]]]:
-    """Cut the rows (prompt, sample number) into batches of at most `size` that share prompts' prefill.
+    """Cut the rows (prompt, sample number) into batches of at most `size` that share a prefill.
 
-    All samples of several prompts, or even parts of the samples of one. `prompts` are in the order of `lengths`, in
-    tokens. One that would be read with more than `MOST_PADS` pads begins a batch.
+    A batch has all samples of several prompts, or an even part of one prompt's. `prompts` are in the order of their
+    `lengths` in tokens. A prompt that would bring the pads above `MOST_PADS` begins a batch.
     """
     parts = -(-n // size)
     for group in _groups(prompts, lengths, max(1, size // n)):
@@ -287,7 +286,7 @@ def batches(prompts: Sequence[int], lengths: Sequence[int], n: int, size: int) -
 
 
 def _groups(prompts: Sequence[int], lengths: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Yield the prompts that are read together, at most so many and with at most `MOST_PADS` pads."""
+    """Yield groups of at most `most` prompts to read together, with at most `MOST_PADS` pads."""
     group: list[int] = []
     pads = 0
     for i in prompts:

@@ -1,14 +1,13 @@
 """Supervised fine-tuning on TRL's SFTTrainer.
 
-It is SFT, and the last step of FeedME, reward conditioning and expert iteration, which differ in the examples that they
-choose. An example is token ids, so that a prompt is here exactly as when the policy samples. Examples are padded, never
-packed: none can see another.
+It is SFT, and the last step of FeedME, reward conditioning and expert iteration, which differ in their examples. An
+example is token ids, so a prompt is exactly as in sampling. Examples are padded, never packed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from datasets import Dataset
@@ -25,10 +24,8 @@ from afarm.backend.trl_bridge import (
     trained_model,
     trainer_arguments,
 )
+from afarm.core.config import TrainerConfig
 from afarm.core.interfaces import TrainContext
-
-if TYPE_CHECKING:
-    from afarm.core.config import TrainerConfig
 
 IGNORED = -100
 """The label of tokens that carry no loss."""
@@ -48,11 +45,11 @@ def fit_supervised(
 ) -> CheckpointPolicy:
     """Train a copy of `start` to give the responses of `examples` to their prompts.
 
-    The loss is the negative log-likelihood of response tokens, averaged over those of a step however it is cut into
+    The loss is the negative log-likelihood averaged over a step's response tokens, however it is cut into
     micro-batches; prompts carry none. Raises `TrainingError` if the loss is not finite.
 
     Args:
-        start: the policy to start from, left as it is.
+        start: the policy to start from, not changed.
         examples: (prompt, response) as token ids; `PromptTemplate.encode` closes responses with the end-of-sequence
             token, which is then trained.
         config: with `lora`, adapters are trained; what is saved is merged.
@@ -69,7 +66,7 @@ def fit_supervised(
         train_dataset=Dataset.from_list([labelled(*example) for example in examples]),
         processing_class=policy.tokenizer,
     )
-    trainer.model_accepts_loss_kwargs = True  # tokens are counted over the step, whatever the model's own loss can do
+    trainer.model_accepts_loss_kwargs = True  # count tokens over the step, whatever the model's own loss does
     candidates = CandidatePolicies(policy, selection) if selection else None
     run_trainer(trainer, context, setting, setting, candidates)
     context.log_metrics(trainer.state.global_step, {"examples": len(examples), **(counts or {})})
@@ -87,13 +84,13 @@ def labelled(prompt: Sequence[int], response: Sequence[int]) -> dict[str, list[i
 
 
 class _Trainer(LengthSortedTrainer, SFTTrainer):
-    """TRL's trainer with rows sorted by length and logits of response tokens alone, a few at a time."""
+    """TRL's trainer with rows sorted by length, and logits of response tokens only, a chunk at a time."""
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> torch.Tensor:
-        """Compute this micro-batch's part of the loss of a step with `num_items_in_batch` response tokens."""
+        """Compute this micro-batch's share of the loss of a step with `num_items_in_batch` response tokens."""
         ids, mask, labels = inputs["input_ids"], inputs["attention_mask"], inputs["labels"]
         hidden, targets = before_responses(model, ids, mask, labels != IGNORED)
         loss = token_loss(model, hidden, targets, lambda logprobs: -logprobs.sum())
-        return loss / num_items_in_batch * world_size()  # over whose gradients the mean is taken
+        return loss / num_items_in_batch * world_size()  # gradients are averaged over processes

@@ -1,14 +1,12 @@
 """Models sharded among the processes of one launch (FSDP2).
 
-If the launch asks for it, each process keeps its part of the transformer's layers, which hold nearly all weights of a
-large model: of the weights between their uses, of their gradients and of the optimiser's state. Embeddings and heads
-are kept whole, since losses read them past the model's own forward pass. Gradients are sums over processes, as
-`all_reduce_sum` makes them.
+Each process keeps its shard of the transformer's layers, their gradients and the optimiser's state. Embeddings and
+heads stay whole, since losses read them outside the model's forward pass. Gradients are sums over processes, as from
+`all_reduce_sum`.
 
-Whole weights are on the host: a launch that shards loads models there, memory-mapped, so that all processes of a
-machine read one copy in the page cache. Only shards, and one layer at a time, come to the device. If the launch
-offloads, shards wait on the host too, with their gradients and the optimiser's state: one layer at a time comes to the
-device, and its gradient goes back. Then a model has weights on both, and no arithmetic may join the two.
+A launch that shards loads whole models on the host, memory-mapped, so that all processes of a machine share one copy in
+the page cache; shards go to the device. If it offloads, shards, gradients and the optimiser's state stay on the host,
+and one layer at a time comes to the device. A model then has weights on both, which no arithmetic may mix.
 """
 
 from __future__ import annotations
@@ -32,10 +30,10 @@ T = TypeVar("T")
 
 
 def shard_model(models: nn.Module, backend: ModelBackend) -> None:
-    """Have each process keep its shard of every layer of the transformers in `models`, in place, for good.
+    """Shard every layer of the transformers in `models` among the processes, in place, permanently.
 
-    On the device, or on the host if the launch offloads; what is in no layer goes to the device. Weights are no longer
-    shared with another model. From then on all processes must use the layers equally often.
+    Shards are on the device, or on the host if the launch offloads; everything outside layers goes to the device. The
+    weights are no longer shared with another model. From then on all processes must use the layers equally often.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard, share_comm_ctx
@@ -48,19 +46,19 @@ def shard_model(models: nn.Module, backend: ModelBackend) -> None:
         fully_shard(
             layer,
             mesh=mesh,
-            reshard_after_forward=True,  # else each, a root of its own, would stay gathered
+            reshard_after_forward=True,  # each layer is a root, and would stay gathered
             offload_policy=place,
         )
-        layer.set_force_sum_reduction_for_comms(True)  # gloo knows no other
+        layer.set_force_sum_reduction_for_comms(True)  # gloo has no other
         layer.set_gradient_divide_factor(1.0)
-        # By itself a layer would have the one gathered that was used before it, also in a pass of this process alone
+        # By default a layer prefetches the one used before it, even in a pass of this process alone
         layer.set_modules_to_backward_prefetch([layer])
-    share_comm_ctx(layers)  # else each would hold its whole gradient, as it is sent, to the end of the backward pass
+    share_comm_ctx(layers)  # else each would hold its whole gradient to the end of the backward pass
     move_ends(models, layers, backend.device)
 
 
 def move_ends(models: nn.Module, layers: Iterable[nn.Module], device: torch.device | str) -> None:
-    """Move to `device` what is in none of the `layers`. By `models.to` their shards would leave the host."""
+    """Move everything outside `layers` to `device`; `models.to` would move offloaded shards too."""
     inside = {module for layer in layers for module in layer.modules()}
     for module in models.modules():
         if module not in inside:
@@ -68,13 +66,13 @@ def move_ends(models: nn.Module, layers: Iterable[nn.Module], device: torch.devi
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Tell if this process holds but its shard of a model's layers."""
+    """Tell if a model's layers are sharded."""
     return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
 @contextmanager
 def on_device(model: nn.Module, backend: ModelBackend) -> Iterator[None]:
-    """Hold on the device a model that a launch that shards keeps whole on the host; then there again."""
+    """Move a whole model of a launch that shards from the host to the device for the block."""
     if not backend.sharded or backend.device.type == "cpu" or is_sharded(model):
         yield
         return
@@ -87,7 +85,7 @@ def on_device(model: nn.Module, backend: ModelBackend) -> Iterator[None]:
 
 @contextmanager
 def unsharded_weights(*models: nn.Module) -> Iterator[None]:
-    """Hold all weights of `models` in every process, which then need not use them in step: for sampling."""
+    """Gather all weights of `models` in every process for the block, so that each can sample on its own."""
     from torch.distributed.fsdp import FSDPModule
 
     layers = [module for model in models for module in model.modules() if isinstance(module, FSDPModule)]
@@ -103,7 +101,7 @@ def unsharded_weights(*models: nn.Module) -> Iterator[None]:
 
 
 def in_step(model: nn.Module, batches: Sequence[T], filler: T) -> list[T]:
-    """Return `batches`, with fillers so that all processes have as many if `model` is sharded."""
+    """Return `batches`, filled up so that all processes have equally many if `model` is sharded."""
     if not is_sharded(model):
         return list(batches)
     most = max(all_gather_object(len(batches)))
@@ -111,22 +109,22 @@ def in_step(model: nn.Module, batches: Sequence[T], filler: T) -> list[T]:
 
 
 def empty_copy(model: M) -> M:
-    """Copy the modules of `model` with weights that take no memory, to be filled by `whole_model`."""
+    """Copy the modules of `model` with weights that take no memory; `whole_model` fills them."""
     weights = {id(p): nn.Parameter(torch.empty_like(p, device="meta"), p.requires_grad) for p in model.parameters()}
     return copy.deepcopy(model, {**weights, **{id(buffer): buffer for buffer in model.buffers()}})
 
 
 def whole_model(empty: M, weights: Mapping[str, Tensor]) -> M:
-    """Copy an `empty_copy`, made before its model was sharded, with these weights by name."""
+    """Copy an `empty_copy`, made before sharding, with these weights by name."""
     filled = {id(p): nn.Parameter(weights[name], p.requires_grad) for name, p in empty.named_parameters()}
     return copy.deepcopy(empty, {**filled, **{id(buffer): buffer for buffer in empty.buffers()}})
 
 
 @torch.no_grad()
 def gathered_weights(parameters: Mapping[str, Tensor], *, by_all: bool = True) -> dict[str, Tensor]:
-    """Gather weights that may be sharded, on the host; without `by_all` in the main process alone.
+    """Gather weights that may be sharded, on the host; only in the main process unless `by_all`.
 
-    A collective. No device ever holds more than one of them whole.
+    A collective. A device holds one whole tensor at a time.
     """
     wanted = by_all or rank() == 0
     gathered = {}
@@ -138,12 +136,12 @@ def gathered_weights(parameters: Mapping[str, Tensor], *, by_all: bool = True) -
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """Return all of a tensor that may be sharded. A collective: every process must call it."""
+    """Gather a tensor that may be sharded. A collective."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Check that all numbers of all tensors are finite, in every process's shard."""
+    """Check that all numbers in all tensors are finite, in all processes. A collective."""
     tensors = list(tensors)
     bad = sum((~torch.isfinite(local_part(tensor))).any().float() for tensor in tensors)
     total = torch.as_tensor(bad, dtype=torch.float32, device=tensors[0].device)
@@ -152,7 +150,7 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
 
 
 def all_reduce_gradients(parameters: Collection[nn.Parameter]) -> None:
-    """Sum each gradient over the processes, a missing one being 0. Those of shards are summed already."""
+    """Sum each gradient over the processes; a missing one is 0. Gradients of shards are summed already."""
     if world_size() == 1:
         return
     for parameter in parameters:
@@ -170,13 +168,13 @@ def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
 
 
 def clip_gradients(parameters: Collection[nn.Parameter], max_norm: float) -> float:
-    """Scale the gradients down to an L2 norm of `max_norm` together. Returns the norm they had."""
+    """Scale the gradients down to a total L2 norm of `max_norm`. Returns their norm before."""
     if not any(isinstance(p, DTensor) for p in parameters):
         return float(nn.utils.clip_grad_norm_(parameters, max_norm))
     gradients = [p.grad for p in parameters if p.grad is not None]
     whole = [gradient for gradient in gradients if not isinstance(gradient, DTensor)]
     shards = [gradient.to_local() for gradient in gradients if isinstance(gradient, DTensor)]
-    of_whole, of_shards = (_sum_of_squares(some) for some in (whole, shards))  # each on the device that they are on
+    of_whole, of_shards = (_sum_of_squares(some) for some in (whole, shards))  # each on its device
     all_reduce_sum([of_shards] if shards else [])
     norm = math.sqrt(float(of_whole) + float(of_shards))
     for gradient in gradients:
@@ -185,12 +183,12 @@ def clip_gradients(parameters: Collection[nn.Parameter], max_norm: float) -> flo
 
 
 def _sum_of_squares(tensors: Sequence[Tensor]) -> Tensor:
-    norms = [torch.linalg.vector_norm(tensor, dtype=torch.float32) for tensor in tensors]  # which takes no memory
+    norms = [torch.linalg.vector_norm(tensor, dtype=torch.float32) for tensor in tensors]  # without a copy
     return torch.stack(norms).double().square().sum() if norms else torch.zeros((), dtype=torch.float64)
 
 
 def parameter_groups(groups: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Split an optimiser's groups into shards and whole weights: its arithmetic cannot mix them."""
+    """Split an optimiser's groups into shards and whole weights, which its arithmetic cannot mix."""
     split = []
     for group in groups:
         by_kind: dict[bool, list[nn.Parameter]] = defaultdict(list)
@@ -211,12 +209,12 @@ def first_row(tensor: Tensor) -> int:
 
 
 def outside_layers(model: nn.Module) -> list[nn.Parameter]:
-    """List the weights that `shard_model` leaves whole: embeddings, norms outside layers, heads."""
+    """List the weights that `shard_model` does not shard: embeddings, norms outside layers, heads."""
     inside = {id(parameter) for layer in transformer_layers(model) for parameter in layer.parameters()}
     return [parameter for parameter in model.parameters() if id(parameter) not in inside]
 
 
 def transformer_layers(models: nn.Module) -> Iterator[Any]:
-    """Yield the repeated blocks, by the names that transformers gives them to be placed whole."""
+    """Yield the transformers' repeated blocks, by transformers' `_no_split_modules`."""
     names = {name for module in models.modules() for name in getattr(module, "_no_split_modules", None) or ()}
     return (module for module in models.modules() if type(module).__name__ in names)

@@ -8,18 +8,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Sampler
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from afarm.backend.checkpoint_selection import CheckpointSelection
 from afarm.backend.distributed import barrier, rank, shard, shared_batch, world_size
 from afarm.backend.logprobs import evaluating
 from afarm.backend.models import quiet_transformers
+from afarm.backend.policy import CheckpointPolicy
 from afarm.backend.resume import move_into, restore_checkpoint, write_checkpoint
 from afarm.backend.sharding import (
     average_gradients,
@@ -35,22 +36,15 @@ from afarm.core.errors import TrainingError
 from afarm.core.interfaces import ModelBackend, TrainContext
 from afarm.core.seeding import integer
 
-if TYPE_CHECKING:
-    from transformers import Trainer
-
-    from afarm.backend.policy import CheckpointPolicy
-
-
 FEWEST_CHECKPOINTS = 5
-"""Checkpoints that a stage keeps in turn at least: one shorter than `save_steps` resumes too, and has candidates."""
+"""Fewest checkpoints of a stage, so that one shorter than `save_steps` can resume and has candidates."""
 
 
 def trainer_arguments(kind: type, config: TrainerConfig, context: TrainContext, **more: Any) -> Any:
     """Make TRL's arguments of the class `kind` (SFTConfig, RewardConfig …) from `config`.
 
-    Nothing is sent, pushed or reported unless asked, and bfloat16 and gradient checkpointing follow the settings. The
-    batch of each step is the same however many processes share it: raises `ConfigError` if it cannot be divided. `more`
-    are arguments of `kind`.
+    Nothing is pushed or reported. A step's batch does not depend on the number of processes: raises `ConfigError` if
+    they do not divide it. `more` are further arguments of `kind`.
     """
     backend = context.backend
     batch_size, accumulation = shared_batch(config, world_size())
@@ -59,19 +53,19 @@ def trainer_arguments(kind: type, config: TrainerConfig, context: TrainContext, 
         "output_dir": str(context.directory / "trainer"),
         "learning_rate": config.learning_rate,
         "lr_scheduler_type": config.lr_scheduler_type,
-        "warmup_steps": config.warmup_ratio,  # below 1 it is a share of all steps
+        "warmup_steps": config.warmup_ratio,  # below 1: a share of all steps
         "num_train_epochs": config.num_train_epochs,
         "per_device_train_batch_size": batch_size,
         "gradient_accumulation_steps": accumulation,
         "weight_decay": config.weight_decay,
         "max_grad_norm": config.max_grad_norm,
         "gradient_checkpointing": config.gradient_checkpointing,
-        "max_length": None,  # we have cut, and counted, before
+        "max_length": None,  # examples are cut, and counted, before
         "bf16": False,
         "fp16": False,
         "use_cpu": backend.device.type == "cpu",
         "seed": context.seed % 2**32,
-        "logging_steps": 1,  # each step's loss is looked at; what is logged costs far less than the step
+        "logging_steps": 1,  # each step's loss is checked
         "logging_nan_inf_filter": False,
         "save_strategy": "steps" if config.save_steps or chooses else "no",
         "save_steps": config.save_steps or 1,
@@ -84,19 +78,18 @@ def trainer_arguments(kind: type, config: TrainerConfig, context: TrainContext, 
     }
     with quiet_transformers():
         arguments = kind(**(settings | more))
-    # One process drives one device: with several in sight the trainer would multiply the batch by their number.
+    # One process drives one device; the trainer would multiply the batch by the number of visible ones.
     arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments
 
 
 @dataclass(eq=False)
 class StepBatches(Sampler[list[int]]):
-    """Batches of rows in an epoch's random order, those of each optimiser step sorted by length.
+    """Batches of rows in an epoch's random order, each optimiser step's sorted by length.
 
-    Which rows a step learns from is as random as ever, so its gradient is too; with the longest first, its
-    micro-batches hold few pads. The order is a function of seed and epoch: resuming needs no generator's state.
-    Each process gets its shard of a step, in as many batches of about `batch_size` rows as every other. If a last step
-    has fewer rows than there are processes, they are repeated, so that each has one.
+    Sorting saves pads and changes no step's gradient. The order is a function of seed and epoch, so resuming needs no
+    generator's state. Each process gets its shard of a step, in equally many batches of about `batch_size` rows. If the
+    last step has fewer rows than there are processes, rows are repeated.
     """
 
     lengths: Sequence[int]
@@ -109,7 +102,7 @@ class StepBatches(Sampler[list[int]]):
         self.epoch = epoch
 
     def steps(self) -> Iterator[list[int]]:
-        """Yield the rows of each step of the epoch, of all processes."""
+        """Yield the rows of each step of the epoch, for all processes together."""
         generator = torch.Generator().manual_seed(integer(self.seed, "training order", self.epoch))
         order = torch.randperm(len(self.lengths), generator=generator).tolist()
         for start in range(0, len(order), self.rows_per_step):
@@ -133,7 +126,7 @@ class StepBatches(Sampler[list[int]]):
 
 
 class _Loader(DataLoader[Any]):
-    """A data loader that tells its batches the epoch, as accelerate's loaders do."""
+    """A data loader that passes the epoch to its batches, as accelerate's loaders do."""
 
     def set_epoch(self, epoch: int) -> None:
         self.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
@@ -142,8 +135,7 @@ class _Loader(DataLoader[Any]):
 class LengthSortedTrainer:
     """A mixin for TRL's trainers: rows by `StepBatches`, from the data set's `length` column.
 
-    Several processes learn from the same rows at each step as one would, and average gradients here, whatever the loss
-    calls.
+    A step's rows do not depend on the number of processes, which average gradients here.
     """
 
     args: Any
@@ -172,10 +164,10 @@ class LengthSortedTrainer:
         return clip_gradients(list(model.parameters()), self.args.max_grad_norm)
 
     def _move_model_to_device(self, model: Any, device: torch.device) -> None:
-        """Leave the model where it was loaded: on the device, or on the host to be sharded from there."""
+        """Leave the model where it was loaded: on the device, or on the host to be sharded."""
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
-        """Make the trainer's own schedule, but warm up from above 0: else the first step learns nothing."""
+        """Make the trainer's schedule, but warm up from above 0: else the first step learns nothing."""
         scheduler: LambdaLR = super().create_scheduler(num_training_steps, optimizer)  # type: ignore[misc]
         warmup, after_warmup = self.args.get_warmup_steps(num_training_steps), scheduler.lr_lambdas[0]
 
@@ -186,7 +178,7 @@ class LengthSortedTrainer:
         return self.lr_scheduler
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """Make the optimiser, of shards if the launch shards."""
+        """Shard the model if the launch shards, and make the optimiser."""
         if self.backend.sharded:
             shard_model(self.model, self.backend)
         return self._optimizer()
@@ -194,7 +186,7 @@ class LengthSortedTrainer:
     def _optimizer(self) -> torch.optim.Optimizer:
         return super().create_optimizer()  # type: ignore[misc]
 
-    # A checkpoint of ours holds what is trained and its optimiser's state by name: any number of processes goes on.
+    # Checkpoints hold trained weights and the optimiser's state by name, for any number of processes.
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         steps = self.lr_scheduler.last_epoch
@@ -212,22 +204,22 @@ class LengthSortedTrainer:
             group["lr"] = rate
 
     def _checkpoint_parameters(self) -> dict[str, torch.nn.Parameter]:
-        """Map a checkpoint's parameters by name: those trained now, and adapters trained earlier or later."""
+        """Map the trained parameters by name, with adapters that are trained earlier or later."""
         adapters = ("lora_", "modules_to_save", "trainable_tokens")
         named = self.model.named_parameters()
         return {name: p for name, p in named if p.requires_grad or any(part in name for part in adapters)}
 
     def _save(self, *args: Any, **kwargs: Any) -> None:
-        """Save no model beside what is trained."""
+        """Save no model: `_save_optimizer_and_scheduler` saves the trained weights."""
 
     def _load_from_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        """Wait for the optimiser: both are loaded together."""
+        """Load nothing: `_load_optimizer_and_scheduler` loads the trained weights."""
 
     def _send_telemetry(self) -> None:
-        """Send nothing: a run tells nobody about itself."""
+        """Send nothing."""
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Write no card beside each checkpoint: TRL takes longer for it than for the checkpoint."""
+        """Write no card, which takes TRL longer than the checkpoint."""
 
 
 @dataclass(eq=False)
@@ -271,15 +263,15 @@ class TrainerBridge(TrainerCallback):
                 raise TrainingError(
                     f"{self.description}: {name} is {numbers[name]} at step {state.global_step}; {where}. {self.advice}"
                 )
-        if "loss" in numbers:  # the summary at the end is not a step
+        if "loss" in numbers:  # not the summary at the end
             self.context.log_metrics(state.global_step, numbers)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # The trainer writes its checkpoint in the open; only whole ones are published to resume from.
+        # The trainer's checkpoint may be half-written; only whole ones are published to resume from.
         barrier()  # each process has written a part
         step = state.global_step
         written = Path(args.output_dir) / f"checkpoint-{step}"
-        is_candidate = step % state.save_steps == 0 or step == state.max_steps  # not where a run was stopped
+        is_candidate = step % state.save_steps == 0 or step == state.max_steps  # not if the run is being stopped
         if self.candidates and is_candidate:
             self.context.log_metrics(step, self.candidates.judge(step))
         weights = self.candidates.weights() if self.candidates else {}
@@ -294,18 +286,18 @@ class TrainerBridge(TrainerCallback):
 
 @dataclass(frozen=True)
 class CandidatePolicies:
-    """The policy whose model a trainer trains, compared at each checkpoint, and the selection among those."""
+    """The policy that a trainer trains, and the selection among its checkpoints."""
 
     policy: CheckpointPolicy
     selection: CheckpointSelection
 
     def judge(self, step: int) -> dict[str, float]:
-        """Compare the policy as it is now, without dropout. Returns metrics."""
+        """Judge the current policy, without dropout, as the candidate of `step`. Returns metrics."""
         with torch.no_grad(), evaluating(self.policy.model), self.policy.ready_to_sample():
             return self.selection.compare(step, self.policy)
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """Return what is trained: the parameters' own memory, or if they are sharded all of it, on the host."""
+        """Return the trained parameters by name: themselves, or if sharded copies gathered on the host."""
         trained = {name: p.data for name, p in self.policy.model.named_parameters() if p.requires_grad}
         return gathered_weights(trained) if is_sharded(self.policy.model) else trained
 
@@ -326,10 +318,10 @@ def run_trainer(
 ) -> None:
     """Run `trainer` to its end, from the stage's last checkpoint if there is one.
 
-    If the launch shards, the model is sharded while it trains, and `trainer.model` is then another: whole, on the host.
-    With `candidates` it has the weights of the best, else the last. `setting` is the config's name in a
-    recipe ("sft"), for the advice in errors. Raises `TrainingError` if the loss is not finite, and `KeyboardInterrupt`
-    if the run was asked to stop (after a checkpoint).
+    If the launch shards, the model is sharded while it trains, and then `trainer.model` is a new one, whole on the
+    host. With `candidates` it gets the best one's weights. `setting` is the config's name in a recipe ("sft"), for the
+    advice in errors. Raises `TrainingError` if the loss is not finite, and `KeyboardInterrupt`, after a checkpoint, if
+    the run was asked to stop.
     """
     advice = f"Try a lower learning rate (--set {setting}.learning_rate={trainer.args.learning_rate / 10:g})"
     bridge = TrainerBridge(context, description, advice, candidates)
@@ -341,7 +333,7 @@ def run_trainer(
         candidates.selection.load(latest[1])
     empty = empty_copy(trainer.model) if context.backend.sharded else None
     trainer.backend = context.backend
-    # Taken for wrapped already: `LengthSortedTrainer` does what accelerate's wrapper is for.
+    # So that accelerate does not wrap it: `LengthSortedTrainer` averages the gradients.
     trainer.model._is_accelerate_prepared = world_size() > 1
     with quiet_transformers(), torch.enable_grad():
         trainer.train(resume_from_checkpoint=str(latest[1]) if latest else None)
@@ -360,8 +352,8 @@ def run_trainer(
 
 
 def trained_model(trainer: Trainer) -> Any:
-    """Return the model that `trainer` trained, whole again if it was sharded, adapters beside its weights."""
+    """Return the model that `trainer` trained, its adapters not merged."""
     model = trainer.model
-    # TRL puts a forward of its own on the instance, bound to this very object: a copy would run the original.
+    # TRL puts a bound forward on the instance: a copy would run the original.
     model.__dict__.pop("forward", None)
     return model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import asdict, replace
 
 import typer
 
@@ -13,9 +13,6 @@ from afarm.cli.launch import LOCAL
 from afarm.cli.launchers import LauncherName
 from afarm.cli.shared_options import write_examples
 from afarm.storage.text import markup
-
-if TYPE_CHECKING:
-    from afarm.experiment.cluster_check import NodeReport
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -45,11 +42,11 @@ def check(launcher: LauncherName = LOCAL, *, options: FarmOptions) -> None:
         reports = check_nodes(opened, workspace, workspace.config.method, workspace.run_name())
         root = workspace.store.root.absolute()
     if options.as_json:
-        print_json({"launcher": opened.describe(), "output_dir": str(root), "nodes": [_row(r) for r in reports]})
+        rows = [asdict(replace(r, seconds_ahead=r.seconds_ahead and round(r.seconds_ahead, 2))) for r in reports]
+        print_json({"launcher": opened.describe(), "output_dir": str(root), "nodes": rows})
     for report in () if options.as_json else reports:
-        facts = report.facts
-        gpus = "no answer" if facts is None else ", ".join(facts.gpus) or "no GPU of NVIDIA's"
-        place = f" ({facts.place})" if facts else ""
+        gpus = "no answer" if report.seconds_ahead is None else ", ".join(report.gpus) or "no GPU of NVIDIA's"
+        place = f" ({report.place})" if report.place else ""
         out().print(f"{'[red]✗[/]' if report.problems else '✓'} {markup(f'{report.node}{place}: {gpus}')}")
         for problem in report.problems:
             out().print(f"  - {problem}", markup=False)
@@ -57,15 +54,3 @@ def check(launcher: LauncherName = LOCAL, *, options: FarmOptions) -> None:
         raise typer.Exit(1)
     if not options.as_json:
         out().print(f"All have the same code and libraries, and share {root}.", markup=False)
-
-
-def _row(report: NodeReport) -> dict[str, object]:
-    facts = report.facts
-    return {
-        "node": report.node,
-        "place": facts.place if facts else "",
-        "versions": dict(facts.versions) if facts else {},
-        "gpus": list(facts.gpus) if facts else [],
-        "seconds_ahead": None if report.clock is None else round(report.clock, 2),
-        "problems": list(report.problems),
-    }

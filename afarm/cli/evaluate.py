@@ -93,7 +93,7 @@ def evaluate_outputs(
     """Have files of outputs judged against a reference's, all of them or until it is decided."""
     from afarm.experiment import preflight
     from afarm.experiment.comparison.until_decided import ALPHA, SequentialComparison
-    from afarm.experiment.dry_run import plan_comparison
+    from afarm.experiment.dry_run import plan_stage
 
     with options.dry_run(preflight.judging_checks()) if dry_run else options.judging_workspace() as workspace:
         compared = output_files.output_comparisons(workspace, outputs, reference, options)
@@ -102,7 +102,7 @@ def evaluate_outputs(
             show_plan_of_files(compared, options.as_json)
         else:
             if not sequential:
-                warn_of_budget(workspace, lambda: [plan_comparison(one) for one in compared])
+                warn_of_budget(workspace, lambda: [p for one in compared for p in plan_stage(workspace, one.stage())])
             named = [{"outputs": str(path), "reference": reference} for path in outputs]
             _run(workspace, sequential.run() if sequential else compared, named, options.as_json, started)
 

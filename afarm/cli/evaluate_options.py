@@ -266,7 +266,7 @@ def stored_comparisons(
     match_policy = MatchPolicy(options.on_missing or "skip", options.on_duplicate)  # type: ignore[arg-type]
     with TemporaryDirectory() as directory:
         systems = annotated_systems(files, Path(directory), reference or "", match_policy, options.labels or "")
-        compared = [AnnotationComparison.of(workspace, system) for system in systems]
+        compared = [AnnotationComparison(workspace, s, s.system, s.reference, s.annotator) for s in systems]
         _require_usable(workspace, options, compared)
         yield compared
 

@@ -39,11 +39,11 @@ def show_plan(
 
 def show_plan_of_files(given: Sequence[OutputComparison], as_json: bool, all_stages: bool = True) -> None:
     """Show the same for sets of outputs, each compared with the reference."""
-    from afarm.experiment.dry_run import plan_comparison
+    from afarm.experiment.dry_run import plan_stage
 
     systems, reference = ", ".join(one.system for one in given), given[0].reference_name
     title = f"{systems} against {reference}" if all_stages else ""
-    planned = [plan_comparison(one) for one in given]
+    planned = [stage for one in given for stage in plan_stage(one.workspace, one.stage())]
     _show({"system": systems, "reference": reference}, planned, as_json, title, given[0].workspace)
 
 
@@ -67,7 +67,7 @@ def _show(
     launcher: Mapping[str, Any] | None = None,
 ) -> None:
     """Without a `title` the table of stages is left out."""
-    from afarm.experiment.dry_run import by_judge, over_budget, thoughts_sentence
+    from afarm.experiment.dry_run import by_judge, over_budget, reasoning_hint
 
     config, totals = workspace.config, by_judge(planned)
     problem = over_budget(planned, config.budget, workspace.judges.committed, config.evaluate.split)
@@ -95,7 +95,7 @@ def _show(
         options = " ".join(f"--price {judge}=INPUT/OUTPUT" for judge in unpriced)
         sentences.append(f"{prices} unknown: give {options} (dollars per million tokens).")
     out().print(" ".join([*sentences, "Nothing was sent."]), markup=False)
-    if problem or (problem := thoughts_sentence(totals)):
+    if problem or (problem := reasoning_hint(totals)):
         out().print(f"[yellow]{markup(problem)}.[/]")
     if launcher:
         show_launch(launcher)

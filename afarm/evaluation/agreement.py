@@ -38,8 +38,8 @@ class Profile:
     """All estimates for one annotator; None if its labels do not tell.
 
     Agreement, bias, variance and the unparsed share are percentages; price is in US dollars and time in seconds, per
-    1,000 labels; preferences are probabilities; correlations are those of systems' win rates with people's. `judges`
-    are those that its labels name, `files` the files they come from.
+    1,000 labels; preferences are probabilities; correlations compare systems' win rates with people's. `judges` are the
+    judges that its labels name, `files` the files they come from.
     """
 
     annotator: str
@@ -67,7 +67,7 @@ class Profile:
 class AnnotatorReport:
     """Profiles of all annotators, people first, and their mutual agreement in percent.
 
-    The agreement of an annotator with itself is that of two of its labels of one pair.
+    An annotator's agreement with itself compares two of its labels of one pair.
     """
 
     profiles: tuple[Profile, ...]
@@ -167,7 +167,7 @@ def _profile(
 
 
 def _own_family(name: str, labels: Sequence[Label], families: Mapping[str, str]) -> str | None:
-    """The family of the judges that were asked, if it is one; without judges, that of the name."""
+    """The family of the judges that were asked, if it is one; without judges, the name's."""
     names = {name, *(label.annotator for label in labels)}
     for named in sorted(names & families.keys()):
         return families[named]

@@ -110,8 +110,8 @@ def annotated_systems(
     """Read the systems that `files` are about, in order of appearance. Their rows go to `directory`.
 
     One file may hold several systems, and several files may be about one. Which generator is the reference follows from
-    each file alone: rows of it with the reference second are swapped. `reference` names it for all files, `scale` is
-    that of their labels (`afarm.storage.label_scales`).
+    each file alone: rows of it with the reference second are swapped. `reference` names it for all files, `scale` the
+    scale of their labels (`afarm.storage.label_scales`).
 
     Raises `DataError` naming file, row and field if a row is wrong, two contradict each other, there is none, it cannot
     be told which generator is the reference, files disagree on it, or systems were judged on different instructions.

@@ -1,7 +1,7 @@
 """Text features that judges are known to favour: length, lists, and models of the judge's own family.
 
-Red flags, the agreement of annotators and leaderboards measure a judge's bias by these definitions, which are those of
-AlpacaEval's analysis of evaluators.
+Red flags, the agreement of annotators and leaderboards measure a judge's bias by these definitions, from AlpacaEval's
+analysis of evaluators.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Decisions of sequential comparisons (`afarm evaluate --until decided`), as they are stored and told."""
+"""Stored decisions of sequential comparisons (`afarm evaluate --until decided`), in sentences."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from typing import Any
 from afarm.core.errors import DataError, did_you_mean
 from afarm.core.judge import Completion
 from afarm.core.records import JudgedPair, Preference
+from afarm.evaluation.metrics import finite_number
 from afarm.storage.labelled_pairs import read_annotations
 from afarm.storage.rows import stem
 
@@ -77,7 +78,7 @@ def read_labels(
     asked several judges, or judged in one order here and in both there, is several (`split_by_judge`). People are the
     annotators and files that `humans` names (a file that is not among `files` is read too); unless it names any,
     annotators called "human" or "humans", and rows whose source is human. Pairs of identical outputs are left out:
-    those are draws by rule, and agreeing on them is no merit. `scale` is that of the labels
+    those are draws by rule, and agreeing on them is no merit. `scale` is the labels' scale
     (`afarm.storage.label_scales`). Raises `DataError` naming file, row and field if a row is no judged pair, and if
     `humans` names nobody.
     """
@@ -195,7 +196,7 @@ def _member(preference: Preference) -> str:
 
 
 def to_label(judged: JudgedPair, annotator: str, row: Mapping[str, Any] | None = None, file: str = "") -> Label:
-    """Return the label of a judged pair. Price and time are those of its `row`, if it has them."""
+    """Return the label of a judged pair. Price and time come from its `row`, if it has them."""
     pair, preference, row = judged.pair, judged.preference, row or {}
     return Label(
         pair.id,
@@ -207,20 +208,14 @@ def to_label(judged: JudgedPair, annotator: str, row: Mapping[str, Any] | None =
         pair.generator_1,
         pair.generator_2,
         {"12": 1, "21": 2}.get(preference.order),
-        _amount(row, "price_per_example"),
-        _amount(row, "time_per_example"),
+        finite_number(row.get("price_per_example")),
+        finite_number(row.get("time_per_example")),
         preference.completion,
         preference.judge,
         _member(preference),
         preference.order == "both",
         file,
     )
-
-
-def _amount(row: Mapping[str, Any], name: str) -> float | None:
-    value = row.get(name)
-    known = isinstance(value, int | float) and not isinstance(value, bool) and value == value
-    return float(value) if known and value is not None else None
 
 
 def member_family(name: str) -> str:

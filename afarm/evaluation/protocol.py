@@ -20,7 +20,7 @@ class EvaluationProtocol:
     """The conditions of an evaluation that results must share to be comparable; empty or None if unknown.
 
     `annotator` is its name, `settings` digests its settings and what its spec names, `source` its prompts and code, and
-    `version` is that of afarm. `judges` are the identities of the judges that were asked, by family role. `label_noise`
+    `version` is afarm's. `judges` are the identities of the judges that were asked, by family role. `label_noise`
     is the share of judgements flipped. `instructions` and `reference_outputs` digest the evaluation's instructions and
     the outputs of `reference` to them. `drift` is the latest shift of the judge that was known when the result was made
     (`afarm.evaluation.drift_log`), empty for none.

@@ -47,7 +47,7 @@ class LazyMap(Sequence[T]):
 
 
 class SpilledRows:
-    """Rows kept as they are, in files of `directory`: one for those that belong together."""
+    """Rows kept unchanged in files of `directory`: one file for rows that belong together."""
 
     def __init__(self, directory: Path):
         self._directory = directory

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from afarm.core.interfaces import AnnotateContext
-from afarm.core.records import JudgedPair, Output, Pair, Preference
+from afarm.core.records import Instruction, JudgedPair, Output, Pair, Preference
 from afarm.core.seeding import digest
 from afarm.experiment.processes import make_on_main_process
-from afarm.experiment.stage import Inputs, Stage
+from afarm.experiment.stage import Inputs, Labelling, Stage
 from afarm.experiment.stage_code import code_identity
 from afarm.experiment.workspace import Workspace
 from afarm.judging.dispatch import LARGEST_BATCH
@@ -22,15 +22,22 @@ from afarm.storage.rows import read_outputs, write_rows
 
 def annotation_stage(workspace: Workspace, outputs: Stage) -> Stage:
     """The training preferences, with the recipe's label noise."""
-    settings = workspace.config.annotate
+    settings, sampling = workspace.config.annotate, workspace.config.sample
     identity = annotation_identity(workspace, settings.annotator, settings.label_noise)
 
-    def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
-        pairs = adjacent_pairs(read_outputs(inputs["outputs"].path / "outputs.jsonl"), workspace.config.sample.n)
-        path = directory / "preferences.jsonl"
-        return annotate_to_file(workspace, path, pairs, settings.annotator, settings.label_noise, LEARNING)
+    def plan_labels(inputs: Inputs) -> Labelling:
+        if inputs:
+            pairs = adjacent_pairs(read_outputs(inputs["outputs"].path / "outputs.jsonl"), sampling.n)
+        else:
+            instructions = workspace.data.instructions("preference")
+            pairs = make_placeholders(instructions, sampling.max_new_tokens, sampling.n // 2)
+        return Labelling(LEARNING, pairs, settings.annotator, settings.label_noise)
 
-    return Stage("annotate", "annotate", {"outputs": outputs}, workspace.key_fields("annotate", **identity), write)
+    def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
+        return annotate_to_file(workspace, directory / "preferences.jsonl", plan_labels(inputs))
+
+    key_fields = workspace.key_fields("annotate", **identity)
+    return Stage("annotate", "annotate", {"outputs": outputs}, key_fields, write, plan_labels=plan_labels)
 
 
 def adjacent_pairs(outputs: Sequence[Output], n: int) -> list[Pair]:
@@ -43,45 +50,50 @@ def adjacent_pairs(outputs: Sequence[Output], n: int) -> list[Pair]:
     return number_occurrences(pairs)
 
 
-def annotate_to_file(
-    workspace: Workspace,
-    path: Path,
-    pairs: Sequence[Pair],
-    annotator: str,
-    label_noise: float,
-    purpose: str,
-    unanswered: Sequence[Pair] = (),
-) -> Mapping[str, Any]:
-    """Label `pairs` into a file, in order, and return a summary: who decided what, and what was degraded.
+def make_placeholders(instructions: Sequence[Instruction], max_new_tokens: int, each: int = 1) -> list[Pair]:
+    """Make up pairs of outputs of medium length, `each` per instruction, to estimate prices from."""
+    text = " ".join(["word"] * (max_new_tokens // 2))
+    pairs = [Pair(instruction, f"{text} one", f"{text} two") for instruction in instructions for _ in range(each)]
+    return number_occurrences(pairs)
 
-    `purpose` is that of the seed of all draws. Pairs without a second output (`unanswered`) are written last: their
-    first output wins without a call.
-    """
+
+def run_labelling(workspace: Workspace, labelling: Labelling) -> Iterator[JudgedPair]:
+    """Label pairs in order, a chunk at a time."""
+    purpose, pairs, name, label_noise = labelling
     context = AnnotateContext(workspace.seed(purpose), workspace.judges.client, workspace.progress)
     chunk_size = LARGEST_BATCH if workspace.config.batch_api else CHUNK  # a batch takes hours, however small it is
     many = len(pairs) > chunk_size  # if one chunk is all, the annotator's own bar says all
-    counted = workspace.progress(pairs, f"{annotator}: pairs", len(pairs)) if many else pairs
-    members: dict[str, int] = {}
-    outcomes: dict[str, int] = {}
-    degraded: Counter[str] = Counter()
+    counted = workspace.progress(pairs, f"{name}: pairs", len(pairs)) if many else pairs
+    return annotate_in_chunks(counted, workspace.components.annotator(name), name, context, label_noise, chunk_size)
+
+
+def annotate_to_file(
+    workspace: Workspace, path: Path, labelling: Labelling, unanswered: Sequence[Pair] = ()
+) -> Mapping[str, Any]:
+    """Label pairs into a file, in order, and return a summary: who decided what, and what was degraded.
+
+    Pairs without a second output (`unanswered`) are written last: their first output wins without a call.
+    """
+    annotator = labelling.annotator
+    members, outcomes, degraded = Counter[str](), Counter[str](), Counter[str]()
 
     def rows() -> Iterator[Mapping[str, Any]]:
-        built = workspace.components.annotator(annotator)
-        for judged in annotate_in_chunks(counted, built, annotator, context, label_noise, chunk_size):
+        for judged in run_labelling(workspace, labelling):
             preference = judged.preference
             who = "(noise)" if preference.source == "noise" else preference.member or annotator
             who = "(identical)" if judged.pair.identical else who
-            members[who] = members.get(who, 0) + 1
-            outcomes[preference.outcome] = outcomes.get(preference.outcome, 0) + 1
+            members[who] += 1
+            outcomes[preference.outcome] += 1
             degraded.update(preference.degraded)
             yield judged.to_row()
         for pair in unanswered:
-            members["(no output)"] = members.get("(no output)", 0) + 1
-            outcomes["decided"] = outcomes.get("decided", 0) + 1
+            members["(no output)"] += 1
+            outcomes["decided"] += 1
             yield JudgedPair(pair, Preference(pair.id, 0.0, source="rule"), annotator).to_row()
 
     count = write_rows(path, rows())
-    return {"rows": count, "outcomes": outcomes, "members": dict(sorted(members.items())), "degraded": dict(degraded)}
+    counts = {"outcomes": dict(outcomes), "members": dict(sorted(members.items())), "degraded": dict(degraded)}
+    return {"rows": count, **counts}
 
 
 def annotation_identity(workspace: Workspace, annotator: str, label_noise: float) -> dict[str, Any]:
@@ -134,11 +146,14 @@ class OnlineAnnotator:
         ]
         return [Preference(**fields) for fields in tuples]
 
+    def plan(self, instructions: Sequence[Instruction]) -> Labelling:
+        """Return the labelling of a made-up pair per instruction, to select a checkpoint by."""
+        config = self.workspace.config
+        pairs = make_placeholders(instructions, config.evaluate.max_new_tokens)
+        return Labelling(SELECTING, pairs, config.annotate.annotator, 0.0)
+
     def _label(self, pairs: Sequence[Pair], noiseless: bool) -> list[Preference]:
-        workspace, settings = self.workspace, self.workspace.config.annotate
-        seed = workspace.seed(SELECTING if noiseless else LEARNING)
-        context = AnnotateContext(seed, workspace.judges.client, workspace.progress)
-        annotator = workspace.components.annotator(settings.annotator)
-        label_noise = 0.0 if noiseless else settings.label_noise
-        judged = annotate_in_chunks(pairs, annotator, settings.annotator, context, label_noise)
-        return [row.preference for row in judged]
+        settings = self.workspace.config.annotate
+        purpose, label_noise = (SELECTING, 0.0) if noiseless else (LEARNING, settings.label_noise)
+        labelling = Labelling(purpose, pairs, settings.annotator, label_noise)
+        return [row.preference for row in run_labelling(self.workspace, labelling)]

@@ -17,7 +17,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,41 +38,28 @@ TOLERANCE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFacts:
-    """Facts of a node at a `time`: digests of `code`, `versions` of libraries and names of `gpus`.
+class NodeReport:
+    """A node's process, the versions of its libraries, the names of its GPUs, and what is wrong with it.
 
-    `problems` are those that it sees itself.
+    `seconds_ahead` says how far its clock is ahead. It is None, and the rest empty, if the node did not answer.
     """
 
-    place: str
-    time: float
-    code: Mapping[str, str]
-    versions: Mapping[str, str]
-    gpus: Sequence[str] = ()
-    problems: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class NodeReport:
-    """A node's facts and problems, and the seconds that its clock is ahead (None if it told nothing)."""
-
     node: str
-    facts: NodeFacts | None
-    clock: float | None
+    place: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    gpus: Sequence[str] = ()
+    seconds_ahead: float | None = None
     problems: Sequence[str] = ()
 
 
 def check_nodes(launcher: Launcher, workspace: Workspace, system: str, account: str) -> list[NodeReport]:
     """Look at every node of a launcher, and report on each what a run of `system` would stumble over."""
-    shared, root = workspace.store.shared, workspace.store.root
-    with (
-        _meeting(root) as (token, has_arrived),
-        shared.marked(f"check-{token}") if shared else nullcontext(),
-    ):
+    shared, root, token = workspace.store.shared, workspace.store.root, secrets.token_hex(8)
+    directory = root / f".check-{token}"
+    with _meeting(directory, token), shared.marked(f"check-{token}") if shared else nullcontext():
         reports = _ask(launcher, workspace, system, account, launcher.nodes(), token)
         return [
-            replace(report, problems=[*report.problems, *_differences(report, has_arrived(report.node), root)])
-            for report in reports
+            replace(report, problems=[*report.problems, *_problems_seen_here(report, directory)]) for report in reports
         ]
 
 
@@ -90,67 +77,51 @@ def require_same_code(launcher: Launcher, workspace: Workspace, system: str, acc
 def _ask(
     launcher: Launcher, workspace: Workspace, system: str, account: str, nodes: Sequence[str], token: str = ""
 ) -> list[NodeReport]:
-    """Have each node look at itself, and compare its code; without a `token` it looks at nothing else."""
-    told: dict[str, tuple[NodeFacts, float]] = {}
+    """Have each node compare itself with this machine: its code and, with a `token`, all else."""
+    told: dict[str, dict[str, Any]] = {}
 
     def hear(event: TaskEvent) -> None:
         if event.news == "noted":
-            facts = NodeFacts(**json.loads(event.text))
-            told[event.task] = facts, facts.time - time.time()
+            facts = json.loads(event.text)
+            told[event.task] = {**facts, "seconds_ahead": facts["seconds_ahead"] - time.time()}
 
-    farm, here = farm_spec(workspace, system, account), _code(workspace.components)
+    farm, code = farm_spec(workspace, system, account), _code(workspace.components)
     names = {node: f"node {node}".strip() for node in nodes}
-    tasks = [StageTask(name, token, "check", (), Needs(cpus=0, node=node), farm) for node, name in names.items()]
+    tasks = [StageTask(name, token, "check", (), Needs(cpus=0, node=node), farm, code) for node, name in names.items()]
     outcomes = launcher.run(tasks, look, hear)
-    reports = []
-    for node, name in names.items():
-        facts, clock = told.get(name, (None, None))
-        problems = list(facts.problems) if facts else [outcomes[name].error]
-        if facts and facts.code and (others := name_differing(here, facts.code)):
-            problems.insert(0, f"another code of {others}: install the same on every machine")
-        reports.append(NodeReport(node, facts, clock, problems))
-    return reports
+    return [NodeReport(node, **told.get(name, {"problems": [outcomes[name].error]})) for node, name in names.items()]
 
 
 @contextmanager
-def _meeting(root: Path) -> Iterator[tuple[str, Callable[[str], bool]]]:
-    """Leave a file and a held lock for the nodes, and take away all files at the end.
-
-    Yields the token that is in their names, and what tells if a node's own file has arrived here.
-    """
-    token = secrets.token_hex(8)
-    directory = root / f".check-{token}"
+def _meeting(directory: Path, token: str) -> Iterator[None]:
+    """Leave a file and a held lock for the nodes in `directory`, and remove it at the end with theirs."""
     with storage_errors(directory):
         directory.mkdir()
         try:
             (directory / "here").write_text(token)
             with (directory / "lock").open("ab") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-
-                def has_arrived(node: str) -> bool:
-                    path = directory / digest("node", node, length=8)
-                    return path.is_file() and path.read_text() == f"{token} {node}"
-
-                yield token, has_arrived
+                yield
         finally:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def _differences(report: NodeReport, arrived: bool, root: Path) -> Iterator[str]:
-    """Yield how a node that told its facts differs from this machine, but for its code."""
-    facts, clock, here = report.facts, report.clock, versions()
-    if facts is None or clock is None:
+def _problems_seen_here(report: NodeReport, directory: Path) -> Iterator[str]:
+    """Yield what only this machine sees of a node that told something: if its file is here, and its clock."""
+    if (ahead := report.seconds_ahead) is None:
         return
-    if differing := [name for name in here if facts.versions.get(name) != here[name]]:
-        theirs = ", ".join(f"{name} {facts.versions.get(name, 'missing')} (here {here[name]})" for name in differing)
-        yield f"other libraries: {theirs}: install the same on every machine"
-    if not arrived:
-        yield f"what it writes to {root} is not seen here: share that directory, at the same path"
-    if abs(clock) > TOLERANCE:
+    if not (directory / _own_file(report.node)).is_file():
+        yield f"what it writes to {directory.parent} is not seen here: share that directory, at the same path"
+    if abs(ahead) > TOLERANCE:
         yield (
-            f"its clock is {abs(clock):.1f} s {'ahead' if clock > 0 else 'behind'}: synchronise clocks (`timedatectl "
+            f"its clock is {abs(ahead):.1f} s {'ahead' if ahead > 0 else 'behind'}: synchronise clocks (`timedatectl "
             "set-ntp true`), or times in records disagree"
         )
+
+
+def _own_file(node: str) -> str:
+    """Return the name of the file that a node leaves."""
+    return digest("node", node, length=8)
 
 
 def _code(components: Components) -> dict[str, str]:
@@ -167,13 +138,13 @@ def _code(components: Components) -> dict[str, str]:
 
 def look(task: StageTask, tell: Tell) -> Outcome:
     """Look at the node that this process is on, and tell its facts: what a launcher executes for a check."""
-    place = f"{platform.node()}, process {os.getpid()}"
+    place, here = f"{platform.node()}, process {os.getpid()}", versions()
     tell(TaskEvent(task.id, "started", place))
     problems: list[str] = []
-    code: Mapping[str, str] = {}
     try:
         with open_task_workspace(task.farm) as workspace:
-            code = _code(workspace.components)
+            if others := name_differing(task.source, _code(workspace.components)):
+                problems.append(f"another code of {others}: install the same on every machine")
             if task.stage:
                 problems += _check_directory(task, Path(task.farm.output_dir) / f".check-{task.stage}")
                 attempts: list[Callable[[], object]] = [
@@ -185,8 +156,12 @@ def look(task: StageTask, tell: Tell) -> Outcome:
                 problems += failures(attempts)
     except AfarmError as error:
         problems.append(str(error))
-    facts = NodeFacts(place, time.time(), code, versions(), _gpus() if task.stage else [], problems)
-    tell(TaskEvent(task.id, "noted", text=json.dumps(asdict(facts))))
+    theirs = {name: version for name, version in task.farm.versions.items() if here.get(name) != version}
+    if task.stage and theirs:
+        named = ", ".join(f"{name} {here.get(name, 'missing')} (here {theirs[name]})" for name in theirs)
+        problems.append(f"other libraries: {named}: install the same on every machine")
+    facts = {"place": place, "versions": here, "gpus": _gpus() if task.stage else [], "problems": problems}
+    tell(TaskEvent(task.id, "noted", text=json.dumps({**facts, "seconds_ahead": time.time()})))
     return Outcome(task.id, artifact="check/done", place=place)
 
 
@@ -207,7 +182,7 @@ def _check_directory(task: StageTask, directory: Path) -> Iterator[str]:
                     f"a lock that the command holds in {root} is granted again: two machines would make the same "
                     "artifact. Mount it with locks between machines (not nolock or localflock)"
                 )
-        (directory / digest("node", task.needs.node, length=8)).write_text(f"{task.stage} {task.needs.node}")
+        (directory / _own_file(task.needs.node)).touch()
     except OSError as error:
         yield f"{root} cannot be used: {error.strerror or error}"
 

@@ -11,15 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from afarm.core.errors import ConfigError, DataError
 from afarm.core.interfaces import AnnotateContext
 from afarm.core.judge import ChatRequest, Judge, Judgement, JudgementKey
 from afarm.core.records import Instruction, Pair
-from afarm.evaluation.matching import match_rows
 from afarm.experiment import pipeline
-from afarm.experiment.annotation import SELECTING, adjacent_pairs
 from afarm.experiment.own_preferences import describe_pairs
 from afarm.experiment.promises import requests_planned
 from afarm.experiment.stage import Inputs, Stage, walk
@@ -32,11 +30,7 @@ from afarm.judging.labelling import CHUNK, rule_or_noise
 from afarm.judging.ledger import Ledger
 from afarm.storage.artifacts import Artifact, artifact_key
 from afarm.storage.reuse import why_not_reused
-from afarm.storage.rows import read_outputs
 from afarm.storage.text import dollars
-
-if TYPE_CHECKING:
-    from afarm.experiment.comparison.outputs import OutputComparison
 
 TYPICAL_OUTPUT = {"single": 6, "list": 8, "json": 60, "rating": 4}
 """Tokens of an answer in each format, for each comparison, where the ledger has no such answers to go by."""
@@ -49,9 +43,9 @@ class JudgeEstimate:
     """The requests to one judge and their price, None in dollars if it is unknown.
 
     `output_tokens` and `dollars` are expected, going by earlier answers of the same annotator or else of the same judge
-    if there are enough; `least_dollars` is without the thoughts that a judge may have before an answer, which the
-    setting `without_thoughts` turns off; `most_output_tokens` and `most_dollars` are what a budget reserves. `assumed`
-    counts the calls whose thoughts no earlier answer tells. Re-asks of unreadable answers are not in it.
+    if there are enough; `least_dollars` is without the judge's reasoning tokens, which the setting `without_thoughts`
+    turns off; `most_output_tokens` and `most_dollars` are what a budget reserves. `assumed` counts the calls whose
+    reasoning tokens are estimated without an earlier answer. Re-asks of unreadable answers are not in it.
     """
 
     judge: str
@@ -134,19 +128,19 @@ def over_budget(planned: Sequence[PlannedStage], budget: float | None, committed
     Empty if it fits, if there is no budget, or if a price is unknown. `split` is that which is evaluated on.
     """
     totals = by_judge(planned)
-    expected, least = (_sum([getattr(t, name) for t in totals]) for name in ("dollars", "least_dollars"))
-    if budget is None or expected is None or least is None or committed + expected <= budget:
+    expected = _sum([total.dollars for total in totals])
+    if budget is None or not expected or committed + expected <= budget:
         return ""
     spent = f", of which {dollars(committed)} is spent" if committed else ""
     text = f"The plan does not fit the budget of {dollars(budget)}{spent}: it is expected to cost {dollars(expected)}"
-    thoughts = thoughts_sentence(totals)
-    text += f". {thoughts}" if thoughts else ""
-    cheapest = least if thoughts else expected
+    hint = reasoning_hint(totals)
+    text += f". {hint}" if hint else ""
+    cheapest = sum(total.least_dollars or 0.0 for total in totals) if hint else expected
     if committed + cheapest > budget:
         share = 100 * max(0.0, budget - committed) / cheapest
         part = f"about {share:.0f}%" if share >= 1 else "less than 1%"
         enough = math.ceil(100 * (committed + cheapest)) / 100
-        also = "even so " if thoughts else ""
+        also = "even so " if hint else ""
         text += f"; {also}it takes --budget {enough:.2f}, or {part} of the {_describe_rows(planned, split)}"
     return f"{text}. What is bought is kept, and a larger --budget goes on from there"
 
@@ -160,15 +154,15 @@ def _describe_rows(planned: Sequence[PlannedStage], split: str) -> str:
     return f"rows ({', '.join(f'rows.{name}' for name in splits)})"
 
 
-def thoughts_sentence(totals: Sequence[JudgeEstimate]) -> str:
-    """Say that thoughts dominate an estimate, and the settings without them; empty if they do not."""
+def reasoning_hint(totals: Sequence[JudgeEstimate]) -> str:
+    """Say that reasoning tokens dominate an estimate, and the settings without them; empty if they do not."""
     expected, least = (_sum([getattr(t, name) for t in totals]) for name in ("dollars", "least_dollars"))
     settings = dict.fromkeys(t.without_thoughts for t in totals if t.without_thoughts)
     if expected is None or least is None or not settings or expected < 2 * least:
         return ""
-    assumed = sum(t.assumed for t in totals)
-    source = "as long as they may be, since no answer tells yet" if assumed else "going by earlier answers"
-    share = f"{100 * (1 - least / expected):.0f}% of it is thoughts before the answers, {source}"
+    assumed = any(t.assumed for t in totals)
+    source = "at their limit, because no answers exist yet to estimate from" if assumed else "going by earlier answers"
+    share = f"{100 * (1 - least / expected):.0f}% of the estimate is reasoning tokens, {source}"
     options = " ".join(f"--set {setting}" for setting in settings)
     return f"{share}: with {options} it is expected to cost {dollars(least)}"
 
@@ -186,17 +180,6 @@ def plan_run(workspace: Workspace, method: str, evaluations: int = 1) -> list[Pl
     if second := pipeline.second_evaluation(workspace, method, plan[f"outputs {method}"][1]):
         _plan(workspace, second, plan)
     return [stage.times(evaluations) if stage.kind == "evaluate" else stage for stage, _ in plan.values()]
-
-
-def plan_comparison(comparison: OutputComparison) -> PlannedStage:
-    """Plan the one stage of a comparison of outputs, priced from its own prompts."""
-    workspace, stage = comparison.workspace, comparison.stage()
-    artifact, why = find_or_explain(workspace, stage, {})
-    judges: tuple[JudgeEstimate, ...] = ()
-    if artifact is None:
-        noise = workspace.config.evaluate.label_noise
-        judges = priced(workspace, "evaluate", comparison.pairs, comparison.annotator, noise)
-    return PlannedStage(stage.kind, stage.label, artifact is not None, why, judges)
 
 
 def plan_stage(workspace: Workspace, stage: Stage) -> list[PlannedStage]:
@@ -241,36 +224,20 @@ def find_or_explain(
 
 
 def _estimate_judges(workspace: Workspace, stage: Stage, inputs: Inputs) -> tuple[JudgeEstimate, ...]:
-    """Estimate the judge requests of a missing stage from those of its inputs that exist."""
-    config = workspace.config
-    if stage.kind in ("annotate", "evaluate"):
-        settings = config.annotate if stage.kind == "annotate" else config.evaluate
-        pairs = _pairs(workspace, stage.kind, inputs)
-        return priced(workspace, stage.kind, pairs, settings.annotator, settings.label_noise)
-    if stage.plan_pairs:
-        longest = config.evaluate.max_new_tokens
-        pairs = [
-            _make_placeholder(instruction, longest, number) for number, instruction in enumerate(stage.plan_pairs())
-        ]
-        return priced(workspace, SELECTING, pairs, config.annotate.annotator, 0.0)
+    """Estimate a missing stage's requests that the ledger does not answer, from the inputs that exist."""
+    if stage.plan_labels:
+        purpose, pairs, name, label_noise = stage.plan_labels(inputs)
+        seed = workspace.seed(purpose)
+        pairs = [pair for pair in pairs if rule_or_noise(pair, seed, label_noise) is None]
+        client = reading_client(workspace, workspace.judges.by_role)
+        annotator, context = workspace.components.annotator(name), AnnotateContext(seed, client, workspace.progress)
+        chunks = (pairs[start : start + CHUNK] for start in range(0, len(pairs), CHUNK))
+        return estimates(client, (requests_planned(annotator, name, chunk, context) for chunk in chunks))
     if stage.plan_requests:
         requests = list(stage.plan_requests())
         client = reading_client(workspace, {request.role: workspace.judges.judge(request.role) for request in requests})
         return estimates(client, [requests])
     return ()
-
-
-def priced(
-    workspace: Workspace, purpose: str, pairs: Iterable[Pair], annotator_name: str, label_noise: float
-) -> tuple[JudgeEstimate, ...]:
-    """Estimate the requests that the pairs need and the ledger does not answer, from their real prompts."""
-    seed = workspace.seed(purpose)
-    pairs = [pair for pair in pairs if rule_or_noise(pair, seed, label_noise) is None]
-    client = reading_client(workspace, workspace.judges.by_role)
-    annotator = workspace.components.annotator(annotator_name)
-    context = AnnotateContext(seed, client, workspace.progress)
-    chunks = (pairs[start : start + CHUNK] for start in range(0, len(pairs), CHUNK))
-    return estimates(client, (requests_planned(annotator, annotator_name, chunk, context) for chunk in chunks))
 
 
 class ReadingClient(JudgeClient):
@@ -341,28 +308,6 @@ def _estimate(
         str(getattr(judge, "without_thoughts", "")),  # the setting that keeps it from thinking
         assumed=int(thoughts > 0 and mean is None),
     )
-
-
-def _pairs(workspace: Workspace, kind: str, inputs: Inputs) -> Sequence[Pair]:
-    """Return the pairs that a stage will have judged, with made-up outputs where there are none yet."""
-    config = workspace.config
-    if kind == "annotate":
-        if "outputs" in inputs:
-            return adjacent_pairs(read_outputs(inputs["outputs"].path / "outputs.jsonl"), config.sample.n)
-        split, longest, each = "preference", config.sample.max_new_tokens, config.sample.n // 2
-    else:
-        if {"outputs", "reference"} <= inputs.keys():
-            ours, theirs = (read_outputs(inputs[name].path / "outputs.jsonl") for name in ("outputs", "reference"))
-            return match_rows(ours, theirs).pairs
-        split, longest, each = workspace.data.evaluated_on, config.evaluate.max_new_tokens, 1
-    instructions = workspace.data.instructions(split)
-    return [_make_placeholder(instruction, longest, n) for instruction in instructions for n in range(each)]
-
-
-def _make_placeholder(instruction: Instruction, max_new_tokens: int, number: int) -> Pair:
-    """Make up a pair of outputs of medium length, to estimate prices from."""
-    text = " ".join(["word"] * (max_new_tokens // 2))
-    return Pair(instruction, f"{text} one", f"{text} two", number)
 
 
 # ----------------------------------------------------------------------------------------- what judges can be asked

@@ -17,8 +17,8 @@ from afarm.evaluation.drift_log import latest_shift
 from afarm.evaluation.matching import match_rows
 from afarm.evaluation.protocol import EvaluationProtocol, instructions_digest, outputs_digest
 from afarm.evaluation.red_flags import inspect_outputs
-from afarm.experiment.annotation import annotate_to_file, annotation_identity
-from afarm.experiment.stage import Inputs, Stage
+from afarm.experiment.annotation import annotate_to_file, annotation_identity, make_placeholders
+from afarm.experiment.stage import Inputs, Labelling, Stage
 from afarm.experiment.workspace import Workspace
 from afarm.judging.pairwise import SETTLED
 from afarm.storage.disk import write_json
@@ -58,21 +58,31 @@ def evaluation_stage(
         reference={"name": reference_name, "data": own_outputs},
     )
 
-    def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
-        ours = read_outputs(inputs["outputs"].path / "outputs.jsonl")
+    def read(inputs: Inputs) -> tuple[Sequence[Output], Sequence[Output]]:
         theirs = read_outputs(inputs["reference"].path / "outputs.jsonl") if reference else data_outputs(workspace)
-        path, noise = directory / "judgements.jsonl", settings.label_noise
-        pairs = match_rows(ours, theirs).pairs
-        summary = annotate_to_file(workspace, path, pairs, settings.annotator, noise, "evaluate")
+        return read_outputs(inputs["outputs"].path / "outputs.jsonl"), theirs
+
+    def plan_labels(inputs: Inputs) -> Labelling:
+        if stages.keys() - {"reward_model"} <= inputs.keys():
+            pairs = match_rows(*read(inputs)).pairs
+        else:
+            instructions = workspace.data.instructions(workspace.data.evaluated_on)
+            pairs = make_placeholders(instructions, settings.max_new_tokens)
+        return Labelling("evaluate", pairs, settings.annotator, settings.label_noise)
+
+    def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
+        path, (ours, theirs) = directory / "judgements.jsonl", read(inputs)
+        summary = annotate_to_file(workspace, path, plan_labels(inputs))
         model = workspace.reward_model(inputs.get("reward_model")) if scored else None
         our_scores, their_scores = scores(workspace, model, ours), scores(workspace, model, theirs)
         evaluated = EvaluationInputs(system, ours, theirs, read_preferences(path), our_scores, their_scores)
         judged = evaluated.judgements
-        protocol = build_protocol(workspace, settings.annotator, noise, reference_name, theirs, judged)
+        protocol = build_protocol(workspace, settings.annotator, reference_name, theirs, judged)
         write_results(workspace, directory, evaluators, evaluated, protocol, summary["degraded"])
         return {**summary, "temperature": inputs["outputs"].meta["summary"]["temperature"]}
 
-    return Stage("evaluate", f"evaluate {system} against {reference_name}", stages, key_fields, write)
+    label = f"evaluate {system} against {reference_name}"
+    return Stage("evaluate", label, stages, key_fields, write, plan_labels=plan_labels)
 
 
 def write_results(
@@ -110,20 +120,15 @@ def write_results(
         asked = any(row.preference.completion for row in inputs.judgements)
         if not asked or any(row.preference.outcome in SETTLED for row in inputs.judgements):
             raise
-        spend = workspace.judges.spend
+        keys = list(dict.fromkeys(filter(None, (row.preference.completion for row in inputs.judgements))))
+        answers, spend = workspace.judges.client.ledger.completions(keys).values(), workspace.judges.spend
+        cut = sum(answer.finish_reason == "length" for answer in answers)
+        limit = f"{cut} of {len(answers)} answers ended at their token limit"
+        hint = f"{limit}: does the judge think first (setting effort)?; " if cut else ""
         spent = f"{dollars(spend.dollars)} spent this time; " if spend else ""
         where = f"afarm ledger --export FILE --output-dir {shlex.quote(str(workspace.store.root))}"
-        raise DataError(f"{error}; {_cut_answers(workspace, inputs)}{spent}what the judge wrote: {where}") from error
+        raise DataError(f"{error}; {hint}{spent}what the judge wrote: {where}") from error
     write_json(directory / RED_FLAGS, inspect_outputs(inputs.judgements).to_row())
-
-
-def _cut_answers(workspace: Workspace, inputs: EvaluationInputs) -> str:
-    """Say how many of the judge's answers ended at their token limit; empty if none did."""
-    keys = list(dict.fromkeys(filter(None, (row.preference.completion for row in inputs.judgements))))
-    answers = workspace.judges.client.ledger.completions(keys).values()
-    cut = sum(answer.finish_reason == "length" for answer in answers)
-    said = f"{cut} of {len(answers)} answers ended at their token limit: does the judge think first (setting effort)?"
-    return f"{said}; " if cut else ""
 
 
 def data_outputs(workspace: Workspace) -> Sequence[Output]:
@@ -150,7 +155,6 @@ def scores(workspace: Workspace, model: RewardModel | None, outputs: Sequence[Ou
 def build_protocol(
     workspace: Workspace,
     annotator: str,
-    label_noise: float,
     reference_name: str,
     reference: Sequence[Output],
     judged: Iterable[JudgedPair],
@@ -168,7 +172,7 @@ def build_protocol(
         source=str(identity["source"])[:12],
         version=importlib.metadata.version("afarm"),
         judges=judges,
-        label_noise=label_noise,
+        label_noise=workspace.config.evaluate.label_noise,
         reference=reference_name,
         reference_outputs=outputs_digest(answers),
         instructions=instructions_digest(answers),

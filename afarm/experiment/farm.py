@@ -86,7 +86,7 @@ class Farm:
         """
         chosen = as_overrides(settings, annotator=annotator, **choices)
         wraps, on_stage, self._tell = choose_display(progress)
-        checks = preflight.run_checks() if "method" in choices else preflight.farm_checks()
+        checks = preflight.run_checks(names_method="method" in choices)
         place = Path(output_dir).absolute()  # a notebook may change its directory: one store and one ledger stay
         shared = None if store is None else str(store)
         if shared and "://" not in shared:

@@ -31,7 +31,8 @@ class Judges:
         self._store = store
         self._made: dict[str, Judge] = {}
         self._limiters: dict[Judge, Limiter] = {}
-        self._artifact = ""
+        self.artifact = ""
+        """The name of the artifact that is being made, to whose account answers go; empty if none is."""
 
     @cached_property
     def by_role(self) -> dict[str, Judge]:
@@ -77,7 +78,7 @@ class Judges:
             batch_api=run.batch_api,
             batch_poll_seconds=run.batch_poll_seconds,
             limiters=self._limiters,
-            stage=lambda: self._artifact,
+            stage=lambda: self.artifact,
         )
 
     @cached_property
@@ -110,19 +111,14 @@ class Judges:
         """The number of requests that judges have refused for now (429 and the like)."""
         return sum(limiter.refusals for limiter in list(self._limiters.values()))
 
-    @property
-    def artifact(self) -> str:
-        """The name of the artifact that is being made, to whose account answers go; empty if none is."""
-        return self._artifact
-
     @contextmanager
     def charge_artifact(self, artifact: str) -> Iterator[None]:
         """Charge the requests inside to the artifact of this name."""
-        self._artifact = artifact
+        self.artifact = artifact
         try:
             yield
         finally:
-            self._artifact = ""
+            self.artifact = ""
 
     def spent_on(self, artifact: str) -> Mapping[str, float]:
         """Return what an artifact has cost, also in processes that were stopped while they made it."""

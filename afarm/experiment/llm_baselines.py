@@ -6,14 +6,13 @@ answers are in the ledger, counted and within the budget.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from afarm.core.errors import ConfigError
-from afarm.core.judge import ChatRequest, Judge
-from afarm.core.records import Instruction, Message, Output
+from afarm.core.judge import ChatRequest
+from afarm.core.records import Message, Output
 from afarm.experiment.stage import Inputs, Stage
 from afarm.experiment.workspace import Workspace
 from afarm.judging.pairwise import REFUSALS
@@ -39,10 +38,9 @@ def answers_stage(workspace: Workspace, spec: str) -> Stage:
         raise ConfigError(
             [f"{spec} is a formula that writes no answers: name a language model, such as openai:gpt-4.1"]
         )
-    settings = workspace.config.answers
+    settings, seed = workspace.config.answers, workspace.seed(f"outputs {spec}")
     split = workspace.data.evaluated_on
     instructions = workspace.data.instructions(split)
-    plan = partial(requests, workspace, spec, judge, instructions)
     key_fields = workspace.key_fields(
         "answers",
         judge=judge.identity,
@@ -50,11 +48,21 @@ def answers_stage(workspace: Workspace, spec: str) -> Stage:
         data=workspace.data.digest(split),
     )
 
+    def plan_requests() -> Iterator[ChatRequest]:
+        for instruction in instructions:
+            turns = (Message("system", settings.prompt), *instruction.messages, Message("user", task_text(instruction)))
+            asked: dict[str, Any] = {"messages": turns}
+            if not judge.capabilities.chat:  # a model that only completes texts gets the same as one text
+                text = "".join(f"{turn.role.capitalize()}: {turn.content}\n\n" for turn in turns)
+                asked = {"prompt": f"{text}Assistant:"}
+            asked |= {"max_tokens": settings.max_tokens, "temperature": settings.temperature}
+            yield ChatRequest(spec, **asked, annotator=ANNOTATOR, seed=seed)
+
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
         if problems := judge.check_access():
             raise ConfigError(problems)
         workspace.judges.add_role(spec, judge)
-        stream = workspace.judges.client.stream(plan())
+        stream = workspace.judges.client.stream(plan_requests())
         completions = dict(workspace.progress(stream, f"{spec}: answering", len(instructions)))
         rows = [
             Output(i, c.text, spec, {"finish_reason": c.finish_reason, "tokens": c.output_tokens})
@@ -70,29 +78,4 @@ def answers_stage(workspace: Workspace, spec: str) -> Stage:
             "temperature": settings.temperature,
         }
 
-    return Stage("outputs", f"outputs {spec}", {}, key_fields, write, plan_requests=plan)
-
-
-def requests(
-    workspace: Workspace, spec: str, judge: Judge, instructions: Sequence[Instruction]
-) -> Iterator[ChatRequest]:
-    """Write the requests: each instruction under a system prompt that limits the answer's length.
-
-    A model that only completes texts gets the same as one text.
-    """
-    settings, seed = workspace.config.answers, workspace.seed(f"outputs {spec}")
-    for instruction in instructions:
-        turns = (Message("system", settings.prompt), *instruction.messages, Message("user", task_text(instruction)))
-        asked: dict[str, Any] = {"messages": turns}
-        if not judge.capabilities.chat:
-            asked = {
-                "prompt": "".join(f"{turn.role.capitalize()}: {turn.content}\n\n" for turn in turns) + "Assistant:"
-            }
-        yield ChatRequest(
-            spec,
-            **asked,
-            max_tokens=settings.max_tokens,
-            temperature=settings.temperature,
-            annotator=ANNOTATOR,
-            seed=seed,
-        )
+    return Stage("outputs", f"outputs {spec}", {}, key_fields, write, plan_requests=plan_requests)

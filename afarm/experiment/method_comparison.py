@@ -39,9 +39,8 @@ class MethodComparison(Tabular):
     def table_rows(self) -> list[Row]:
         """The methods, best first: `win_rate` in percent, the mean over seeds, with its 95% interval.
 
-        Over several seeds `standard_error` and interval are those of their mean (Student's t), so they hold for other
-        seeds too; for one seed, those over its instructions. Seeds that agree to the last digit tell of no error: it is
-        then None, as the interval is.
+        Over several seeds `standard_error` and interval describe their mean (Student's t), so they hold for other seeds
+        too; for one seed they are over its instructions. Both are None if all seeds agree to the last digit.
         """
         rows = [self._row(method) for method in dict.fromkeys(name for name, _ in self.results)]
         return sorted(rows, key=lambda row: -row["win_rate"])
@@ -69,32 +68,29 @@ class MethodComparison(Tabular):
         return self.table_rows()
 
     def __repr__(self) -> str:
-        rows = self.table_rows()
-        if not rows and not self.failed:
+        shown = self._texts()
+        if not shown:
             return "MethodComparison: nothing was compared"
-        width = max((len(name) for name in [*(row["method"] for row in rows), *self._failures()]), default=0)
-        seeds = f", seeds {rows[0]['seeds']}" if rows and "," in rows[0]["seeds"] else ""
-        lines = [f"  {row['method']:{width}}  {row['win_rate']:5.1f} %{_interval(row)}" for row in rows]
-        lines += [f"  {name:{width}}  failed: {one_line(why, 200)}" for name, why in self._failures().items()]
-        return "\n".join([f"MethodComparison: win rates{seeds}", *lines])
+        width, seeds = max(len(name) for name, *_ in shown), shown[0][3]
+        lines = [f"MethodComparison: win rates{f', seeds {seeds}' if ',' in seeds else ''}"]
+        for name, rate, more, _ in shown:
+            end = f"failed: {more}" if rate == "failed" else f"{rate:>7}{f' ({more})' if more else ''}"
+            lines.append(f"  {name:{width}}  {end}")
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        rows = [
-            (row["method"], f"{row['win_rate']:.1f} %", _interval(row).strip(" ()"), row["seeds"])
-            for row in self.table_rows()
-        ]
-        failed = [(name, "failed", one_line(why, 200), "") for name, why in self._failures().items()]
-        return html_table(["method", "win rate", "interval", "seeds"], [*rows, *failed])
+        return html_table(["method", "win rate", "interval", "seeds"], self._texts())
 
-    def _failures(self) -> dict[str, str]:
-        """The errors by method, with the seed if there are several."""
-        seeds = {seed for _, seed in [*self.results, *self.failed]}
-        return {(f"{name}, seed {seed}" if len(seeds) > 1 else name): why for (name, seed), why in self.failed.items()}
-
-
-def _interval(row: Row) -> str:
-    """Write the interval behind a win rate; nothing if it is unknown."""
-    return "" if row["low"] is None else f" (95 % {row['low']:.1f} to {row['high']:.1f})"
+    def _texts(self) -> list[tuple[str, str, str, str]]:
+        """Return the texts of each method, best first, and of those that failed."""
+        shown = []
+        for row in self.table_rows():
+            interval = "" if row["low"] is None else f"95 % {row['low']:.1f} to {row['high']:.1f}"
+            shown.append((row["method"], f"{row['win_rate']:.1f} %", interval, row["seeds"]))
+        several = len({seed for _, seed in [*self.results, *self.failed]}) > 1
+        for (name, seed), why in self.failed.items():
+            shown.append((f"{name}, seed {seed}" if several else name, "failed", one_line(why, 200), ""))
+        return shown
 
 
 # ------------------------------------------------------------------------------------------------ one after another
@@ -155,9 +151,8 @@ def named_methods(methods: Any) -> list[str]:
 
 def listed_seeds(seeds: Any) -> list[int]:
     """List the seeds of a comparison. Raises `ConfigError` for what is no list of whole numbers."""
-    numbers = list(seeds) if isinstance(seeds, Iterable) and not isinstance(seeds, str) else [seeds]
-    whole = all(isinstance(seed, Integral) and not isinstance(seed, bool) for seed in numbers)
-    if not whole or not isinstance(seeds, Iterable):
+    numbers = list(seeds) if isinstance(seeds, Iterable) else [None]
+    if not all(isinstance(seed, Integral) and not isinstance(seed, bool) for seed in numbers):
         raise ConfigError(f"seeds is a list of whole numbers, such as seeds=[1, 2, 3], not {seeds!r:.80}")
     refuse_repeats(whole_numbers := [int(seed) for seed in numbers], "seeds")
     return whole_numbers

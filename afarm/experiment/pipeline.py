@@ -104,7 +104,7 @@ def plan_evaluations(workspace: Workspace, system: str) -> Stage:
 
 
 def expected_evaluations(workspace: Workspace, system: str) -> list[Stage]:
-    """Lay out the comparisons of a system as they are to be expected before it has answered."""
+    """Lay out the comparisons of a system that are expected before it has answered."""
     main, second = main_evaluation(workspace, system), second_evaluation(workspace, system, None)
     return [main, second] if second else [main]
 
@@ -163,7 +163,7 @@ def _evaluate(workspace: Workspace, system: str, reference: Stage | None, refere
 def require_known_instructions(workspace: Workspace, name: str, split: str) -> None:
     """Raise `ConfigError` if an annotator cannot plan how to label the first instruction of a split.
 
-    Some know those of one data set alone, as the toy crowd does.
+    Some annotators know the instructions of one data set only, as the toy crowd does.
     """
     try:
         first = workspace.data.instructions(split)[0]

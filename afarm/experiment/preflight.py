@@ -29,28 +29,24 @@ Check = Callable[[Workspace], object]
 """A look at one thing. Yields what is wrong with it, or raises an `AfarmError` that says so."""
 
 
-def run_checks(llm_systems: Sequence[str] = ()) -> list[Check]:
+def run_checks(llm_systems: Sequence[str] = (), names_method: bool = True) -> list[Check]:
     """Return the checks of a run: data, model, device, method, and judges but for their keys.
 
-    `llm_systems` are judge LLMs that will answer the instructions themselves, by their specs.
+    `llm_systems` are judge LLMs that will answer the instructions themselves, by their specs. A method that is still to
+    be named is checked when it is.
     """
     return [
         *_training(),
-        _method,
+        *([_method] if names_method else []),
         _rows,
-        _enough_for_method,
+        *([_enough_for_method] if names_method else []),
         require_preferences,
-        _known_tasks,
+        _check_tasks,
         _ratings,
         *_judges("evaluate", "annotate", llm_systems=llm_systems),
         _noise_once,
         _evaluators,
     ]
-
-
-def farm_checks() -> list[Check]:
-    """Return the checks of a run whose method is still to be named: its own check is made when it is."""
-    return [check for check in run_checks() if check not in (_method, _enough_for_method)]
 
 
 def stage_checks(stage: str) -> list[Check]:
@@ -179,7 +175,7 @@ def _rows(workspace: Workspace, stage: str = "") -> Iterator[str]:
     """Look for splits that do not hold what the run, or a `stage` of it, asks of them.
 
     A split that is missing is left to the stage that needs it: `afarm sft` does without most. If another does not
-    hold enough either, or none is there, all of that is said at once. What comes over the network is left alone.
+    hold enough either, or none is there, all problems are listed at once. Remote data sets are not read.
     """
     if workspace.data.remote:
         return
@@ -207,7 +203,7 @@ def _enough_for_method(workspace: Workspace) -> None:
         require_enough_to_fit(workspace)
 
 
-def _known_tasks(workspace: Workspace) -> Iterator[str]:
+def _check_tasks(workspace: Workspace) -> Iterator[str]:
     """Ask each judge and evaluator if it knows the run's instructions."""
     if workspace.data.remote:
         return

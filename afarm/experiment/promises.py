@@ -7,14 +7,13 @@ Labels are held to theirs by `afarm.judging.labelling`, answers by the engine th
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from afarm.core.errors import attribute_failures, require_promise, type_name
-from afarm.core.interfaces import AnnotateContext, Annotator, Decoding, Evaluator, Method, Policy, RewardModel
+from afarm.core.interfaces import AnnotateContext, Annotator, Evaluator, Method, RewardModel
 from afarm.core.judge import ChatRequest
-from afarm.core.records import Instruction, Message, Output, Pair, Sample
+from afarm.core.records import Instruction, Message, Output, Pair
 from afarm.storage.record_fields import require_record
 
 R = TypeVar("R", Instruction, Output)
@@ -80,23 +79,3 @@ def require_rows(rows: object, wanted: type[R], name: str, function: str, owner:
         for message in instruction.messages:
             require_record(message, Message, "datasets", name, place, owner)
     return list(rows)
-
-
-def sampled(
-    policy: Policy, name: str, instructions: Sequence[Instruction], decoding: Decoding, seed: int
-) -> Iterator[Sample]:
-    """Yield the samples of a method's policy, if they are `decoding.n` per instruction."""
-    wanted = len(instructions) * decoding.n
-    promise = f"sample must yield {decoding.n} afarm.Sample per instruction"
-    count = 0
-    with attribute_failures("methods", name, policy):
-        for sample in policy.sample(instructions, decoding, seed=seed):
-            require_record(sample, Sample, "methods", name, promise, policy)
-            finite = sample.score is None or math.isfinite(sample.score)
-            require_promise(finite, "methods", name, f"{promise}; its score is {sample.score}", policy)
-            count += 1
-            broken = f"{promise}: {len(instructions)} instructions gave more than {wanted}"
-            require_promise(count <= wanted, "methods", name, broken, policy)
-            yield sample
-    broken = f"{promise}: {len(instructions)} instructions gave {count} and not {wanted}"
-    require_promise(count == wanted, "methods", name, broken, policy)

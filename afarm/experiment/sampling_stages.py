@@ -10,9 +10,10 @@ from typing import Any
 from afarm.core.errors import attribute_failures
 from afarm.core.interfaces import Decoding, Policy
 from afarm.core.records import Instruction, Output
-from afarm.experiment.promises import require_returned, sampled
+from afarm.experiment.promises import require_returned
 from afarm.experiment.stage import Inputs, Stage
 from afarm.experiment.workspace import Workspace
+from afarm.storage.record_fields import require_samples
 from afarm.storage.rows import write_rows
 
 
@@ -70,7 +71,8 @@ def write_outputs(
     """
     repeated = (instruction for instruction in instructions for _ in range(decoding.n))
     # A seed for each system: with one for all, best-of-n would be compared with one of its own candidates.
-    samples = sampled(policy, generator, instructions, decoding, workspace.seed(f"{purpose} {generator}"))
+    seed = workspace.seed(f"{purpose} {generator}")
+    samples = require_samples(policy, "methods", generator, instructions, decoding, seed)
     counted = workspace.progress(samples, f"{generator}: sampling", len(instructions) * decoding.n)
     characters = cut_off = 0
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from afarm.core.judge import ChatRequest
-from afarm.core.records import Instruction
+from afarm.core.records import Pair
 from afarm.storage.artifacts import Artifact
 
 Inputs = Mapping[str, Artifact]
@@ -23,14 +23,23 @@ class Write(Protocol):
     def __call__(self, directory: Path, inputs: Inputs) -> Mapping[str, Any]: ...
 
 
+class Labelling(NamedTuple):
+    """Pairs for an annotator to label; `purpose` is that of the seed of all draws."""
+
+    purpose: str
+    pairs: Sequence[Pair]
+    annotator: str
+    label_noise: float
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """One step of the experiment: `write` makes its artifact from the artifacts of `inputs`.
 
     `key_fields` holds everything that its result depends on besides its inputs. `run_collective` is the part of `write`
     that all processes run together (training), with the same arguments. For a dry run, `plan_requests` returns the
-    requests of a stage that asks a judge itself, and `plan_pairs` the instruction of each pair that training will have
-    labelled; what annotators ask, they plan themselves.
+    requests of a stage that asks a judge itself, and `plan_labels` what a stage has labelled, with made-up outputs for
+    those that are not among the inputs yet; what annotators ask, they plan themselves.
     """
 
     kind: str
@@ -40,7 +49,7 @@ class Stage:
     write: Write
     run_collective: Callable[..., object] | None = None
     plan_requests: Callable[[], Iterable[ChatRequest]] | None = None
-    plan_pairs: Callable[[], Sequence[Instruction]] | None = None
+    plan_labels: Callable[[Inputs], Labelling] | None = None
 
     def build_key_fields(self, inputs: Inputs) -> dict[str, Any]:
         """Return everything the stage's result depends on: data by content, models by content and key.

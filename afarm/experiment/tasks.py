@@ -161,7 +161,7 @@ def digest_source_parts(stage: Stage) -> dict[str, str]:
 def _needs(workspace: Workspace, stage: Stage, processes: int) -> Needs:
     scores = stage.kind == "evaluate" and any(s.kind == "fit-reward" for s in stage.inputs.values())
     computes = scores or (stage.kind in ("train", "fit-reward", "sample", "outputs") and not stage.plan_requests)
-    asks = stage.kind in ("annotate", "evaluate") or bool(stage.plan_pairs or stage.plan_requests)
+    asks = bool(stage.plan_labels or stage.plan_requests)
     together = processes if stage.run_collective else 1
     return Needs(together, gpus=int(computes and workspace.config.backend.device != "cpu"), asks=asks)
 
@@ -195,19 +195,14 @@ def launch(launcher: Launcher, graph: TaskGraph, systems: Systems, tell: Tell) -
     if problems := launcher.problems(graph.tasks):
         raise ConfigError(problems)
     with attribute_failures("launchers", type(launcher).__name__, launcher):
-        outcomes = dict(launcher.run(graph.tasks, execute, tell))
+        returned = launcher.run(graph.tasks, execute, tell)
+        outcomes = {task.id: returned[task.id] for task in graph.tasks}
     store = systems[0][1].store
-    for task in graph.tasks:
-        outcome = outcomes.get(task.id) or Outcome(
-            task.id, error="its launcher tells no outcome", error_type="PluginError"
-        )
+    for name, outcome in outcomes.items():
         stage, _, key = outcome.artifact.partition("/")
         if outcome.is_done and store.find(stage, key) is None:
-            text = (
-                f"{outcome.place} made {outcome.artifact}, which is not in {store.root}: share that directory with it"
-            )
-            outcome = replace(outcome, error=text, error_type="StoreError")
-        outcomes[task.id] = outcome
+            missing = f"made {outcome.artifact}, which is not in {store.root}: share that directory with it"
+            outcomes[name] = replace(outcome, error=f"{outcome.place} {missing}", error_type="StoreError")
         if outcome.error_type in ("BudgetError", "JudgeError"):
             raise restore_error(outcome)
     return Launched(graph, outcomes)
@@ -290,7 +285,11 @@ def _make(task: StageTask, tell: Tell) -> tuple[StageRun, dict[str, float]]:
         os.environ.pop("ACCELERATE_USE_FSDP", None)  # or libraries would apply FSDP themselves
     with open_task_workspace(task.farm, _report_progress(task, tell), notify, process_info) as workspace:
         workspace.meet()
-        stage = _same_stage(task, workspace)
+        stage = list_stages(workspace, task.farm.system).get(task.stage)
+        if stage is None:
+            raise ConfigError(_another("stages"))
+        if differing := name_differing(digest_source_parts(stage), task.source):
+            raise ConfigError(_another(differing))
         if task.needs.asks and process_info.is_main_process:
             require_access(workspace)
         with workspace.judges.client.charge_run(task.farm.account):
@@ -328,16 +327,6 @@ def open_task_workspace(
 def _plugins() -> Plugins:
     """The plugins of this process, which does not load edited ones again anyway."""
     return discover()
-
-
-def _same_stage(task: StageTask, workspace: Workspace) -> Stage:
-    """Return the task's stage as it is here. Raises `ConfigError` if its result would be another."""
-    stage = list_stages(workspace, task.farm.system).get(task.stage)
-    if stage is None:
-        raise ConfigError(_another("stages"))
-    if differing := name_differing(digest_source_parts(stage), task.source):
-        raise ConfigError(_another(differing))
-    return stage
 
 
 def name_differing(digests: Mapping[str, str], other: Mapping[str, str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 from afarm.core.config import CheckpointChoice, OnPolicyConfig
 from afarm.core.errors import ConfigError, attribute_failures, did_you_mean
 from afarm.core.interfaces import Method, MethodInputs, Policy, RewardModel
-from afarm.core.records import Instruction
 from afarm.experiment.components import Components
 from afarm.experiment.promises import problems_seen, require_returned
-from afarm.experiment.stage import Inputs, Stage
+from afarm.experiment.stage import Inputs, Labelling, Stage
 from afarm.experiment.workspace import Workspace
 from afarm.storage.model_files import model_identity, require_on_hub
 from afarm.storage.prompt_templates import read_prompt_template
@@ -42,7 +41,7 @@ CANDIDATES = 5
 
 
 def base_stage(workspace: Workspace) -> Stage:
-    """The base model as it is: a pointer, not a copy.
+    """The base model unchanged: a pointer, not a copy.
 
     Raises `ModelError` if the Hub does not have it, `ConfigError` if its prompt template cannot be read.
     """
@@ -108,15 +107,18 @@ def training_stage(
         components.save(learn(directory, inputs), directory, "methods", name)
         return last_metrics(directory)
 
-    def plan_pairs() -> Sequence[Instruction]:
+    def plan_labels(inputs: Inputs) -> Labelling:
         splits = [split for need in method.needs for split in NEEDS[need]]
         instructions = {split: workspace.data.instructions(split) for split in splits}
         with attribute_failures("methods", name, method):
             planned = list(method.plan_pairs(instructions))
-        return planned + instructions.get("validation", []) * candidates(workspace.settings.of(component))
+        assert annotator is not None
+        return annotator.plan(
+            planned + instructions.get("validation", []) * candidates(workspace.settings.of(component))
+        )
 
-    plan = plan_pairs if annotator else None
-    return Stage("train", label, stages, key_fields, write, run_collective=learn, plan_pairs=plan)
+    plan = plan_labels if annotator else None
+    return Stage("train", label, stages, key_fields, write, run_collective=learn, plan_labels=plan)
 
 
 def may_sample(method: Method) -> bool:

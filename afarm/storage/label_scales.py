@@ -35,10 +35,8 @@ class LabelScale:
         values = [_as_text(value) for value in text.split(",")]
         if not 2 <= len(values) <= 3 or "" in values or len(set(values)) < len(values):
             raise ConfigError(
-                [
-                    f"labels: {text!r} must name the labels of the first output, of the second and perhaps of a draw, "
-                    "such as 0,1 or A,B,tie"
-                ]
+                f"labels: {text!r} must name the labels of the first output, of the second and perhaps of a draw, "
+                "such as 0,1 or A,B,tie"
             )
         return cls(*values)
 

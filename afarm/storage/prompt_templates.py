@@ -62,10 +62,8 @@ def read_prompt_template(spec: str) -> TemplateSource:
     path = Path(spec).expanduser()
     if path.suffix not in (".jinja", ".json"):
         raise ConfigError(
-            [
-                f"prompt_template: {spec!r} is neither {', '.join((*NAMED, *SHIPPED))} nor a .jinja or .json file."
-                + did_you_mean(spec, (*NAMED, *SHIPPED))
-            ]
+            f"prompt_template: {spec!r} is neither {', '.join((*NAMED, *SHIPPED))} nor a .jinja or .json file."
+            + did_you_mean(spec, (*NAMED, *SHIPPED))
         )
     try:
         text = path.read_text(encoding="utf-8")

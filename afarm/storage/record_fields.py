@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from afarm.core.errors import require_promise, type_name
-from afarm.core.records import Evaluation
+from afarm.core.errors import attribute_failures, require_promise, type_name
+from afarm.core.interfaces import Decoding, Policy
+from afarm.core.records import Evaluation, Instruction, Sample
 from afarm.core.registry import Component
 
 WIN_RATES = ("win_rate", "winrate")
@@ -80,3 +81,23 @@ def require_evaluation(
     right = f"{promise} of system {system!r}, not of {returned.system!r}"
     require_promise(returned.system == system, "evaluators", name, right, owner)
     return returned
+
+
+def require_samples(
+    policy: Policy, kind: str, name: str, instructions: Sequence[Instruction], decoding: Decoding, seed: int
+) -> Iterator[Sample]:
+    """Yield a policy's samples if they are `decoding.n` per instruction; failures name the component."""
+    wanted = len(instructions) * decoding.n
+    promise = f"sample must yield {decoding.n} afarm.Sample per instruction"
+    count = 0
+    with attribute_failures(kind, name, policy):
+        for sample in policy.sample(instructions, decoding, seed=seed):
+            require_record(sample, Sample, kind, name, promise, policy)
+            finite = sample.score is None or math.isfinite(sample.score)
+            require_promise(finite, kind, name, f"{promise}; its score is {sample.score}", policy)
+            count += 1
+            broken = f"{promise}: {len(instructions)} instructions gave more than {wanted}"
+            require_promise(count <= wanted, kind, name, broken, policy)
+            yield sample
+    broken = f"{promise}: {len(instructions)} instructions gave {count} and not {wanted}"
+    require_promise(count == wanted, kind, name, broken, policy)

@@ -1,4 +1,4 @@
-"""For plugin authors: a conformance check for each interface, fakes of each context, and tiny inputs.
+"""For plugin authors: a conformance check for each interface, fake contexts, and tiny inputs.
 
     from afarm.testing import check_annotator
 

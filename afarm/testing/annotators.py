@@ -26,11 +26,11 @@ def check_annotator(
 ) -> None:
     """Check the promises of an annotator.
 
-    One preference per pair in order, keyed draws, mirrored labels of swapped pairs, hostile text as it is, unreadable
-    answers without a label, no answer bought twice, and a plan that names what is sent. `instructions` (at least 12
-    distinct ones) and `outputs` are for one that knows only its own world; `answer` for one that asks for a format of
-    its own; `is_random` says that labels differ by seed though no judge is asked. Raises `ConformanceError` naming the
-    broken promise.
+    One preference per pair in order, keyed draws, mirrored labels of swapped pairs, hostile text unchanged, unreadable
+    answers without a label, no answer bought twice, and a plan of just the requests that are sent. `instructions` (at
+    least 12 distinct ones) and `outputs` are for an annotator that accepts no others, `answer` for one with its own
+    answer format; `is_random` says that labels differ by seed though no judge is asked. Raises `ConformanceError`
+    naming the broken promise.
     """
     instructions = list(instructions) or make_instructions(24)
     pairs = make_pairs(instructions, outputs)
@@ -45,7 +45,7 @@ def check_annotator(
 
 
 def labels(annotator: Annotator, pairs: Sequence[Pair], ask: FakeJudgeClient, seed: int = 0) -> dict[str, Label]:
-    """(p2, outcome) of each pair by its id, after checking that there is one preference a pair, in order."""
+    """Return (p2, outcome) by pair id, after checking that there is one preference per pair, in order."""
     preferences = annotator.annotate(pairs, annotate_context(seed, ask))
     require(
         all(isinstance(p, Preference) for p in preferences)
@@ -61,7 +61,7 @@ def labels(annotator: Annotator, pairs: Sequence[Pair], ask: FakeJudgeClient, se
 
 
 def _check_labels(annotator: Annotator, pairs: Sequence[Pair], answer: Answer) -> bool:
-    """Labels depend on the pair alone. Returns whether a judge was asked."""
+    """Check that labels depend on the pair alone. Returns True if a judge was asked."""
     ask = FakeJudgeClient(answer)
     expected = labels(annotator, pairs, ask)
     ways: dict[str, Callable[[FakeJudgeClient], dict[str, Label]]] = {
@@ -111,7 +111,7 @@ def _check_seeds(annotator: Annotator, pairs: Sequence[Pair], answer: Answer, is
 
 def _check_hostile_text(annotator: Annotator, instructions: Sequence[Instruction], answer: Answer) -> None:
     texts = [(instructions[i % len(instructions)], text) for i, text in enumerate(HOSTILE_TEXTS)]
-    # Hostile instructions only where the annotator takes any instruction at all.
+    # Hostile instructions only if the annotator accepts any instruction.
     hostile = make_instructions(1)[0] in instructions
     pairs = [
         Pair(Instruction(f"{text} {i.instruction}", text) if hostile else i, text, f"plain {number}")
@@ -136,7 +136,7 @@ def _check_unreadable_answers(annotator: Annotator, pairs: Sequence[Pair]) -> No
         "nothing": (lambda request: "", pairs),
         "prose": (unreadable, pairs),
         "a broken object": (lambda request: '[{"index": 1, "first_is_better":', pairs),
-        "a long tail": (lambda request: "so on and so forth " * 2000, pairs[:4]),  # a few: reading them takes long
+        "a long tail": (lambda request: "so on and so forth " * 2000, pairs[:4]),  # a few, since reading takes long
     }
     for name, (answer, some) in answers.items():
         ask = FakeJudgeClient(answer)

@@ -10,7 +10,7 @@ from afarm.core.errors import attribute_failures
 from afarm.core.records import Instruction
 from afarm.core.registry import Component
 from afarm.testing.annotators import check_annotator
-from afarm.testing.conformance import ConformanceError, require
+from afarm.testing.conformance import require
 from afarm.testing.contexts import judge_context
 from afarm.testing.datasets import check_dataset
 from afarm.testing.evaluators import check_evaluator
@@ -24,7 +24,7 @@ from afarm.testing.samplers import check_sampler
 from afarm.testing.studies import check_study
 
 FITTED: Mapping[str, Any] = {"num_train_epochs": 4, "per_device_train_batch_size": 16}
-"""Settings with which a reward model learns tiny pairs, if it has them."""
+"""Settings with which a reward model learns tiny pairs."""
 
 
 def check_component(
@@ -39,65 +39,45 @@ def check_component(
 ) -> None:
     """Check a component by the conformance check of its kind.
 
-    What it writes goes into `directory`, an empty one. `spec` is the text after its name and a colon, `variants` are
-    settings that it is checked under in turn, over its defaults; what trains gets tiny ones besides. `instructions` and
-    `outputs` are for one that knows only its own world, `is_random` for an annotator whose labels differ by seed though
-    it asks no judge. Raises `ConformanceError` naming the broken promise, and `PluginError` naming component and line
-    if it fails.
+    It may write into `directory`, an empty one. `spec` is the text after its name and a colon; `variants` are settings
+    to check it under, over its defaults and, if it trains, over tiny ones. `instructions` and `outputs` are for a
+    component that accepts no others, `is_random` for an annotator whose labels differ by seed though it asks no judge.
+    Raises `ConformanceError` naming the broken promise, and `PluginError` naming component and line if it fails.
     """
-    conformance: ConformanceError | None = None
-    with attribute_failures(component.kind, component.full_name, component.load()):
-        try:
-            _check(component, directory, spec, variants, instructions, outputs, is_random)
-        except ConformanceError as error:
-            conformance = error
-    if conformance is not None:
-        raise conformance
-
-
-def _check(
-    component: Component,
-    directory: Path,
-    spec: str,
-    variants: Sequence[Mapping[str, Any]],
-    instructions: Sequence[Instruction],
-    outputs: Sequence[str],
-    is_random: bool,
-) -> None:
-    """Check it; see `check_component` for the arguments."""
     cls = component.load()
-    if component.kind in ("databases", "stores"):  # what else they promise shows on a server alone
-        lacking = sorted(getattr(cls, "__abstractmethods__", ()))
-        require(not lacking, f"it does not define {', '.join(lacking)}")
-        return
-    is_fitted_model = component.kind == "reward_models" and cls.is_fitted()
-    if component.kind == "methods" or is_fitted_model:
-        fields = component.config.model_fields if component.config and is_fitted_model else {}
-        shared = {name: value for name, value in FITTED.items() if name in fields}
-        configs = [tiny_config(component.config, **component.defaults, **{**shared, **own}) for own in variants]
-        if is_fitted_model:
-            check_fitted_reward_model(cls, configs, directory)
-        else:
-            check_method([cls() if config is None else cls(config) for config in configs], directory)
-        return
-    for values in variants:
-        config = component.settings(values)
-        if component.kind == "judges":
-            check_judge(cls(spec, config, judge_context()), instructions=instructions)
-            continue
-        takes_spec = component.spec or component.kind in ("launchers", "samplers")
-        made = cls(*((config, spec, judge_context()) if takes_spec else () if config is None else (config,)))
-        if component.kind == "launchers":
-            check_launcher(made, directory)
-        elif component.kind == "samplers":
-            check_sampler(made)
-        elif component.kind == "annotators":
-            check_annotator(made, instructions=instructions, outputs=outputs, is_random=is_random)
-        elif component.kind == "reward_models":
-            check_reward_model(made, instructions=instructions, outputs=outputs)
-        elif component.kind == "evaluators":
-            check_evaluator(made, evaluation_inputs(instructions[:12], outputs) if instructions else None)
-        elif component.kind == "studies":
-            check_study(made)
-        else:
-            check_dataset(made)
+    with attribute_failures(component.kind, component.full_name, cls):
+        if component.kind in ("databases", "stores"):  # the rest shows on a server only
+            lacking = sorted(getattr(cls, "__abstractmethods__", ()))
+            require(not lacking, f"it does not define {', '.join(lacking)}")
+            return
+        is_fitted_model = component.kind == "reward_models" and cls.is_fitted()
+        if component.kind == "methods" or is_fitted_model:
+            fields = component.config.model_fields if component.config and is_fitted_model else {}
+            shared = {name: value for name, value in FITTED.items() if name in fields}
+            configs = [tiny_config(component.config, **component.defaults, **{**shared, **own}) for own in variants]
+            if is_fitted_model:
+                check_fitted_reward_model(cls, configs, directory)
+            else:
+                check_method([cls() if config is None else cls(config) for config in configs], directory)
+            return
+        for values in variants:
+            config = component.settings(values)
+            if component.kind == "judges":
+                check_judge(cls(spec, config, judge_context()), instructions=instructions)
+                continue
+            takes_spec = component.spec or component.kind in ("launchers", "samplers")
+            made = cls(*((config, spec, judge_context()) if takes_spec else () if config is None else (config,)))
+            if component.kind == "launchers":
+                check_launcher(made, directory)
+            elif component.kind == "samplers":
+                check_sampler(made)
+            elif component.kind == "annotators":
+                check_annotator(made, instructions=instructions, outputs=outputs, is_random=is_random)
+            elif component.kind == "reward_models":
+                check_reward_model(made, instructions=instructions, outputs=outputs)
+            elif component.kind == "evaluators":
+                check_evaluator(made, evaluation_inputs(instructions[:12], outputs) if instructions else None)
+            elif component.kind == "studies":
+                check_study(made)
+            else:
+                check_dataset(made)

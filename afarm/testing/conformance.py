@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from afarm.core.errors import DataError
+from afarm.core.errors import AfarmError, DataError
 
 T = TypeVar("T")
 
 
-class ConformanceError(AssertionError):
-    """A component breaks a promise of its interface. The message names the promise, and how it showed."""
+class ConformanceError(AssertionError, AfarmError):
+    """A component breaks a promise of its interface. The message names the promise, and how it was broken."""
 
 
 def require(kept: bool, broken: str) -> None:
@@ -22,7 +22,7 @@ def require(kept: bool, broken: str) -> None:
 
 
 def unless_refused(call: Callable[[], T], what: str) -> T | None:
-    """Return the result of `call`, None if it raises the `DataError` that `what` must be."""
+    """Return the result of `call`; None if it raises a `DataError`, as `what` must."""
     try:
         return call()
     except DataError:
@@ -33,7 +33,7 @@ def unless_refused(call: Callable[[], T], what: str) -> T | None:
 
 @contextmanager
 def naming(component: str) -> Iterator[None]:
-    """Put the component before the message of a `ConformanceError` inside; an empty text adds nothing."""
+    """Prefix a `ConformanceError` with the component; an empty text adds nothing."""
     try:
         yield
     except ConformanceError as error:

@@ -1,9 +1,8 @@
-"""Contexts for plugins under test, without a farm around them."""
+"""Contexts for plugins under test, without a farm."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from afarm.core.interfaces import AnnotateContext, BuildContext, RewardModel, Tr
 from afarm.core.judge import Ask
 from afarm.core.records import Instruction, Score
 from afarm.core.seeding import uniform
+from afarm.storage.checkpoints import DirectoryCheckpoints
 from afarm.testing.fake_judge import FakeJudgeClient
 
 if TYPE_CHECKING:
@@ -22,30 +22,6 @@ class KeyedReward(RewardModel):
 
     def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[Score]:
         return [Score(2 * uniform("reward", i.id, o) - 1) for i, o in zip(instructions, outputs, strict=True)]
-
-
-class FakeCheckpoints:
-    """Checkpoints in `directory`, the newest kept; `saved` lists their steps. Survives no power failure."""
-
-    def __init__(self, directory: Path):
-        self.directory = directory
-        self.saved: list[int] = []
-
-    def save(self, step: int, write: Callable[[Path], None]) -> None:
-        """See `afarm.core.interfaces.Checkpoints.save`."""
-        beside, final = self.directory / f".{step}.tmp", self.directory / f"step-{step:08d}"
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
-        write(beside)
-        for older in self.directory.glob("step-*"):
-            shutil.rmtree(older)
-        beside.rename(final)
-        self.saved.append(step)
-
-    def latest(self) -> tuple[int, Path] | None:
-        """See `afarm.core.interfaces.Checkpoints.latest`."""
-        newest = max(self.directory.glob("step-*"), default=None)
-        return None if newest is None else (int(newest.name.removeprefix("step-")), newest)
 
 
 class MetricsRecorder:
@@ -64,7 +40,7 @@ def annotate_context(seed: int = 0, ask: Ask | None = None) -> AnnotateContext:
 
 
 def judge_context(reward_model: RewardModel | None = None) -> BuildContext:
-    """Make a context for judges, which open `reward_model` (a `KeyedReward`). Its backend loads torch."""
+    """Make a context for judges that open `reward_model` (default: `KeyedReward`); a backend loads torch."""
     opened = reward_model or KeyedReward()
     return BuildContext(reward_model=lambda name: opened, identify=lambda name: name, source="test", backend=_backend)
 
@@ -77,13 +53,13 @@ def _backend() -> Backend:
 
 
 def train_context(directory: Path, seed: int = 0, log_metrics: MetricsRecorder | None = None) -> TrainContext:
-    """Make a context for training on the CPU in `directory`, from the checkpoint found there. Loads torch."""
+    """Make a context for training on the CPU in `directory`, from its newest checkpoint. Loads torch."""
     directory.mkdir(parents=True, exist_ok=True)
     return TrainContext(
         seed=seed,
         directory=directory,
         backend=_backend(),
-        checkpoints=FakeCheckpoints(directory / "checkpoints"),
+        checkpoints=DirectoryCheckpoints(directory),
         log_metrics=MetricsRecorder() if log_metrics is None else log_metrics,
     )
 

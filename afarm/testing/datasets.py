@@ -15,8 +15,7 @@ SPLITS = ("sft", "preference", "unlabeled", "validation", "evaluation")
 def check_dataset(dataset: Dataset, splits: Sequence[str] = SPLITS) -> None:
     """Check that splits are disjoint, hold no instruction twice and load the same rows each time.
 
-    A split that is not there must be a `DataError`; at least one must be there. Raises `ConformanceError` naming the
-    broken promise.
+    A missing split must be a `DataError`; at least one must exist. Raises `ConformanceError` naming the broken promise.
     """
     owner: dict[str, str] = {}
     for split in splits:

@@ -19,7 +19,7 @@ NEEDS = {"judgements", "ratings", "reward_model", "human"}
 def check_evaluator(evaluator: Evaluator, inputs: EvaluationInputs | None = None) -> None:
     """Check that an evaluator is pure, gives flat JSON numbers and refuses rows that do not match.
 
-    `inputs` are for an evaluator that knows only its own world. Raises `ConformanceError` naming the broken promise.
+    `inputs` are for an evaluator that accepts no others. Raises `ConformanceError` naming the broken promise.
     """
     if inputs is None:
         inputs = board_inputs() if evaluator.many else evaluation_inputs()
@@ -51,7 +51,7 @@ def _check_metrics(found: Evaluation, inputs: EvaluationInputs) -> None:
 
 
 def _check_board(evaluator: Evaluator, inputs: EvaluationInputs, whole: Evaluation) -> None:
-    """Check for one row per system in any order, and a `DataError` for none or a system beside itself."""
+    """Check for one row per system, and a `DataError` without judgements or for a system against itself."""
     pairs = [row.pair for row in inputs.judgements]
     systems = sorted({name for pair in pairs for name in (pair.generator_1, pair.generator_2)})
     named = sorted(str(row.get("system")) for row in whole.rows)
@@ -69,7 +69,7 @@ def _check_board(evaluator: Evaluator, inputs: EvaluationInputs, whole: Evaluati
 
 
 def _check_mismatches(evaluator: Evaluator, inputs: EvaluationInputs, whole: Evaluation) -> None:
-    """Check for a `DataError` if inputs do not match, except in a part that the evaluator does not read."""
+    """Check that mismatched inputs are a `DataError`, unless the evaluator does not read them."""
     broken = {
         "no outputs": replace(inputs, outputs=(), judgements=(), scores=(), reference=(), reference_scores=()),
         "a judgement too few": replace(inputs, judgements=inputs.judgements[:-1]),

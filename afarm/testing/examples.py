@@ -1,4 +1,4 @@
-"""Example inputs for checks: ordinary ones, and text that breaks prompts, parsers and tokenizers."""
+"""Example inputs for checks, and texts that break prompts, parsers and tokenizers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fake `ask`: answers from a function, and remembers as the ledger does."""
+"""A fake `ask` that answers from a function, and remembers answers like the ledger."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from afarm.judging.ledger import request_key
 
 Answer = Callable[[ChatRequest], str]
 FirstIsBetter = bool | None
-"""None for an answer that says neither."""
+"""None for an answer without a verdict."""
 
 _LABEL: dict[FirstIsBetter, str] = {True: "Output (a)", False: "Output (b)", None: "I cannot choose."}
 
 
 def render(verdicts: Sequence[FirstIsBetter], answer_format: str, labels: Sequence[str] = ()) -> str:
-    """Verdicts as a judge writes them in one of the six answer formats.
+    """Write verdicts as a judge does, in one of the six answer formats.
 
     "single": `Output (a)` or `Output (b)`. "list": such lines, numbered from 1. "json": objects with `index` (from 1),
     `explanation` and the boolean `first_is_better`. "rating", of one output: 6 for True, 2 for False. "criteria", of an
-    instruction: two numbered lines. "labels": the first of `labels` for True, the second for False, one a line. Raises
-    `ValueError` for others.
+    instruction: two numbered lines. "labels": the first of `labels` for True, the second for False, one per line.
+    Raises `ValueError` for others.
     """
     if answer_format == "labels":
         return "\n".join(_LABEL[None] if verdict is None else labels[not verdict] for verdict in verdicts)
@@ -45,7 +45,7 @@ def render(verdicts: Sequence[FirstIsBetter], answer_format: str, labels: Sequen
 
 
 def first_at_random(request: ChatRequest) -> str:
-    """Prefers either output with equal chance, drawn anew for each seed, annotator, pair, order and draw."""
+    """Prefer either output at random, keyed by seed, annotator, pair, order and draw."""
     verdicts = [
         uniform(request.seed, "fake judge", request.annotator, c.pair_id, c.order, c.sample_index) < 0.5
         for c in request.comparisons
@@ -54,14 +54,14 @@ def first_at_random(request: ChatRequest) -> str:
 
 
 def unreadable(request: ChatRequest) -> str:
-    """Prose with no verdict in any answer format, though it names both labels."""
+    """Answer in prose without a verdict, though it names both labels."""
     return "Well. Output (a) has its merits, and so does Output (b); {it} [depends"
 
 
 class FakeJudgeClient:
     """Implements `afarm.Ask` in memory. `answer` maps a request to the text of its completion.
 
-    `sent` holds the requests that were really sent: as with the ledger, no answer is bought twice.
+    `sent` lists the requests that were sent: as with the ledger, no answer is bought twice.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class FakeJudgeClient:
         return [self._complete(request) for request in requests]
 
     def stream(self, requests: Iterable[ChatRequest]) -> Iterator[tuple[int, Completion]]:
-        """See `afarm.core.judge.Ask.stream`. Answers land in no particular order here either."""
+        """See `afarm.core.judge.Ask.stream`. Answers come in reverse."""
         landed = [(index, self._complete(request)) for index, request in enumerate(requests)]
         yield from reversed(landed)
 
@@ -114,5 +114,5 @@ class FakeJudgeClient:
         return unsupported(request, self._capabilities)
 
     def asked_about(self) -> list[str]:
-        """The ids of the pairs in what was sent, in order, dummies left out."""
+        """Return the pair ids in all requests sent, in order, without dummies."""
         return [c.pair_id for request in self.sent for c in request.comparisons if c.pair_id]

@@ -1,4 +1,4 @@
-"""Conformance of judges. One that needs a network or a key is checked as far as possible without."""
+"""Conformance of judges, as far as possible without a network or a key."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ FORMATS = ("single", "list", "json")
 def check_judge(judge: Judge, *, answers: bool | None = None, instructions: Sequence[Instruction] = ()) -> None:
     """Check identity, prices and, if the judge `answers` here, its answers and declared capabilities.
 
-    `answers` is `judge.simulated` unless given: True for a judge behind a fake transport. `instructions` are for one
-    that knows only its own world. Raises `ConformanceError` naming the broken promise.
+    `answers` (default: `judge.simulated`) is True for a judge behind a fake transport. `instructions` are for a judge
+    that accepts no others. Raises `ConformanceError` naming the broken promise.
     """
     require(isinstance(judge.identity, str) and judge.identity != "", "identity must be a text that is not empty")
     require(judge.identity == judge.identity, "identity must be the same whenever it is read")
@@ -71,7 +71,7 @@ async def _check_order_of_requests(judge: Judge, instructions: Sequence[Instruct
 
 
 async def _check_capabilities(judge: Judge, request: ChatRequest) -> None:
-    """Check that declared capabilities are taken, and that others are an error that says so."""
+    """Check that declared capabilities are accepted, and that using others is a `JudgeError`."""
     takes, text = judge.capabilities, request.prompt or request.messages[0].content
     examples = {
         "chat": (takes.chat, replace(request, messages=(Message("user", text),), prompt="")),

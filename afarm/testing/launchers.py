@@ -14,7 +14,7 @@ from afarm.testing.conformance import require
 
 
 def check_launcher(launcher: Launcher, directory: Path) -> None:
-    """Check that tasks run in order and once, and what becomes of those that fail or lose their worker.
+    """Check that tasks run in order and once, and how failures and lost workers are handled.
 
     Workers must be able to write to `directory`, an empty one. Raises `ConformanceError` naming the broken promise.
     """
@@ -97,7 +97,7 @@ def _task(directory: Path, name: str, after: tuple[str, ...] = (), does: str = "
 
 
 def act(task: StageTask, tell: Tell) -> Outcome:
-    """Play a task's part and write its line: end well, fail, or kill this process, once or each time."""
+    """Execute a task: write its line, then end well, fail, or kill this process, once or each time."""
     tell(TaskEvent(task.id, "started", f"process {os.getpid()}"))
     tell(TaskEvent(task.id, "noted", text="at work"))
     directory = Path(task.farm.output_dir)

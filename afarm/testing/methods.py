@@ -20,7 +20,7 @@ from afarm.testing.models import tiny_inputs
 from afarm.testing.training import check_goes_on, check_metrics, check_untouched, copy_weights, equal_weights
 
 CLOSE = 1e-4
-"""Tolerance for scores and log-probabilities of one sample that were computed in batches of other sizes."""
+"""Tolerance for scores and log-probabilities computed in batches of other sizes."""
 
 NEEDS = {"preferences", "reward_model", "annotator", "demonstrations", "all_demonstrations", "unlabeled", "validation"}
 """The inputs that a run can give a method."""
@@ -29,9 +29,9 @@ NEEDS = {"preferences", "reward_model", "annotator", "demonstrations", "all_demo
 def check_method(method: Method | Sequence[Method], directory: Path, *, inputs: MethodInputs | None = None) -> None:
     """Train on tiny inputs and check that training is repeatable, resumable and changes nothing else.
 
-    Compared are samples, metrics and, of policies with a `model`, the weights. `method` is one or several, such as one
-    class under several configs that end in seconds (`tiny_config`); `inputs` are `tiny_inputs(method.needs)` by
-    default. Writes into `directory`. Raises `ConformanceError` naming the broken promise.
+    Samples, metrics and the weights of a policy's `model` are compared. `method` is one or several, such as a class
+    under several configs that end in seconds (`tiny_config`); `inputs` are `tiny_inputs(method.needs)` by default.
+    Writes into `directory`. Raises `ConformanceError` naming the broken promise.
     """
     methods = [method] if isinstance(method, Method) else list(method)
     for number, each in enumerate(methods):
@@ -109,7 +109,7 @@ def draw(
 
 
 def check_start_untouched(start: Policy) -> AbstractContextManager[None]:
-    """Check that the block leaves `start` as it was: the KL reference, which other methods start from too."""
+    """Check that the block does not change `start`, the KL's reference and other methods' start too."""
     broken = "training must not change the policy it starts from: train a copy"
     return check_untouched(start, broken, lambda: draw(start))
 

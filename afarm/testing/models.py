@@ -1,7 +1,4 @@
-"""Tiny models: a random Llama with a word-level tokenizer runs real code paths in milliseconds.
-
-torch and transformers are imported when a model is made.
-"""
+"""Tiny models: a random Llama with a word-level tokenizer runs real code paths in milliseconds."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
     from afarm.backend import CheckpointPolicy, TorchRewardModel
 
 LABEL_NOISE = 0.25
-"""The share of flipped labels that `tiny_inputs` gives online methods, the paper's."""
+"""The paper's share of flipped labels, which `tiny_inputs` gives online methods."""
 
 WORDS = [f"w{i}" for i in range(40)]
 SPECIAL = ["<pad>", "<eos>", "<unk>", "<q>", "<a>"]
@@ -52,7 +49,7 @@ TINY: Mapping[str, Any] = {
     "num_samples": 3,
     "standardize_outputs": 16,
 }
-"""Values for settings by Hugging Face's and TRL's names, with which training takes seconds."""
+"""Values of settings by their names in transformers and TRL, with which training takes seconds."""
 
 
 def tiny_config(config: type[Config] | None, **values: Any) -> Any:
@@ -133,7 +130,7 @@ def tiny_reward_model(policy: CheckpointPolicy | None = None, seed: int = 0) -> 
 def tiny_inputs(needs: Iterable[str], count: int = 16) -> MethodInputs:
     """Make inputs for a method with these `needs`; others are empty, as in a run.
 
-    `annotate` flips a quarter of its labels unless asked for `noiseless` ones.
+    `annotate` flips a quarter of its labels unless they are to be `noiseless`.
     """
     needs = set(needs)
     start = tiny_policy()

@@ -1,4 +1,4 @@
-"""Promises of every reward model, and of every one that is fitted."""
+"""Promises of every reward model, and of fitted ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from afarm.testing.models import tiny_policy
 from afarm.testing.training import check_goes_on, check_metrics, copy_weights, equal_weights
 
 CLOSE = 1e-3
-"""Tolerance for two scores of one row: batches of another shape change the last bits of a float32 model."""
+"""Tolerance for scores of one row in batches of other shapes, which change the last bits in float32."""
 
 
 def check_reward_model(
@@ -27,8 +27,8 @@ def check_reward_model(
 ) -> None:
     """Check one finite score per row, whatever the batch and the order, for ordinary and hostile text.
 
-    `instructions` and `outputs` are for a reward model that knows only its own world. Raises `ConformanceError` naming
-    the broken promise.
+    `instructions` and `outputs` are for a reward model that accepts no others. Raises `ConformanceError` naming the
+    broken promise.
     """
     instructions = list(instructions) or make_instructions(12)
     own = bool(outputs)
@@ -50,9 +50,9 @@ def check_fitted_reward_model(
 ) -> None:
     """Fit on tiny pairs and check that it learns, is repeatable and resumable, and can be saved.
 
-    Compared are scores, metrics and, of reward models with a `model`, the weights. `config` is one or a list of
-    several, each to fit 64 pairs of tiny sequences in seconds (`tiny_config`); `start` is a `tiny_policy` by default.
-    Writes into `directory`. Raises `ConformanceError` naming the broken promise.
+    Scores, metrics and the weights of a reward model's `model` are compared. `config` is one or a list of several, each
+    of which fits 64 tiny pairs in seconds (`tiny_config`); `start` is a `tiny_policy` by default. Writes into
+    `directory`. Raises `ConformanceError` naming the broken promise.
     """
     configs = config if isinstance(config, list) else [config]
     for number, each in enumerate(configs):
@@ -99,7 +99,7 @@ def values(model: RewardModel, rows: Sequence[tuple[Instruction, str]]) -> list[
     """Score each (instruction, output): one finite score per row, spans inside their outputs."""
     try:
         scores = model.score([instruction for instruction, _ in rows], [output for _, output in rows])
-    except PluginError as error:  # as a run says it
+    except PluginError as error:  # `RewardModel` checks its own promises
         raise ConformanceError(str(error)) from error
     for (_, output), score in zip(rows, scores, strict=True):
         for begin, end, _ in score.spans or ():

@@ -1,4 +1,4 @@
-"""Conformance of sampling engines: whose weights are sampled, in what order, by which draws."""
+"""Conformance of sampling engines: their weights, order and draws."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from afarm.backend import CheckpointPolicy, Generation, SamplingEngine
 
 LONGEST = 8
-"""Tokens of the responses that are checked."""
+"""Most tokens of a response."""
 
 NEAR = 1e-3
-"""Most that a log-probability may differ from the policy's."""
+"""The most a log-probability may differ from the policy's."""
 
 
 def check_sampler(engine: SamplingEngine, policy: CheckpointPolicy | None = None) -> None:
-    """Check that an engine samples from the weights that a policy has now, row by row as promised.
+    """Check that an engine samples from a policy's current weights, row by row as promised.
 
     `policy` (default: `tiny_policy()`) is a small one in float32, for an engine that must hold it already. Raises
     `ConformanceError` naming the broken promise.

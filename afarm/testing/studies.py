@@ -1,4 +1,4 @@
-"""Conformance of studies: the grid that they state, and findings of all, some and none of its runs."""
+"""Conformance of studies: their grid, and the findings from all, some and none of its runs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 def check_study(study: Study) -> None:
-    """Check that a study states the same grid each time, and reads findings off whatever runs are there.
+    """Check that a study states the same grid each time, and analyses whatever runs are there.
 
-    Facts that it looks up must be JSON. One that states no grid without further settings (`ConfigError`) is checked
-    without runs. Raises `ConformanceError` naming the broken promise.
+    Facts that it looks up must be JSON. A study whose grid needs further settings (`ConfigError`) is checked without
+    runs. Raises `ConformanceError` naming the broken promise.
     """
     try:
         runs = list(study.grid(REQUEST))
@@ -49,7 +49,7 @@ def check_study(study: Study) -> None:
 
 
 def _finished(run: StudyRun) -> FinishedRun:
-    """Make up the figures of a run."""
+    """Make up a run's figures."""
     rate, size = 100 * uniform("rate", run.label), uniform("size", run.label)
     figures = {"win_rate": rate, "win_rate_low": rate - 2, "win_rate_high": rate + 2, "standard_error": 1.0}
     figures |= {"kl": 10 * size, "reward": 3 * size, "gold": 1 - size, "avg_length": 100 + 50 * size}

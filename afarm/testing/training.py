@@ -1,4 +1,4 @@
-"""Promises of everything that trains: it can be interrupted, and leaves its inputs as they were."""
+"""Promises of everything that trains: it can be interrupted, and does not change its inputs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MEASURES_TIME = re.compile("time|second|speed")
 
 
 def copy_weights(component: object) -> dict[str, Any]:
-    """Copy the weights of a policy or reward model and of those inside it; empty if it has no `model`."""
+    """Copy the weights of a policy or reward model and of others inside it; empty without a `model`."""
     state: Callable[[], Mapping[str, Any]] = getattr(getattr(component, "model", None), "state_dict", dict)
     copied = {path: weight.detach().clone() for path, weight in state().items()}
     for name, value in getattr(component, "__dict__", {}).items():
@@ -42,7 +42,7 @@ def equal_weights(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def check_untouched(component: object, broken: str, read: Callable[[], object]) -> Iterator[None]:
-    """Check that the block leaves a component's weights, and what `read` returns, as they were."""
+    """Check that the block changes neither a component's weights nor what `read` returns."""
     before, weights = read(), copy_weights(component)
     yield
     require(equal_weights(copy_weights(component), weights) and read() == before, broken)
@@ -56,7 +56,7 @@ class Killed(BaseException):
 
 
 class InterruptedLog(MetricsRecorder):
-    """A `log_metrics` that keeps what `metrics.jsonl` would over several calls, and kills the first."""
+    """A `log_metrics` that keeps what `metrics.jsonl` would over several trainings, and kills the first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class InterruptedLog(MetricsRecorder):
             raise Killed
         if step < self.resumed_from:
             self.repeated.add(step)
-        if (step, dict(metrics)) not in self.lines:  # what is resumed at its very end logs its last line again
+        if (step, dict(metrics)) not in self.lines:  # resumed at its end, training logs its last line again
             self.new_lines += 1
             super().__call__(step, metrics)
 
@@ -88,10 +88,10 @@ def check_goes_on(
     expected_lines: Sequence[Line],
     directory: Path,
 ) -> None:
-    """Check that `train` ends as it would have when it is killed, resumed, stopped and resumed again.
+    """Check that `train` gives the same result when it is killed, resumed, stopped and resumed again.
 
-    It is killed as it logs its third step; one that logs fewer has nothing to resume. All calls share `directory`.
-    `as_expected` compares a result with that of a training in one piece, which logs `expected_lines`. Raises
+    It is killed as it logs its third step; with fewer steps there is nothing to resume. All calls share `directory`.
+    `as_expected` compares a result with an uninterrupted training's, which logs `expected_lines`. Raises
     `ConformanceError` naming the broken promise.
     """
     log = InterruptedLog()
@@ -119,8 +119,8 @@ def check_goes_on(
     again = f"gone on with from step {log.resumed_from}, training must not learn steps before it again"
     require(not log.repeated, f"{again}: {sorted(log.repeated)}")
     both = ([line for line in lines if line[0] != log.killed_at] for lines in (log.lines, expected_lines))
-    _check_same_lines(*both)  # the step it was killed at may have been saved, and then is not logged again
-    finished = train(resumed())  # killed after the last step, before its result was kept
+    _check_same_lines(*both)  # the step it was killed at may have been saved but not logged
+    finished = train(resumed())  # as if killed after the last step, before the result was kept
     require(as_expected(finished), "killed and gone on with at its very end, training must end as it had")
 
 

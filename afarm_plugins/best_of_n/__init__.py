@@ -1,13 +1,10 @@
-"""Best-of-n: sample n times, keep what the reward model likes best."""
+"""Best-of-n: sample n times, and keep the sample with the highest reward."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from afarm import Register, hookimpl
-
-if TYPE_CHECKING:
-    import typer
 
 
 @hookimpl
@@ -23,7 +20,7 @@ def register_methods(register: Register) -> None:
 
 
 @hookimpl
-def register_commands(app: typer.Typer) -> None:
+def register_commands(app: Any) -> None:
     from afarm_plugins.best_of_n.command import add_commands
 
     add_commands(app)

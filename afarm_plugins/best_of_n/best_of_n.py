@@ -1,6 +1,6 @@
 """Best-of-n (AlpacaFarm, section 3.2): sample n times and return the sample with the highest reward.
 
-Nothing is trained; all cost is at sampling. Samples stream: what is held in memory does not grow with n.
+Nothing is trained. Samples stream, so memory does not grow with n.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ BEST_OF_N_CARD = "best_of_n.json"
 class BestOfNPolicy(Policy):
     """A policy that samples `n` times from `policy` and returns the sample with the highest reward.
 
-    Always at its own `temperature`. With `keep_scores`, `Sample.details` hold the rewards of all n and the winners of
-    every smaller n; see `Winners`.
+    It samples at its own `temperature`. With `keep_scores`, `Sample.details` hold the rewards of all n and the winners
+    of every smaller n; see `Winners`.
     """
 
     policy: Policy
@@ -94,7 +94,7 @@ class BestOfNPolicy(Policy):
     def export(self, directory: Path) -> None:
         """Write policy and reward model for transformers alone, and a script that runs them.
 
-        The policy's generation config holds how it samples. Raises `ModelError` if one has no weights, as a formula.
+        Raises `ModelError` if one has no weights (a formula, say).
         """
         from transformers import GenerationConfig
 
@@ -106,7 +106,7 @@ class BestOfNPolicy(Policy):
             )
         policy.export(directory / "policy")
         reward_model.export(directory / "reward_model")
-        # A new one: the base model's own penalties and limits are none of the run's.
+        # A new one, without the base model's penalties and limits.
         GenerationConfig(
             do_sample=True,
             temperature=self.temperature,
@@ -145,7 +145,7 @@ class BestOfNPolicy(Policy):
 
 
 def _built(kind: Any, card: Mapping[str, Any], context: TrainContext) -> RewardModel:
-    """Build a reward model that was not fitted, as a run does: by its config, its spec, or nothing."""
+    """Build a reward model that was not fitted, as a run does: from its config and spec, if it has them."""
     config = _class(card["config_class"], Config)(**card["config"]) if card["config_class"] else None
     made: RewardModel
     if card.get("spec") is not None:

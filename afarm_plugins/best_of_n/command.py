@@ -59,7 +59,7 @@ def _numbers(texts: list[str]) -> list[int]:
     """Read whole numbers from 1, also several with commas between. Raises `ConfigError`."""
     found = [part.strip() for text in texts for part in text.split(",")]
     if wrong := [part for part in found if not (part.isascii() and part.isdigit() and int(part))]:
-        raise ConfigError([f"--n {wrong[0]!r}: whole numbers from 1, with commas between, such as --n 1,4,16"])
+        raise ConfigError(f"--n {wrong[0]!r}: whole numbers from 1, with commas between, such as --n 1,4,16")
     return sorted({int(part) for part in found})
 
 
@@ -68,7 +68,7 @@ def curve(farm: "Farm", numbers: list[int]) -> Iterator[dict[str, Any]]:
 
     All are compared with the starting policy's outputs, decoded as every system is.
     """
-    from afarm import compare_outputs  # which loads the whole experiment: --help does without
+    from afarm import compare_outputs  # loads the whole experiment, which --help does without
     from afarm_plugins.best_of_n.subsets import best_of, kl_bound
 
     outputs, reference = farm.outputs("best_of_n"), farm.outputs(farm.workspace.start_name)

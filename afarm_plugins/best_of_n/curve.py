@@ -16,10 +16,10 @@ COLUMNS = {
     "avg_length": ("characters", ",.0f"),
     "win_rate": ("win rate, %", ".1f"),
 }
-"""Figures of a row with their headings and formats."""
+"""Headings and formats of a row's figures."""
 
 ERRORS = {"win_rate": "standard_error", "gold": "gold_se"}
-"""The names of standard errors by their figures."""
+"""Figures and their standard errors."""
 
 NOTES = (
     "Each n takes the first n of the same samples, so that neighbours are alike by more than their intervals say.",
@@ -29,7 +29,7 @@ NOTES = (
 
 
 def curve_findings(rows: Sequence[Mapping[str, Any]]) -> Findings:
-    """Table the curve, and plot it over n. `curve.json` has all that was measured."""
+    """Tabulate the curve, and plot it over n. `curve.json` has all measurements."""
     known = [name for name in COLUMNS if any(row.get(name) is not None for row in rows)]
     cells = [[measured(row, name) if name in ERRORS else row.get(name) for name in known] for row in rows]
     table = StudyTable("curve", "Best of n", dict(COLUMNS[name] for name in known), cells)

@@ -1,4 +1,4 @@
-"""Best-of-n at every smaller n from one run: the first k of n samples are k samples."""
+"""Best-of-n at every smaller n from one run, by the first k of n samples."""
 
 from __future__ import annotations
 
@@ -11,19 +11,15 @@ from afarm import DataError, Output, Sample
 
 
 def kl_bound(n: int) -> float:
-    """Bound the KL, in nats, from best-of-n by any reward to the policy sampled: ln n − (n − 1)/n.
+    """Bound the KL, in nats, from best-of-n to the policy sampled: ln n − (n − 1)/n.
 
-    Equal if rewards have no ties and no sample is likely (Stiennon et al. 2020; that it is a bound: Beirami et al.
-    2024).
+    It is exact if rewards have no ties and no sample is likely (Stiennon et al. 2020; the bound: Beirami et al. 2024).
     """
     return math.log(n) - (n - 1) / n
 
 
 class Winners:
-    """The rewards of one output's samples in the order drawn, and each sample that beat all before it.
-
-    About ln n samples, enough to tell the winner of every smaller n.
-    """
+    """The rewards of one output's samples in order, and each sample that beat all before it (about ln n)."""
 
     def __init__(self) -> None:
         self.scores: list[float] = []
@@ -31,7 +27,7 @@ class Winners:
         self._best = -math.inf
 
     def watch(self, scored: Iterable[tuple[Sample, float]]) -> Iterator[tuple[Sample, float]]:
-        """Yield the same samples with their rewards, and note each as it passes."""
+        """Yield the same samples with their rewards, and record them."""
         for sample, score in scored:
             self.scores.append(score)
             if not self.bests or score > self._best:

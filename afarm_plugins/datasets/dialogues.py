@@ -13,7 +13,7 @@ PREFERENCES = ("chosen", "output_1", "conversation_a", "response_a", "response1"
 
 
 class Dialogues(OneFile):
-    """Conversations so far with the assistant's turn; all that open alike are in one split."""
+    """Conversations with the assistant's next turn; all with the same first message are in one split."""
 
     section = "dialogues"
     path_option = "--set dialogues.path=FILE"
@@ -28,7 +28,7 @@ class Dialogues(OneFile):
             raise DataError(f"{self.config.path}: holds no conversation")
 
     def _last_turns(self) -> Iterator[Output]:
-        """Yield each conversation up to its last turn of the assistant's, which is the output."""
+        """Yield each conversation, with the assistant's last turn as the output."""
         path = self.config.path
         fields = next((row.keys() for _, row in placed_rows(path)), ())
         if any(name in fields for name in PREFERENCES):
@@ -43,7 +43,7 @@ class Dialogues(OneFile):
             yield Output(output.instruction, output.output, output.generator or "assistant")
 
     def _turns(self, row: Output) -> Iterator[Output]:
-        """Yield the turns of a conversation that are prompts: the last, or all of the user's."""
+        """Yield the conversation up to its last prompt, or up to each."""
         turns = row.instruction.messages
         if self.config.turns == "all":
             for place, (said, answer) in enumerate(pairwise(turns)):

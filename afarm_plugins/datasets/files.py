@@ -21,7 +21,7 @@ from afarm import (
 from afarm_plugins.datasets import FilesConfig
 
 SPLITS = ("sft", "preference", "unlabeled", "validation", "evaluation")
-"""In the order in which their shares are laid side by side, whatever the order of the setting."""
+"""In the order in which shares are counted, whatever the setting's order."""
 
 
 class Files(Dataset):
@@ -44,7 +44,7 @@ class Files(Dataset):
         self.remote = any(map(is_on_hub, [config.path, *self.own.values()]))
 
     def load(self, split: str) -> list[Output]:
-        """See `Dataset.load`. Demonstrations need an output, references unless the file has none at all."""
+        """See `Dataset.load`. Demonstrations need an output, and so do references if any row has one."""
         if split not in SPLITS:
             raise DataError(f"there is no split {split!r}; the splits are {', '.join(SPLITS)}")
         path = self.own.get(split) or self.config.path
@@ -56,7 +56,7 @@ class Files(Dataset):
         for task, (where, _) in zip(tasks, placed, strict=True):
             if not task.instruction.instruction.strip():
                 raise DataError(f"{where}: field 'instruction' is blank")
-        require_distinct(tasks, path)  # before the file is cut up, so that errors name rows of the file
+        require_distinct(tasks, path)  # before splitting, so that errors name rows of the file
         needed = split == "sft" or (split == "evaluation" and any("output" in row for row in rows))
         outputs, left_out = [], 0
         for row, task, (where, own) in zip(rows, tasks, placed, strict=True):
@@ -82,7 +82,7 @@ class Files(Dataset):
 
 
 def share_problems(name: str, shares: Mapping[str, float]) -> list[str]:
-    """List what is wrong with the shares of splits, a setting called `name`."""
+    """List problems in the shares of splits, the setting `name`."""
     problems = [f"{name}.{split}: no such split.{did_you_mean(split, SPLITS)}" for split in shares.keys() - SPLITS]
     if any(share < 0 for share in shares.values()) or sum(shares.values()) > 1 + 1e-9:
         problems.append(f"{name}: each must be at least 0, and together they may not exceed 1")
@@ -90,7 +90,7 @@ def share_problems(name: str, shares: Mapping[str, float]) -> list[str]:
 
 
 def find_split(at: float, shares: Mapping[str, float]) -> str:
-    """Return the split of a row with this position between 0 and 1; empty for none."""
+    """Return the split of a row at this position in [0, 1); empty for none."""
     for split in SPLITS:
         share = shares.get(split, 0.0)
         if at < share:

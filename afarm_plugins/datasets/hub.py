@@ -34,9 +34,9 @@ class AlpacaFarm(Dataset):
         distinct: dict[str, Output] = {}
         for number, row in enumerate(rows):
             output = Output.from_row(row, f"{repository} {name}/{hub_split}: row {number}")
-            # Alpaca-52k repeats some instructions; the first of each is kept.
+            # Alpaca-52k repeats some instructions: keep the first.
             distinct.setdefault(output.instruction.id, output)
-        if split != "evaluation":  # and what is evaluated is never trained on
+        if split != "evaluation":  # never train on what is evaluated
             for row in self.load("evaluation"):
                 distinct.pop(row.instruction.id, None)
         return list(distinct.values())

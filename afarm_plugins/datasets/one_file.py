@@ -1,4 +1,4 @@
-"""Data sets that are read from one file, and cut into disjoint splits by a hash."""
+"""Data sets of one file, cut into disjoint splits by a hash."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from afarm import ConfigError, DataError, Dataset, Output, is_on_hub, seeding, w
 from afarm_plugins.datasets.files import SPLITS, find_split, share_problems
 
 WITH_OUTPUTS = ("sft", "evaluation")
-"""The splits whose rows have an output: others need it not."""
+"""The splits whose rows have an output."""
 
 
 class OneFile(Dataset):
@@ -34,7 +34,7 @@ class OneFile(Dataset):
             raise ConfigError(problems)
 
     def further_problems(self) -> list[str]:
-        """List what is wrong with settings of its own."""
+        """List problems in its own settings."""
         return []
 
     @abstractmethod

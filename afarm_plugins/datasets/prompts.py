@@ -1,4 +1,4 @@
-"""The instructions of a user's own preferences, so that one file trains and evaluates."""
+"""The instructions of a user's own preferences, so that one file serves training and evaluation."""
 
 from __future__ import annotations
 

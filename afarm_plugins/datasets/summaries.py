@@ -1,4 +1,4 @@
-"""Texts to summarise, with summaries if there are some: posts with their TL;DR, articles, documents."""
+"""Texts to summarise, perhaps with summaries: posts with their TL;DR, articles, documents."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from afarm import DataError, Instruction, Output, Row, did_you_mean, placed_rows
 from afarm_plugins.datasets.one_file import OneFile
 
 TEXTS = ("post", "article", "document", "text", "content", "body", "dialogue", "prompt")
-"""Names that the column of texts has in public data sets, the surest first."""
+"""Names of the column of texts in public data sets, the most specific first."""
 
 SUMMARIES = ("summary", "highlights", "tldr", "completion", "chosen")
-"""The same for summaries."""
+"""Names of the column of summaries."""
 
 _CLOSING = re.compile(r"\s*TL;?DR:?\s*\Z", re.IGNORECASE)
 
@@ -47,7 +47,7 @@ class Summaries(OneFile):
             yield task.id, Output(task, summary.strip(), "summary")
 
     def _text(self, fields: Row, chosen: str, names: tuple[str, ...], where: str) -> str | None:
-        """Return the text of the chosen field, or of the first of `names` that is there."""
+        """Return the text of the chosen field, or else of the first of `names` that exists."""
         if chosen and chosen not in fields:
             near = did_you_mean(chosen, fields)
             raise DataError(f"{where}: has no field {chosen!r}.{near} Its fields are {', '.join(map(repr, fields))}")
@@ -58,7 +58,7 @@ class Summaries(OneFile):
 
 
 def flat(row: Row) -> dict[str, Any]:
-    """Return a row's fields, those of its `info`, and the better of its `summaries` as `summary`."""
+    """Return a row's fields with those of its `info`, and the better of its `summaries` as `summary`."""
     info = row.get("info")
     fields = {**(info if isinstance(info, Mapping) else {}), **{k: v for k, v in row.items() if k != "info"}}
     listed, choice = fields.get("summaries"), fields.get("choice")

@@ -1,15 +1,15 @@
 """Direct preference optimisation (Rafailov et al. 2023; AlpacaFarm, App. A and B) on TRL's DPOTrainer.
 
 With h = log π(chosen)/π_ref(chosen) − log π(rejected)/π_ref(rejected), the loss per pair is −log σ(β h). The reference
-is the SFT policy that training starts from, which reads all pairs once, before training. What is not TRL's or not the
-paper's, and why: `docs/methods/dpo.md`.
+is the start policy, which reads all pairs once, before training. Deviations from TRL and the paper, and why:
+`docs/methods/dpo.md`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import torch
 from datasets import Dataset
@@ -36,9 +36,7 @@ from afarm.backend import (
     usable_pairs,
     world_size,
 )
-
-if TYPE_CHECKING:
-    from afarm_plugins.dpo import DPOConfig
+from afarm_plugins.dpo import DPOConfig
 
 
 def train_dpo(config: DPOConfig, inputs: MethodInputs, context: TrainContext) -> CheckpointPolicy:
@@ -64,15 +62,15 @@ def train_dpo(config: DPOConfig, inputs: MethodInputs, context: TrainContext) ->
             context,
             beta=config.beta,
             precompute_ref_log_probs=True,  # so that no reference model is loaded
-            disable_dropout=False,  # TRL's would be that of adapters too, which is there because it was asked for
+            disable_dropout=False,  # TRL would switch off the adapters' dropout too
         ),
         train_dataset=Dataset.from_list(examples),
-        data_collator=PreferenceCollator(start.pad_id),
+        data_collator=partial(collate_preferences, start.pad_id),
         processing_class=start.tokenizer,
     )
     trainer.settings = config
     if config.lora:
-        trainer.model.delete_adapter("ref")  # TRL's own reference, which nothing asks
+        trainer.model.delete_adapter("ref")  # TRL's own reference, which is not used
     selection = selection_of(config, inputs, context)
     candidates = CandidatePolicies(policy, selection) if selection else None
     run_trainer(trainer, context, "dpo", "dpo", candidates)
@@ -87,7 +85,7 @@ def pair_examples(
     """Encode one example per pair, and count how many outputs were cut.
 
     An example has `chosen` and `rejected`, each (prompt, response), `p_chosen` and `length`. The chosen output is the
-    one that the label prefers, the second one if it is even, as a draw is.
+    one that the label prefers, or the second of a draw.
     """
     p2 = [0.5 if judged.p2 is None else judged.p2 for judged in pairs]
     first, second, cut = policy.encode_pairs(pairs, max_length)
@@ -104,34 +102,28 @@ def pair_examples(
 
 
 def reference_logps(policy: CheckpointPolicy, examples: Sequence[dict[str, Any]], batch_size: int) -> list[list[float]]:
-    """Compute the log-probabilities of both responses of each example under `policy`: (chosen, rejected)."""
+    """Compute the log-probabilities of each example's responses under `policy`: (chosen, rejected)."""
     rows = [e["chosen"] for e in examples] + [e["rejected"] for e in examples]
     prompts, responses = [prompt for prompt, _ in rows], [response for _, response in rows]
     logps = batched_logprobs(policy, prompts, responses, batch_size=2 * batch_size).sum(-1)
-    pairs: list[list[float]] = torch.stack(logps.chunk(2), dim=1).tolist()
-    return pairs
+    return torch.stack(logps.chunk(2), dim=1).tolist()
 
 
-@dataclass
-class PreferenceCollator:
-    """A collator of pairs: both outputs behind their prompt, chosen ones first, right-padded [2B, T]."""
-
-    pad_id: int
-
-    def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        rows = [e["chosen"] for e in examples] + [e["rejected"] for e in examples]
-        batch = join_and_pad([prompt for prompt, _ in rows], [response for _, response in rows], self.pad_id)
-        return {
-            "input_ids": batch.input_ids,
-            "attention_mask": batch.attention_mask,
-            "response_mask": batch.response_mask,
-            "reference_logps": torch.tensor([e["reference_logps"] for e in examples]).T.flatten(),
-            "p_chosen": torch.tensor([e["p_chosen"] for e in examples]),
-        }
+def collate_preferences(pad_id: int, examples: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """Batch both outputs of pairs behind their prompt, chosen ones first, right-padded to [2B, T]."""
+    rows = [e["chosen"] for e in examples] + [e["rejected"] for e in examples]
+    batch = join_and_pad([prompt for prompt, _ in rows], [response for _, response in rows], pad_id)
+    return {
+        "input_ids": batch.input_ids,
+        "attention_mask": batch.attention_mask,
+        "response_mask": batch.response_mask,
+        "reference_logps": torch.tensor([e["reference_logps"] for e in examples]).T.flatten(),
+        "p_chosen": torch.tensor([e["p_chosen"] for e in examples]),
+    }
 
 
 class SoftLabelDPOTrainer(LengthSortedTrainer, DPOTrainer):
-    """TRL's trainer with `preference_losses`, on tokenised examples that know their reference."""
+    """TRL's trainer with `preference_losses`, on tokenised examples with the reference's log-probs."""
 
     loss_is_scaled_for_ga = True
     settings: DPOConfig
@@ -158,7 +150,7 @@ class SoftLabelDPOTrainer(LengthSortedTrainer, DPOTrainer):
         loss_type, beta, smoothing = self.settings.loss_type, self.settings.beta, self.settings.label_smoothing
         losses = preference_losses(chosen - rejected, p_chosen, loss_type, beta, smoothing)
         self._note(p_chosen, beta * (logps - reference).detach(), logps.detach())
-        # Processes average their gradients, and the loss is a mean over all their pairs.
+        # The loss is a mean over the pairs of all processes, which average gradients.
         loss = losses.sum() / (num_items_in_batch or len(losses)) * world_size()
         return (loss, {"logps": logps}) if return_outputs else loss
 

@@ -1,11 +1,11 @@
 """Expert iteration (AlpacaFarm, section 3.2): SFT on the best of n samples, in rounds.
 
 A round: sample each unlabeled instruction `n` times, keep the sample with the highest reward, and fine-tune the start
-policy on those kept. The next round samples the policy that this one made. What differs from the reference
-implementation, and why: `docs/methods/expert_iteration.md`.
+policy on the samples kept. The next round samples the new policy. Deviations from the reference implementation, and
+why: `docs/methods/expert_iteration.md`.
 
-Samples stream and are scored a batch at a time: those of one instruction are held, not those of all. The
-best of every few instructions are written to disk, so that a killed round samples nothing twice.
+Samples stream, and only one instruction's are held. The best of every few instructions are written to disk, so that a
+killed round samples nothing twice.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from afarm.backend import (
 from afarm_plugins.expert_iteration import ExpertIterationConfig
 
 PROMPTS_PER_FILE = 128
-"""Instructions whose best responses are written together. Fixed, for a resumed round must batch as it did before."""
+"""Instructions per file of best responses. Fixed, since a resumed round must batch as before."""
 
 
 def train_in_rounds(config: ExpertIterationConfig, inputs: MethodInputs, context: TrainContext) -> Policy:
@@ -55,10 +55,10 @@ def train_in_rounds(config: ExpertIterationConfig, inputs: MethodInputs, context
         before, steps = steps, steps + math.ceil(math.ceil(len(learned) / batch_size) * config.num_train_epochs)
         newest = context.checkpoints.latest()
         if newest and newest[0] > steps:
-            continue  # a later round has begun, so that what this one made has been sampled
+            continue  # a later round has begun, and has sampled this one's policy
         seed = seeding.integer(context.seed, "expert_iteration", "train", number)
         own = continued_context(context, before, seed=seed)
-        if own.checkpoints.latest() is None:  # otherwise it is in the log already
+        if own.checkpoints.latest() is None:  # else it is logged already
             left_out = len(inputs.unlabeled) - len(prompts)
             own.log_metrics(1, {**round_summary(winners), "round": number, "data/prompts_left_out": left_out})
         examples = [(winner.prompt_ids, winner.token_ids) for winner in learned]
@@ -75,7 +75,7 @@ def best_responses(
     context: TrainContext,
     number: int,
 ) -> list[Winner]:
-    """Sample the best response to each prompt, or read it from disk. Processes sample a shard each."""
+    """Sample the best response to each prompt, or read it from disk. Each process samples a shard."""
     directory = context.directory / "best_responses" / f"round-{number}"
     directory.mkdir(parents=True, exist_ok=True)
     decoding = Decoding(
@@ -94,7 +94,7 @@ def best_responses(
         if path.exists():
             continue
         winners = pick_winners(policy, rewards, prompts[start : start + PROMPTS_PER_FILE], decoding, seed)
-        write_rows(path, map(asdict, winners))  # whole or not at all
+        write_rows(path, map(asdict, winners))  # atomic
         if context.should_stop():
             raise KeyboardInterrupt("stopped while sampling; the same command goes on from there")
     wait_for(lambda: all(path.exists() for path in paths.values()))
@@ -103,7 +103,7 @@ def best_responses(
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """The best of the samples of one prompt; `mean_score` and `distinct` (a share) are over all of them."""
+    """The best sample of a prompt; `mean_score` and `distinct` (a share) are over all of its samples."""
 
     output: str
     prompt_ids: tuple[int, ...]
@@ -117,7 +117,7 @@ class Winner:
 def pick_winners(
     policy: Policy, rewards: SampleScorer, instructions: Sequence[Instruction], decoding: Decoding, seed: int
 ) -> Iterator[Winner]:
-    """Yield the best (of equals the first) of `decoding.n` samples per instruction, as they are ready."""
+    """Yield the best (of equals the first) of `decoding.n` samples per instruction, as ready."""
     scored = scored_samples(policy, rewards, instructions, decoding, seed=seed)
     for _ in instructions:
         candidates = list(islice(scored, decoding.n))

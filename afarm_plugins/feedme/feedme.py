@@ -1,12 +1,10 @@
 """Binary FeedME (AlpacaFarm, section 3.2 and App. A): SFT on the preferred output of each pair.
 
-Each pair is one example, so an output that won twice is learned from twice. What the paper leaves open, and is decided
-here: `docs/methods/feedme.md`.
+Each pair is one example, so an output that won twice is learned from twice. Decisions that the paper leaves open:
+`docs/methods/feedme.md`.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from afarm import MethodInputs, TrainContext
 from afarm.backend import (
@@ -17,9 +15,7 @@ from afarm.backend import (
     selection_of,
     usable_pairs,
 )
-
-if TYPE_CHECKING:
-    from afarm_plugins.feedme import FeedMEConfig
+from afarm_plugins.feedme import FeedMEConfig
 
 
 def train_feedme(config: FeedMEConfig, inputs: MethodInputs, context: TrainContext) -> CheckpointPolicy:

@@ -47,12 +47,12 @@ class LinearCandidate:
         self._features, self._values, self._encoder = features, values, encoder
         self.differences: Array = values[:, 1] - values[:, 0]
 
-    def held_out(self, rows: LabelledRows) -> Array:
+    def predict_held_out(self, rows: LabelledRows) -> Array:
         """Predict the logit [pairs] of each pair's second output by a fit to the other folds."""
         return out_of_fold(self.differences, rows.p2, rows.folds)
 
-    def unseen(self, rows: LabelledRows, system: str) -> Array:
-        """Predict as `held_out`, by fits without any pair of `system`."""
+    def predict_unseen(self, rows: LabelledRows, system: str) -> Array:
+        """Predict as `predict_held_out`, by fits without any pair of `system`."""
         without = [system not in row.systems for row in rows.pairs]
         return out_of_fold(self.differences, rows.p2, rows.folds, without)
 
@@ -84,8 +84,8 @@ class LearnedCandidate:
         self._learned = learned
         self._gaps: Array = np.zeros(0)
 
-    def held_out(self, rows: LabelledRows) -> Array:
-        """Predict as `LinearCandidate.held_out`, by a reward model for each fold."""
+    def predict_held_out(self, rows: LabelledRows) -> Array:
+        """Predict as `LinearCandidate.predict_held_out`, by a reward model for each fold."""
         gaps, folds = np.zeros(len(rows.p2)), rows.folds
         for fold in np.unique(folds):
             inside = [row for row, own in zip(rows.pairs, folds, strict=True) if own != fold]

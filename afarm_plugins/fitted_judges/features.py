@@ -44,12 +44,12 @@ class Surface:
         return re.findall(r"\w+", self.text.lower())
 
     @cached_property
-    def asked(self) -> str:
+    def request(self) -> str:
         return request_text(self.instruction)
 
     @cached_property
     def request_words(self) -> set[str]:
-        return {word for word in re.findall(r"\w+", self.asked.lower()) if len(word) >= SHORTEST_WORD}
+        return {word for word in re.findall(r"\w+", self.request.lower()) if len(word) >= SHORTEST_WORD}
 
     @cached_property
     def triples(self) -> list[tuple[str, str, str]]:
@@ -73,7 +73,7 @@ FEATURES: Mapping[str, Feature] = {
     "length": Feature("ln(1 + characters)", lambda s: math.log1p(len(s.text))),
     "beyond_the_task": Feature(
         "ln(characters over those of instruction and input), at least 0",
-        lambda s: max(0.0, math.log1p(len(s.text)) - math.log1p(len(s.asked))),
+        lambda s: max(0.0, math.log1p(len(s.text)) - math.log1p(len(s.request))),
     ),
     "lines": Feature("ln(1 + line breaks)", lambda s: math.log1p(s.text.count("\n"))),
     "list_items": Feature(

@@ -73,7 +73,7 @@ class FitReport:
             "unseen_systems": {name: asdict(figures) for name, figures in self.unseen.items()},
             "labels": {
                 "learned from": sum(self.counts.annotators.values()),
-                "left out": self.counts.left_out,
+                "left out": self.counts.exclusions,
                 "annotators": dict(sorted(self.counts.annotators.items())),
             },
         }
@@ -111,7 +111,7 @@ def fit_judge(
     held_out: dict[str, Array] = {}
     for candidate in candidates:
         tell(f"{candidate.name}: {folds} folds")
-        held_out[candidate.name] = sigmoid(candidate.held_out(rows))
+        held_out[candidate.name] = sigmoid(candidate.predict_held_out(rows))
     kept, p = choose_candidate(held_out, rows)
     best = next(candidate for candidate in candidates if candidate.name == kept)
     tell(f"{kept}: all {len(pairs)} pairs")
@@ -159,5 +159,5 @@ def _unseen(
             continue
         tell(f"{candidate.name}: {system} unseen")
         theirs = [row for row, taken in zip(rows.pairs, inside, strict=True) if taken]
-        measured[system] = measure(theirs, sigmoid(candidate.unseen(rows, system))[inside], seed)
+        measured[system] = measure(theirs, sigmoid(candidate.predict_unseen(rows, system))[inside], seed)
     return measured

@@ -73,10 +73,10 @@ class LabelCounts:
     @property
     def describe_left_out(self) -> str:
         """The reasons as text, without draws, which count in pairs that have other labels."""
-        return ", ".join(f"{count:,} {reason}" for reason, count in self.left_out.items() if reason != "draws")
+        return ", ".join(f"{count:,} {reason}" for reason, count in self.exclusions.items() if reason != "draws")
 
     @property
-    def left_out(self) -> dict[str, int]:
+    def exclusions(self) -> dict[str, int]:
         """The reasons that occur, with their numbers."""
         reasons = {
             "draws": self.draws,
@@ -117,7 +117,7 @@ def read_labelled(sources: Sequence[Path | str], scale: str = "") -> tuple[list[
 
 def require_enough(chosen: Sequence[LabelledPair], counts: LabelCounts, where: str) -> None:
     """Raise `DataError` naming what is lacking, and how to get it."""
-    left_out = ", ".join(f"{count} {reason}" for reason, count in counts.left_out.items())
+    left_out = ", ".join(f"{count} {reason}" for reason, count in counts.exclusions.items())
     if not chosen:
         raise DataError(
             f"{where}: no label to learn from: {left_out or 'no rows'}; a fitted judge needs labels that choose one "

@@ -325,21 +325,21 @@ class VendorJudge(Judge):
         if isinstance(error, JudgeError):
             return error
         if isinstance(error, self.sdk.APIStatusError):
-            message = self._of_status(error.status_code, self.shown(error), error)
+            message = self._of_status(error.status_code, self.quote(error), error)
             if asks_to_slow_down(error.status_code, error.response.headers) and not lacks_credit(error):
                 return SlowDown(message, wait_asked(error.response.headers))
             return JudgeError(message, charged=False)
         cause = next((cause for cause in reversed(list_causes(error)) if str(cause)), error)
         if isinstance(cause, NoAnswer):
-            failure = f"answered {self._tries} with nothing that can be read ({self.shown(cause)})"
+            failure = f"answered {self._tries} with nothing that can be read ({self.quote(cause)})"
         elif any(isinstance(cause, httpx2.ReadTimeout) for cause in list_causes(error)):
             failure = f"did not answer within {self.config.timeout:g} s, {self._tries}"
         elif isinstance(error, self.sdk.APIConnectionError):
             failure = (
-                f"could not be reached at {self.base_url}, {self._tries} ({type(cause).__name__}: {self.shown(cause)})"
+                f"could not be reached at {self.base_url}, {self._tries} ({type(cause).__name__}: {self.quote(cause)})"
             )
         else:
-            failure = f"failed: {type(error).__name__}: {self.shown(error)}"
+            failure = f"failed: {type(error).__name__}: {self.quote(error)}"
         return JudgeError(f"{self.identity} {failure}; {GO_ON}", charged=not unsent(error))
 
     @property
@@ -381,6 +381,6 @@ class VendorJudge(Judge):
         degraded = "" if capability == "schema" else " --allow-degraded"  # the prompt asks for the format as well
         return f"; leave it out with --set {self.section}.capabilities.{capability}=false{degraded}"
 
-    def shown(self, error: BaseException) -> str:
+    def quote(self, error: BaseException) -> str:
         """The vendor's own words, where there are some."""
         return redacted(str(details(error).get("message") or error), self._key)

@@ -1,4 +1,4 @@
-"""Memory: `afarm memory`, what each stage holds on a GPU, and what to change if it does not fit."""
+"""`afarm memory`: what each stage holds on a GPU, and what to change if it does not fit."""
 
 from typing import Any
 

@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from afarm.backend import Held
 
 WHOLE = {"sample": "the model is", "outputs": "the models are", "evaluate": "the reward model is"}
-"""The stages that the first process runs alone, and what it then has on one card."""
+"""The stages that the first process runs alone, and what is then whole on one card."""
 
 SAME = "changes no result"
 
 MOST_TOGETHER = 3
-"""The most changes that are suggested together."""
+"""Most changes in one suggestion."""
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """One value of what can be changed: the settings, the number of cards, or shards on the host."""
+    """A possible change: of settings, the number of cards, or offloading."""
 
     note: str
     settings: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Remedy:
 
 
 def changes_that_help(stage: StageOnCard, held: Held, backend: BackendConfig, choices: Choices, card: float) -> str:
-    """Say which changes make the stage fit: each that does alone, else the first few that do together."""
+    """Suggest changes that make the stage fit: each that suffices alone, else the first combination."""
     possible = list(_possible(stage, backend, choices))
 
     def host(changes: Sequence[Remedy]) -> int | None:
@@ -51,7 +51,7 @@ def changes_that_help(stage: StageOnCard, held: Held, backend: BackendConfig, ch
             mildest = next((one for one in product(*several) if host(one) is not None), None)
             if mildest:
                 suggestions.append(_words(mildest, host(mildest)))
-    slow = held.moment == "sampling"  # on the host: only if nothing else will do
+    slow = held.moment == "sampling"  # on a CPU: the last resort
     if stage.label in WHOLE and held.weights > card and backend.device != "cpu" and not (slow and suggestions):
         suggestions.append(f"--set backend.device=cpu for this stage ({WHOLE[stage.label]} whole on one card)")
     most = max(choices.gpus, *(change.cards for values in possible for change in values))
@@ -61,7 +61,7 @@ def changes_that_help(stage: StageOnCard, held: Held, backend: BackendConfig, ch
 
 
 def _possible(stage: StageOnCard, backend: BackendConfig, choices: Choices) -> Iterator[list[Remedy]]:
-    """Yield the settings that can still change, those that change no result first, mildest values first."""
+    """Yield the values to try of each change: those that change no result first, the mildest value first."""
     section, config, gpus = stage.section, stage.config, choices.gpus
     scores = stage.label == "evaluate"
     for name in ("per_device_batch_size", "per_device_rollout_batch_size"):
@@ -71,7 +71,7 @@ def _possible(stage: StageOnCard, backend: BackendConfig, choices: Choices) -> I
     if getattr(config, "gradient_checkpointing", True) is False:
         yield [Remedy(f"slower, {SAME}", (f"{section}.gradient_checkpointing=true",))]
     rows = getattr(config, "per_device_train_batch_size", 1)
-    if rows > 1 and not isinstance(config, TrainerConfig):  # whose batch is mini_batch_size
+    if rows > 1 and not isinstance(config, TrainerConfig):  # on-policy: mini_batch_size is the batch
         yield [Remedy(SAME, (f"{section}.per_device_train_batch_size={fewer}",)) for fewer in _halves(rows)]
     elif rows > 1:
         yield [
@@ -103,7 +103,7 @@ def _halves(rows: int) -> list[int]:
 
 
 def _words(changes: Sequence[Remedy], host: int | None) -> str:
-    """Write changes as they are typed, with notes. `host`: bytes of host memory per process."""
+    """Write changes as options, with notes. `host` is bytes of host memory per process."""
     typed: list[str] = []
     notes: dict[str, None] = {}
     for change in changes:

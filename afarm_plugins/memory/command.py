@@ -1,4 +1,4 @@
-"""`afarm memory`: what each stage of a run holds on a card, by arithmetic."""
+"""`afarm memory`: the memory of each stage of a run on a card, by arithmetic."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class StageOnCard:
 
 @dataclass(frozen=True)
 class Choices:
-    """A recipe with its overrides, on so many cards, of which each process has one."""
+    """A recipe with its overrides, on as many cards as processes."""
 
     recipe: str
     overrides: tuple[Any, ...]
@@ -43,7 +43,7 @@ class Choices:
         """Return the settings. Raises `ConfigError` for what a run in as many processes would refuse."""
         resolved = resolve(self.recipe, self.overrides, self.plugins)
         if self.offload and self.gpus == 1:
-            raise ConfigError(["--offload is of shards, and one process has none: add --gpus 2, or more"])
+            raise ConfigError("--offload is of shards, and one process has none: add --gpus 2, or more")
         run = resolved.run
         info = ProcessInfo(0, self.gpus, sharded=self.gpus > 1)
         components = Components(self.plugins, resolved, process_info=info)
@@ -59,10 +59,7 @@ class Choices:
         return resolved
 
     def stages(self) -> Iterator[StageOnCard]:
-        """Yield each stage that puts a model on a card.
-
-        Raises as `settled` does, and `ModelError` if the model's config cannot be read.
-        """
+        """Yield each stage that puts a model on a card. Raises as `settled`, or `ModelError` without a config."""
         from afarm.backend import Workload
 
         resolved = self.settled()
@@ -71,9 +68,9 @@ class Choices:
         yield from _stages(resolved, workload, self.plugins.get)
 
     def host_if_held(self, label: str, more: Sequence[str], gpus: int, offload: bool, card: float) -> int | None:
-        """Return what a process has on the host if a card holds that stage with `more` settings, else None.
+        """Return a process's bytes on the host if a card holds that stage with `more` settings, else None.
 
-        0 if there is no such stage then, None if a run refuses them.
+        0 if there is no such stage then; None if a run would refuse them.
         """
         changed = replace(self, overrides=(*self.overrides, *more), gpus=gpus, offload=offload)
         try:
@@ -85,7 +82,7 @@ class Choices:
 
 @cache
 def _model_config(model: str) -> tuple[Any, dict[Any, Any]]:
-    """Read a model's config, with a place for what is counted of it: most changes leave it as it is."""
+    """Read a model's config, with a cache for its counts, which most changes share."""
     from afarm.backend import read_model_config
 
     return read_model_config(model), {}

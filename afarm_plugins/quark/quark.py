@@ -1,13 +1,13 @@
 """Quark, "quantised reward conditioning": learn from the best of one's own samples by likelihood.
 
 A step: sample a response to each of `rollout_batch_size` prompts; score it; sort the pool of responses into quantiles
-by reward; then `num_epochs` passes that raise the likelihood of responses and hold every next-token distribution near
-the start policy's, by the exact KL over the whole vocabulary (Lu et al. 2022; Dubois et al. 2023, appendix A). What
-differs from both, and why: `docs/methods/quark.md`.
+by reward; then `num_epochs` passes that raise the likelihood of responses, with a penalty on the exact KL to the start
+policy at each token (Lu et al. 2022; Dubois et al. 2023, appendix A). Deviations from both, and why:
+`docs/methods/quark.md`.
 
-With `variant=all` the token of its quantile, <|reward_0|> the lowest, stands before each prompt, and sampling (but for
-the first step, of the start policy) asks for the best. Control tokens are no part of the KL: the reference has none,
-and they are never sampled. The likelihood is over all tokens, so that they become improbable by themselves.
+With `variant=all` each prompt begins with the token of its response's quantile (<|reward_0|> is the lowest), and from
+the second step on sampling asks for the best. Control tokens are left out of the KL, since the reference has none, and
+are never sampled. The likelihood is over all tokens, so they become improbable by themselves.
 
 Shapes: N responses in the pool; tensors [B, R] are of the responses of a batch and 0 at pads.
 """
@@ -53,7 +53,7 @@ from afarm_plugins.quark import QuarkConfig
 
 
 class Rollout(NamedTuple):
-    """A response that was sampled to the prompt of that number, and its reward."""
+    """A sampled response, the index of its prompt, and its reward."""
 
     prompt: int
     response: tuple[int, ...]
@@ -62,7 +62,7 @@ class Rollout(NamedTuple):
 
 
 class TrainingExample(NamedTuple):
-    """A response with the prompt that the policy learns it behind, and the one that the reference reads."""
+    """A response with the policy's prompt and the reference's."""
 
     prompt: Sequence[int]
     reference_prompt: Sequence[int]
@@ -72,8 +72,8 @@ class TrainingExample(NamedTuple):
 def train_quark(config: QuarkConfig, inputs: MethodInputs, context: TrainContext) -> CheckpointPolicy:
     """Train a copy of `inputs.start`. Returns the policy of the last or the best checkpoint.
 
-    With control tokens it asks for the best quantile. If training diverges, that of the checkpoint before counts.
-    Raises `TrainingError` naming the step if there is none yet, `DataError` if no prompt is short enough, and
+    With control tokens it asks for the best quantile. If training diverges, it ends at the last checkpoint, or raises
+    `TrainingError` naming the step if there is none. Raises `DataError` if no prompt is short enough, and
     `KeyboardInterrupt` once the context says to stop.
     """
     training, steered, unsteered = start_quark(config, inputs, context)
@@ -82,8 +82,7 @@ def train_quark(config: QuarkConfig, inputs: MethodInputs, context: TrainContext
         done, state = resume_training(training)
         pool = [Rollout(*values) for values in state.get("pool", [])]
         for step in context.progress(range(done, total), config.method_name, total - done):
-            # Sample responses, and score them behind prompts without control tokens, which the start policy does not
-            # know yet either
+            # Sample responses, and score them behind prompts without control tokens
             prompts, samples = rollout(training, step, training.policy if step else unsteered)
             plain = training.start.prompt_ids([training.prompts[prompt] for prompt in prompts])
             read = [replace(sample, prompt_ids=tuple(ids)) for sample, ids in zip(samples, plain, strict=True)]
@@ -119,7 +118,7 @@ def train_quark(config: QuarkConfig, inputs: MethodInputs, context: TrainContext
                         totals[name] += float(value)
             training.optimizer.zero_grad()  # gradients take no memory while the next step samples
 
-            # Measure the policy that the step has made, which is what is kept
+            # Measure the new policy, which is the one to be saved
             watch_kl(
                 training, step, float(read_divergence(training, minibatch, learn=False)["loss/kl"]) / len(minibatch)
             )
@@ -142,9 +141,9 @@ def train_quark(config: QuarkConfig, inputs: MethodInputs, context: TrainContext
 def start_quark(
     config: QuarkConfig, inputs: MethodInputs, context: TrainContext
 ) -> tuple[Training, list[CheckpointPolicy], CheckpointPolicy]:
-    """Set up the models: (training, a policy for each quantile, one that asks for none).
+    """Set up the models: (training, a policy for each quantile, one without control tokens).
 
-    All are of the same weights. The last of the quantiles' asks for the best: it is `training.policy`.
+    All have the same weights. The last quantile is the best: its policy is `training.policy`.
     """
     start = require_checkpoint(inputs.start, "quark")
     context.backend.seed(context.seed)  # adapters start from random numbers
@@ -160,11 +159,11 @@ def start_quark(
 
 
 def quantile_bins(scores: Tensor, num_quantiles: int) -> Tensor:
-    """The quantile [N] of each of `scores` [N], from 0 (the lowest) to num_quantiles − 1.
+    """Compute the quantile [N] of each of `scores` [N], from 0 (the lowest) to num_quantiles − 1.
 
-    With n scores of which m are at most as high as this one, it is ⌈m · num_quantiles / n⌉ − 1. Equal scores share the
-    best of the quantiles that they would spread over: the best one always holds all of the highest score. With fewer
-    scores than quantiles some stay empty, never the best.
+    It is ⌈m · num_quantiles / n⌉ − 1, where m of the n scores are at most as high. Equal scores share the best quantile
+    that they would spread over, so the best one has all of the highest score. With fewer scores than quantiles some are
+    empty, never the best.
     """
     count = len(scores)
     at_most = torch.searchsorted(scores.sort().values, scores, right=True)
@@ -172,7 +171,7 @@ def quantile_bins(scores: Tensor, num_quantiles: int) -> Tensor:
 
 
 def pool_metrics(training: Training, rollouts: Sequence[Rollout], pooled: Tensor, bins: Tensor) -> dict[str, float]:
-    """Metrics of what a step sampled, and of the pool's scores and quantiles, both [N]."""
+    """Compute metrics of a step's samples, and of the pool's scores and quantiles, both [N]."""
     scores = torch.tensor([response.score for response in rollouts], dtype=torch.float64)
     return {
         "objective/scores": float(scores.mean()),
@@ -199,9 +198,9 @@ def make_example(
 
 
 def read_divergence(training: Training, minibatch: Sequence[TrainingExample], *, learn: bool) -> dict[str, Tensor]:
-    """Sums over the response tokens of a minibatch in all processes, and their count.
+    """Sum losses over the response tokens of a minibatch in all processes, and count the tokens.
 
-    `learn` adds the gradient of this process's share in the mean loss; `optimizer_step` sums it over processes.
+    `learn` adds the gradient of this process's share of the mean loss; `optimizer_step` sums it over processes.
     """
     config, policy, device = training.config, training.policy, training.context.backend.device
     control_ids = policy.tokenizer.convert_tokens_to_ids(list(policy.control_tokens))
@@ -211,7 +210,7 @@ def read_divergence(training: Training, minibatch: Sequence[TrainingExample], *,
     examples = shard(minibatch)
     lengths = [len(example.prompt) + len(example.response) for example in examples]
     batches = list(length_sorted_batches(lengths, config.per_device_train_batch_size))
-    if training.context.backend.sharded:  # all use the weights equally often, if need be for nothing
+    if training.context.backend.sharded:  # all processes must use the weights equally often
         passes = -(-len(minibatch[:: world_size()]) // config.per_device_train_batch_size)
         examples, batches = [*examples, minibatch[0]], batches + [[len(examples)]] * (passes - len(batches))
     for number, rows in enumerate(batches):
@@ -236,5 +235,5 @@ def read_divergence(training: Training, minibatch: Sequence[TrainingExample], *,
 
 
 def quark_loss(logprobs: Tensor, kl: Tensor, entropy: Tensor, kl_coef: float, entropy_coef: float) -> Tensor:
-    """−log π + kl_coef · KL − entropy_coef · entropy, summed. All [B, R], and 0 at pads."""
+    """Sum −log π + kl_coef · KL − entropy_coef · entropy, each [B, R] and 0 at pads."""
     return (-logprobs + kl_coef * kl - entropy_coef * entropy).sum()

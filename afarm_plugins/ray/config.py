@@ -6,7 +6,7 @@ from afarm import Config, setting
 
 
 class RayConfig(Config):
-    """Requests of each stage to the cluster. None of them changes a result."""
+    """The resources that each stage requests."""
 
     cpus: float = setting(1, "CPUs that each stage asks for: as many stages run on a node", ge=0, changes_result=False)
     processes: int = setting(

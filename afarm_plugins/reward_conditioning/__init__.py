@@ -1,4 +1,4 @@
-"""Binary reward conditioning: one policy for good and bad outputs, by a control in its prompts."""
+"""Binary reward conditioning: one policy for good and bad outputs, chosen by a control in prompts."""
 
 from __future__ import annotations
 

@@ -1,13 +1,11 @@
 """Binary reward conditioning (AlpacaFarm, section 3.2 and App. A).
 
-Both outputs of each pair are learned from by SFT, the preferred one with a positive control in front of its prompt and
-the other with a negative one. The policy samples behind the positive control. What the paper leaves open, and is
-decided here: `docs/methods/reward_conditioning.md`.
+SFT on both outputs of each pair, the preferred one behind a positive control in its prompt and the other behind a
+negative one; the policy samples behind the positive one. Decisions that the paper leaves open:
+`docs/methods/reward_conditioning.md`.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from afarm import ConfigError, MethodInputs, TrainContext
 from afarm.backend import (
@@ -18,9 +16,7 @@ from afarm.backend import (
     selection_of,
     usable_pairs,
 )
-
-if TYPE_CHECKING:
-    from afarm_plugins.reward_conditioning import RewardConditioningConfig
+from afarm_plugins.reward_conditioning import RewardConditioningConfig
 
 POSITIVE, NEGATIVE = "<|positive|>", "<|negative|>"
 
@@ -47,15 +43,13 @@ def train_with_controls(
 
 
 def with_controls(config: RewardConditioningConfig, start: CheckpointPolicy) -> tuple[CheckpointPolicy, str, str]:
-    """Return the policy to train a copy of, the positive control and the negative one."""
+    """Return the policy to start from, the positive control and the negative one."""
     if config.control == "token":
         return start.copy_with_tokens([POSITIVE, NEGATIVE]), POSITIVE, NEGATIVE
     positive, negative = config.positive_text, config.negative_text
     if start.template.with_control(positive).control_ids == start.template.with_control(negative).control_ids:
         raise ConfigError(
-            [
-                f"the model's tokenizer reads {positive!r} and {negative!r} as the same tokens: nothing tells good "
-                "from bad outputs; choose others with --set reward_conditioning.positive_text and negative_text"
-            ]
+            f"the model's tokenizer reads {positive!r} and {negative!r} as the same tokens: nothing tells good "
+            "from bad outputs; choose others with --set reward_conditioning.positive_text and negative_text"
         )
     return start, positive, negative

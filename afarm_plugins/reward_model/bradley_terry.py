@@ -1,12 +1,12 @@
 """Bradley–Terry reward models (AlpacaFarm, section 3.2 and App. B) and ensembles, on TRL's trainer.
 
-P(output 2 is better) = σ(reward 2 − reward 1), fitted by cross-entropy against the label p2, which may be soft (a
-weighted judge's). The model is the SFT policy's backbone with a scalar head on the last token of the response.
-TRL's trainer takes hard pairs only and finds the last token by the pad token's id, which is wrong where that is also
-the end-of-sequence token; the loss in `pair_trainer.py` replaces both.
+P(output 2 is better) = σ(reward 2 − reward 1), fitted by cross-entropy against the label p2, which may be soft. The
+model is the SFT policy's backbone with a scalar head on the response's last token. TRL's trainer takes hard pairs only
+and finds the last token by the pad token's id, which may be the end-of-sequence token's; the loss in `pair_trainer.py`
+replaces both.
 
-The members of an ensemble see the same pairs, each weighted by a Bayesian bootstrap of its own (Rubin 1981), and start
-from heads of their own. Heads on one backbone are fitted together, adapters one after the other.
+The members of an ensemble have their own heads, and their own weights of the same pairs by a Bayesian bootstrap (Rubin
+1981). Heads on one backbone are fitted together, adapters one after the other.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from datasets import Dataset
@@ -35,15 +36,12 @@ from afarm.backend import (
     trainer_arguments,
     usable_pairs,
 )
+from afarm_plugins.reward_model import RewardModelConfig
 from afarm_plugins.reward_model.calibration import calibration, margins
-from afarm_plugins.reward_model.pair_trainer import HeldOut, RewardPairCollator, SoftLabelTrainer, probabilities
-
-if TYPE_CHECKING:
-    from afarm_plugins.reward_model import RewardModelConfig
-
+from afarm_plugins.reward_model.pair_trainer import HeldOut, SoftLabelTrainer, collate_reward_pairs, probabilities
 
 MEASURED_PAIRS = 1000
-"""Training pairs that the training accuracy is measured on, at least."""
+"""The fewest training pairs that the training accuracy is measured on."""
 
 
 class BradleyTerryRewardModel(TorchRewardModel):
@@ -55,9 +53,8 @@ class BradleyTerryRewardModel(TorchRewardModel):
     ) -> BradleyTerryRewardModel:
         """Fit a reward model to `preferences`, from the backbone of `start`.
 
-        Draws (unless `keep_draws`) and unusable judgements are dropped and counted in the metrics. Leaves
-        `calibration.json` in the context's directory if pairs are held out. Raises `DataError` if nothing is left to
-        learn from.
+        Draws (unless `keep_draws`) and unusable judgements are dropped and counted in the metrics. Writes
+        `calibration.json` into the context's directory if pairs are held out. Raises `DataError` if no pair is left.
         """
         start = require_checkpoint(start, "bradley_terry")
         decided, counts = usable(preferences, config.keep_draws)
@@ -81,10 +78,10 @@ class BradleyTerryRewardModel(TorchRewardModel):
 
     @classmethod
     def untrained(cls, start: CheckpointPolicy, config: RewardModelConfig) -> BradleyTerryRewardModel:
-        """Put fresh heads on the policy's backbone, and fresh adapters if the config wants them."""
+        """Put fresh heads, and adapters if configured, on the policy's backbone."""
         has_own_adapters = config.members == "adapters" and config.ensemble > 1
         deviation = config.head_init_std
-        if deviation is None:  # members that start alike would differ by their data alone
+        if deviation is None:  # equal members would differ by their data alone
             width = start.model.config.get_text_config().hidden_size
             deviation = 0.0 if config.ensemble == 1 else 1 / math.sqrt(width + 1)
         labels = 1 if has_own_adapters else config.ensemble
@@ -114,8 +111,8 @@ class BradleyTerryRewardModel(TorchRewardModel):
         config: RewardModelConfig,
         directory: Path,
     ) -> dict[str, float]:
-        """Standardise the rewards, raw until now, and measure: as metrics, and in full in `calibration.json`."""
-        # One pass serves the scale and the accuracy: scoring costs a third of an epoch.
+        """Standardise the raw rewards and measure them: as metrics, and in full in `calibration.json`."""
+        # One pass for the scale and the accuracy: scoring costs a third of an epoch.
         half = math.ceil(config.standardize_outputs / 2)
         measured = training[: max(MEASURED_PAIRS, half)]
         first, second = self.both(measured)
@@ -139,16 +136,15 @@ class BradleyTerryRewardModel(TorchRewardModel):
 
     def rewards(self, raw: torch.Tensor) -> list[float]:
         """Standardise and aggregate raw rewards [N, K]: one per row."""
-        rewards: list[float] = self.aggregated(self.standardised(raw)).tolist()
-        return rewards
+        return self.aggregated(self.standardised(raw)).tolist()
 
     def standardize(self, raw: torch.Tensor) -> None:
-        """Set each member's mean and deviation so that these raw rewards [N, K] become mean 0, deviation 1."""
+        """Set each member's mean and std so that these raw rewards [N, K] get mean 0 and std 1."""
         if not len(raw):
             return
         raw = raw.double()
         deviations = raw.std(0, correction=0)
-        # A model that has learned nothing gives every output one reward: shift it, and leave the scale.
+        # A model that learned nothing gives all outputs one reward: leave its scale.
         deviations = torch.where(deviations > 1e-8, deviations, 1.0)
         self.mean, self.std = raw.mean(0).squeeze().tolist(), deviations.squeeze().tolist()
 
@@ -161,10 +157,10 @@ def fit_member(
     config: RewardModelConfig,
     context: TrainContext,
 ) -> int:
-    """Fit one member, or all of them if they are heads, in place. Returns the step it ended at.
+    """Fit one member, or all of them if they are heads, in place. Returns the last step.
 
-    Members that a checkpoint shows as finished are left alone: it holds the adapters of all. `number` is the adapter's;
-    `examples` have weights, one per member; `held_out` pairs are measured on.
+    A member before the newest checkpoint's, which holds all adapters, is finished and not fitted again. `number` is the
+    adapter's; `examples` have a weight per member; `held_out` pairs are for measuring.
     """
     model, adapter = reward_model.model, reward_model.adapters[number : number + 1]
     per_epoch = math.ceil(len(examples) / (config.per_device_train_batch_size * config.gradient_accumulation_steps))
@@ -185,10 +181,10 @@ def fit_member(
     labels, model.config.num_labels = model.config.num_labels, 1  # TRL takes no more; the loss here does
     trainer = SoftLabelTrainer(
         model=model,
-        # TRL's switch would be that of adapters too, which is there because it was asked for
+        # TRL would switch off the adapters' dropout too
         args=trainer_arguments(RewardConfig, config, member_context, disable_dropout=False),
         train_dataset=Dataset.from_list(list(examples)),
-        data_collator=RewardPairCollator(reward_model.pad_id),
+        data_collator=partial(collate_reward_pairs, reward_model.pad_id),
         processing_class=reward_model.tokenizer,
         callbacks=callbacks,
     )
@@ -202,7 +198,7 @@ def fit_member(
 
 
 def bootstrap_weights(judged: Sequence[JudgedPair], members: int, seed: int) -> list[list[float]]:
-    """Weigh each pair for each member, 1 on average: the Bayesian bootstrap's exponential draws, by key."""
+    """Weigh each pair for each member, 1 on average, by the Bayesian bootstrap's keyed exponential draws."""
     if members == 1:
         return [[1.0]] * len(judged)
     draws = [[-math.log1p(-seeding.uniform(seed, "bootstrap", m, j.pair.id)) for m in range(members)] for j in judged]
@@ -211,9 +207,9 @@ def bootstrap_weights(judged: Sequence[JudgedPair], members: int, seed: int) -> 
 
 
 def usable(preferences: Sequence[JudgedPair], keep_draws: bool = False) -> tuple[list[JudgedPair], dict[str, float]]:
-    """Select the pairs to learn from, all with a p2, and count all by outcome, as metrics.
+    """Select the pairs to learn from, each with a p2, and count all by outcome, as metrics.
 
-    Raises `DataError` if none is left. Draws that are kept have the label ½.
+    Draws that are kept get the label ½. Raises `DataError` if no pair is left.
     """
 
     def is_even(judged: JudgedPair) -> bool:
@@ -225,10 +221,7 @@ def usable(preferences: Sequence[JudgedPair], keep_draws: bool = False) -> tuple
 
 
 def split(judged: Sequence[JudgedPair], fraction: float, seed: int) -> tuple[list[JudgedPair], list[JudgedPair]]:
-    """Split the pairs into (training, held out), with `fraction` of the instructions held out by key.
-
-    At least one instruction stays in training.
-    """
+    """Split pairs by key into (training, held out), holding out `fraction` of the instructions, never all."""
     ids = {j.pair.instruction.id for j in judged}
     ranked = sorted(ids, key=lambda i: seeding.digest(seed, "reward model's held-out split", i))
     held_out_ids = set(ranked[: min(round(fraction * len(ranked)), len(ranked) - 1)])
@@ -247,7 +240,7 @@ def tokenize(
         start.encode(instructions, outputs, max_length, closed) for outputs, closed in zip(texts, ended, strict=True)
     )
     examples = [
-        # TRL takes data with these two columns as tokenised. Which one is better is p2's to say.
+        # TRL takes data with these two columns as tokenised; p2 says which one is better.
         {
             "chosen_ids": [*p2, *r2],
             "rejected_ids": [*p1, *r1],

@@ -1,6 +1,6 @@
-"""Measures of a reward model on held-out preferences: accuracy, likelihood and calibration. No torch.
+"""Likelihood and calibration of a reward model on held-out preferences. No torch.
 
-Pairs come as `p2`, the label (soft ones included), and `predicted`, the model's probability that output 2 is better.
+`p2` are labels, perhaps soft, and `predicted` the model's probabilities that output 2 is better.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ BINS = 10
 """Bins of confidence, of equal width between 1/2 and 1."""
 
 MARGIN_WIDTH, MARGIN_BINS = 0.5, 12
-"""The histogram of margins: bins of half a standard deviation of the reward, 12 a side; the outermost are open."""
+"""The histogram of margins: 12 bins of half a standard deviation on each side; the outermost are open."""
 
 
 def calibration(p2: Sequence[float], predicted: Sequence[float]) -> dict[str, Any]:
     """Measure predicted probabilities: `loss`, `brier`, `ece` and the `reliability` bins that it sums.
 
-    `loss` is the cross-entropy in nats per pair, `brier` the mean squared error. A prediction's confidence is that in
-    the output it prefers, in [1/2, 1], so that the order of outputs plays no part; what was observed is the label's
-    share for that output. The expected calibration error is the mean difference of the two over bins, weighted by their
-    pairs (Guo et al. 2017).
+    `loss` is the cross-entropy in nats per pair, `brier` the mean squared error. A prediction's confidence, in
+    [1/2, 1], is its probability of the output it prefers, and `observed` the label's; so the order of outputs does not
+    matter. `ece`, the expected calibration error, is their mean absolute difference over bins, weighted by pairs (Guo
+    et al. 2017).
     """
     pairs = len(p2)
     bins: list[list[tuple[float, float]]] = [[] for _ in range(BINS)]
@@ -55,9 +55,9 @@ def cross_entropy(label: float, p: float) -> float:
 
 
 def margins(p2: Sequence[float], differences: Sequence[float]) -> list[dict[str, Any]]:
-    """Count pairs by how far the preferred output's reward lies above the other's: a histogram.
+    """Count pairs by the preferred output's reward less the other's: a histogram, without even labels.
 
-    `differences` are reward 2 − reward 1. Pairs whose label is even are left out.
+    `differences` are reward 2 − reward 1.
     """
     signed = [d if label > 0.5 else -d for label, d in zip(p2, differences, strict=True) if label != 0.5]
     counts = dict.fromkeys(range(-MARGIN_BINS, MARGIN_BINS), 0)

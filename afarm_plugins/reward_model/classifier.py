@@ -1,8 +1,8 @@
 """Any sequence classifier as a reward model: `classifier:ORG/NAME` or `classifier:DIRECTORY`.
 
-It reads text in a format and with a tokenizer of its own, so what a policy sampled is decoded for it. A model with one
-label gives its logit as the reward; one with two, the logit of label 1 less that of label 0 (the log odds of "good").
-What was saved by afarm, a fitted model's artifact say, is read as it was fitted.
+It has its own format and tokenizer, so a policy's samples are decoded for it. The reward is the logit of a single
+label, or the difference of two (label 1 less label 0, the log odds of "good"). A model saved by afarm, such as a fitted
+one's artifact, is read as it was fitted.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class ClassifierRewardModel(RewardModel):
     """A classifier trained by others, a Hub id or a directory (`spec`), opened at its first score."""
 
     def __init__(self, config: ClassifierConfig, spec: str, context: BuildContext):
-        """Raise `ConfigError` without a spec and `ModelError` if no classifier is there; load nothing."""
+        """Load nothing yet. Raises `ConfigError` without a spec, `ModelError` if there is no classifier."""
         if not spec:
-            raise ConfigError(["name the model after a colon: classifier:ORG/NAME of the Hub, or classifier:DIRECTORY"])
+            raise ConfigError("name the model after a colon: classifier:ORG/NAME of the Hub, or classifier:DIRECTORY")
         self.config = config
         try:
             path = local_path(spec)
@@ -63,10 +63,10 @@ class ClassifierRewardModel(RewardModel):
             self.spec = str(inside) if saved_by_afarm(inside) else spec
             require_local(self.spec)
             require_on_hub(self.spec)
-        except ModelError as error:  # which takes it for the base model
+        except ModelError as error:  # its advice is for the base model
             raise ModelError(str(error).replace("check --model", f"check --reward-model classifier:{spec}")) from error
         directory = local_path(self.spec)
-        file = directory / "config.json" if directory else None  # what a directory says of itself
+        file = directory / "config.json" if directory else None
         kinds = json.loads(file.read_text("utf-8")).get("architectures") if file and file.is_file() else None
         if kinds and not any("ForSequenceClassification" in kind for kind in kinds):
             raise ModelError(
@@ -130,7 +130,7 @@ class Reader:
         if self.template == "chat" and not self.tokenizer.chat_template:
             raise ModelError(f"reward model {spec!r} has no chat template: set classifier.template to pair or alpaca")
         positions = getattr(self.model.config, "max_position_embeddings", None) or config.max_length
-        # Some count positions from the pad token's id on, and have fewer than they say.
+        # Some count positions from the pad token's id, and have fewer than the config says.
         self.max_length = min(config.max_length, self.tokenizer.model_max_length, positions)
 
     def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[Score]:
@@ -142,7 +142,7 @@ class Reader:
         return [Score(value) for value in values]
 
     def encode(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[dict[str, list[int]]]:
-        """Encode each row in at most `max_length` tokens; how many were cut is logged."""
+        """Encode each row in at most `max_length` tokens; log how many were cut."""
         if self.template == "pair":
             encoded_pairs = [self._pair(_task(i), output) for i, output in zip(instructions, outputs, strict=True)]
             rows, cut = [row for row, _ in encoded_pairs], sum(was_cut for _, was_cut in encoded_pairs)
@@ -159,7 +159,7 @@ class Reader:
         return rows
 
     def _pair(self, task: str, output: str) -> tuple[dict[str, list[int]], bool]:
-        """Encode task and output as two texts; tell if they were cut, the task first but for its last token."""
+        """Encode task and output as two texts, and tell if they were cut: the task first, but for a token."""
         row = self.tokenizer(without_lone_surrogates(task), without_lone_surrogates(output))
         excess = max(0, len(row["input_ids"]) - self.max_length)
         dropped: set[int] = set()
@@ -180,7 +180,7 @@ class Reader:
         """Compute the rewards [B] of encoded rows."""
         ids, mask = pad([r["input_ids"] for r in rows], self.tokenizer.pad_token_id, "right", self.backend.device)
         with torch.inference_mode():
-            if hasattr(self.model, "score"):  # a decoder: read at the last real token, whatever pads are
+            if hasattr(self.model, "score"):  # a decoder: read at the last real token
                 logits = last_token_scores(self.model, ids, mask)
             else:
                 types = [r["token_type_ids"] for r in rows if "token_type_ids" in r]
@@ -195,7 +195,7 @@ class Reader:
 
 
 class _WithItsHead:
-    """A loader of sequence classifiers that refuses models for which transformers would make up a head."""
+    """A loader of sequence classifiers that refuses a model without a head: transformers would invent it."""
 
     @staticmethod
     def from_pretrained(where: str, **options: Any) -> Any:

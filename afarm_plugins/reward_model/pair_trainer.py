@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from transformers import TrainerCallback
@@ -25,43 +25,34 @@ from afarm.backend import (
     rank,
     world_size,
 )
+from afarm_plugins.reward_model import RewardModelConfig
 from afarm_plugins.reward_model.calibration import calibration
 
-if TYPE_CHECKING:
-    from afarm_plugins.reward_model import RewardModelConfig
-
 BEST_WEIGHTS = "best.pt"
-"""In a checkpoint: the best weights up to its step, and how they were found."""
+"""The file of a checkpoint with the best weights up to its step."""
 
 
 def probabilities(raw_1: torch.Tensor, raw_2: torch.Tensor) -> list[float]:
-    """Compute the probability that output 2 is better, the mean of the members', from raw rewards [N, K]."""
-    mean: list[float] = (raw_2 - raw_1).double().sigmoid().mean(-1).tolist()
-    return mean
+    """Compute the probability that output 2 is better from raw rewards [N, K], averaged over members."""
+    return (raw_2 - raw_1).double().sigmoid().mean(-1).tolist()
 
 
-@dataclass
-class RewardPairCollator:
-    """A collator of pairs in one right-padded batch, the second outputs first as TRL's chosen ones."""
-
-    pad_id: int
-
-    def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        sequences = [e["chosen_ids"] for e in examples] + [e["rejected_ids"] for e in examples]
-        ids, mask = pad(sequences, self.pad_id)
-        labels = torch.tensor([e["p_chosen"] for e in examples], dtype=torch.float32)
-        weights = torch.tensor([e["weights"] for e in examples], dtype=torch.float32)
-        return {"input_ids": ids, "attention_mask": mask, "p_chosen": labels, "weights": weights}
+def collate_reward_pairs(pad_id: int, examples: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """Batch pairs in one right-padded tensor, second outputs first, as TRL's chosen ones."""
+    ids, mask = pad([e["chosen_ids"] for e in examples] + [e["rejected_ids"] for e in examples], pad_id)
+    labels = torch.tensor([e["p_chosen"] for e in examples], dtype=torch.float32)
+    weights = torch.tensor([e["weights"] for e in examples], dtype=torch.float32)
+    return {"input_ids": ids, "attention_mask": mask, "p_chosen": labels, "weights": weights}
 
 
 class SoftLabelTrainer(LengthSortedTrainer, RewardTrainer):
-    """TRL's trainer with `bradley_terry_loss`, the mean over the pairs of a step however it is cut."""
+    """TRL's trainer with `bradley_terry_loss`: the mean over a step's pairs, however it is cut."""
 
     loss_is_scaled_for_ga = True
     settings: RewardModelConfig
 
     def _optimizer(self) -> torch.optim.Optimizer:
-        """Make AdamW with the heads in their own group, whose learning rate may differ."""
+        """Make AdamW with a group for the heads, whose learning rate may differ."""
         config = self.settings
         trained = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
         head = [p for name, p in trained if "score" in name.split(".")]
@@ -82,7 +73,7 @@ class SoftLabelTrainer(LengthSortedTrainer, RewardTrainer):
         rewards = last_token_scores(self.accelerator.unwrap_model(model), inputs["input_ids"], inputs["attention_mask"])
         second, first = rewards.chunk(2)
         p2 = inputs["p_chosen"]
-        # Processes average their gradients, and the loss is a mean over all their pairs.
+        # The loss is a mean over the pairs of all processes, which average gradients.
         loss = bradley_terry_loss(first, second, p2, num_items_in_batch, inputs["weights"]) * world_size()
         with torch.no_grad():
             margin = (second - first).mean(-1)
@@ -98,7 +89,7 @@ class SoftLabelTrainer(LengthSortedTrainer, RewardTrainer):
 class HeldOut(TrainerCallback):
     """A callback that measures held-out pairs every `eval_steps`, and stops when patience ends.
 
-    The best weights are kept, in the trainer's checkpoints too: a killed stage goes on to the same end.
+    The best weights are in the trainer's checkpoints too, so a killed stage ends the same.
     """
 
     reward_model: TorchRewardModel
@@ -115,7 +106,7 @@ class HeldOut(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         step, patience = state.global_step, self.config.early_stopping_patience
         if patience is not None and self.best["since"] >= patience:
-            # Killed after it had stopped. The trainer looks here first, so it took a step: `keep_best` undoes it.
+            # Killed after it had stopped: the trainer has taken another step, which `keep_best` undoes.
             control.should_training_stop = True
             return
         if step % self.config.eval_steps and step < state.max_steps:
@@ -136,7 +127,7 @@ class HeldOut(TrainerCallback):
             torch.save(self.best, Path(args.output_dir) / f"checkpoint-{state.global_step}" / BEST_WEIGHTS)
 
     def measure(self) -> dict[str, float]:
-        """Measure `eval_loss` (nats) and `eval_accuracy` of the raw rewards as they are."""
+        """Measure `eval_loss` (nats) and `eval_accuracy` of the raw rewards."""
         first, second = self.reward_model.both(self.held_out)
         labels = [j.p2 for j in self.held_out if j.p2 is not None]
         loss: float = calibration(labels, probabilities(first, second))["loss"]
@@ -144,7 +135,7 @@ class HeldOut(TrainerCallback):
         return {"eval_loss": loss, "eval_accuracy": accuracy}
 
     def keep_best(self, step: int) -> None:
-        """Give the model its best weights back after `step`, if there was patience."""
+        """Restore the best weights after `step`, if there is a patience."""
         if not self.best["weights"]:
             return
         with torch.no_grad():

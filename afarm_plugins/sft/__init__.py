@@ -32,7 +32,7 @@ class SFTOnAllSplits(SFT):
 
 
 class Untuned(Method):
-    """The base model as it is: nothing is learned, and afarm evaluates the base model itself."""
+    """The untrained base model, to be evaluated."""
 
     begins_with = "base"
     samples = False

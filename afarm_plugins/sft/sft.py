@@ -5,13 +5,9 @@ The loss is the negative log-likelihood of the response and of the end-of-sequen
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from afarm import DataError, MethodInputs, TrainContext
 from afarm.backend import CheckpointPolicy, fit_supervised, require_checkpoint
-
-if TYPE_CHECKING:
-    from afarm_plugins.sft import SFTConfig
+from afarm_plugins.sft import SFTConfig
 
 
 def fine_tune(config: SFTConfig, inputs: MethodInputs, context: TrainContext, name: str) -> CheckpointPolicy:

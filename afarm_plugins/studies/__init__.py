@@ -41,7 +41,7 @@ def whole_numbers(setting: str, text: str) -> list[int]:
 
 
 class SweepConfig(Config):
-    """Any setting over values and seeds, every combination."""
+    """Any setting over values and seeds: win rate, KL and all other figures by value."""
 
     method: str = option("", "the method that is trained; the recipe's unless named")
     values: list[str] = option(
@@ -51,7 +51,7 @@ class SweepConfig(Config):
 
 
 class RankingsConfig(Config):
-    """Systems ranked by people and by simulated annotators."""
+    """Systems ranked by people and by simulated annotators: do the rankings agree?"""
 
     humans: str = option(
         "",
@@ -82,7 +82,7 @@ class ReachConfig(Config):
 
 
 class OverOptimizationConfig(ReachConfig):
-    """Over-optimisation of a reward model, by the labels that it learned from."""
+    """Win rate against proxy reward and KL as methods go further, by the labels learned from."""
 
     labelled_by: str = option(
         "crowd,pool+0.25,greedy_gpt4",
@@ -91,14 +91,14 @@ class OverOptimizationConfig(ReachConfig):
 
 
 class LabelNoiseConfig(ReachConfig):
-    """Over-optimisation under shares of flipped labels."""
+    """Over-optimisation by the share of flipped labels, for each annotator."""
 
     noise: str = option("0,0.175,0.25,0.35", "shares of training labels that are flipped, with commas between")
     annotators: str = option("pool,greedy_gpt4", "annotators of training labels and of the final win rate")
 
 
 class TransferConfig(Config):
-    """Methods trained on several kinds of labels, all judged by people."""
+    """Methods that learn from people, from the pool and from a single annotator, all judged by people."""
 
     methods: str = option("ppo,best_of_n", "the methods, with commas between")
     labelled_by: str = option(
@@ -122,7 +122,7 @@ class SystemsConfig(Config):
 
 
 class EvalSetsConfig(SystemsConfig):
-    """Systems ranked on each set of evaluation instructions."""
+    """Systems ranked on each evaluation data set, without it, and on a set of one's own."""
 
     own: list[str] = option(list, "further instructions that methods are evaluated on, as NAME=FILE; repeatable")
     by: str = option(
@@ -133,7 +133,7 @@ class EvalSetsConfig(SystemsConfig):
 
 
 class AnnotatorsConfig(Config):
-    """Annotators on the same pairs, beside people."""
+    """Annotators beside people: price, agreement, bias, variance, preferences, and who agrees with whom."""
 
     humans: str = option("", "a file of pairs with people's labels: nothing is trained or asked")
     judged: list[str] = option(list, "a file of a judge on the same pairs, as FILE or NAME=FILE")
@@ -148,7 +148,7 @@ class AnnotatorsConfig(Config):
 
 
 class PoolSizeConfig(Config):
-    """Pools of few members and of many, beside people."""
+    """Pools of one annotator and of many: agreement with people, bias, variance and what is learned."""
 
     sizes: str = option("1,2,4,8,13", "numbers of members, with commas between")
     pools: int = option(4, "pools of each size, with other members", ge=1)
@@ -161,14 +161,14 @@ class PoolSizeConfig(Config):
 
 
 class ModelSizeConfig(Config):
-    """Methods on several base models."""
+    """Methods on base models of several sizes: win rates, and gains over SFT."""
 
     models: str = option("", "the base models, with commas between: Hub ids, directories or .gguf files")
     methods: str = option("best_of_n,dpo", "the methods, with commas between, which are compared with SFT")
 
 
 class LengthsConfig(SystemsConfig):
-    """Lengths of outputs, and what they have to do with winning."""
+    """Lengths of outputs before and after each method, and win rate by length."""
 
     difference: int = option(
         30, "characters by which two outputs must differ for one to be the longer; the paper's", ge=0
@@ -176,7 +176,7 @@ class LengthsConfig(SystemsConfig):
 
 
 class InstructionsConfig(Config):
-    """Instructions of a data set: their verbs, objects and lengths."""
+    """Verbs, objects and lengths of a data set's instructions, and how far its sets differ."""
 
     instructions: list[str] = option(
         list, "a file of instructions, as FILE or NAME=FILE; no data set is read; repeatable"
@@ -191,81 +191,38 @@ class InstructionsConfig(Config):
     )
 
 
-STUDIES: Mapping[str, tuple[str, type[Config], str]] = {
-    "sweep": (
-        "sweep:Sweep",
-        SweepConfig,
-        "any setting over values and seeds: win rate, KL and all other figures by value",
-    ),
-    "rankings": (
-        "rankings:Rankings",
-        RankingsConfig,
-        "systems ranked by people and by simulated annotators: do the rankings agree?",
-    ),
-    "overoptimization": (
-        "over_optimization:OverOptimization",
-        OverOptimizationConfig,
-        "win rate against proxy reward and KL as methods go further, by the labels learned from",
-    ),
-    "label-noise": (
-        "over_optimization:LabelNoise",
-        LabelNoiseConfig,
-        "over-optimisation by the share of flipped labels, for each annotator",
-    ),
-    "transfer": (
-        "transfer:Transfer",
-        TransferConfig,
-        "what is learned from people, from the pool and from a single annotator, all judged by people",
-    ),
-    "eval-sets": (
-        "eval_sets:EvalSets",
-        EvalSetsConfig,
-        "systems ranked on each evaluation data set, without it, and on a set of one's own",
-    ),
-    "annotators": (
-        "annotators:Annotators",
-        AnnotatorsConfig,
-        "annotators beside people: price, agreement, bias, variance, preferences, and who agrees with whom",
-    ),
-    "pool-size": (
-        "pool_size:PoolSize",
-        PoolSizeConfig,
-        "pools of one annotator and of many: agreement with people, bias, variance and what is learned",
-    ),
-    "lengths": (
-        "lengths:Lengths",
-        LengthsConfig,
-        "lengths of outputs before and after each method, and win rate by length",
-    ),
-    "instructions": (
-        "instructions:Instructions",
-        InstructionsConfig,
-        "verbs, objects and lengths of a data set's instructions, and how far its sets differ",
-    ),
-    "model-size": (
-        "model_size:ModelSize",
-        ModelSizeConfig,
-        "methods on base models of several sizes: win rates, and gains over SFT",
-    ),
-    "kl": ("sweep:Sweep", SweepConfig, "the sweep over PPO's KL coefficient"),
-    "data-size": ("sweep:Sweep", SweepConfig, "the sweep over the number of preference pairs: does the gain flatten?"),
+STUDIES: Mapping[str, tuple[str, type[Config]]] = {
+    "sweep": ("sweep:Sweep", SweepConfig),
+    "rankings": ("rankings:Rankings", RankingsConfig),
+    "overoptimization": ("over_optimization:OverOptimization", OverOptimizationConfig),
+    "label-noise": ("over_optimization:LabelNoise", LabelNoiseConfig),
+    "transfer": ("transfer:Transfer", TransferConfig),
+    "eval-sets": ("eval_sets:EvalSets", EvalSetsConfig),
+    "annotators": ("annotators:Annotators", AnnotatorsConfig),
+    "pool-size": ("pool_size:PoolSize", PoolSizeConfig),
+    "lengths": ("lengths:Lengths", LengthsConfig),
+    "instructions": ("instructions:Instructions", InstructionsConfig),
+    "model-size": ("model_size:ModelSize", ModelSizeConfig),
 }
-"""The studies by name: module and class, settings, and a line about each."""
+"""The studies by name: module and class, and settings, whose docstring is the line about the study."""
 
-DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "kl": {"method": "ppo", "values": ["ppo.kl_coef=0.002,0.02,0.2,2"]},
-    "data-size": {"values": ["rows.preference=250,500,1000,2000"]},
+SWEEPS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "kl": (
+        "the sweep over PPO's KL coefficient",
+        {"method": "ppo", "values": ["ppo.kl_coef=0.002,0.02,0.2,2"]},
+    ),
+    "data-size": (
+        "the sweep over the number of preference pairs: does the gain flatten?",
+        {"values": ["rows.preference=250,500,1000,2000"]},
+    ),
 }
-"""Settings of those studies that are another with values of its own."""
+"""The sweeps over values of their own: a line about each, and its settings."""
 
 
 @hookimpl
 def register_studies(register: Register) -> None:
-    for name, (target, config, summary) in STUDIES.items():
-        register(
-            name,
-            f"afarm_plugins.studies.{target}",
-            config=config,
-            summary=summary,
-            defaults=DEFAULTS.get(name, {}),
-        )
+    for name, (target, config) in STUDIES.items():
+        line = (config.__doc__ or "").removesuffix(".")
+        register(name, f"afarm_plugins.studies.{target}", config=config, summary=line[:1].lower() + line[1:])
+    for name, (summary, defaults) in SWEEPS.items():
+        register(name, "afarm_plugins.studies.sweep:Sweep", config=SweepConfig, summary=summary, defaults=defaults)

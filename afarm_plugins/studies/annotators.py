@@ -49,7 +49,10 @@ class Annotators(Study):
         self.reads_files = bool(config.humans)
         self.annotators = Labels.parse_all(config.annotators)
         self.people = Labels.parse(config.people)
-        self.families = families_given(config.family)
+        named = {text: [part.strip() for part in text.rpartition("=")] for text in config.family}
+        if wrong := [text for text, (name, _, family) in named.items() if not name or not family]:
+            raise ConfigError([f"family: {wrong[0]!r}: an annotator and its family, such as --family gpt4_1=gpt4"])
+        self.families = {name: family for name, _, family in named.values()}
 
     def grid(self, request: StudyRequest) -> Sequence[StudyRun]:
         require_both(self.config.humans, self.config.judged)
@@ -73,14 +76,6 @@ class Annotators(Study):
             labels.setdefault(HUMANS if name == self.people.name else name, []).extend(priced)
         ordered = {name: labels[name] for name in sorted(labels, key=lambda name: name != HUMANS)}
         return study_findings(compare_annotators(ordered), self.people.name, self.families)
-
-
-def families_given(texts: Sequence[str]) -> dict[str, str]:
-    """Read NAME=FAMILY. Raises `ConfigError`."""
-    named = [tuple(part.strip() for part in text.rpartition("=")) for text in texts]
-    if wrong := [text for text, (name, _, family) in zip(texts, named, strict=True) if not name or not family]:
-        raise ConfigError([f"family: {wrong[0]!r}: an annotator and its family, such as --family gpt4_1=gpt4"])
-    return {name: family for name, _, family in named}
 
 
 # ----------------------------------------------------------------------------------------------------------- findings

@@ -13,7 +13,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -75,25 +75,19 @@ class EvalSets(Study):
         ]
 
     def analyse(self, finished: Sequence[FinishedRun]) -> Findings:
-        if self.config.annotations:
-            wins = [win for file in dict.fromkeys(self.config.annotations) for win in self._of_file(file)]
-        else:
-            wins = [win for done in finished for win in self._of_run(done)]
+        wins: list[Win] = []
+        for file in dict.fromkeys(self.config.annotations):
+            labelled = [self._win(system, judged) for system, judged in read_systems(file) if judged.win is not None]
+            if not labelled:
+                raise DataError(f"{file}: has no label")
+            wins += labelled
+        for done in finished:
+            own = str(done.run.place.get(SET, ""))
+            wins += [self._win(done.run.method, judged, own) for judged in done.pairs() if judged.win is not None]
         return board_findings(Board.of(wins, self.config.fewest)) if wins else Findings()
 
-    def _of_run(self, done: FinishedRun) -> list[Win]:
-        own = str(done.run.place.get(SET, ""))
-        wins = [win for pair in done.pairs() if (win := self._win(done.run.method, pair)) is not None]
-        return [replace(win, set=own, task=(own, win.task)) if own else win for win in wins]
-
-    def _of_file(self, file: str) -> list[Win]:
-        """Read the wins in a file of annotations. Raises `DataError` if it has none."""
-        wins = [win for system, judged in read_systems(file) if (win := self._win(system, judged)) is not None]
-        if not wins:
-            raise DataError(f"{file}: has no label")
-        return wins
-
-    def _win(self, system: str, judged: JudgedPair) -> Win | None:
+    def _win(self, system: str, judged: JudgedPair, own: str = "") -> Win:
+        """Return a system's win in a labelled pair, of the set `own` or the one that it belongs to."""
         instruction = judged.pair.instruction
         text = instruction.instruction or (instruction.messages[-1].content if instruction.messages else "")
         if isinstance(self._set_of, Mapping):
@@ -102,7 +96,8 @@ class EvalSets(Study):
             named = "".join(re.findall(r"[^\W\d_]+", text)[:1]).casefold()
         else:
             named = instruction.dataset
-        return None if judged.win is None else Win(system, named or UNNAMED, ("", instruction.id), judged.win)
+        assert judged.win is not None
+        return Win(system, own or named or UNNAMED, (own, instruction.id), judged.win)
 
 
 def _own_set(text: str) -> tuple[str, str]:
@@ -142,7 +137,7 @@ class Win:
 
     system: str
     set: str
-    task: tuple[str, object]
+    task: tuple[str, str]
     win: float
 
 

@@ -64,7 +64,7 @@ class InstructionSet:
         return [reading.verb for reading in self.readings if reading.verb]
 
     @cached_property
-    def asked(self) -> Sequence[Hashable]:
+    def requests(self) -> Sequence[Hashable]:
         """The request of each instruction: its verb, or else its kind."""
         return [reading.verb or reading.kind for reading in self.readings]
 
@@ -205,7 +205,7 @@ def _distances(several: Sequence[tuple[InstructionSet, InstructionSet]]) -> Stud
     rows = []
     for one, other in several:
         cells = [cell for by in ("asked", "verb_objects") for cell in distance(getattr(one, by), getattr(other, by))]
-        shares = [Counter(part.asked) for part in (one, other)]
+        shares = [Counter(part.requests) for part in (one, other)]
         gaps = {
             verb: 100 * (shares[0][verb] / len(one.rows) - shares[1][verb] / len(other.rows))
             for verb in sorted({*shares[0], *shares[1]}, key=str)

@@ -24,7 +24,7 @@ from afarm import (
     StudyTable,
 )
 from afarm_plugins.studies import ModelSizeConfig, split_names
-from afarm_plugins.studies.over_seeds import draw_lines, gap_by_seed, grouped, over_seeds, shown
+from afarm_plugins.studies.over_seeds import draw_lines, gap_by_seed, grouped, measured_figures, over_seeds
 
 MODEL, METHOD, SFT = "model", "method", "sft"
 
@@ -78,7 +78,7 @@ def read_parameter_count(spec: str) -> int | None:
 
 def size_findings(finished: Sequence[FinishedRun], sizes: Mapping[str, int | None]) -> Findings:
     """Table and plot win rates and gains by the parameters of base models."""
-    figures, groups = shown(finished), grouped(finished, MODEL, METHOD)
+    figures, groups = measured_figures(finished), grouped(finished, MODEL, METHOD)
     columns = {MODEL: "", "parameters": ",d", METHOD: "", "seeds": "d", **dict(figures.values()), "over SFT": "+.1f"}
     models = sorted(sizes, key=lambda name: sizes[name] or 0)
     is_known = all(sizes.values())

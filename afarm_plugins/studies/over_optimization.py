@@ -32,7 +32,7 @@ from afarm import (
 )
 from afarm_plugins.studies import LabelNoiseConfig, OverOptimizationConfig, split_names, whole_numbers
 from afarm_plugins.studies.labels import Labels, is_share_flipped
-from afarm_plugins.studies.over_seeds import gap_by_seed, grouped, over_seeds, shown
+from afarm_plugins.studies.over_seeds import gap_by_seed, grouped, measured_figures, over_seeds
 
 SETTINGS = {"best_of_n": "best_of_n.n", "expert_iteration": "expert_iteration.n", "ppo": "ppo.total_steps"}
 """The setting by which each method goes further."""
@@ -94,7 +94,7 @@ class OverOptimization(Study):
 
     def analyse(self, finished: Sequence[FinishedRun]) -> Findings:
         finished = self._along(finished)
-        figures = shown(finished)
+        figures = measured_figures(finished)
         columns = {"method": "", "labels": "", "reach": "d", "seeds": "d", "√KL": ".2f", **dict(figures.values())}
         rows, peaks, plots = [], [], []
         for method in dict.fromkeys(done.run.method for done in finished):

@@ -65,6 +65,6 @@ def draw_lines(lines: Mapping[str, Sequence[tuple[float | str, Bounded]]], joine
     ]
 
 
-def shown(finished: Sequence[FinishedRun]) -> dict[str, tuple[str, str]]:
+def measured_figures(finished: Sequence[FinishedRun]) -> dict[str, tuple[str, str]]:
     """Return those of `SHOWN` that some run has."""
     return {name: form for name, form in SHOWN.items() if any(name in run.figures for run in finished)}

@@ -31,7 +31,7 @@ class PairOfPeople:
 
     systems: tuple[str, str]
     task: Hashable
-    outputs: tuple[str, str] = ("", "")
+    outputs: tuple[str, str]
     wins: dict[str, float] = field(default_factory=dict)
 
 
@@ -95,7 +95,7 @@ def read_people(humans: str, judged: Sequence[str]) -> PairsOfPeople:
         columns = people_columns(row)
         if not columns:
             raise DataError(f"{where}: has no label of a person; call its columns annotator1, annotator2 …")
-        game = PairOfPeople(_systems(row, where), _task(row, where), _outputs(row))
+        game = _read_pair(row, where)
         for column in columns:
             if (win := _win(row[column])) is not None:
                 game.wins[column] = win
@@ -119,24 +119,19 @@ def read_all_labels(humans: str, judged: Sequence[str]) -> dict[str, list[Label]
     """
     _, first = next(iter(placed_rows(humans)), ("", {}))
     if people_columns(first):
-        return _collect_labels(read_people(humans, judged))
+        games = read_people(humans, judged)
+        labels: dict[str, list[Label]] = {name: [] for name in (HUMANS, *games.judges)}
+        for key, game in games.by_key.items():
+            for rater, win in game.wins.items():
+                name = HUMANS if rater in games.people else rater
+                labels[name].append(Label(repr(key), name, win, True, *game.outputs, *game.systems))
+        return labels
     labels = {HUMANS: read_labels([humans], [humans])[HUMANS]}
     named_files("judged", [text for text in judged if named_file(text)[1] != text], taken=(PEOPLE, HUMANS))
     for text in judged:
         name, file = named_file(text)
         for annotator, given in read_labels([file]).items():
             labels.setdefault(name if text != file else annotator, []).extend(given)
-    return labels
-
-
-def _collect_labels(games: PairsOfPeople) -> dict[str, list[Label]]:
-    """Collect people's labels, pooled as one annotator's, and each judge's."""
-    labels: dict[str, list[Label]] = {name: [] for name in (HUMANS, *games.judges)}
-    for key, game in games.by_key.items():
-        pair = repr(key)
-        for rater, win in game.wins.items():
-            name = HUMANS if rater in games.people else rater
-            labels[name].append(Label(pair, name, win, True, *game.outputs, *game.systems))
     return labels
 
 
@@ -186,33 +181,29 @@ def named_file(text: str) -> tuple[str, str]:
     return stem(text), text
 
 
-def _systems(row: Row, where: str) -> tuple[str, str]:
-    if {"generator_1", "generator_2"} <= row.keys():
-        return str(row["generator_1"]), str(row["generator_2"])
-    names = str(row.get("cmp_key", "")).split("_")
-    if len(names) != 2 or not all(names):
+def _read_pair(row: Row, where: str) -> PairOfPeople:
+    """Return the pair that a row is about, without labels."""
+    systems = [str(row[name]) for name in ("generator_1", "generator_2") if name in row]
+    if len(systems) != 2:
+        names = str(row.get("cmp_key", "")).split("_")
+        systems = names if all(names) else []
+    if len(systems) != 2:
         raise DataError(f"{where}: its systems have no name: give 'generator_1' and 'generator_2'")
-    return names[0], names[1]
-
-
-def _task(row: Row, where: str) -> Hashable:
     if "instruction" not in row:
         raise DataError(f"{where}: field 'instruction' is missing; its fields are {', '.join(map(repr, row))}")
-    return str(row["instruction"]), str(row.get("input") or "")
+    task = str(row["instruction"]), str(row.get("input") or "")
+    first, second = (
+        next((str(row[name]) for name in names if name in row), "")
+        for names in (("output_1", "response1"), ("output_2", "response2"))
+    )
+    return PairOfPeople((systems[0], systems[1]), task, (first, second))
 
 
 def _key(row: Row, where: str) -> Hashable:
     if "idx" in row:
         return str(row["idx"])
-    return (*_systems(row, where), _task(row, where), *_outputs(row))
-
-
-def _outputs(row: Row) -> tuple[str, str]:
-    first, second = (
-        next((str(row[name]) for name in names if name in row), "")
-        for names in (("output_1", "response1"), ("output_2", "response2"))
-    )
-    return first, second
+    pair = _read_pair(row, where)
+    return pair.systems, pair.task, pair.outputs
 
 
 def _win(label: Any) -> float | None:

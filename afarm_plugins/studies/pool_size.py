@@ -30,7 +30,7 @@ from afarm import (
 from afarm.report import as_bounded
 from afarm_plugins.studies import PoolSizeConfig, split_names, whole_numbers
 from afarm_plugins.studies.labels import Labels, labels_in_run
-from afarm_plugins.studies.over_seeds import draw_lines, grouped, over_seeds, shown
+from afarm_plugins.studies.over_seeds import draw_lines, grouped, measured_figures, over_seeds
 
 SIZE, POOL, DRAW = "members", "pool", "draw"
 """The places of a run: a pool's size (0 for people), its number, and which of its labels (0 to learn from them)."""
@@ -131,7 +131,7 @@ def over_pools(figures: Sequence[Bounded]) -> Bounded | None:
 
 def _learned(finished: Sequence[FinishedRun]) -> tuple[StudyTable, StudyPlot]:
     """Table and plot what methods learned, judged by people."""
-    figures = shown(finished)
+    figures = measured_figures(finished)
     columns = {"method": "", SIZE: "d", "runs": "d", **dict(figures.values())}
     rows, lines = [], dict[str, list[tuple[float, Bounded]]]()
     for method in dict.fromkeys(done.run.method for done in finished):

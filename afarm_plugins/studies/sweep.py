@@ -20,7 +20,7 @@ from afarm import (
     StudyTable,
 )
 from afarm_plugins.studies import SweepConfig
-from afarm_plugins.studies.over_seeds import gap_by_seed, grouped, over_seeds, shown
+from afarm_plugins.studies.over_seeds import gap_by_seed, grouped, measured_figures, over_seeds
 
 METHOD = "method"
 
@@ -50,7 +50,7 @@ class Sweep(Study):
         return runs
 
     def analyse(self, finished: Sequence[FinishedRun]) -> Findings:
-        figures = shown(finished)
+        figures = measured_figures(finished)
         groups = grouped(finished, *self.axes)
         axis, values_of_axis = next(iter(self.axes.items()))
         first = as_number(values_of_axis[0])

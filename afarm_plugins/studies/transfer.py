@@ -20,7 +20,7 @@ from afarm import (
 )
 from afarm_plugins.studies import TransferConfig, split_names
 from afarm_plugins.studies.labels import STAND_IN, HumanLabels, Labels
-from afarm_plugins.studies.over_seeds import draw_lines, gap_by_seed, grouped, over_seeds, shown
+from afarm_plugins.studies.over_seeds import draw_lines, gap_by_seed, grouped, measured_figures, over_seeds
 
 METHOD, LABELS = "method", "labels"
 
@@ -54,7 +54,7 @@ class Transfer(Study):
         return runs
 
     def analyse(self, finished: Sequence[FinishedRun]) -> Findings:
-        figures, people, judge = shown(finished), self.people.name, self.people.judge
+        figures, people, judge = measured_figures(finished), self.people.name, self.people.judge
         columns = {METHOD: "", LABELS: "", "seeds": "d", **dict(figures.values()), "less people's labels": "+.1f"}
         groups = grouped(finished, METHOD, LABELS)
         rows, lines = [], dict[str, list[tuple[str, Bounded]]]()

@@ -1,4 +1,4 @@
-"""The toy world: a small language with a known gold reward, its data, crowd, reward and evaluator."""
+"""The toy world: a small language with a gold reward, its data, crowd, reward model and evaluator."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class Task:
 
     @property
     def allowed(self) -> tuple[str, ...]:
-        """Words a list may hold: those of its category that the input does not name."""
+        """Words a list may have: its category's, without those in the input."""
         return tuple(noun for noun in CATEGORIES[self.topic] if noun not in self.others)
 
     @property

@@ -6,7 +6,7 @@ from afarm import Config, setting
 
 
 class VllmConfig(Config):
-    """The server, the patience with it, and the tolerances of the proof that it holds a policy's weights."""
+    """The server, the patience with it, and the tolerances of the proof of its weights."""
 
     version: str = setting(
         "",

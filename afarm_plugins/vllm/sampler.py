@@ -1,8 +1,8 @@
-"""Sampling from a policy that a vLLM server holds, and the proof that it holds just its weights.
+"""Sampling from a policy on a vLLM server, and the proof that the server holds the policy's weights.
 
-After each handing-over, each outage and each set of samples the server must give the policy's own log-probabilities
+After each new adapter, each outage and each set of samples the server must give the policy's own log-probabilities
 after fixed texts. Servers have served stale and half-loaded weights without an error (vLLM issues 48312 and 32718; tied
-heads that a reload left as they were), and PPO on such samples only learns less, for no visible reason.
+heads that a reload did not change), and PPO on such samples learns less, for no visible reason.
 """
 
 from __future__ import annotations
@@ -53,38 +53,38 @@ FIXED = (
     ("Give a synonym of 'rapid'.", "quick, swift or speedy"),
     ("Complete: for i in range(10):", "    print(i ** 2)"),
 )
-"""What the proof reads: instructions with a response each, in the policy's own template."""
+"""The instructions and responses of the proof, in the policy's own template."""
 
 LONGEST = 128
-"""Tokens that are read of each."""
+"""Tokens of each that are read."""
 
 CUTS = 8
-"""Places of each at which the next token's log-probabilities are compared."""
+"""Places in each at which the next token's log-probabilities are compared."""
 
 TOGETHER = 2
-"""Neighbouring places that count as one draw of rounding."""
+"""Neighbouring places whose rounding errors count as one draw."""
 
 DOUBT = 5.0
-"""Standard errors by which a server must be nearer to other weights to be taken to hold those."""
+"""Standard errors by which a server must be nearer to other weights to be said to hold them."""
 
 MUCH_NEARER = 0.6
-"""Share of its distance to the policy's weights that its distance to other weights may have at most then.
+"""The distance to other weights must then also be below this share of the distance to the policy's.
 
-Rounding of the weights themselves is the same after all texts, and no standard error shows it: with the right weights a
+Rounding of the weights themselves is the same after all texts, so no standard error shows it: with the right weights a
 real server in bfloat16 was nearer to those of a step before by up to 3.1 standard errors, at 0.77 of the distance.
 """
 
 VOCABULARY_TEXT = " Zwölf Boxkämpfer jagen 1,234.5 foxes—naïve\n\tif x != y: 猫 🦊 <|end|> don't w1 w2"
-"""What the tokenizers of policy and server must encode alike."""
+"""A text that the tokenizers of policy and server must encode alike."""
 
 AHEAD = 4
-"""Times the requests in flight that are begun before the first of them is taken."""
+"""Requests queued ahead of the one being yielded, in multiples of the requests in flight."""
 
 KEPT_PROOFS = 3
-"""Weights that a server has held and that it must not be nearer to, the last ones."""
+"""Earlier weights that a server is compared with: the last ones it has held."""
 
 DRAWS = 3
-"""Times that a response is asked for if the adapter was not there."""
+"""Attempts at a response while the adapter is missing."""
 
 
 class OtherWeights(ModelError):
@@ -100,10 +100,10 @@ class Proof:
     tolerance: float
 
     def difference(self, likeliest: Sequence[Mapping[int, float]]) -> float:
-        """Compute how far apart the log-probabilities of a drawn token are, as a mean over all texts.
+        """Compute the mean difference of a drawn token's log-probabilities over all texts.
 
-        Likely tokens count most: in half precision the others differ by rounding alone. Each is weighted by the mean of
-        both probabilities, since a server with other weights draws what the policy never would.
+        Tokens are weighted by the mean of both probabilities: unlikely ones differ in half precision by rounding alone,
+        and a server with other weights draws what the policy never would.
         """
         apart = []
         for own, top in zip(self.logprobs, likeliest, strict=True):
@@ -116,9 +116,8 @@ class Proof:
     def nearer(self, likeliest: Sequence[Mapping[int, float]], other: Proof) -> float:
         """Compute by how many standard errors the server is nearer to these weights than to the `other` ones.
 
-        Below 0, to those. What is compared are squared distances of log-probabilities, weighted by the server's
-        probabilities. Rounding at each token is as likely to favour either, so a difference between the two that lies
-        far below it shows over all texts.
+        Negative if it is nearer to the others. Compares squared distances of log-probabilities, weighted by the
+        server's probabilities. Rounding favours either at random, so over all texts a much smaller difference shows.
         """
         margins = []
         for own, known, top in zip(self.logprobs, other.logprobs, likeliest, strict=True):
@@ -131,10 +130,9 @@ class Proof:
 
 
 def proved_sampler(engine: VllmEngine, policy: CheckpointPolicy) -> VllmSampler:
-    """Make the sampler of a policy, proved. Raises `ModelError` if the server holds other weights.
+    """Make a sampler of the policy once the server has proved its weights, else raise `ModelError`.
 
-    A collective if the policy is sharded: the main process hands its adapters over and has the server prove its
-    weights, then the others do.
+    A collective if the policy is sharded: the main process hands over adapters and proves first, then the others prove.
     """
     proof, updates = make_proof(policy, engine), policy.updates
     if hasattr(policy.model, "peft_config") and not updates:
@@ -142,7 +140,7 @@ def proved_sampler(engine: VllmEngine, policy: CheckpointPolicy) -> VllmSampler:
             "a vLLM server takes low-rank adapters only. For Quark, whose token embeddings are trained too, --set "
             "quark.variant=top; or sample by torch (--set backend.sampler=torch)"
         )
-    earlier = [  # weights that the same texts tell from these
+    earlier = [  # weights that the texts distinguish from these
         known
         for known in engine.proofs
         if proof.prompts == known.prompts and not torch.equal(proof.logprobs, known.logprobs)
@@ -157,7 +155,7 @@ def proved_sampler(engine: VllmEngine, policy: CheckpointPolicy) -> VllmSampler:
 def proved_to_each(
     by_main_process: Callable[[], VllmSampler], prepared: Callable[[Adapter | None], VllmSampler]
 ) -> VllmSampler:
-    """Make the sampler of the main process first, then the others', of the adapter that it handed over."""
+    """Make the main process's sampler first, then the others', with the adapter that it handed over."""
     sampler: VllmSampler | None = None
     failure: Exception | None = None
     if rank() == 0:
@@ -184,8 +182,8 @@ def proved_by_handing_over(
 ) -> VllmSampler:
     """Hand over the updates that the server lacks, and have it prove the policy's weights.
 
-    The server may hold the weights below any of the updates: the rest are one adapter then. The proof tells which; the
-    place of last time is tried first.
+    The server's weights may contain the first so many updates; the rest then become one adapter. The proof shows how
+    many, beginning with the number of last time.
     """
     places = range(len(updates) - hasattr(policy.model, "peft_config"), -1, -1)
     others: list[OtherWeights] = []
@@ -257,7 +255,7 @@ def hand_over(updates: Sequence[LowRankUpdate], directory: Path) -> Adapter:
 
 
 class VllmSampler:
-    """A sampler of one policy's weights: those in the server, or an `adapter` on them.
+    """A sampler of one policy's weights: the server's own, or with an `adapter`.
 
     Each response is a request seeded by (seed, key, sample number), so it depends on no other, up to the last bits that
     batches change. In float32 it has the server's log-probabilities, proved to be the policy's; else none.
@@ -290,7 +288,7 @@ class VllmSampler:
     def generate(
         self, prompts: Sequence[Sequence[int]], keys: Sequence[str], decoding: Decoding, *, seed: int
     ) -> Iterator[Generation]:
-        copies = decoding.n if decoding.temperature == 0 else 1  # greedy samples of a prompt are all the same
+        copies = decoding.n if decoding.temperature == 0 else 1  # greedy samples of a prompt are equal
         rows = [(i, sample) for i in range(len(prompts)) for sample in range(decoding.n // copies)]
         needed = max(map(len, prompts), default=0) + decoding.max_new_tokens
         if needed > self.longest:
@@ -302,7 +300,7 @@ class VllmSampler:
                     yield held
                 held = generation
         if held is not None:
-            self.prove()  # it held these weights to the end
+            self.prove()  # that it held these weights to the end
             yield held
 
     def _too_short(self, needed: int) -> str:
@@ -335,7 +333,7 @@ class VllmSampler:
             "max_tokens": decoding.max_new_tokens,
             "temperature": decoding.temperature,
             "top_p": decoding.top_p,
-            # Said, or the server would take those of the model's generation config.
+            # Explicit, or the server would use the model's generation config.
             "top_k": 0,
             "min_p": 0.0,
             "repetition_penalty": 1.0,
@@ -344,7 +342,7 @@ class VllmSampler:
             "seed": seeding.integer(seed, "sample", key, sample) % 2**63,
             "logprobs": 0,
             "return_token_ids": True,
-            "ignore_eos": True,  # these end a response, and no others
+            "ignore_eos": True,  # only these end a response
             "stop_token_ids": self.eos_ids,
             **({"logit_bias": self.bias} if self.bias else {}),
         }
@@ -365,7 +363,7 @@ class VllmSampler:
         return self._generation(choice, decoding)
 
     def _generation(self, choice: Mapping[str, Any], decoding: Decoding) -> Generation:
-        """Read a choice of the server's. Raises `ModelError` if it is not what was asked for."""
+        """Read one of the server's choices. Raises `ModelError` if it is not as requested."""
         ids, logprobs = choice.get("token_ids"), (choice.get("logprobs") or {}).get("token_logprobs")
         if not isinstance(ids, list) or not isinstance(logprobs, list) or len(ids) != len(logprobs):
             raise ModelError(
@@ -383,7 +381,7 @@ class VllmSampler:
     # ----------------------------------------------------------------------------------------------------- the proof
 
     def prove(self) -> None:
-        """Have the server prove that it holds these weights, after giving it the adapter if it lacks it.
+        """Have the server load the adapter if need be, and prove that it holds these weights.
 
         Raises `ModelError` naming what differs: the version, the tokenizer, the weights.
         """
@@ -428,7 +426,7 @@ class VllmSampler:
         )
 
     def _require_no_earlier_weights(self, likeliest: Sequence[Mapping[int, float]], base: str) -> None:
-        """Raise `OtherWeights` if the server is surely nearer to weights that it held before than to these."""
+        """Raise `OtherWeights` if the server is clearly nearer to weights that it held before."""
         distance = self.proof.difference(likeliest)
         for known in self.earlier:
             nearer = self.proof.nearer(likeliest, known)

@@ -55,7 +55,7 @@ def test_a_saved_policy_reloads_to_the_same_logprobs_and_template(policy: Checkp
 
 def test_an_alpaca_policy_reloads_as_one(tmp_path: Path) -> None:
     policy = make_policy()
-    policy = policy._rebuild(policy.model, policy.tokenizer, PromptTemplate("alpaca", policy.tokenizer))
+    policy = policy._replace(template=PromptTemplate("alpaca", policy.tokenizer))
     policy.save(tmp_path)
     backend = Backend(BackendConfig(device="cpu"))
     assert backend.load_policy(tmp_path).template.name == "alpaca"

@@ -60,7 +60,7 @@ def test_a_plan_over_its_budget_says_so_and_which_setting_makes_it_fit(afarm: Af
     dry = afarm("run", "--recipe", "light.yaml", *THINKS, "--budget", budget, "--dry-run")
     for word in (
         "The plan does not fit the budget",
-        "of it is thoughts before the answers, as long as they may be, since no answer tells yet",
+        "of the estimate is reasoning tokens, at their limit, because no answers exist yet to estimate from",
         f"with --set openai.effort=none it is expected to cost {dollars(plan['least_dollars'])}",
     ):
         assert word in " ".join(dry.out.split())

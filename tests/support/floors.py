@@ -12,7 +12,7 @@ FLOORS = {
     "report": ("experiment", "evaluation", "storage", "core"),
     "results": ("experiment", "judging", "evaluation", "storage", "core"),
     "experiments": ("experiment", "evaluation", "judging", "core"),
-    "testing": ("experiment", "judging", "backend", "core"),
+    "testing": ("experiment", "judging", "storage", "backend", "core"),
 }
 """A room, and the rooms below that it may import: in any way, also for type checkers and inside functions."""
 
@@ -28,6 +28,7 @@ NARROW = {
             "afarm.storage.model_files",
             "afarm.storage.names",
             "afarm.storage.prompt_templates",
+            "afarm.storage.record_fields",
             "afarm.storage.safetensors",
         }
     },
@@ -37,6 +38,7 @@ NARROW = {
             "afarm.experiment.launching.schedule",
             "afarm.experiment.studies.study",
         },
+        "storage": {"afarm.storage.checkpoints"},
     },
 }
 """Rooms that may import certain modules of a room only."""

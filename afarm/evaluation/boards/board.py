@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from afarm.core.errors import DataError
 from afarm.core.records import Row
@@ -20,6 +23,13 @@ FULL_COVERAGE = 0.99
 """The share of a leaderboard's instructions that a system must have been asked about to have a rank."""
 DIFFERENCE = "Δ "
 """What names of metrics that are differences from the reference's begin with."""
+
+
+Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Size = Annotated[Finite, Field(ge=0)]
+Percent = Annotated[Finite, Field(ge=0, le=100)]
+Share = Annotated[Finite, Field(ge=0, le=1)]
+Count = Annotated[int, Field(strict=True, ge=0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +52,16 @@ class Metric:
     `flag` is a warning about it, `unit` "%" for a win rate.
     """
 
-    value: float
-    error: float | None = None
-    low: float | None = None
-    high: float | None = None
-    n: int | None = None
+    value: Finite
+    error: Size | None = None
+    low: Finite | None = None
+    high: Finite | None = None
+    n: Count | None = None
     flag: str = ""
-    unit: str = ""
+    unit: Literal["", "%"] = ""
 
 
-def metric_of(evaluator: str, metrics: Mapping[str, Any]) -> Metric | None:
+def read_main_metric(evaluator: str, metrics: Mapping[str, Any]) -> Metric | None:
     """The main metric of an evaluation, its warnings as a flag; None if it has none."""
     main, n = main_metric(evaluator, metrics), finite_number(metrics.get("n_total"))
     if main is None:
@@ -68,12 +78,12 @@ class Entry:
     ratings, say) has no win rate. `n` comparisons were won, lost or
     drawn, about `instructions` (as many, if unknown) `of` those there are, a share `coverage` of those there should be;
     `stopped_early` if no more were asked about because the comparison was decided. `length` is in mean characters,
-    `seconds` are those of the system's own training and sampling. `prefers_longer` and `prefers_lists` are the judge's
+    `seconds` were taken by the system's own training and sampling. `prefers_longer` and `prefers_lists` are the judge's
     shares of choices for the longer output and for the one with a list, if outputs differ in that.
     `length_controlled_source` names what the length-controlled win rate was computed from, `length_controlled_warning`
-    why not to trust it. `flags` are the sentences of its red flags, `metrics` those of other evaluators, by name.
+    why not to trust it. `flags` are the sentences of its red flags, `metrics` other evaluators' main metrics, by name.
 
-    Over several `seeds`, `win_rate` is the mean of `win_rates`, and its error that of the mean.
+    Over several `seeds`, `win_rate` is the mean of `win_rates`, with the standard error of that mean.
 
     `rank` is None for a system that was judged on part of the instructions; `rank_low` to `rank_high` hold the true
     rank with 95%. `difference` is to the system `difference_to` in points, paired by instruction, with its 95% interval
@@ -82,38 +92,38 @@ class Entry:
     """
 
     system: str
-    win_rate: float | None
-    standard_error: float | None = None
-    n: int | None = None
-    wins: int | None = None
-    losses: int | None = None
-    draws: int | None = None
-    unparsed: int | None = None
-    coverage: float | None = None
-    length: float | None = None
-    length_controlled: float | None = None
-    length_controlled_error: float | None = None
+    win_rate: Percent | None
+    standard_error: Size | None = None
+    n: Count | None = None
+    wins: Count | None = None
+    losses: Count | None = None
+    draws: Count | None = None
+    unparsed: Count | None = None
+    coverage: Share | None = None
+    length: Size | None = None
+    length_controlled: Percent | None = None
+    length_controlled_error: Size | None = None
     length_controlled_source: str = ""
     length_controlled_warning: str = ""
-    prefers_longer: float | None = None
-    prefers_lists: float | None = None
+    prefers_longer: Share | None = None
+    prefers_lists: Share | None = None
     flags: tuple[str, ...] = ()
     metrics: Mapping[str, Metric] = field(default_factory=dict)
-    rank: int | None = None
-    rank_low: int | None = None
-    rank_high: int | None = None
-    difference: float | None = None
-    difference_low: float | None = None
-    difference_high: float | None = None
-    p_value: float | None = None
+    rank: Count | None = None
+    rank_low: Count | None = None
+    rank_high: Count | None = None
+    difference: Finite | None = None
+    difference_low: Finite | None = None
+    difference_high: Finite | None = None
+    p_value: Share | None = None
     difference_to: str = ""
-    detectable: float | None = None
-    instructions: int | None = None
-    of: int | None = None
+    detectable: Size | None = None
+    instructions: Count | None = None
+    of: Count | None = None
     stopped_early: bool = False
     seeds: tuple[int, ...] = ()
-    win_rates: tuple[float, ...] = ()
-    seconds: float | None = None
+    win_rates: tuple[Percent, ...] = ()
+    seconds: Size | None = None
     source: Source = field(default_factory=Source)
 
     @property
@@ -124,7 +134,7 @@ class Entry:
         return interval(self.win_rate, self.standard_error, self.instructions or self.n)
 
     @property
-    def asked(self) -> int | None:
+    def n_asked(self) -> int | None:
         """About how many instructions the judge was asked, unanswered ones included; None if unknown."""
         if self.instructions and self.n and self.n > self.instructions:
             return self.instructions  # several labels of each: what has no answer is counted in labels
@@ -134,7 +144,7 @@ class Entry:
     @property
     def partial(self) -> bool:
         """True if it was judged on part of the leaderboard's instructions only."""
-        return bool(self.of and self.asked is not None and self.asked < FULL_COVERAGE * self.of)
+        return bool(self.of and self.n_asked is not None and self.n_asked < FULL_COVERAGE * self.of)
 
     def figure(self, name: str) -> float | None:
         """Look up an evaluator's metric, or a field by its own or AlpacaEval's name; "" is the win rate."""
@@ -152,24 +162,28 @@ class Entry:
     @classmethod
     def from_row(cls, row: Mapping[str, Any], where: str, columns: Mapping[str, str] | None = None) -> Entry:
         """Read an entry; `columns` are a table's names of fields. Raises `DataError` naming `where`."""
-        names = {f.name for f in fields(cls)} - {*TEXTS, *NOT_NUMBERS}
-        numbers = _numbers({name: row.get(name) for name in names}, where, columns)
-        if not isinstance(row.get("system"), str):
-            raise DataError(f"{where}: field 'system' must be text, not {row.get('system')!r}")
-        flags, metrics = row.get("flags") or (), row.get("metrics") or {}
-        if numbers.setdefault("win_rate", None) is None and not metrics:
+        columns = columns or {}
+        values = {"system": None, "win_rate": None, **row, "source": Source(str(row.get("source") or ""))}
+        try:
+            entry = _entries().validate_python(values)
+        except ValidationError as error:
+            [first, *_] = error.errors()
+            name = ".".join(map(str, first["loc"]))
+            problem = f"{first['msg'].removeprefix('Input ')}, and is {first['input']!r}"
+            raise DataError(
+                f"{where}: {'column' if columns else 'field'} {columns.get(name, name)!r} {problem}"
+            ) from error
+        if entry.win_rate is None and not entry.metrics:
             raise DataError(f"{where}: {'column' if columns else 'field'} 'win_rate' has no number")
-        texts: dict[str, Any] = {name: str(row.get(name) or "") for name in TEXTS}
-        return cls(
-            **numbers,
-            **texts,
-            stopped_early=bool(row.get("stopped_early")),
-            flags=tuple(map(str, flags)) if isinstance(flags, list) else (),
-            metrics=_metrics(metrics, where) if isinstance(metrics, Mapping) else {},
-            seeds=tuple(map(round, _number_list(row.get("seeds")))),
-            win_rates=tuple(_number_list(row.get("win_rates"))),
-            source=Source(str(row.get("source") or "")),
-        )
+        for name, metric in entry.metrics.items():
+            if metric.unit and not name.startswith(DIFFERENCE) and not 0 <= metric.value <= 100:
+                raise DataError(f"{where}: metric {name!r} must lie between 0 and 100, and is {metric.value!r}")
+        return entry
+
+
+@cache
+def _entries() -> TypeAdapter[Entry]:
+    return TypeAdapter(Entry)
 
 
 def entry_of_wins(system: str, wins: Sequence[float], instructions: Sequence[Hashable], **fields: Any) -> Entry:
@@ -202,64 +216,13 @@ FIGURES = {
 }
 """The fields of an entry that can order a board, by what they may be called."""
 
-TEXTS = ("system", "length_controlled_source", "length_controlled_warning", "difference_to")
-"""The fields of an entry that are text."""
-NOT_NUMBERS = ("source", "flags", "metrics", "stopped_early", "seeds", "win_rates")
-"""Its fields that are neither text nor one number."""
-
-ANY = -math.inf, math.inf
-PERCENT, SHARE = (0, 100), (0, 1)
-BOUNDS: Mapping[str, tuple[float, float]] = {
-    **dict.fromkeys(("win_rate", "length_controlled"), PERCENT),
-    **dict.fromkeys(("coverage", "prefers_longer", "prefers_lists", "p_value"), SHARE),
-    **dict.fromkeys(("value", "low", "high", "difference", "difference_low", "difference_high"), ANY),
-}
-"""Bounds of the numbers of a row; errors, counts, ranks and lengths are from 0 on."""
-
-
-def _numbers(values: Mapping[str, Any], where: str, columns: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Keep the values that are not None. Raises `DataError` naming `where` and one that is no such number."""
-    numbers = {name: value for name, value in values.items() if value is not None}
-    for name, value in numbers.items():
-        called = f"column {columns[name]!r}" if columns else f"field {name!r}"
-        low, high = BOUNDS.get(name, (0, math.inf))
-        if finite_number(value) is None:
-            raise DataError(f"{where}: {called} must be a number, not {value!r}")
-        if not low <= value <= high:
-            must = "not be negative" if high == math.inf else f"lie between {low} and {high}"
-            raise DataError(f"{where}: {called} must {must}, and is {value!r}")
-    return numbers
-
-
-def _number_list(values: Any) -> list[float]:
-    numbers = [finite_number(value) for value in values] if isinstance(values, list) else []
-    return [value for value in numbers if value is not None]
-
-
-def _metrics(rows: Mapping[str, Any], where: str) -> dict[str, Metric]:
-    metrics = {}
-    for name, row in rows.items():
-        row = row if isinstance(row, Mapping) else {"value": row}
-        inside = f"{where}, metric {name!r}"
-        numbers = _numbers({n: row.get(n) for n in ("value", "error", "low", "high", "n")}, inside)
-        if numbers:
-            if "value" not in numbers:
-                raise DataError(f"{inside}: field 'value' is missing")
-            unit = row.get("unit") or ""
-            if unit not in ("", "%"):
-                raise DataError(f"{inside}: field 'unit' must be '%' or empty, not {unit!r}")
-            if unit and not str(name).startswith(DIFFERENCE) and not 0 <= numbers["value"] <= 100:
-                raise DataError(f"{inside}: field 'value' must lie between 0 and 100, and is {numbers['value']!r}")
-            metrics[str(name)] = Metric(**numbers, flag=str(row.get("flag") or ""), unit=unit)
-    return metrics
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Leaderboard(Tabular):
     """Entries under one protocol, best first: by win rate, or by the figure `order` (`Entry.figure`).
 
     `note` is a caveat, `origin` the file that it was read from if that does not say how it was judged.
-    `distinguishing` is what tells it from leaderboards of the same name. `wins` are the judgements behind it, if they
+    `distinguishing` sets it apart from leaderboards of the same name. `wins` are the judgements behind it, if they
     are at hand.
     """
 
@@ -288,7 +251,9 @@ class Leaderboard(Tabular):
             return None
         judged = len(self.wins.instructions) if self.wins else 0
         with_judgements = set(self.wins.systems) if self.wins else set()
-        return max(judged, *(e.of or e.asked or 0 for e in self.entries if e.system not in with_judgements), 0) or None
+        return (
+            max(judged, *(e.of or e.n_asked or 0 for e in self.entries if e.system not in with_judgements), 0) or None
+        )
 
     @property
     def remarks(self) -> str:
@@ -312,7 +277,7 @@ class Leaderboard(Tabular):
         return f"{self.protocol.id} {self.order}" if self.protocol.known else f"{self.title}\n{self.origin}"
 
     def to_dict(self) -> Row:
-        """Return the board as it is in JSON."""
+        """Return the board as JSON has it."""
         return self.to_row()
 
     def table_rows(self) -> Iterator[Row]:
@@ -399,7 +364,7 @@ NO_COMPARISON: Mapping[str, Any] = {
 
 
 def ordered(board: Leaderboard, names: Sequence[str]) -> Leaderboard:
-    """Order a board by the first of these figures that any of its entries has; else it stays as it is.
+    """Order a board by the first of these figures that any of its entries has; unchanged if none has any.
 
     Rank intervals and differences are of win rates, and left out in another order.
     """

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from afarm.core.errors import DataError
-from afarm.evaluation.boards.board import TEXTS, Entry, Leaderboard, ranked
+from afarm.evaluation.boards.board import Entry, Leaderboard, ranked
 from afarm.evaluation.protocol import EvaluationProtocol
 from afarm.storage.rows import placed_rows
 
@@ -52,6 +52,7 @@ FURTHER = COLUMNS | {
 """The numbers that a table of afarm's own has."""
 BOARD = ("board", "note", "order", "origin", "protocol")
 """Its columns about the board of a row."""
+TEXTS = ("system", "length_controlled_source", "length_controlled_warning", "difference_to")
 FIXED = ("system", *FURTHER.values(), "low", "high", *TEXTS[1:], "stopped_early", "flags", "source", *BOARD)
 """Its columns but those of metrics. The interval is written, and follows from the others when read."""
 OWN = "protocol"
@@ -113,7 +114,7 @@ def imported(path: Path, orders: Sequence[str] = ()) -> list[Leaderboard]:
     """Read a leaderboard of AlpacaEval (system first), one that `as_csv` wrote, or any figures.
 
     Of other columns than AlpacaEval's, such as Elo ratings, the first that `orders` names is read; a table without win
-    rates is in its order, or in that of its only column of numbers.
+    rates is in its order, or in the order of its only column of numbers.
 
     Raises `DataError` if it is no such table, naming the row and the column of a value that is no number or cannot be.
     """
@@ -171,8 +172,9 @@ def _board(row: Mapping[str, Any], path: Path, own: bool, where: str, order: str
 def _entry(row: Mapping[str, Any], names: Sequence[str], where: str, path: Path, metric: str = "") -> Entry:
     system = row[next((name for name in SYSTEM if name in names), next(n for n in names if n != (metric or None)))]
     values = _values(row, COLUMNS, where)
-    figure = _values(row, {metric: metric}, where) if metric else {}
-    return Entry.from_row({**values, "system": system, "source": str(path), "metrics": figure}, where, COLUMNS)
+    figure = _values(row, {"value": metric}, where) if metric else {}
+    metrics = {metric: figure} if figure else {}
+    return Entry.from_row({**values, "system": system, "source": str(path), "metrics": metrics}, where, COLUMNS)
 
 
 def _own_entry(row: Mapping[str, Any], names: Sequence[str], where: str) -> Entry:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from afarm.core.errors import DataError
-from afarm.evaluation.boards.board import DIFFERENCE, Entry, Leaderboard, Metric, Source, metric_of, ranked
+from afarm.evaluation.boards.board import DIFFERENCE, Entry, Leaderboard, Metric, Source, ranked, read_main_metric
 from afarm.evaluation.boards.from_csv import COLUMNS, COUNTS
 from afarm.evaluation.metrics import WIN_RATE, finite_number, main_metric, warnings
 from afarm.evaluation.protocol import EvaluationProtocol
@@ -25,7 +25,7 @@ OWN_FIELDS = ("win_rate", "length_controlled")
 
 
 def boards_of_runs(directory: Path) -> tuple[list[Leaderboard], list[str]]:
-    """Leaderboards of all runs below `directory` (that of all runs, that of `runs`, or a single run's).
+    """Leaderboards of all runs below `directory` (the output directory, `runs` in it, or a single run's).
 
     Only the small record of each is read. Runs that cannot be read or have no win rate are returned as sentences.
     """
@@ -100,7 +100,7 @@ def _entry(results: Sequence[RunResult], record: RunRecord) -> Entry | None:
         metrics=others,
         of=_count(coverage.get("reference")),
     )
-    return replace(entry, stopped_early=(entry.asked or 0) < (_count(until.get("of")) or 0))
+    return replace(entry, stopped_early=(entry.n_asked or 0) < (_count(until.get("of")) or 0))
 
 
 def _other_metrics(results: Sequence[RunResult], of_files: bool) -> dict[str, Metric]:
@@ -112,7 +112,7 @@ def _other_metrics(results: Sequence[RunResult], of_files: bool) -> dict[str, Me
     metrics = {}
     for result in results:
         comparable = of_files if result.needs is None else "reward_model" not in result.needs
-        metric = metric_of(result.evaluator, result.metrics) if comparable else None
+        metric = read_main_metric(result.evaluator, result.metrics) if comparable else None
         if metric and result.evaluator not in OWN_FIELDS:
             metrics[result.evaluator] = metric
     return metrics

@@ -1,4 +1,4 @@
-"""Merging of leaderboards of one protocol, and names that tell those of several protocols apart."""
+"""Merging of leaderboards of one protocol, and headings that set several protocols apart."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from afarm.core.interfaces import BuildContext, EvaluationInputs, Evaluator
 from afarm.core.plugins import discover
 from afarm.core.records import Evaluation, Instruction, JudgedPair, Row
 from afarm.evaluation.annotation_files import annotated_systems
-from afarm.evaluation.boards.board import Entry, Leaderboard, Metric, metric_of, ranked
+from afarm.evaluation.boards.board import Entry, Leaderboard, Metric, ranked, read_main_metric
 from afarm.evaluation.metrics import finite_number, warnings
 from afarm.evaluation.spilled_rows import read_each, stored_inputs
 from afarm.storage.record_fields import require_evaluation
@@ -29,7 +29,7 @@ def with_ranks(board: Leaderboard) -> tuple[Leaderboard, list[str]]:
     """Add rank intervals and differences to `board`; returns it with obstacles as sentences.
 
     Differences are to the first system that has judgements, on the instructions that both have. Systems without
-    judgements at hand keep their rank and have no interval. The board stays as it is if fewer than two systems have
+    judgements at hand keep their rank and have no interval. The board is unchanged if fewer than two systems have
     judgements, if it is unknown how they were judged, or if it is not in the order of win rates. Raises `DataError`
     naming the file and row of a judgement that cannot be read.
     """
@@ -178,7 +178,7 @@ def _with_metrics_of_each(board: Leaderboard, name: str, paths: Mapping[str, Pat
             with attribute_failures("evaluators", name, evaluator):
                 returned = evaluator.evaluate(stored_inputs(entry.system, judged))
             made.append(require_evaluation(returned, name, plugins.registry, component, entry.system, evaluator))
-            metric = metric_of(name, made[-1].metrics)
+            metric = read_main_metric(name, made[-1].metrics)
             if metric and name == "length_controlled":
                 entry = replace(
                     entry,
@@ -200,7 +200,7 @@ def _with_metrics_of_each(board: Leaderboard, name: str, paths: Mapping[str, Pat
 
 
 def with_metrics(board: Leaderboard, name: str, rows: Sequence[JudgedPair]) -> Leaderboard:
-    """Add the metric of the evaluator `name` over `rows`, without those of a system against itself.
+    """Add the metric of the evaluator `name` over `rows`, without a system's rows against itself.
 
     Raises `DataError` for an evaluator that does not look at all systems at once, and what the evaluator raises itself.
     """

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from afarm.evaluation.boards.board import DIFFERENCE, Entry, Leaderboard, Metric
+from afarm.evaluation.boards.board import DIFFERENCE, Entry, Leaderboard
 from afarm.evaluation.boards.correlation import Agreement
 from afarm.storage.text import markdown, one_line
 
@@ -55,19 +55,15 @@ def rank_text(entry: Entry) -> str:
     return f"{ordinal}, {entry.rank_low}–{entry.rank_high}"
 
 
-def _rate(value: float | None, error: float | None) -> str | None:
+def _figure(
+    value: float | None, form: str, error: float | None = None, low: float | None = None, high: float | None = None
+) -> str | None:
+    """Write a value with its interval, or else its error."""
     if value is None:
         return None
-    return f"{value:.1f}" + ("" if error is None else f" ± {error:.1f}")
-
-
-def _difference(entry: Entry) -> str | None:
-    if entry.difference is None:
-        return None
-    text = f"{entry.difference:+.1f}"
-    if entry.difference_low is not None and entry.difference_high is not None:
-        text += f" ({entry.difference_low:+.1f} to {entry.difference_high:+.1f})"
-    return text
+    if low is not None and high is not None:
+        return f"{value:{form}} ({low:{form}} to {high:{form}})"
+    return f"{value:{form}}" + ("" if error is None else f" ± {error:{form.removeprefix('+')}}")
 
 
 def _p_value(entry: Entry) -> str | None:
@@ -77,28 +73,15 @@ def _p_value(entry: Entry) -> str | None:
 
 
 def _judged_on(entry: Entry) -> str | None:
-    if entry.of is None or entry.asked is None:
+    if entry.of is None or entry.n_asked is None:
         return None
-    part = f"{entry.asked:,} of {entry.of:,}" if entry.partial else f"{entry.asked:,}"
+    part = f"{entry.n_asked:,} of {entry.of:,}" if entry.partial else f"{entry.n_asked:,}"
     return f"{part}, stopped early" if entry.stopped_early else part
-
-
-def _metric(metric: Metric, name: str, unit: str) -> str:
-    """Write a metric with its interval or else its error, and a difference with its sign."""
-    digits = 1 if unit or abs(metric.value) >= 100 else 3
-    if metric.low is not None and metric.high is not None and metric.low < metric.high:
-        return f"{metric.value:.{digits}f} ({metric.low:.{digits}f} to {metric.high:.{digits}f})"
-    sign = "+" if name.startswith(DIFFERENCE) else ""
-    return f"{metric.value:{sign}.{digits}f}" + ("" if metric.error is None else f" ± {metric.error:.{digits}f}")
 
 
 def _outcomes(entry: Entry) -> str | None:
     counts = (entry.wins, entry.losses, entry.draws)
     return None if None in counts else "/".join(map(str, counts))
-
-
-def _number(value: float | None, form: str) -> str | None:
-    return None if value is None else format(value, form)
 
 
 LEGEND = (
@@ -118,7 +101,7 @@ def columns(board: Leaderboard) -> list[Column]:
     notes, shared = footnotes(board), shared_flags(board)
 
     def length_controlled(entry: Entry) -> str | None:
-        rate = _rate(entry.length_controlled, entry.length_controlled_error)
+        rate = _figure(entry.length_controlled, ".1f", entry.length_controlled_error)
         return rate and rate + _marks(notes, _on_length_control(entry))
 
     def of_evaluator(name: str) -> Column:
@@ -127,7 +110,11 @@ def columns(board: Leaderboard) -> list[Column]:
 
         def cell(entry: Entry) -> str | None:
             metric = entry.metrics.get(name)
-            return None if metric is None else _metric(metric, name, unit) + _marks(notes, _on_metric(entry, name))
+            if metric is None:
+                return None
+            sign, digits = "+" if name.startswith(DIFFERENCE) else "", 1 if unit or abs(metric.value) >= 100 else 3
+            text = _figure(metric.value, f"{sign}.{digits}f", metric.error, metric.low, metric.high) or ""
+            return text + _marks(notes, _on_metric(entry, name))
 
         return Column(one_line(f"{name}, {unit}" if unit else name), cell, spared=1)
 
@@ -140,19 +127,23 @@ def columns(board: Leaderboard) -> list[Column]:
         *([Column("judged on", _judged_on)] if any(e.partial or e.stopped_early for e in board.entries) else []),
     )
     figures = (
-        Column("win rate, %", lambda e: _rate(e.win_rate, e.standard_error)),
+        Column("win rate, %", lambda e: _figure(e.win_rate, ".1f", e.standard_error)),
         Column("95 %", lambda e: e.interval and "{:.1f}–{:.1f}".format(*e.interval), spared=2),
-        Column(f"Δ to {one_line(to, LONGEST_NAME)}", _difference, spared=3),
+        Column(
+            f"Δ to {one_line(to, LONGEST_NAME)}",
+            lambda e: _figure(e.difference, "+.1f", None, e.difference_low, e.difference_high),
+            spared=3,
+        ),
         Column("p, adjusted", _p_value, spared=3),
         Column("LC, %", length_controlled),
-        Column("n", lambda e: _number(e.n, "d"), spared=4),
+        Column("n", lambda e: _figure(e.n, "d"), spared=4),
         Column("won/lost/drawn", _outcomes, spared=9),
-        Column("no answer", lambda e: _number(e.unparsed or None, "d"), spared=8),
-        Column("characters", lambda e: _number(e.length, ".0f"), spared=5),
-        Column("longer", lambda e: _number(e.prefers_longer, ".2f"), spared=6),
-        Column("lists", lambda e: _number(e.prefers_lists, ".2f"), spared=7),
+        Column("no answer", lambda e: _figure(e.unparsed or None, "d"), spared=8),
+        Column("characters", lambda e: _figure(e.length, ".0f"), spared=5),
+        Column("longer", lambda e: _figure(e.prefers_longer, ".2f"), spared=6),
+        Column("lists", lambda e: _figure(e.prefers_lists, ".2f"), spared=7),
         *metrics.values(),
-        Column("seconds", lambda e: _number(e.seconds, ".0f"), spared=11),
+        Column("seconds", lambda e: _figure(e.seconds, ".0f"), spared=11),
         Column("seeds", lambda e: ", ".join(map(str, e.seeds)) or None, spared=10),
     )
     named = {name: column.heading for name, column in metrics.items()}
@@ -256,7 +247,7 @@ def own_flags(entry: Entry, shared: Sequence[str]) -> list[str]:
 
 
 def flags(board: Leaderboard) -> list[str]:
-    """List the red flags in the order of the board, each once with its systems; those of all last."""
+    """List the red flags in the order of the board, each once with its systems; flags of all systems last."""
     systems: dict[str, list[str]] = {}
     shared = shared_flags(board)
     for entry in board.entries:

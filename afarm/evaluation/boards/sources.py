@@ -30,8 +30,8 @@ def read_boards(
     A source is a directory of runs, the name of a leaderboard that ships ("paper"), or a file: a leaderboard (.json),
     an AlpacaEval leaderboard or another table of figures (.csv), or annotations. `orders` are figures that `in_order`
     is to go by; if one is an evaluator over all systems, annotations make a leaderboard of all systems that met, in its
-    order and with the metrics of `evaluators` beside. Returns the leaderboards, and what is left out of them as
-    sentences. Raises `DataError` naming the file, the row and the field that cannot be read.
+    order and with the metrics of `evaluators` beside. Returns the leaderboards, and sentences on results left
+    out. Raises `DataError` naming the file, the row and the field that cannot be read.
     """
     boards: list[Leaderboard] = []
     left_out: list[str] = []

@@ -114,7 +114,7 @@ def _means(table: Floats, counts: Floats) -> Floats:
 
 
 def _pearson(a: Floats, b: Floats) -> Floats:
-    """Pearson's r of each row of `a` with that of `b`; NaN if one does not vary."""
+    """Pearson's r of each row of `a` with the same row of `b`; NaN if one does not vary."""
     a, b = a - a.mean(axis=1, keepdims=True), b - b.mean(axis=1, keepdims=True)
     size = np.sqrt((a * a).sum(axis=1) * (b * b).sum(axis=1))
     return np.divide((a * b).sum(axis=1), size, out=np.full(len(a), np.nan), where=size > 1e-12)

@@ -63,7 +63,7 @@ def mean(values: ArrayLike, clusters: Clusters | None = None) -> IntervalEstimat
 def plus_four_interval(wins: ArrayLike, clusters: Clusters | None = None) -> IntervalEstimate:
     """Estimate the mean of `wins` in [0, 1], draws 0.5, with an interval that is valid near 0 and 1.
 
-    Value and error are those of `mean`. The interval is the t interval after two won and two lost instructions are
+    Value and error are `mean`'s. The interval is the t interval after two won and two lost instructions are
     added: a system that won 25 of 25 has an error of 0, and is yet not sure to win always; nor is one that won a single
     instruction, which has an interval too. With some hundreds of them the two intervals are the same for all purposes.
     Raises `DataError` if there is no value, or if one is no win.

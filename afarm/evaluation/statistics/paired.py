@@ -17,15 +17,15 @@ from numpy.typing import ArrayLike
 from scipy.special import stdtr
 
 from afarm.core.errors import DataError
-from afarm.evaluation.statistics.intervals import LEVEL, ROUNDING, Floats, mean, minimum_detectable_difference
+from afarm.evaluation.statistics.intervals import ROUNDING, Floats, mean, minimum_detectable_difference
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
     """The first system less the second, over `n` common instructions, in the unit of the values.
 
-    `low` and `high` are the t interval of the paired differences, None if these do not vary; `p_value` is that of
-    Student's test, None with a single instruction; `adjusted` is the p-value corrected for all comparisons that were
+    `low` and `high` are the t interval of the paired differences, None if these do not vary; `p_value` is
+    Student's, None with a single instruction; `adjusted` is the p-value corrected for all comparisons that were
     made together. `detectable` is what n instructions would show with a probability of 80%.
     """
 
@@ -37,11 +37,6 @@ class Difference:
     adjusted: float | None
     n: int
     detectable: float | None
-
-    @property
-    def significant(self) -> bool:
-        """True if the difference is significant at 5%, corrected for all comparisons."""
-        return self.adjusted is not None and self.adjusted <= 1 - LEVEL
 
 
 def paired_difference(first: ArrayLike, second: ArrayLike) -> Difference:

@@ -30,22 +30,19 @@ TINY = 1e-12
 class Rank:
     """A system's rank by its mean, 1 for the highest; equal means share the better rank.
 
-    `low` to `high` holds its true rank with 95%, looked at by itself; `board_low` to `board_high` are wider, and hold
-    for all systems of the leaderboard at once.
+    `low` to `high` holds its true rank with 95%, looked at by itself.
     """
 
     rank: int
     low: int
     high: int
-    board_low: int
-    board_high: int
 
 
 def rank_intervals(table: ArrayLike, *, resamples: int = RESAMPLES) -> list[Rank]:
     """Rank the systems of `table` [systems, instructions] by their mean, with intervals; NaN is absent.
 
-    A system is ranked by the mean over the instructions that it has; those of several systems that share instructions
-    move together, which is what makes the comparison sharp. Raises `DataError` if a system has fewer than two.
+    A system is ranked by the mean over the instructions that it has; the means of systems that share instructions move
+    together, which is what makes the comparison sharp. Raises `DataError` if a system has fewer than two.
     """
     values = np.asarray(table, dtype=np.float64)
     there = ~np.isnan(values)
@@ -61,30 +58,21 @@ def rank_intervals(table: ArrayLike, *, resamples: int = RESAMPLES) -> list[Rank
     gaps = np.subtract.outer(means, means)
     drawn = np.random.default_rng(integer(0, "ranks")).standard_normal((resamples, values.shape[1])) @ parts.T
 
-    def sure(rows: list[int]) -> Bools:
-        """[rows, systems]: differences that are jointly significant, by Romano and Wolf's stepdown (2005)."""
-        sizes = np.abs(gaps[rows]) * scale[rows]
-        undecided = scale[rows] > 0
+    def sure(row: int) -> Bools:
+        """[systems]: the system's jointly significant differences, by Romano and Wolf's stepdown (2005)."""
+        sizes = np.abs(gaps[row]) * scale[row]
+        undecided = scale[row] > 0
         while undecided.any():
-            furthest = np.zeros(resamples)
-            for row, left in zip(rows, undecided, strict=True):
-                if left.any():
-                    moved = np.abs(drawn[:, [row]] - drawn[:, left]) * scale[row, left]
-                    np.maximum(furthest, moved.max(axis=1), out=furthest)
+            furthest = (np.abs(drawn[:, [row]] - drawn[:, undecided]) * scale[row, undecided]).max(axis=1)
             # The resamples are normal, and errors are estimated: Student's t is that much wider.
             limit = -stdtrit(int(n.min()) - 1, ndtr(-np.quantile(furthest, LEVEL)))
             found = undecided & (sizes > limit)
             if not found.any():
                 break
             undecided &= ~found
-        return (scale[rows] > 0) & ~undecided
+        return (scale[row] > 0) & ~undecided
 
-    alone = np.concatenate([sure([row]) for row in range(len(values))])
-    board = sure(list(range(len(values))))
-    return [
-        Rank(1 + int((gaps[row] < 0).sum()), *_place(gaps[row], alone[row]), *_place(gaps[row], board[row]))
-        for row in range(len(values))
-    ]
+    return [Rank(1 + int((gaps[row] < 0).sum()), *_place(gaps[row], sure(row))) for row in range(len(values))]
 
 
 def _place(gaps: Floats, sure: Bools) -> tuple[int, int]:

@@ -6,9 +6,8 @@ even score. It comes from betting: start with one unit, and after each answer st
 being higher than m. If it is m, no strategy gains in expectation, and the capital ever reaches 1/α with probability α
 at most (Ville 1939). Here the capital is spread over stakes of many sizes, which needs no guess of the variance.
 
-The answers must come in random order. With `population`, they are drawn without replacement from that many
-instructions, and the decision is about the mean of just these: the result of asking about all of them. Without, it is
-about the mean of the instructions that they are a sample of, as all other intervals here are.
+The answers must come in random order. The decision is about the mean of the instructions that they are a sample of, as
+all other intervals here are.
 
 Source: Waudby-Smith and Ramdas 2024, "Estimating means of bounded random variables by betting" (sections 4 to 6).
 """
@@ -27,8 +26,6 @@ from afarm.evaluation.statistics.intervals import LEVEL, Floats, IntervalEstimat
 STAKES = np.geomspace(0.01, 0.95, 16)
 """Fractions of the largest stake that cannot lead to debt."""
 
-TINY = 1e-9
-
 Side = Literal["higher", "lower"]
 
 
@@ -40,77 +37,59 @@ class Decision:
     estimate: IntervalEstimate
 
 
-def confidence_sequence(
-    values: ArrayLike, *, level: float = LEVEL, population: int | None = None, steps: int = 30
-) -> IntervalEstimate:
+def confidence_sequence(values: ArrayLike, *, level: float = LEVEL, steps: int = 30) -> IntervalEstimate:
     """The confidence sequence after these values in [0, 1], in the order they came.
 
-    `error` is None: nothing here is normal. Raises `DataError` if a value is out of range, or if there are more than
-    `population`.
+    `error` is None: nothing here is normal. Raises `DataError` if a value is out of range.
     """
-    checked = _checked(values, population)
-    bounds = (_bound(checked, level, population, steps), 1 - _bound(1 - checked, level, population, steps))
+    checked = _checked(values)
+    bounds = (_bound(checked, level, steps), 1 - _bound(1 - checked, level, steps))
     value = float(checked.mean()) if len(checked) else 0.5
     return IntervalEstimate(value, None, *bounds, len(checked), len(checked))
 
 
-def decide(values: ArrayLike, *, level: float = LEVEL, population: int | None = None) -> Decision:
+def decide(values: ArrayLike, *, level: float = LEVEL) -> Decision:
     """Decide on which side of 0.5 the mean is, from the values so far, each in [0, 1].
 
     For two systems, give (1 + first − second) / 2. However often one looks, the wrong side is named with probability
     1 − `level` at most.
     """
-    found = _checked(values, population)
-    higher, lower = decision_times(found, level=level, population=population)
+    higher, lower = decision_times(values, level=level)
     side: Side | None = None
     if higher is not None or lower is not None:
         side = "higher" if lower is None or (higher is not None and higher <= lower) else "lower"
-    return Decision(side, confidence_sequence(found, level=level, population=population))
+    return Decision(side, confidence_sequence(values, level=level))
 
 
-def decision_times(
-    values: ArrayLike, *, level: float = LEVEL, population: int | None = None
-) -> tuple[int | None, int | None]:
+def decision_times(values: ArrayLike, *, level: float = LEVEL) -> tuple[int | None, int | None]:
     """The numbers of values after which the mean is surely higher than 0.5, and lower; else None."""
-    found, threshold = _checked(values, population), np.log(2 / (1 - level))
-    sides = (_log_capital(found, 0.5, population), _log_capital(1 - found, 0.5, population))
+    found, threshold = _checked(values), np.log(2 / (1 - level))
+    sides = (_log_capital(found, 0.5), _log_capital(1 - found, 0.5))
     higher, lower = (int(np.argmax(c >= threshold)) + 1 if (c >= threshold).any() else None for c in sides)
     return higher, lower
 
 
-def _bound(values: Floats, level: float, population: int | None, steps: int) -> float:
+def _bound(values: Floats, level: float, steps: int) -> float:
     """The largest m that the mean is known to exceed. Capital falls as m rises, so bisection finds it."""
     low, high = 0.0, 1.0
     for _ in range(steps):
         middle = (low + high) / 2
-        if (_log_capital(values, middle, population) >= np.log(2 / (1 - level))).any():
+        if (_log_capital(values, middle) >= np.log(2 / (1 - level))).any():
             low = middle
         else:
             high = middle
     return low
 
 
-def _log_capital(values: Floats, m: float, population: int | None) -> Floats:
+def _log_capital(values: Floats, m: float) -> Floats:
     """Log capital after each of `values` [t], of a bet that their mean is higher than `m` in (0, 1)."""
-    expected: float | Floats = m
-    if population is not None:
-        # The mean of the remaining values, if m is that of all.
-        before = np.concatenate([[0.0], np.cumsum(values)[:-1]])
-        expected = (population * m - before) / np.arange(population, population - len(values), -1)
-    gain = np.divide(values, expected, out=np.zeros_like(values), where=np.asarray(expected) > TINY) - 1
-    logs = np.cumsum(np.log1p(STAKES[:, None] * gain), axis=1)
+    logs = np.cumsum(np.log1p(STAKES[:, None] * (values / m - 1)), axis=1)
     top = logs.max(axis=0) if len(values) else np.zeros(0)
-    capital = top + np.log(np.exp(logs - top).mean(axis=0))
-    if population is not None:
-        # If the sum so far exceeds what all can hold with mean m, m is not their mean.
-        capital[np.cumsum(values) > population * m + TINY] = np.inf
-    return capital
+    return top + np.log(np.exp(logs - top).mean(axis=0))
 
 
-def _checked(values: ArrayLike, population: int | None) -> Floats:
+def _checked(values: ArrayLike) -> Floats:
     found = np.asarray(values, dtype=np.float64)
     if wrong := found[~((found >= 0) & (found <= 1))].tolist():
         raise DataError(f"a value to bet on lies between 0 and 1, and is not {wrong[0]}")
-    if population is not None and len(found) > population:
-        raise DataError(f"{len(found)} values cannot be drawn from {population} instructions")
     return found

@@ -40,10 +40,6 @@ class AnnotationComparison(SystemComparison):
     annotator: str
     people: WinTable | None = field(default=None, compare=False)
 
-    @classmethod
-    def of(cls, workspace: Workspace, stored: AnnotatedSystem) -> AnnotationComparison:
-        return cls(workspace, stored, stored.system, stored.reference, stored.annotator)
-
     @property
     def offered(self) -> frozenset[str]:
         return frozenset({"judgements", "ratings"})  # a file may have ratings: its rows will tell
@@ -73,12 +69,8 @@ class AnnotationComparison(SystemComparison):
             )
         if self.system == self.reference_name:
             found.append(f"{self.system} is compared with itself: every pair is a draw")
-        return [
-            *found,
-            *stored.repeats,
-            *filter(None, [stored.doubt]),
-            *looks_swapped(self.system, self.reference_name),
-        ]
+        found += [*stored.repeats, *([stored.doubt] if stored.doubt else [])]
+        return found + looks_swapped(self.system, self.reference_name)
 
     @property
     def about(self) -> dict[str, Any]:
@@ -132,12 +124,8 @@ def by_people(system: str, judged: Iterable[JudgedPair], people: WinTable) -> Ev
     found = prediction_powered_win_rate(wins(judged), people, system)
     metrics: dict[str, float | int | str | None] = {}
     for name, estimate in ((BY_PEOPLE, found.combined), ("people", found.human), ("judge", found.simulated)):
-        for suffix, value in (
-            ("", estimate.value),
-            ("_se", estimate.error),
-            ("_low", estimate.low),
-            ("_high", estimate.high),
-        ):
+        for suffix, field_name in {"": "value", "_se": "error", "_low": "low", "_high": "high"}.items():
+            value = getattr(estimate, field_name)
             metrics[name + suffix] = None if value is None else 100 * value
     metrics |= {"n_human": found.n_human, "n_simulated": found.n_simulated, "trust": found.trust}
     return Evaluation(BY_PEOPLE, system, {**metrics, "effective": found.effective, "saved": found.saved})

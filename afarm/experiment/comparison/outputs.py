@@ -10,14 +10,14 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self
 
-from afarm.core.interfaces import EvaluationInputs, Evaluator
+from afarm.core.interfaces import EvaluationInputs
 from afarm.core.records import Instruction, Output, Pair
 from afarm.core.seeding import digest
 from afarm.evaluation.matching import STRICT, MatchedRows, MatchPolicy, looks_swapped, match_rows
 from afarm.experiment.annotation import annotate_to_file, annotation_identity
 from afarm.experiment.evaluation_stages import build_protocol, write_results
 from afarm.experiment.promises import problems_seen
-from afarm.experiment.stage import Inputs, Stage, StageRun
+from afarm.experiment.stage import Inputs, Labelling, Stage, StageRun
 from afarm.experiment.workspace import Workspace
 from afarm.storage.rows import preferences_on_disk, rows_digest
 from afarm.storage.text import one_line
@@ -89,14 +89,15 @@ class SystemComparison(ABC):
 
         One that needs no judgements must know the instructions.
         """
-        names = dict.fromkeys(["win_rate", *self.workspace.config.evaluate.evaluators])
-        built = [(name, self.workspace.components.evaluator(name)) for name in names]
-        usable = [(name, e) for name, e in built if e.needs <= self.offered and not e.many]
-
-        def knows(name: str, evaluator: Evaluator) -> bool:
-            return not problems_seen(partial(evaluator.check, self.instructions), "evaluators", name, evaluator)
-
-        return [name for name, e in usable if "judgements" in e.needs or knows(name, e)]
+        usable = []
+        for name in dict.fromkeys(["win_rate", *self.workspace.config.evaluate.evaluators]):
+            evaluator = self.workspace.components.evaluator(name)
+            if evaluator.many or not evaluator.needs <= self.offered:
+                continue
+            check = partial(evaluator.check, self.instructions)
+            if "judgements" in evaluator.needs or not problems_seen(check, "evaluators", name, evaluator):
+                usable.append(name)
+        return usable
 
     @property
     def together(self) -> list[str]:
@@ -168,11 +169,10 @@ class OutputComparison(SystemComparison):
         """The pairs that are judged. Raises `DataError` as `matched` does."""
         return self.matched.pairs
 
-    @cached_property
-    def answers(self) -> list[Output]:
-        """The system's outputs as they are evaluated: those judged, and an empty one for each that is lost."""
-        lost = [Output(pair.instruction, pair.output_2, self.system) for pair in self.matched.unanswered]
-        return [*self.matched.outputs, *lost]
+    @property
+    def labelling(self) -> Labelling:
+        """The labelling of the pairs, with an evaluation's draws. Raises `DataError` as `matched` does."""
+        return Labelling("evaluate", self.pairs, self.annotator, self.workspace.config.evaluate.label_noise)
 
     @cached_property
     def notes(self) -> list[str]:
@@ -225,20 +225,22 @@ class OutputComparison(SystemComparison):
         )
 
     def stage(self) -> Stage:
-        pairs, lost = self.pairs, self.matched.unanswered
+        labelling, matched = self.labelling, self.matched
 
         def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
-            path, noise = directory / "judgements.jsonl", self.workspace.config.evaluate.label_noise
-            summary = annotate_to_file(self.workspace, path, pairs, self.annotator, noise, "evaluate", lost)
-            compared = (*self.matched.reference, *self.matched.missing_as_loss)
-            given = EvaluationInputs(self.system, self.answers, compared, preferences_on_disk(path))
+            path = directory / "judgements.jsonl"
+            summary = annotate_to_file(self.workspace, path, labelling, matched.unanswered)
+            # What is lost counts as an empty output.
+            lost = (Output(pair.instruction, pair.output_2, self.system) for pair in matched.unanswered)
+            ours, theirs = [*matched.outputs, *lost], [*matched.reference, *matched.missing_as_loss]
+            given = EvaluationInputs(self.system, ours, theirs, preferences_on_disk(path))
             protocol = build_protocol(
-                self.workspace, self.annotator, noise, self.reference_name, self.reference, given.judgements
+                self.workspace, self.annotator, self.reference_name, self.reference, given.judgements
             )
             write_results(self.workspace, directory, self.evaluators, given, protocol, summary["degraded"])
             return summary
 
-        return Stage("evaluate", self.label, {}, self.key_fields, write)
+        return Stage("evaluate", self.label, {}, self.key_fields, write, plan_labels=lambda inputs: labelling)
 
 
 def _without(names: Collection[str], value: Any) -> Any:

@@ -18,14 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from afarm.core.errors import BudgetError, ConfigError, DataError
-from afarm.core.interfaces import AnnotateContext
-from afarm.core.records import Pair
 from afarm.core.seeding import uniform
-from afarm.experiment.annotation import annotation_identity
+from afarm.experiment.annotation import annotation_identity, run_labelling
 from afarm.experiment.comparison.outputs import OutputComparison
 from afarm.experiment.stage import Inputs, Stage, StageRun
 from afarm.experiment.workspace import Workspace
-from afarm.judging.labelling import annotate_in_chunks
 from afarm.storage.disk import write_json
 
 LOOK_EVERY = 32
@@ -101,41 +98,28 @@ class SequentialComparison:
         ]
 
     def _write(self, directory: Path, inputs: Inputs) -> Mapping[str, Any]:
-        workspace, stopped = self.workspace, "instructions"
-        judges = [_Judging(one, self.order) for one in self.compared]
-        looks = workspace.progress(range(0, len(self.order), LOOK_EVERY), "until decided: looks")
-        questions = self._questions(judges)
+        judges = [_Judging(one) for one in self.compared]
+        looks = self.workspace.progress(range(0, len(self.order), LOOK_EVERY), "until decided: looks")
+        questions, end = self._questions(judges), "instructions"
         for begin in looks:
-            open_ones = {system for system, decided in questions.items() if not all(d["side"] for d in decided)}
-            if not open_ones:
-                stopped = "decided"
-                break
+            open_ones = {system for system, asked in questions.items() if not all(d["side"] for d in asked)}
             try:
                 for number in sorted(open_ones):
                     judges[number].judge(self.order[begin : begin + LOOK_EVERY])
             except BudgetError:
                 if not all(one.wins for one in judges):
                     raise
-                stopped = "budget"
+                end = "budget"
+            if not open_ones or end == "budget":
                 break
             questions = self._questions(judges)
-        else:
-            stopped = "decided" if all(d["side"] for found in questions.values() for d in found) else "instructions"
-        every = {id(d): d for found in questions.values() for d in found}
-        used = [len(one.wins) for one in judges]
-        write_json(
-            directory / DECISION,
-            {
-                "stopped": stopped,
-                "decided": all(d["side"] for d in every.values()),
-                "alpha": self.alpha,
-                "of": len(self.order),
-                "comparisons": list(every.values()),
-                "judged": used,
-            },
-        )
+        every = list({id(d): d for asked in questions.values() for d in asked}.values())
+        decided, used = all(d["side"] for d in every), [len(one.wins) for one in judges]
+        found = {"stopped": "decided" if decided else end, "of": len(self.order)}
+        row = {**found, "decided": decided, "alpha": self.alpha, "comparisons": every, "judged": used}
+        write_json(directory / DECISION, row)
         outcomes: Counter[str] = sum((one.outcomes for one in judges), Counter())
-        return {"rows": sum(used), "of": len(self.order), "stopped": stopped, "outcomes": dict(outcomes)}
+        return {"rows": sum(used), **found, "outcomes": dict(outcomes)}
 
     def _questions(self, judges: Sequence[_Judging]) -> dict[int, list[dict[str, Any]]]:
         """Return the questions as they stand, for each system that is part of one, by its number."""
@@ -163,21 +147,16 @@ class SequentialComparison:
 class _Judging:
     """One system as far as it is judged: `wins` per instruction in their order, None without an answer."""
 
-    def __init__(self, one: OutputComparison, order: Sequence[str]):
-        workspace = one.workspace
+    def __init__(self, one: OutputComparison):
         self.one = one
         self.wins: list[float | None] = []
         self.outcomes: Counter[str] = Counter()
-        self._pairs: dict[str, Pair] = {pair.instruction.id: pair for pair in one.pairs}
-        self._annotator = workspace.components.annotator(one.annotator)
-        # The seed of the comparison that comes after it: what is judged here is judged.
-        self._context = AnnotateContext(workspace.seed("evaluate"), workspace.judges.client, workspace.progress)
+        self._pairs = {pair.instruction.id: pair for pair in one.pairs}
 
     def judge(self, ids: Sequence[str]) -> None:
         """Judge some more. Raises `BudgetError` if the budget ends; then none of them counts."""
         asked = [self._pairs[id] for id in ids if id in self._pairs]  # the others have no output, and are lost
-        noise = self.one.workspace.config.evaluate.label_noise
-        judged = list(annotate_in_chunks(asked, self._annotator, self.one.annotator, self._context, noise))
-        found = {row.pair.instruction.id: row.win for row in judged}
-        self.wins += [found.get(id, 0.0) for id in ids]
+        judged = list(run_labelling(self.one.workspace, self.one.labelling._replace(pairs=asked)))
+        wins = {row.pair.instruction.id: row.win for row in judged}
+        self.wins += [wins.get(id, 0.0) for id in ids]
         self.outcomes.update(row.preference.outcome for row in judged)

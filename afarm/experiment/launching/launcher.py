@@ -157,8 +157,8 @@ class Launcher(ABC):
         """Run each of `tasks` once those it comes `after` are done, and return all outcomes by id.
 
         A task comes later in the sequence than those it waits for. One that fails keeps its error and stops only what
-        comes after it. One whose worker is lost is told of and begun again, up to three times in all. Whatever
-        `execute` tells is handed on to `tell`, and each outcome is told. An interrupt ends all that was started.
+        comes after it. A task whose worker is lost is reported and begun again, up to three times in all. What
+        `execute` reports is passed on to `tell`, and so is each outcome. An interrupt ends all that was started.
         """
 
     def describe(self) -> str:
@@ -170,17 +170,17 @@ class Launcher(ABC):
         return needs
 
     def nodes(self) -> Sequence[str]:
-        """Name the nodes that tasks can be run on, for `Needs.node`; as it is, one without a name."""
+        """Name the nodes that tasks can run on, for `Needs.node`; by default one without a name."""
         return [""]
 
     def nodes_at_once(self) -> Sequence[str]:
-        """Name the nodes beside this machine that answer at once, not after a queue: as it is, none.
+        """Name the nodes beside this machine that answer without a queue; none by default.
 
-        Before the first stage each is asked for its code.
+        Each is asked for its code before the first stage.
         """
         return []
 
     def problems(self, tasks: Sequence[StageTask]) -> list[str]:
-        """List, before anything runs, what of `tasks` it cannot run: as it is, tasks of several processes."""
+        """List why it cannot run `tasks`, before any runs; by default it cannot run several processes together."""
         several = [task.id for task in tasks if task.needs.processes > 1]
         return [f"{several[0]} needs several processes that start together, which it cannot give"] if several else []

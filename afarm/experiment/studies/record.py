@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import StringConstraints, TypeAdapter
 
 from afarm.core.errors import DataError
 from afarm.experiment.studies.progress import GridProgress
@@ -38,51 +40,31 @@ class StudyRecord:
     failed: Mapping[str, str] = field(default_factory=dict)
     judging: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
-    formats: Sequence[str] = ()
+    formats: Sequence[Annotated[str, StringConstraints(pattern=f"^({'|'.join(PICTURES)})$")]] = ()
 
 
 def write_study_record(directory: Path, record: StudyRecord, progress: GridProgress) -> None:
     """Write the record of a study into its directory, with the runs that are there by now."""
-    write_json(
-        directory / STUDY,
-        {
-            "name": record.name,
-            "command": record.command,
-            "settings": dict(record.settings),
-            "judging": dict(record.judging),
-            "facts": dict(record.facts),
-            "plots": list(record.formats),
-            "request": {"method": record.request.method, "seeds": list(record.request.seeds)},
-            "runs": [{**asdict(run), "place": {k: _plain(v) for k, v in run.place.items()}} for run in progress.runs],
-            "records": {done.run.label: done.name for done in progress.finished},
-            "failed": dict(progress.failed),
-        },
-    )
-
-
-def _plain(value: object) -> object:
-    return value if isinstance(value, str | int | float) else str(value)
+    runs = [
+        replace(run, place={k: v if isinstance(v, str | int | float) else str(v) for k, v in run.place.items()})
+        for run in progress.runs
+    ]
+    records = {done.run.label: done.name for done in progress.finished}
+    written = asdict(replace(record, runs=runs, records=records, failed=progress.failed))
+    del written["request"]["output_dir"]
+    write_json(directory / STUDY, written)
 
 
 def read_study_record(directory: Path) -> StudyRecord:
     """Read the record in a study's directory. Raises `DataError` if there is none, or it is none of ours."""
     path = directory / STUDY
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        runs = [
-            StudyRun(str(run["method"]), int(run["seed"]), dict(run["place"]), tuple(map(str, run["settings"])))
-            for run in found["runs"]
-        ]
-        request = StudyRequest(str(found["request"]["method"]), tuple(map(int, found["request"]["seeds"])))
-        records, failed = ({str(k): str(v) for k, v in found[key].items()} for key in ("records", "failed"))
-        named = str(found["name"]), str(found["command"]), dict(found["settings"])
-        formats = [form for form in found.get("plots", []) if form in PICTURES]
-        read = dict(found["judging"]), dict(found.get("facts", {})), formats
-        require_plain_names(path, {f"the record of {label!r}": name for label, name in records.items()})
-        return StudyRecord(*named, request, runs, records, failed, *read)
+        record = TypeAdapter(StudyRecord).validate_python(json.loads(path.read_bytes()))
     except OSError as error:
         raise DataError(
             f"{path}: no record of a study ({error.strerror}); the same `afarm study` command writes it"
         ) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except ValueError as error:  # pydantic's error is one
         raise DataError(f"{path}: is no record of a study; the same `afarm study` command writes it afresh") from error
+    require_plain_names(path, {f"the record of {label!r}": name for label, name in record.records.items()})
+    return record

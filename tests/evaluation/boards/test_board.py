@@ -81,7 +81,7 @@ def test_what_the_record_says_of_the_rows_counts_and_so_do_rows_without_an_answe
     unread = Entry("x", 50.0, n=60, instructions=60, unparsed=40, of=100)
     assert not unread.partial
     five_labels_each = Entry("x", 50.0, n=250, instructions=50, unparsed=250, of=100)
-    assert five_labels_each.asked == 50
+    assert five_labels_each.n_asked == 50
     assert five_labels_each.partial
 
 
@@ -225,9 +225,9 @@ def test_json_is_read_again_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("metric", "problem"),
     [
-        ({"value": 5, "unit": 5}, "field 'unit' must be '%' or empty, not 5"),
-        ({"value": 5, "unit": ["%"]}, "field 'unit' must be '%' or empty"),
-        ({"value": 250, "unit": "%"}, "field 'value' must lie between 0 and 100, and is 250"),
+        ({"value": 5, "unit": 5}, "field 'metrics.half.unit' should be '' or '%', and is 5"),
+        ({"value": 5, "unit": ["%"]}, "field 'metrics.half.unit' should be '' or '%'"),
+        ({"value": 250, "unit": "%"}, "metric 'half' must lie between 0 and 100, and is 250"),
     ],
 )
 def test_a_unit_is_percent_or_none(tmp_path: Path, metric: dict[str, Any], problem: str) -> None:
@@ -397,19 +397,39 @@ def test_alpaca_eval_s_leaderboards_are_imported(tmp_path: Path) -> None:
     [
         ("a.csv", ",rate\nx,much\n", "no column 'win_rate' nor another of numbers"),
         ("a.csv", ",win_rate\nx,much\n", "line 2: column 'win_rate' must be a number, not 'much'"),
-        ("a.csv", ",win_rate\nx,101\n", "line 2: column 'win_rate' must lie between 0 and 100, and is 101"),
+        ("a.csv", ",win_rate\nx,101\n", "line 2: column 'win_rate' should be less than or equal to 100, and is 101"),
         ("a.csv", ",win_rate\nx,\n", "line 2: column 'win_rate' has no number"),
-        ("a.csv", ",win_rate,n_total\nx,5,9\ny,5,-3\n", "line 3: column 'n_total' must not be negative, and is -3"),
-        ("a.csv", ",win_rate,standard_error\nx,5,-1\n", "column 'standard_error' must not be negative"),
-        ("a.csv", ",win_rate,n_total\nx,5,1e400\n", "column 'n_total' must be a number, not inf"),
+        (
+            "a.csv",
+            ",win_rate,n_total\nx,5,9\ny,5,-3\n",
+            "line 3: column 'n_total' should be greater than or equal to 0, and is -3",
+        ),
+        (
+            "a.csv",
+            ",win_rate,standard_error\nx,5,-1\n",
+            "column 'standard_error' should be greater than or equal to 0, and is -1",
+        ),
+        ("a.csv", ",win_rate,n_total\nx,5,1e400\n", "column 'n_total' should be a valid integer, and is inf"),
         ("a.csv", ',win_rate\nx,5\n"y,5\nz,5\n', "line 3: not valid CSV: a double quote is opened and never closed"),
         ("a.csv", ",win_rate\n", "no rows"),
         ("a.json", '{"boards": 3}', "holds no boards"),
         ("a.json", '{"standings": []}', "`afarm compare` wrote it: name the directory of its runs"),
         ("a.json", '{"boards": [{}]}', "board 0: must hold a list of entries"),
-        ("a.json", '{"boards": [{"entries": [{"win_rate": 1}]}]}', "entry 0: field 'system' must be text"),
-        ("a.json", '{"boards": [{"entries": [{"system": "x", "win_rate": true}]}]}', "must be a number, not True"),
-        ("a.json", '{"boards": [{"entries": [{"system": "x", "win_rate": 1, "n": -3}]}]}', "'n' must not be negative"),
+        (
+            "a.json",
+            '{"boards": [{"entries": [{"win_rate": 1}]}]}',
+            "entry 0: field 'system' should be a valid string, and is None",
+        ),
+        (
+            "a.json",
+            '{"boards": [{"entries": [{"system": "x", "win_rate": true}]}]}',
+            "'win_rate' should be a valid number, and is True",
+        ),
+        (
+            "a.json",
+            '{"boards": [{"entries": [{"system": "x", "win_rate": 1, "n": -3}]}]}',
+            "'n' should be greater than or equal to 0, and is -3",
+        ),
         ("a.json", "{", "not valid JSON"),
         ("a.jsonl", '{"instruction": "x"}', "row 0: field 'output_1' is missing"),
         ("missing.csv", None, "no such file"),

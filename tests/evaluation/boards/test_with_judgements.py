@@ -46,7 +46,7 @@ def test_a_part_of_the_instructions_earns_no_place_and_still_has_its_paired_diff
         ("lucky", None, None),
     ]
     lucky = board.entries[-1]
-    assert (lucky.difference, lucky.difference_to, lucky.asked, lucky.of) == (0.0, "all", 40, 100)
+    assert (lucky.difference, lucky.difference_to, lucky.n_asked, lucky.of) == (0.0, "all", 40, 100)
     assert "Δ to all" in [column.heading for column in columns(board)]
 
 

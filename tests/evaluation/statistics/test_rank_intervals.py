@@ -22,11 +22,7 @@ def board(random: np.random.Generator, rates: list[float], n: int) -> Floats:
 
 def test_systems_far_apart_have_sure_places() -> None:
     found = rank_intervals(board(np.random.default_rng(0), [0.2, 0.8, 0.5], 500))
-    assert [(r.rank, r.low, r.high, r.board_low, r.board_high) for r in found] == [
-        (3, 3, 3, 3, 3),
-        (1, 1, 1, 1, 1),
-        (2, 2, 2, 2, 2),
-    ]
+    assert [(r.rank, r.low, r.high) for r in found] == [(3, 3, 3), (1, 1, 1), (2, 2, 2)]
 
 
 def test_equal_systems_share_the_better_place_and_every_place_is_possible() -> None:
@@ -75,11 +71,9 @@ def test_a_system_is_ranked_by_what_it_has() -> None:
 
 
 def test_places_hold_at_their_level_among_equals() -> None:
-    """150 boards of 6 equal systems: every true place is 1. All at once, the binomial error is 1.8."""
-    each, together = [], []
+    """150 boards of 6 equal systems: every true place is 1."""
+    each = []
     for run in range(150):
         found = rank_intervals(board(np.random.default_rng([run, 6]), [0.5] * 6, 150), resamples=300)
         each += [r.low == 1 for r in found]
-        together.append(all(r.board_low == 1 for r in found))
     assert np.mean(each) >= 0.95 - 3 * 0.018
-    assert np.mean(together) >= 0.95 - 3 * 0.018

@@ -56,26 +56,11 @@ def test_the_sequence_is_wider_than_an_interval_for_one_look_and_not_by_much() -
     assert 1 < ratio < 2
 
 
-def test_all_of_a_population_leave_nothing_open() -> None:
-    values = np.array([1, 0, 1, 0.5, 1, 0, 0.5])
-    found = confidence_sequence(values, population=7)
-    assert (found.low, found.high) == pytest.approx((values.mean(), values.mean()), abs=1e-6)
-    assert decide(values, population=7).side == "higher"
-    assert decide([1, 0, 1, 0], population=4).side is None
-
-
-def test_a_population_is_settled_as_soon_as_the_rest_cannot_turn_it() -> None:
-    assert decision_times([1, 1, 1, 0, 0], population=5)[0] == 3
-    assert decision_times([1, 1, 0, 0, 0], population=5)[1] == 5
-
-
 def test_what_cannot_be_bet_on_is_named() -> None:
     with pytest.raises(DataError, match="not 2"):
         decide([1, 2.0])
     with pytest.raises(DataError, match="not nan"):
         decide([1, math.nan])
-    with pytest.raises(DataError, match="3 values cannot be drawn from 2"):
-        decide([1, 1, 1], population=2)
 
 
 @pytest.mark.parametrize("draws", [0.0, 0.6])
@@ -92,17 +77,6 @@ def test_looking_after_every_answer_rarely_decides_what_is_even(draws: float) ->
         naive.append(bool((np.abs(means - 0.5) > 1.96 * spread)[20:].any()))
     assert np.mean(wrong) <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 500)
     assert np.mean(naive) > 0.25
-
-
-def test_a_population_drawn_in_random_order_is_rarely_decided_wrongly() -> None:
-    """400 orders of 100 answers of which 49 won: the wrong side is named in 5% at most."""
-    values = np.array([1.0] * 49 + [0.0] * 51)
-    wrong = []
-    for run in range(400):
-        higher, lower = decision_times(np.random.default_rng([run, 9]).permutation(values), population=100)
-        assert lower is not None
-        wrong.append(higher is not None and higher < lower)
-    assert np.mean(wrong) <= 0.05
 
 
 def test_the_sequence_covers_at_every_look() -> None:

@@ -18,7 +18,7 @@ from afarm.core.records import Instruction, Output, Pair
 from afarm.evaluation.matching import STRICT, MatchPolicy
 from afarm.experiment import preflight
 from afarm.experiment.comparison.outputs import OutputComparison
-from afarm.experiment.dry_run import plan_comparison
+from afarm.experiment.dry_run import PlannedStage, plan_stage
 from afarm.experiment.farm import Farm
 from afarm.experiment.result import Result, read_result
 from afarm.experiment.run_record import record, record_comparison
@@ -198,8 +198,13 @@ def test_each_comparison_has_a_budget_and_an_account_of_its_own(farm: Make) -> N
     }
 
 
+def plan(comparison: OutputComparison) -> PlannedStage:
+    [planned] = plan_stage(comparison.workspace, comparison.stage())
+    return planned
+
+
 def test_a_comparison_is_planned_from_its_own_prompts(farm: Make) -> None:
-    planned = plan_comparison(compared(farm(JUDGED_BY), MINE, THEIRS))
+    planned = plan(compared(farm(JUDGED_BY), MINE, THEIRS))
     assert (planned.reused, planned.calls, planned.most_dollars) == (False, 3, pytest.approx(0.003))
     assert CountingJudge.asked == 0
     one = farm(JUDGED_BY)
@@ -207,11 +212,11 @@ def test_a_comparison_is_planned_from_its_own_prompts(farm: Make) -> None:
     one.close()
     one.workspace.store.ledger_path.unlink()
     Ledger(one.workspace.store.ledger_path).close()  # begun anew on purpose
-    planned = plan_comparison(compared(farm(JUDGED_BY), MINE, THEIRS))
+    planned = plan(compared(farm(JUDGED_BY), MINE, THEIRS))
     assert (planned.reused, planned.calls) == (True, 0), "whatever the ledger holds"
-    noisy = plan_comparison(compared(farm(JUDGED_BY, "evaluate.label_noise=0.5"), MINE, THEIRS))
+    noisy = plan(compared(farm(JUDGED_BY, "evaluate.label_noise=0.5"), MINE, THEIRS))
     assert noisy.calls == 0, "a coin needs no call"
-    other = plan_comparison(compared(farm(JUDGED_BY), MINE, THEIRS, "chatgpt_4"))
+    other = plan(compared(farm(JUDGED_BY), MINE, THEIRS, "chatgpt_4"))
     assert other.calls == 3
 
 

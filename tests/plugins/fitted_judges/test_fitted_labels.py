@@ -106,7 +106,7 @@ def test_flipped_and_ruled_labels_are_not_learned_from(tmp_path: Path) -> None:
     ]
     found, counts = read_labelled([write(tmp_path / "rows.jsonl", rows)])
     assert len(found) == 60
-    assert counts.left_out == {
+    assert counts.exclusions == {
         "without a label": 1,
         "of identical outputs": 1,
         "left to a coin as label noise": 1,
