@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from functools import cached_property
 
@@ -15,7 +15,7 @@ from afarm.experiment.own_preferences import OwnPreferences
 from afarm.experiment.promises import require_rows
 from afarm.experiment.settings import ALL, Rows
 from afarm.storage.hub import is_on_hub
-from afarm.storage.rows import names_a_file, output_of, placed_rows, require_distinct
+from afarm.storage.rows import ASKED, names_a_file, output_of, placed_rows, require_distinct
 
 
 class DataSplits:
@@ -91,11 +91,11 @@ class DataSplits:
                     f"{len(listed)}: ask for fewer (--set rows.{split}={len(listed)}), or add some"
                 )
             used = listed[:count]
-            evaluated = set[str]()
+            evaluated = set[Hashable]()
             if split != "evaluation":
                 with suppress(DataError):  # a data set without that split: found out when something is evaluated
-                    evaluated = {instruction.id for instruction in self.instructions("evaluation")}
-            if shared := [instruction.instruction for instruction in used if instruction.id in evaluated]:
+                    evaluated = {*map(ASKED, self.instructions("evaluation"))}
+            if shared := [instruction.instruction for instruction in used if ASKED(instruction) in evaluated]:
                 raise DataError(
                     f"split {split!r} of data set {self._name!r} shares {len(shared)} instructions with "
                     f"'evaluation', such as {shared[0][:60]!r}: remove them from one of the two"
