@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from afarm.evaluation.labels import read_labels as read_labels
     from afarm.evaluation.labels import to_label as to_label
     from afarm.evaluation.labels import with_prices as with_prices
+    from afarm.evaluation.matching import MatchPolicy as MatchPolicy
     from afarm.evaluation.metrics import NORMAL_95 as NORMAL_95
     from afarm.evaluation.metrics import Estimate as Estimate
     from afarm.evaluation.metrics import standard_error as standard_error
