@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -116,13 +117,34 @@ def gguf() -> str:
 
 
 @pytest.fixture(scope="session")
-def smollm2(gguf: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The same model as safetensors: to read a GGUF file takes ten seconds, and has a test of its own."""
+def loaded_gguf(gguf: str) -> SimpleNamespace:
+    """SmolLM2 as `policy`, read from GGUF, which takes a dozen seconds.
+
+    `parsed` is how often the file was parsed for it, and `reader_is_back` tells if gguf has its own reader again.
+    """
+    import gguf as package
+
     from afarm.backend import Backend
     from afarm.core.config import BackendConfig
 
+    class CountingReader(package.GGUFReader):  # type: ignore[misc]
+        def __init__(self, *arguments: Any) -> None:
+            parsed.append(arguments)
+            super().__init__(*arguments)
+
+    parsed: list[tuple[Any, ...]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(package, "GGUFReader", CountingReader)
+        policy = Backend(BackendConfig(device="cpu")).load_policy(gguf)
+        reader_is_back = package.GGUFReader is CountingReader
+    return SimpleNamespace(policy=policy, parsed=len(parsed), reader_is_back=reader_is_back)
+
+
+@pytest.fixture(scope="session")
+def smollm2(loaded_gguf: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The same model as a directory of safetensors."""
     directory = tmp_path_factory.mktemp("smollm2")
-    Backend(BackendConfig(device="cpu")).load_policy(gguf).save(directory)
+    loaded_gguf.policy.save(directory)
     return str(directory)
 
 

@@ -148,7 +148,7 @@ def _load(
 
 
 def _register_alone(alone: _Manager, module: Any, name: str) -> None:
-    """Register a plugin in `alone`, where no other's unknown hook is found. Raises `TypeError` for wrong hooks."""
+    """Register a plugin in `alone`, which holds no other. Raises `TypeError` for wrong hooks."""
     try:
         alone.register(module, name)
         alone.check_pending()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from functools import cached_property
+from operator import attrgetter
 
 from afarm.core.errors import DataError, attribute_failures, require_promise
 from afarm.core.interfaces import Dataset
@@ -15,7 +16,10 @@ from afarm.experiment.own_preferences import OwnPreferences
 from afarm.experiment.promises import require_rows
 from afarm.experiment.settings import ALL, Rows
 from afarm.storage.hub import is_on_hub
-from afarm.storage.rows import ASKED, names_a_file, output_of, placed_rows, require_distinct
+from afarm.storage.rows import names_a_file, output_of, placed_rows, require_distinct
+
+ASKED = attrgetter("instruction", "input", "messages")
+"""What the id of an instruction digests: as good to tell instructions apart, and quicker."""
 
 
 class DataSplits:
