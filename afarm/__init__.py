@@ -118,6 +118,7 @@ if TYPE_CHECKING:
     from afarm.storage.labelled_pairs import Form as Form
     from afarm.storage.labelled_pairs import Unusable as Unusable
     from afarm.storage.labelled_pairs import in_canonical_order as in_canonical_order
+    from afarm.storage.labelled_pairs import own_preferences as own_preferences
     from afarm.storage.labelled_pairs import read_annotations as read_annotations
     from afarm.storage.labelled_pairs import read_labelled_pairs as read_labelled_pairs
     from afarm.storage.labelled_pairs import why_left_out as why_left_out
@@ -125,7 +126,6 @@ if TYPE_CHECKING:
     from afarm.storage.model_files import model_identity as model_identity
     from afarm.storage.model_files import require_local as require_local
     from afarm.storage.model_files import require_on_hub as require_on_hub
-    from afarm.storage.preference_files import own_preferences as own_preferences
     from afarm.storage.prompt_templates import foreign_templates as foreign_templates
     from afarm.storage.row_shapes import people_columns as people_columns
     from afarm.storage.rows import output_of as output_of

@@ -24,7 +24,7 @@ from afarm.core.errors import ModelError
 from afarm.core.interfaces import ModelBackend, Policy, RewardModel, TrainContext
 from afarm.core.records import Instruction, JudgedPair, Output, Sample, Score
 from afarm.storage.names import require_plain_names
-from afarm.storage.safetensors import require_whole_weights
+from afarm.storage.weight_files import require_whole_weights
 
 TOKENS_PER_BATCH, TOKENS_PER_BATCH_ON_CPU = 16384, 2048
 """Tokens scored in one forward pass; fewer fit a CPU's caches. Changes no result."""

@@ -181,8 +181,7 @@ class Components:
 
     def dataset(self, name: str = "") -> Dataset:
         """The data set of that name, the run's unless one is given."""
-        made: Dataset = self._build("datasets", name or self.settings.run.dataset, Dataset)
-        return made
+        return self._build("datasets", name or self.settings.run.dataset, Dataset)
 
     def annotator(self, name: str) -> Annotator:
         made: Annotator = self._build("annotators", name, Annotator)
@@ -283,8 +282,7 @@ class Components:
                 engine=self.engine(),
                 progress=self.progress if info.is_main_process else no_progress,
             )
-        backend: Backend = self._backend
-        return backend
+        return self._backend
 
     @property
     def device_in_use(self) -> str:
@@ -372,8 +370,7 @@ class Components:
 
 def _read_class_record(directory: Path) -> Mapping[str, Any]:
     """Read `class.json`. Raises `OSError`, and `ValueError` for no JSON."""
-    record: Mapping[str, Any] = json.loads((directory / "class.json").read_text(encoding="utf-8"))
-    return record
+    return json.loads((directory / "class.json").read_text(encoding="utf-8"))
 
 
 def _module_of_fitted(directory: Path) -> str:

@@ -215,7 +215,7 @@ def find_or_explain(
     key_fields = stage.build_key_fields(present)
     artifact = workspace.store.find(stage.kind, artifact_key(key_fields))
     if artifact is None:
-        return None, why_not_reused(key_fields, workspace.store.relatives(stage.kind, stage.label))
+        return None, why_not_reused(key_fields, workspace.store.of_stage(stage.kind, stage.label))
     workspace.store.require_sound(artifact)
     return artifact, ""
 

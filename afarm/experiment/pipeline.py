@@ -177,9 +177,7 @@ def require_known_instructions(workspace: Workspace, name: str, split: str) -> N
             requests_planned(annotator, name, [pair], context)
         except DataError as error:
             raise ConfigError(
-                [
-                    f"annotator {name!r} does not know the instructions of split {split!r}: name another, with "
-                    "--annotator and --set evaluate.annotator=NAME, in a study with the option that names it "
-                    f"(--people, --labelled-by, --annotators). {error}"
-                ]
+                f"annotator {name!r} does not know the instructions of split {split!r}: name another, with "
+                "--annotator and --set evaluate.annotator=NAME, in a study with the option that names it "
+                f"(--people, --labelled-by, --annotators). {error}"
             ) from error

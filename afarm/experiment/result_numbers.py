@@ -38,8 +38,7 @@ def released_version() -> str:
 @cache
 def read_numbers(path: Path = NUMBERS) -> Mapping[str, Mapping[str, Any]]:
     """Return `number` and `digest` of each kind of stage, of each plugin folder, and of "doors"."""
-    numbers: Mapping[str, Mapping[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-    return numbers
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def numbered(name: str) -> str:

@@ -127,7 +127,7 @@ class Workspace:
         started = time.perf_counter()
         why = ""
         if self.store.find(stage.kind, key) is None:
-            why = why_not_reused(key_fields, self.store.relatives(stage.kind, stage.label))
+            why = why_not_reused(key_fields, self.store.of_stage(stage.kind, stage.label))
             self.on_stage(stage.label, None)
         if self.process_info.is_main_process:
             artifact, reused = self._make(stage, key_fields, inputs)
@@ -164,8 +164,7 @@ class Workspace:
         """Return the run's reward model: the fitted one, or without one that which needs no fitting."""
         if fitted is None:
             return self.components.fixed_reward_model(self.config.reward_model)
-        model: RewardModel = self.load(fitted)
-        return model
+        return self.load(fitted)
 
     def __enter__(self) -> Self:
         return self

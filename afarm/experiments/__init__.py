@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from afarm.experiment.components import Components as Components
     from afarm.experiment.dry_run import JudgeEstimate as JudgeEstimate
     from afarm.experiment.dry_run import PlannedStage as PlannedStage
+    from afarm.experiment.dry_run import by_judge as by_judge
     from afarm.experiment.dry_run import estimates as estimates
     from afarm.experiment.dry_run import plan_run as plan_run
     from afarm.experiment.dry_run import reading_client as reading_client

@@ -10,10 +10,7 @@ from afarm.evaluation.agreement import AnnotatorReport
 from afarm.evaluation.metrics import NORMAL_95, Estimate
 from afarm.experiment.studies.progress import GridProgress
 from afarm.experiment.studies.study import Bounded, Cell, Findings, Series, StudyPlot, StudyTable
-from afarm.report.charts import plotly_script
-from afarm.report.study_files import ShownStudy
-from afarm.report.study_page import render_study
-from afarm.storage.disk import write_whole
+from afarm.report.study_page import ShownStudy, write_comparison
 
 COLUMNS: tuple[tuple[str, str, int], ...] = (
     ("agreement", "agreement, %", 1),
@@ -43,7 +40,7 @@ def write(comparison: AnnotatorReport, command: str, path: Path) -> None:
     findings = annotator_findings(comparison)
     findings = replace(findings, notes=[*findings.notes, *comparison.notes()])
     shown = ShownStudy(f"{count} annotator{'s' * (count != 1)} compared", command, GridProgress(()), findings)
-    write_whole(path, render_study(shown, plotly_script(), kind="comparison"), "choose another --html")
+    write_comparison(path, shown, "choose another --html")
 
 
 def annotator_findings(

@@ -42,7 +42,7 @@ class ModelSize(Study):
     def grid(self, request: StudyRequest) -> Sequence[StudyRun]:
         if len(self.models) < 2:
             raise ConfigError(
-                ["--models: sizes are compared: name two base models or more, such as --models small,large"]
+                "--models: sizes are compared: name two base models or more, such as --models small,large"
             )
         return [
             StudyRun(method, seed, {MODEL: name, METHOD: method}, (f"model={spec}", "evaluate.reference=data"))

@@ -58,9 +58,7 @@ class OverOptimization(Study):
         self.methods = split_names(config.methods)
         self.labels = Labels.parse_all(config.labelled_by)
         if unknown := [name for name in self.methods if name not in SETTINGS]:
-            raise ConfigError(
-                [f"methods: {unknown[0]!r} is none that goes further by a setting: {', '.join(SETTINGS)}"]
-            )
+            raise ConfigError(f"methods: {unknown[0]!r} is none that goes further by a setting: {', '.join(SETTINGS)}")
 
     def grid(self, request: StudyRequest) -> Sequence[StudyRun]:
         return [

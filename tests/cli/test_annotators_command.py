@@ -169,7 +169,7 @@ def test_errors_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_the_page_has_its_tables_without_plotly_and_reads_names_as_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("afarm.report.annotators_page.plotly_script", lambda: None)
+    monkeypatch.setattr("afarm.report.page_shell.plotly_script", lambda: None)
     run(*write_labels(tmp_path), "--html", str(tmp_path / "page.html"))
     page = (tmp_path / "page.html").read_text()
     assert "pip install" in page

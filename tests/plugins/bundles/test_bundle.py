@@ -14,7 +14,7 @@ from labelled_people import CALIBRATE, write_people
 from light_plugin import RAN, CountingJudge
 from said import Afarm, Said, failed
 
-from afarm.report import study_files as pages
+from afarm.report import study_page as pages
 from afarm_plugins.bundles.archive import MANIFEST, write_archive
 from afarm_plugins.bundles.packing import with_files_changed, with_inputs_packed
 from afarm_plugins.bundles.replay import relocate
