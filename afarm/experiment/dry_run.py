@@ -313,8 +313,8 @@ def _estimate(
 # ----------------------------------------------------------------------------------------- what judges can be asked
 
 
-STAND_INS = 512
-"""Made-up pairs that a pool is asked about to see all its members: at 13 members, one is missed once in 10^17 times."""
+STAND_INS = 256
+"""Made-up pairs that a pool is asked about to see all its members: at 13 members, one is missed once in 10^7 times."""
 
 
 class _OneOfEachClient(JudgeClient):
