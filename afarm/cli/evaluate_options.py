@@ -224,7 +224,7 @@ def _require_usable(workspace: "Workspace", options: EvaluateOptions, compared: 
             said = f"Left out of {options.recipe}, for they need more than these files: {', '.join(left)}"
             err().print(f"[dim]{markup(said)}[/]")
         return
-    from afarm.experiment.promises import problems_seen
+    from afarm.experiment.return_checks import problems_seen
 
     built = {name: workspace.components.evaluator(name) for name in names}
     problems = []

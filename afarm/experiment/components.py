@@ -37,8 +37,8 @@ from afarm.core.records import Evaluation
 from afarm.core.registry import FIRST_PARTY, Component
 from afarm.experiment.plugin_code import files_digest, find_package, plugin_identity
 from afarm.experiment.process_info import SINGLE_PROCESS, ProcessInfo
-from afarm.experiment.promises import own_identity, require_needs, require_returned
 from afarm.experiment.recipe import Settings
+from afarm.experiment.return_checks import own_identity, require_needs, require_returned
 from afarm.experiment.stage_code import DOORS, code_identity
 from afarm.storage.artifacts import require_sound_directory
 from afarm.storage.checkpoints import DirectoryCheckpoints, FollowedCheckpoints, MetricsFile
@@ -56,6 +56,13 @@ TORCH = "torch"
 
 FITTED = "artifacts/fit-reward/KEY"
 """Where fitted reward models lie, for messages."""
+
+MOVED_CLASSES = {
+    "afarm_plugins.judges.fitted.learned_features:FeaturesRewardModel": (
+        "afarm_plugins.fitted_judges.learned_features:FeaturesRewardModel"
+    ),
+}
+"""Where the class that a stored `class.json` names is today, for classes that have moved since."""
 
 
 def log_nothing(step: int, metrics: Mapping[str, float]) -> None:
@@ -369,8 +376,9 @@ class Components:
 
 
 def _read_class_record(directory: Path) -> Mapping[str, Any]:
-    """Read `class.json`. Raises `OSError`, and `ValueError` for no JSON."""
-    return json.loads((directory / "class.json").read_text(encoding="utf-8"))
+    """Read `class.json`, with today's place of the class. Raises `OSError`, and `ValueError` for no JSON."""
+    record: Mapping[str, Any] = json.loads((directory / "class.json").read_text(encoding="utf-8"))
+    return record if "class" not in record else {**record, "class": MOVED_CLASSES.get(record["class"], record["class"])}
 
 
 def _module_of_fitted(directory: Path) -> str:

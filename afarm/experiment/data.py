@@ -13,7 +13,7 @@ from afarm.core.records import Instruction, Output
 from afarm.core.seeding import digest
 from afarm.experiment.components import Components
 from afarm.experiment.own_preferences import OwnPreferences
-from afarm.experiment.promises import require_rows
+from afarm.experiment.return_checks import require_rows
 from afarm.experiment.settings import ALL, Rows
 from afarm.storage.hub import is_on_hub
 from afarm.storage.rows import names_a_file, output_of, placed_rows, require_distinct

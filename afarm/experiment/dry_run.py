@@ -19,7 +19,7 @@ from afarm.core.judge import ChatRequest, Judge, Judgement, JudgementKey
 from afarm.core.records import Instruction, Pair
 from afarm.experiment import pipeline
 from afarm.experiment.own_preferences import describe_pairs
-from afarm.experiment.promises import requests_planned
+from afarm.experiment.return_checks import requests_planned
 from afarm.experiment.stage import Inputs, Stage, walk
 from afarm.experiment.workspace import Workspace
 from afarm.judging.accounting import mean_output_tokens

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from afarm.core.interfaces import RewardModel
 from afarm.core.seeding import integer
-from afarm.experiment import result_numbers
+from afarm.experiment import release_numbers
 from afarm.experiment.components import Components
 from afarm.experiment.data import DataSplits
 from afarm.experiment.process_info import ProcessInfo
@@ -150,7 +150,7 @@ class Workspace:
                 return stage.write(directory.absolute(), inputs)
 
         spend = partial(self.judges.spent_on, name)
-        code = result_numbers.released_version()  # a number in the key stands for more than one release
+        code = release_numbers.released_version()  # a number in the key stands for more than one release
         return self.store.make(stage.kind, key_fields, write, versions(), label=stage.label, code=code, spend=spend)
 
     def load(self, artifact: Artifact) -> Any:

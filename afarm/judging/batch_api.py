@@ -16,8 +16,8 @@ from typing import TypeVar
 from afarm.core.errors import attribute_failures, require_promise, type_name
 from afarm.core.judge import Completion
 from afarm.judging.dispatch import Dispatcher, JudgeQueue, PendingRequest, may_be_charged
-from afarm.judging.promises import require_completion
 from afarm.judging.rate_limit import LONGEST_PAUSE, PATIENCE, PAUSE, SlowDown
+from afarm.judging.return_checks import require_completion
 from afarm.storage.record_fields import short_repr
 
 T = TypeVar("T")

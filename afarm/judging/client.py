@@ -21,8 +21,8 @@ from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge, Judge
 from afarm.judging.degraded import unsupported, without
 from afarm.judging.dispatch import Dispatcher, JudgeQueue, PendingRequest, misfit
 from afarm.judging.ledger import Ledger, request_key
-from afarm.judging.promises import identify_judge
 from afarm.judging.rate_limit import Limiter
+from afarm.judging.return_checks import identify_judge
 
 T = TypeVar("T")
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from afarm.core.errors import AfarmError, BudgetError, JudgeError, PluginError, attribute_failures
 from afarm.core.judge import ChatRequest, Completion, Judge
 from afarm.judging.ledger_schema import encodable
-from afarm.judging.promises import require_completion, require_price
 from afarm.judging.rate_limit import ANSWER_LOST, PATIENCE, Attempt, Limiter, SlowDown
+from afarm.judging.return_checks import require_completion, require_price
 from afarm.storage.text import dollars
 
 if TYPE_CHECKING:
