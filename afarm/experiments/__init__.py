@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from afarm.core.plugins import Plugins as Plugins
     from afarm.core.plugins import discover as discover
     from afarm.core.registry import Component as Component
-    from afarm.evaluation.statistics.equal_means import equal_means as equal_means
     from afarm.experiment.components import Components as Components
     from afarm.experiment.dry_run import JudgeEstimate as JudgeEstimate
     from afarm.experiment.dry_run import PlannedStage as PlannedStage

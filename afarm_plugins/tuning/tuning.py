@@ -167,7 +167,7 @@ class Tuning:
         these are no more instructions than trials. Two trainings with the same settings differ besides, so a small one
         does not prove that settings do.
         """
-        from afarm.experiments import equal_means
+        from afarm_plugins.tuning.equal_means import equal_means
 
         values = [trial.by_instruction for trial in self.trials[method] if trial.win_rate is not None]
         shared = [name for name in values[0] if all(name in others for others in values)] if values else []

@@ -11,7 +11,7 @@ FLOORS = {
     "experiment": ("judging", "evaluation", "storage", "backend", "core"),
     "report": ("experiment", "evaluation", "storage", "core"),
     "results": ("experiment", "judging", "evaluation", "storage", "core"),
-    "experiments": ("experiment", "evaluation", "judging", "core"),
+    "experiments": ("experiment", "judging", "core"),
     "testing": ("experiment", "judging", "storage", "backend", "core"),
 }
 """A room, and the rooms below that it may import: in any way, also for type checkers and inside functions."""

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import ttest_rel
 
 from afarm.core.errors import DataError
-from afarm.evaluation.statistics.equal_means import equal_means
+from afarm_plugins.tuning.equal_means import equal_means
 
 
 def test_two_systems_are_student_s_paired_test() -> None:

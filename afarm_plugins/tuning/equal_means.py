@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import fdtrc
 
-from afarm.core.errors import DataError
+from afarm import DataError
 
 ROUNDING = 1e-9
 """The share of the largest variance below which one counts as none."""
