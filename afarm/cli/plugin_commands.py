@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from copy import copy
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import typer
 from typer.models import TyperInfo
+
+from afarm.core.errors import attribute_failures
 
 HOOK = "register_commands"
 
@@ -31,9 +34,35 @@ def add_plugin_commands(app: typer.Typer, taken: Collection[str], groups: Collec
             implementation.function(app=own)
         except Exception as error:
             problems.append(f"plugin {plugin!r} could not add its commands: {type(error).__name__}: {error}")
+        _attribute_commands(own, plugin)
         refused = _merge(app, own, taken, groups)
         problems += [f"plugin {plugin!r} may not replace the command {name!r}" for name in refused]
     return problems
+
+
+def _attribute_commands(app: typer.Typer, plugin: str) -> None:
+    """Have failures inside the commands of `app` name the plugin; what the command line explains itself passes."""
+    for command in filter(None, [*app.registered_commands, app.registered_callback]):
+        if command.callback and not hasattr(command.callback, "names_plugin"):  # a group may be added in each start
+            command.callback = _attributed(command.callback, plugin)
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        _attribute_commands(group.typer_instance, plugin)
+
+
+def _attributed(callback: Callable[..., Any], plugin: str) -> Callable[..., Any]:
+    @wraps(callback)
+    def call(*arguments: Any, **named: Any) -> Any:
+        try:
+            return callback(*arguments, **named)
+        except Exception as error:
+            if isinstance(error, OSError | typer.Abort) or hasattr(error, "exit_code"):  # typer's own, such as Exit
+                raise
+            with attribute_failures("plugin", plugin):
+                raise
+
+    call.__dict__["names_plugin"] = True
+    return call
 
 
 def _merge(app: typer.Typer, more: typer.Typer, taken: Collection[str] = (), groups: Collection[str] = ()) -> list[str]:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import math
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from afarm.core.errors import PluginError
+from afarm.experiment.studies.findings import require_findings
 from afarm.experiment.studies.progress import GridProgress
 from afarm.experiment.studies.study import Bounded, Cell, Findings, StudyPlot, StudyTable
 from afarm.report.charts import Chart
@@ -22,10 +21,6 @@ from afarm.report.study_tables import FORMATS, cell_text, end_texts, markdown_ta
 from afarm.storage.disk import write_whole
 
 PAGE, MARKDOWN_PAGE = "report.html", "report.md"
-FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-FURTHER = re.compile(rf"{FILE_NAME.pattern}\.(yaml|json|jsonl|txt)")
-"""The names of further files: none of a table, a plot or the page."""
-TAKEN = {"runs", "report"}
 REMEDY = "make room or choose another --output-dir"
 MOST_RUNS = 500
 """Runs that the page lists: all are in `runs.csv`."""
@@ -35,7 +30,8 @@ MOST_RUNS = 500
 class ShownStudy:
     """A study as its pages show it: its name, the `command` that asked for it, its runs and its findings.
 
-    `formats` of the files of its plots are "svg", "png" and "pdf"; none if they were not drawn.
+    `formats` of the files of its plots are "svg", "png" and "pdf"; none if they were not drawn. Errors about the
+    findings name `owner`, the study that returned them.
     """
 
     name: str
@@ -43,6 +39,7 @@ class ShownStudy:
     progress: GridProgress
     findings: Findings
     formats: Sequence[str] = ()
+    owner: object = None
 
 
 BY_FORMULAS = (
@@ -56,17 +53,10 @@ BY_FORMULAS = (
 def write_study(directory: Path, study: ShownStudy) -> Path:
     """Write what is there of a study, marked if runs are missing. Returns its page in Markdown.
 
-    Raises `PluginError` for a file that would lie elsewhere or over another, and `StoreError`.
+    Raises `PluginError` for findings that cannot be written, such as a file that would lie elsewhere, and `StoreError`.
     """
     findings = study.findings
-    for name in [*(table.name for table in findings.tables), *(plot.name for plot in findings.plots)]:
-        if not FILE_NAME.fullmatch(name) or name in TAKEN:  # it would lie elsewhere, or over the page's own files
-            raise PluginError(f"the name of a table or plot names its files: letters, digits, - and _, not {name!r}")
-    for further in findings.files:
-        if not FURTHER.fullmatch(further):
-            raise PluginError(
-                f"a further file of a study is a yaml, json, jsonl or txt beside its page, not {further!r}"
-            )
+    require_findings(findings, study.name, study.owner)
     directory.mkdir(parents=True, exist_ok=True)
     for table in (*findings.tables, runs_table(study.progress)):
         for ending, write in FORMATS.items():

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from afarm.core.errors import ConfigError
+from afarm.core.errors import ConfigError, PluginError, type_name
 from afarm.core.seeding import uniform
+from afarm.experiment.studies.findings import require_findings
 from afarm.experiment.studies.study import Bounded, Findings, FinishedRun, Study, StudyRequest, StudyRun
-from afarm.testing.conformance import require
+from afarm.testing.conformance import ConformanceError, require
 
 REQUEST = StudyRequest("ppo", (1, 2))
-
-FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 def check_study(study: Study) -> None:
@@ -24,16 +22,18 @@ def check_study(study: Study) -> None:
     runs. Raises `ConformanceError` naming the broken promise.
     """
     try:
-        runs = list(study.grid(REQUEST))
+        runs = study.grid(REQUEST)
     except ConfigError:
         _check_findings(study.analyse([]))
         return
+    require(isinstance(runs, Sequence), f"grid must return a list of afarm.StudyRun, not {type_name(runs)}")
+    runs = list(runs)
     require(runs != [] or study.reads_files, "grid must state a run, unless the study reads files")
     require(all(isinstance(run, StudyRun) for run in runs), "grid must return afarm.StudyRun")
     require(list(study.grid(REQUEST)) == runs, "grid must state the same runs for the same request")
-    facts = dict(study.look_up())
+    facts = study.look_up()
     try:
-        is_kept = json.loads(json.dumps(facts)) == facts
+        is_kept = isinstance(facts, Mapping) and json.loads(json.dumps(dict(facts))) == facts
     except (TypeError, ValueError):
         is_kept = False
     require(is_kept, "look_up must return JSON, which its record keeps")
@@ -58,24 +58,16 @@ def _finished(run: StudyRun) -> FinishedRun:
 
 
 def _check_findings(findings: Findings) -> None:
-    require(isinstance(findings, Findings), "analyse must return afarm.Findings")
-    names = [*(table.name for table in findings.tables), *(plot.name for plot in findings.plots)]
-    for name in names:
-        fits = FILE_NAME.fullmatch(name) is not None and name not in ("runs", "report")
-        require(fits, f"the name of a table or plot names its files: letters, digits, - and _, not {name!r}")
-    tables = [table.name for table in findings.tables]
-    require(len(set(tables)) == len(tables), "each table must have a name of its own")
+    try:
+        require_findings(findings, "study")
+    except PluginError as error:
+        raise ConformanceError(str(error)) from error
     for table in findings.tables:
-        for row in table.rows:
-            fits = len(row) == len(table.columns)
-            require(fits, f"table {table.name}: a row must have {len(table.columns)} cells: {row}")
-            numbers = [number for cell in row for number in _numbers(cell)]
-            require(all(map(math.isfinite, numbers)), f"table {table.name}: numbers must be finite: {row}")
+        numbers = [number for row in table.rows for cell in row for number in _numbers(cell)]
+        require(all(map(math.isfinite, numbers)), f"table {table.name}: numbers must be finite: {table.rows}")
     for plot in findings.plots:
-        for series in plot.series:
-            require(len(series.x) == len(series.y), f"plot {plot.name}: {series.name} must have an x for each y")
-            numbers = [number for y in series.y for number in _numbers(y)]
-            require(all(map(math.isfinite, numbers)), f"plot {plot.name}: {series.name} must have finite numbers")
+        numbers = [number for series in plot.series for y in series.y for number in _numbers(y)]
+        require(all(map(math.isfinite, numbers)), f"plot {plot.name} must have finite numbers")
 
 
 def _numbers(cell: object) -> Sequence[float]:

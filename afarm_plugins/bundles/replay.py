@@ -165,7 +165,7 @@ def _replay_study(bundle: Path, directory: Path, into: Path, ledger: Ledger) -> 
     except AfarmError as error:
         yield (f"studies/{directory.name}", str(error))
         return
-    write_study(again, ShownStudy(record.name, record.command, progress, findings, record.formats))
+    write_study(again, ShownStudy(record.name, record.command, progress, findings, record.formats, study))
     for path in sorted(again.iterdir()):
         if path.suffix in MADE_AGAIN:
             yield _compared(directory / path.name, path, bundle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -273,11 +274,13 @@ def _run(
 
     command, told = command_line(), set[str]()
     with attribute_failures("studies", asked.name, asked.study):
-        asked.study.know(facts := asked.study.look_up())
+        facts = dict(asked.study.look_up())
+        json.dumps(facts)  # its record keeps them
+        asked.study.know(facts)
     record = StudyRecord(asked.name, command, asked.settings, asked.request, judging=judging, facts=facts)
 
     def write(progress: GridProgress, findings: Findings, formats: Sequence[str]) -> Shown:
-        page = write_study(asked.directory, ShownStudy(asked.name, command, progress, findings, formats))
+        page = write_study(asked.directory, ShownStudy(asked.name, command, progress, findings, formats, asked.study))
         write_study_record(asked.directory, replace(record, formats=formats), progress)
         return progress, findings, page
 

@@ -262,6 +262,45 @@ def test_plugins_add_commands_and_one_that_fails_is_a_warning(
     assert "plugin 'bad-farm:bad_commands' could not add its commands: ZeroDivisionError" in shown.err
 
 
+@pytest.mark.parametrize("command", [["badcmd"], ["badgroup", "inner"]])
+def test_a_plugins_command_that_raises_names_the_plugin(
+    command: list[str], publish: Publish, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = """
+    import typer
+    group = typer.Typer(name="badgroup")
+    app.add_typer(group)
+    app.command("badcmd")(fail)
+    app.command("done")(leave)
+    app.command("wrong")(refuse)
+    group.command("inner")(fail)
+    group.command("other")(fail)
+
+def fail():
+    raise ValueError("x")
+
+def leave():
+    import typer
+    raise typer.Exit(3)
+
+def refuse():
+    import typer
+    raise typer.BadParameter("no such sheep")
+"""
+    publish("bad-farm", "bad_commands", COMMANDS.format(body=body))
+    for words, code, said in (
+        (command, 1, "Error: plugin 'bad-farm:bad_commands' failed: ValueError: x (site-packages/bad_commands.py:"),
+        (["done"], 3, ""),
+        (["wrong"], 2, "no such sheep"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            main(words)
+        shown = " ".join(capsys.readouterr().err.split())
+        assert stop.value.code == code
+        assert said in shown
+        assert "Traceback" not in shown
+
+
 def test_a_plugin_cannot_take_the_place_of_a_command_that_is_there(
     publish: Publish, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,22 @@ class Unpaired(Sound):
         return Findings(plots=[StudyPlot("plot", "", "", "", [Series("", [1.0, 2.0], [Bounded(1)])])])
 
 
+def returning(rows: Any = (), form: str = "d", found: Any = None, runs: Any = None, facts: Any = None) -> Any:
+    """Return a study that returns wrong things: cells of a table, or findings, a grid, or facts."""
+
+    class Returning(Sound):
+        def grid(self, request: StudyRequest) -> Sequence[StudyRun]:
+            return super().grid(request) if runs is None else runs
+
+        def look_up(self) -> Mapping[str, Any]:
+            return {} if facts is None else facts
+
+        def analyse(self, finished: Sequence[FinishedRun]) -> Findings:
+            return Findings([StudyTable("t", "", {"a": form}, rows)]) if found is None else found
+
+    return Returning
+
+
 class AsksForValues(Sound):
     def grid(self, request: StudyRequest) -> Sequence[StudyRun]:
         raise ConfigError("name values")
@@ -104,6 +121,18 @@ def test_a_sound_study_passes(study: type[Study]) -> None:
         (Climbs, "names its files"),
         (Overwrites, "names its files"),
         (Unpaired, "must have an x for each y"),
+        (returning(found=Findings(5)), "its tables is 5"),  # type: ignore[arg-type]
+        (returning(found=Findings([5])), "its tables is .5.: Input should be an instance of StudyTable"),  # type: ignore[list-item]
+        (returning(found=Findings(notes=[5])), "its notes is"),  # type: ignore[list-item]
+        (returning(found=Findings(plots=[StudyPlot("p", "", "", "", [("", [1], [Bounded(1)])])])), "afarm.Series"),  # type: ignore[list-item]
+        (returning([7]), "its rows is .7."),
+        (returning([[1]], "zz"), "'zz', the format of 'a'"),
+        (returning([[math.nan]]), "nan cannot be written as 'd'"),
+        (returning([[10**400]], ".1f"), "cannot be written as '.1f'"),
+        (returning([[Bounded(1, 0, 2)]]), "cannot be written as 'd'"),
+        (returning(runs=5), "grid must return a list of afarm.StudyRun, not int"),
+        (returning(runs=[5]), "grid must return afarm.StudyRun"),
+        (returning(facts=5), "look_up must return JSON"),
     ],
 )
 def test_a_broken_promise_is_named(study: type[Study], promise: str) -> None:

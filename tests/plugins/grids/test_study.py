@@ -243,6 +243,9 @@ class Faulty(afarm.Study):
     def analyse(self, finished):
         if len(finished) % 2:
             return finished[0].figures["no such figure"]
+        if len(finished) == 4:
+            ragged = afarm.StudyTable("t", "", {"a": "d"}, [[1, 2]])
+            return afarm.Findings([afarm.StudyTable("sound", "", {}, []), ragged])
         return afarm.Findings([afarm.StudyTable("../outside", "", {"n": "d"}, [[len(finished)]])])
 
 class Greedy(afarm.Config):
@@ -272,6 +275,9 @@ def test_a_faulty_study_is_named_its_runs_are_kept_and_nothing_lies_outside(afar
     assert len(list(csv.DictReader(page.with_name("runs.csv").open()))) == 3
     assert "names its files" in afarm("study", "faulty", "--recipe", "light.yaml", "--seeds", "1,2").err
     assert list((tmp_path / "afarm-runs" / "studies").glob("outside*")) == []
+    said = afarm("study", "faulty", "--recipe", "light.yaml", "--seeds", "1,2,3,4")
+    assert "study 'faulty' of plugin 'faulty' (light 1.2): table t: a row must have 1 cells: [1, 2]" in said.err
+    assert list((tmp_path / "afarm-runs" / "studies").glob("*/sound.csv")) == [], "checked before anything is written"
 
 
 @pytest.mark.parametrize("task", ["dialogue", "summary"])
