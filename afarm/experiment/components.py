@@ -44,6 +44,7 @@ from afarm.storage.artifacts import require_sound_directory
 from afarm.storage.checkpoints import DirectoryCheckpoints, FollowedCheckpoints, MetricsFile
 from afarm.storage.contents import content_digest
 from afarm.storage.disk import storage_errors, write_json
+from afarm.storage.json_text import decode_json
 from afarm.storage.prompt_templates import TemplateSource
 from afarm.storage.record_fields import require_evaluation
 
@@ -372,7 +373,7 @@ class Components:
 
 def _read_class_record(directory: Path) -> Mapping[str, Any]:
     """Read `class.json`. Raises `OSError`, and `ValueError` for no JSON."""
-    record: Mapping[str, Any] = json.loads((directory / "class.json").read_text(encoding="utf-8"))
+    record: Mapping[str, Any] = decode_json((directory / "class.json").read_text(encoding="utf-8"))
     return record
 
 

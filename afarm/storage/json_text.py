@@ -30,3 +30,11 @@ def _named(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _named(each) for name, each in value.items()}
     return [_named(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def decode_json(text: str | bytes) -> Any:
+    """Parse JSON. Raises `ValueError`, also for what is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error

@@ -6,11 +6,11 @@ that has several; they are beside it.
 
 from __future__ import annotations
 
-import json
 import struct
 from pathlib import Path
 
 from afarm.core.errors import ModelError
+from afarm.storage.json_text import decode_json
 from afarm.storage.names import is_plain_name
 
 LONGEST_HEADER = 100_000_000
@@ -25,7 +25,7 @@ def _require_whole(path: Path) -> None:
             (length,) = struct.unpack("<Q", file.read(8))
             if length > LONGEST_HEADER:
                 raise ValueError("a longer header than the format allows")
-            header = json.loads(file.read(length))
+            header = decode_json(file.read(length))
         ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
         end = 8 + length + max(ends, default=0)
     except (struct.error, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -48,7 +48,7 @@ def require_whole_weights(directory: Path) -> None:
         _require_whole(path)
     for path in sorted(directory.glob("*.index.json")):
         try:
-            files = set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
+            files = set(decode_json(path.read_text(encoding="utf-8"))["weight_map"].values())
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise _damaged(path) from error
         if not all(map(is_plain_name, files)):
