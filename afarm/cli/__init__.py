@@ -132,4 +132,9 @@ def _from_clone(message: str) -> str:
         return message
     clone = Path(unquote(urlparse(found["url"]).path))
     message = re.sub(r"pip install 'afarm(\[\w+\])'", rf"pip install -e '{clone}\1'", message)
-    return re.sub(r"pip install (afarm-\w+)", rf"pip install '{clone}/plugins-contrib/\1'", message)
+
+    def of_clone(command: re.Match[str]) -> str:
+        package = clone / "plugins-contrib" / command[1]
+        return f"pip install '{package}'" if package.is_dir() else command[0]
+
+    return re.sub(r"pip install (afarm-[\w-]+)", of_clone, message)

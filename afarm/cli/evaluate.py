@@ -16,7 +16,7 @@ from afarm.cli.plans import show_plan, show_plan_of_files, warn_of_budget
 from afarm.cli.run import run_experiment
 from afarm.cli.shared_options import DryRun
 from afarm.core.errors import ConfigError, DataError
-from afarm.storage.runs import RunRecord, read_run
+from afarm.storage.runs import RunRecord
 from afarm.storage.text import markup, one_line
 
 if TYPE_CHECKING:
@@ -161,10 +161,10 @@ def _run(
         if one.before:
             client.spend = bought  # all was bought then
         result = read_result(one.system, [made.artifact])
-        directory = record_comparison(one, made, result, named, command_line(), started)
+        record = record_comparison(one, made, result, named, command_line(), started)
         if len(compared) <= MANY:
-            report.refresh(directory)
-        found.append((read_run(directory), directory))
+            report.refresh(record.directory)
+        found.append((record, record.directory))
         started = time.time()
     if found:
         present(found, compared[0].together, as_json, len(compared) > 1)

@@ -43,7 +43,7 @@ from afarm.cli.shared_options import (
 from afarm.cli.stage_lines import StageLines
 from afarm.core.errors import ConfigError, PluginError
 from afarm.experiment.process_info import SINGLE_PROCESS, ProcessInfo
-from afarm.storage.runs import RunRecord, read_run
+from afarm.storage.runs import RunRecord
 
 if TYPE_CHECKING:
     from afarm.experiment.farm import Farm
@@ -314,8 +314,8 @@ def record_run(farm: "Farm", method: str, started: float) -> tuple[RunRecord, Pa
         result = farm.evaluate(method)
         if not farm.workspace.process_info.is_main_process:
             raise typer.Exit  # the main process writes of it
-        directory = record(farm.workspace, method, result, command, started)
-        return read_run(directory), report.refresh(directory)
+        written = record(farm.workspace, method, result, command, started)
+        return written, report.refresh(written.directory)
 
 
 def with_options(command: Callable[..., None], without: Collection[str] = ()) -> Callable[..., None]:

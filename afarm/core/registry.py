@@ -8,6 +8,8 @@ an ambiguous bare name is an error that names both, raised only when it is used.
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,6 +84,20 @@ _EXTRA_OF = {
 }
 
 
+def name_package(name: str) -> str:
+    """Say if the package of an unknown `package/name` is installed; empty for other names."""
+    package, slash, rest = name.partition("/")
+    if not slash or "/" in rest or not re.fullmatch(r"[A-Za-z0-9][\w.-]*", package, re.ASCII):
+        return ""
+    try:
+        importlib.metadata.distribution(package)
+    except importlib.metadata.PackageNotFoundError:
+        # Other packages may be called like a model's or a data set's owner: no command for these.
+        command = f"; install it with: pip install {package}" if package.startswith("afarm-") else ""
+        return f" The package {package!r} is not installed{command}."
+    return f" The package {package!r} is installed, but brings no such name."
+
+
 class Registry:
     """Components by kind and name."""
 
@@ -112,7 +128,9 @@ class Registry:
         candidates = [components[name]] if name in components else [c for c in components.values() if c.name == name]
         if not candidates:
             writable = [c.full_name if "/" in name else self.list_names(c)[-1] for c in components.values()]
-            raise PluginError(f"unknown {KINDS[kind]} {name!r}.{did_you_mean(name, [*also, *writable])}{hints}")
+            near, lacking = did_you_mean(name, [*also, *writable]), name_package(name)
+            near = "" if lacking and near.startswith(" Known") else near
+            raise PluginError(f"unknown {KINDS[kind]} {name!r}.{lacking}{near}{hints}")
         if len(candidates) > 1:
             names = " or ".join(repr(c.full_name) for c in candidates)
             raise PluginError(f"{KINDS[kind]} {name!r} is ambiguous: write {names}")

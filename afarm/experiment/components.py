@@ -43,7 +43,7 @@ from afarm.experiment.stage_code import DOORS, code_identity
 from afarm.storage.artifacts import require_sound_directory
 from afarm.storage.checkpoints import DirectoryCheckpoints, FollowedCheckpoints, MetricsFile
 from afarm.storage.contents import content_digest
-from afarm.storage.disk import storage_errors, write_json
+from afarm.storage.disk import decode_json, storage_errors, write_json
 from afarm.storage.prompt_templates import TemplateSource
 from afarm.storage.record_fields import require_evaluation
 
@@ -377,7 +377,7 @@ class Components:
 
 def _read_class_record(directory: Path) -> Mapping[str, Any]:
     """Read `class.json`, with today's place of the class. Raises `OSError`, and `ValueError` for no JSON."""
-    record: Mapping[str, Any] = json.loads((directory / "class.json").read_text(encoding="utf-8"))
+    record: Mapping[str, Any] = decode_json((directory / "class.json").read_text(encoding="utf-8"))
     return record if "class" not in record else {**record, "class": MOVED_CLASSES.get(record["class"], record["class"])}
 
 

@@ -43,7 +43,6 @@ from afarm.experiment.workspace import Workspace, ignore
 from afarm.judging.database import fixed_place
 from afarm.storage.hub import push_folder, require_token
 from afarm.storage.rows import read_outputs, read_preferences
-from afarm.storage.runs import read_run
 from afarm.storage.table import Records, html_table
 
 
@@ -196,7 +195,7 @@ class Farm:
         if push_to_hub:
             require_token(push_to_hub)
         name, started = method or self.workspace.config.method, time.time()
-        run = read_run(record(self.workspace, name, self.evaluate(name), "", started))
+        run = record(self.workspace, name, self.evaluate(name), "", started)
         written = export_run(run, Path(directory), self.workspace.components.plugins)
         if push_to_hub:
             push_folder(written, push_to_hub)

@@ -6,7 +6,6 @@ the run.
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import threading
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from afarm.core.errors import AfarmError
 from afarm.core.interfaces import Progress
 from afarm.evaluation.metrics import finite_number
-from afarm.storage.disk import json_text, replacing
+from afarm.storage.disk import decode_json, json_text, replacing
 from afarm.storage.text import one_line, without_keys, without_passwords
 
 if TYPE_CHECKING:
@@ -219,9 +218,9 @@ def process_identity(pid: int) -> dict[str, Any]:
 def read_live(directory: Path) -> Mapping[str, Any] | None:
     """Read the live record of a run; None if there is none, or it cannot be read."""
     path = directory / LIVE
-    with suppress(OSError, ValueError, RecursionError):
+    with suppress(OSError, ValueError):
         if path.is_file() and not path.is_symlink():
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = decode_json(path.read_text(encoding="utf-8"))
             return values if isinstance(values, dict) else None
     return None
 

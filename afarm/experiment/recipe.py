@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from afarm.core.config import Config
 from afarm.core.errors import ConfigError, DataError, PluginError, did_you_mean
 from afarm.core.plugins import Plugins
-from afarm.core.registry import Component
+from afarm.core.registry import Component, name_package
 from afarm.core.seeding import digest
 from afarm.experiment.setting_errors import SYNONYMS, explain_validation_error, list_fields, nearest_setting
 from afarm.experiment.settings import RunConfig
@@ -351,7 +351,7 @@ def _check_section(
     if name not in names:
         bare = [n for n in names if "/" in name or "/" not in n]
         near = in_a_section(name, names) or did_you_mean(name, [*RunConfig.model_fields, *bare], "`afarm settings`")
-        return [f"unknown setting or section {name!r}.{near}{plugins.why_unknown()}"]
+        return [f"unknown setting or section {name!r}.{name_package(name)}{near}{plugins.why_unknown()}"]
     configured = [c for c in names[name] if c.config is not None]
     if not isinstance(section, Mapping):
         field = next((field for c in configured if c.config for field in c.config.model_fields), "…")

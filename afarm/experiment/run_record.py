@@ -9,7 +9,6 @@ import platform
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from afarm.core.errors import DataError
@@ -23,16 +22,16 @@ from afarm.experiment.result import Result
 from afarm.experiment.stage import StageRun
 from afarm.experiment.workspace import Workspace, versions
 from afarm.judging.ledger import STAGE_SPEND
-from afarm.storage.disk import write_json
+from afarm.storage.disk import json_text, write_json
 from afarm.storage.rows import read_rows, write_rows
-from afarm.storage.runs import read_run, simulated_judges
+from afarm.storage.runs import RunRecord, read_run, simulated_judges
 
 JUDGING = ("judge", "budget", "price", "prices", "max_concurrency", "allow_degraded", "batch_api")
 """The settings of a run that say how judges are asked."""
 
 
-def record(workspace: Workspace, method: str, result: Result, command: str, started: float) -> Path:
-    """Write a method's run (`run.json`, `metrics.jsonl`, `outputs.jsonl`) and return its directory."""
+def record(workspace: Workspace, method: str, result: Result, command: str, started: float) -> RunRecord:
+    """Write a method's run (`run.json`, `metrics.jsonl`, `outputs.jsonl`) and return its record."""
     history = list(workspace.history.values())
     main = next((run for run in history if run.label.startswith(f"evaluate {method} ")), None)
     training = workspace.history.get(f"train {method}")
@@ -75,8 +74,8 @@ def record_comparison(
     files: Mapping[str, str],
     command: str,
     started: float,
-) -> Path:
-    """Write the directory of a comparison and return it: nothing else of the recipe is in it.
+) -> RunRecord:
+    """Write the directory of a comparison and return its record: nothing else of the recipe is in it.
 
     `made` is its stage, `files` names the files that were compared; `command` asked for it at `started`, in Unix
     seconds.
@@ -109,8 +108,12 @@ def record_comparison(
 
 def write_record(
     workspace: Workspace, about: Mapping[str, Any], history: Sequence[StageRun], main: StageRun | None, result: Result
-) -> Path:
-    """`main` is the comparison whose pairs the report shows side by side."""
+) -> RunRecord:
+    """Write a run's directory and return its record.
+
+    It is not read back: another process may have written the same run by then. `main` is the comparison whose pairs
+    the report shows side by side.
+    """
     directory = workspace.store.run_dir(about["name"])
     method = about.get("method", "")
     models = {method: workspace.config.model} if method and not is_llm_system(method) else {}
@@ -129,8 +132,9 @@ def write_record(
         "annotators": _annotators(history),
         "results": _results(history, result, models),
     }
-    write_json(directory / "run.json", _without_errors(summary) if about.get("until") else summary)
-    return directory
+    summary = _without_errors(summary) if about.get("until") else summary
+    write_json(directory / "run.json", summary)
+    return RunRecord(directory, json.loads(json_text(summary)))
 
 
 def _without_errors(summary: Mapping[str, Any]) -> dict[str, Any]:

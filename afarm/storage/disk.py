@@ -129,6 +129,14 @@ def require_writable(root: Path, make: Iterable[Path] = ()) -> None:
         ) from error
 
 
+def decode_json(text: str | bytes) -> Any:
+    """Parse JSON. Raises `ValueError`, also for what is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
 def json_text(value: Any, **options: Any) -> str:
     """Write `value` as JSON with the options of `json.dumps`, NaN and infinities by their names.
 

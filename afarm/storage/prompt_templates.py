@@ -5,7 +5,6 @@ Templates are text from anyone: jinja runs in its sandbox, and the places of a p
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from afarm.core.errors import ConfigError, did_you_mean
 from afarm.core.records import Instruction, Message
+from afarm.storage.disk import decode_json
 
 if TYPE_CHECKING:
     from jinja2 import BaseLoader, Environment, Template
@@ -67,7 +67,7 @@ def read_prompt_template(spec: str) -> TemplateSource:
         )
     try:
         text = path.read_text(encoding="utf-8")
-        texts = {JINJA: text} if path.suffix == ".jinja" else json.loads(text)
+        texts = {JINJA: text} if path.suffix == ".jinja" else decode_json(text)
         if path.suffix == ".json":
             if not isinstance(texts, dict) or not all(isinstance(texts.get(name), str) for name in PAIR):
                 raise ValueError(f"must hold two texts, {PAIR[0]} and {PAIR[1]}")

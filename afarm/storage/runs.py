@@ -5,13 +5,13 @@ A record may be an older version's or changed by hand: values that are absent or
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from afarm.core.errors import DataError, did_you_mean
+from afarm.storage.disk import decode_json
 from afarm.storage.names import require_plain_names
 
 RECORD = "run.json"
@@ -110,7 +110,7 @@ def read_run(directory: Path) -> RunRecord:
         if path.exists() and not path.is_file():  # opened, a named pipe would never answer
             raise DataError(f"{path}: is no file; delete it, then the command that made it writes it afresh")
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = decode_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(
             f"{path}: no run to report on ({error.strerror}); give the directory of a run, `afarm run` makes one"

@@ -6,13 +6,13 @@ specification) is read here: the library takes seconds for it, as it makes objec
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from afarm.core.errors import ModelError
+from afarm.storage.disk import decode_json
 from afarm.storage.names import is_plain_name
 
 GGUF = b"GGUF"
@@ -42,7 +42,7 @@ def require_whole_weights(directory: Path) -> None:
             raise _damaged(path, f" ({error})") from error
     for path in sorted(directory.glob("*.index.json")):
         try:
-            files = set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
+            files = set(decode_json(path.read_text(encoding="utf-8"))["weight_map"].values())
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise _damaged(path) from error
         if not all(map(is_plain_name, files)):

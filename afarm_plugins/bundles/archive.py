@@ -69,7 +69,7 @@ def unpack_archive(path: Path, directory: Path, largest: int = LARGEST) -> dict[
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
         raise DataError(f"{path}: is no bundle, or was cut off: {error}. Have it sent again") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: is no bundle: {error}") from error
 
 

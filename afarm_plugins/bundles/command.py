@@ -56,16 +56,22 @@ def bundle(
     secrets = [value for variable, value in os.environ.items() if any(part in variable.upper() for part in SECRET)]
     require_no_secret(files, secrets)
     path = to or Path(f"{about['name']}{ENDING}")
-    write_archive(path, {**about, "afarm": version("afarm")}, files)
-    found, size = _replayed(path, None), path.stat().st_size
+    draft = path.with_name(f"{path.name}.partial")
+    try:
+        write_archive(draft, {**about, "afarm": version("afarm")}, files)
+        found, size = _replayed(draft, None), draft.stat().st_size
+        if same := not _differs(found):
+            draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
     if as_json:
         print_json({"bundle": str(path), "bytes": size, "files": len(files), **_as_json(found)})
-    else:
+    elif same:
         out().print(f"Bundle: {path} ({size:,} bytes, {len(files)} files)", markup=False)
-    if _differs(found):
+    if not same:
         raise DataError(
-            f"{path} does not replay: {about['name']} was made by another afarm, or changed since. The command that "
-            "made it writes its page afresh; then bundle again"
+            f"nothing was written: a bundle of {about['name']} would not replay. If another afarm made it, or it was "
+            "changed since, the command that made it writes its page afresh; then bundle again"
         )
     err().print(f"Replay it anywhere: afarm replay {path.name}")
 

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def make_again(bundle: Path, into: Path) -> dict[str, str]:
     with Ledger(into / "ledger.sqlite") as ledger:
         try:
             restore_slice(ledger, (bundle / ANSWERS).read_bytes(), (bundle / JUDGEMENTS).read_bytes())
-        except (ValueError, OSError) as error:
+        except (ValueError, RecursionError, OSError) as error:
             raise DataError(f"the bundle's ledger cannot be read: {error}") from error
         done: set[str] = set()
         for directory in run_directories(bundle / "runs"):
@@ -66,8 +67,11 @@ def _replay_run(bundle: Path, record: RunRecord, into: Path, ledger: Ledger, don
     stages = [stage for stage in record.stages if stage.get("kind") in ("annotate", "evaluate")]
     fresh = [s for s in stages if (name := f"{s['kind']}/{s['key']}") not in done and not done.add(name)]  # type: ignore[func-returns-value]
     if fresh:
+        # Comparisons of files record their annotator beside the settings.
+        judged_files = "coverage" in record and not record.get("stored")
+        overrides = [{"evaluate": {"annotator": record.get("annotator")}}] if judged_files else []
         try:
-            with open_recorded(record.section("config"), into) as workspace:
+            with open_recorded(record.section("config"), into, overrides) as workspace:
                 for stage in fresh:
                     yield from _replay_stage(bundle, record, stage, into, workspace, ledger)
         except AfarmError as error:
@@ -89,13 +93,18 @@ def _replay_stage(
     path = next((source / name for name in LABELS if (source / name).is_file()), None)
     if path is None:
         return
+    if record.get("stored"):  # labels from the user's files: no annotator made them
+        yield from _replay_results(bundle, record, source, workspace)
+        return
     what = str(path.relative_to(bundle))
     try:
-        pairs = [row.pair for row in read_preferences(path)]
+        labels = read_preferences(path)
+        pairs = [row.pair for row in labels if not row.unanswered]
         context = AnnotateContext(workspace.seed(kind), StoredAnswersClient(workspace, ledger))
         annotator = workspace.components.annotator(settings.annotator)
         judged = annotate_in_chunks(pairs, annotator, settings.annotator, context, settings.label_noise)
-        write_rows(again / path.name, (row.to_row() for row in judged))
+        lost = (row for row in labels if row.unanswered)  # by a rule, after all others
+        write_rows(again / path.name, (row.to_row() for row in chain(judged, lost)))
     except AfarmError as error:
         yield (what, str(error))
         return

@@ -75,13 +75,14 @@ class StoredAnswersClient(JudgeClient):
         return judgements
 
 
-def open_recorded(config: Mapping[str, Any], into: Path) -> Workspace:
+def open_recorded(config: Mapping[str, Any], into: Path, overrides: Sequence[Mapping[str, Any]] = ()) -> Workspace:
     """Open a workspace with recorded settings, which looks for no data, model or key."""
     config = {key: value for key, value in config.items() if key not in SETTINGS_OF_NO_RESULT}
+    config.setdefault("model", "none")  # judging files needs no model, but settings do
     recipe = into / "recorded.yaml"
     into.mkdir(parents=True, exist_ok=True)
     recipe.write_text(yaml.safe_dump(dict(config), allow_unicode=True), encoding="utf-8")
-    return open_workspace(str(recipe), (), into / "workspace", checks=[], trains=False)
+    return open_workspace(str(recipe), overrides, into / "workspace", checks=[], trains=False)
 
 
 def judge_again(study: JudgingStudy, record: StudyRecord, into: Path, ledger: Ledger) -> tuple[set[str], list[str]]:

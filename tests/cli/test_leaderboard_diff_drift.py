@@ -291,3 +291,12 @@ def test_a_judge_is_asked_again_and_boards_refuse_to_mix(afarm: Afarm, monkeypat
 def test_drift_needs_labels_of_the_same_judge(afarm: Afarm) -> None:
     Path("few.jsonl").write_text("")
     assert "labels that do not say whose they are" in afarm("drift", "few.jsonl", *LIGHT).err
+
+
+@pytest.mark.parametrize("command", [["leaderboard", "d"], ["report", "x"], ["diff", "x", "x"], ["artifacts", "list"]])
+def test_a_record_that_is_nested_too_deeply_is_named(afarm: Afarm, command: list[str]) -> None:
+    Path("d/runs/x").mkdir(parents=True)
+    Path("d/runs/x/run.json").write_text("[" * 100_000)
+    said = afarm(*command, *([] if command[0] == "leaderboard" else ["--output-dir", "d"]))
+    assert "nested too deeply" in f"{said.out}{said.err}"
+    assert "Traceback" not in said.err

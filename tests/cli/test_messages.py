@@ -128,25 +128,43 @@ def test_groups_say_what_their_commands_do_in_whole_sentences(afarm: Afarm) -> N
             "install afarm-slurm",
         ),
         (
-            '{"url": "file:///my%20clone", "dir_info": {"editable": true}}',
-            "pip install -e '/my clone[train]'",
-            "pip install '/my clone/plugins-contrib/afarm-slurm'",
+            '{"url": "file://CLONE/my%20clone", "dir_info": {"editable": true}}',
+            "pip install -e 'CLONE/my clone[train]'",
+            "pip install 'CLONE/my clone/plugins-contrib/afarm-slurm'",
         ),
     ],
 )
 def test_what_installs_a_part_of_afarm_names_the_clone_that_it_runs_from(
-    afarm: Afarm, monkeypatch: pytest.MonkeyPatch, found: str | None, training: str, slurm: str
+    afarm: Afarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: str | None, training: str, slurm: str
 ) -> None:
+    (tmp_path / "my clone/plugins-contrib/afarm-slurm").mkdir(parents=True)
+    training, slurm = (text.replace("CLONE", str(tmp_path)) for text in (training, slurm))
     kind, find_spec = type(importlib.metadata.distribution("afarm")), importlib.util.find_spec
     read_text = kind.read_text
 
     def read(self: importlib.metadata.Distribution, name: str) -> str | None:
-        return found if name == "direct_url.json" else read_text(self, name)
+        return found and found.replace("CLONE", str(tmp_path)) if name == "direct_url.json" else read_text(self, name)
 
     monkeypatch.setattr(kind, "read_text", read)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "accelerate" else find_spec(name))
     assert training in afarm("run", *LIGHT, "--accelerate-config", "two_processes").err
     assert slurm in afarm("run", *LIGHT, "--launcher", "slurm:gpu").err
+    assert "pip install afarm-concise" in afarm("run", *LIGHT, "--annotator", "afarm-concise/x").err, "not in the clone"
+
+
+@pytest.mark.parametrize("option", ["--annotator", "--method", "--dataset", "--reward-model", "--set=afarm-concise/x"])
+def test_a_package_that_is_not_installed_is_named_with_its_command(afarm: Afarm, option: str) -> None:
+    given = [f"{option}.y=1"] if "=" in option else [option, "afarm-concise/x"]
+    said = afarm("run", *LIGHT, *given)
+    assert "The package 'afarm-concise' is not installed; install it with: pip install afarm-concise." in said.err
+    assert "Known:" not in said.err
+
+
+def test_a_package_that_lacks_a_name_is_told_from_one_that_is_not_installed(afarm: Afarm) -> None:
+    assert "'light' is installed, but brings no such name" in afarm("run", *LIGHT, "--annotator", "light/x").err
+    said = afarm("run", *LIGHT, "--dataset", "some-owner/data")
+    assert "'some-owner' is not installed." in said.err
+    assert "pip install" not in said.err, "it may be an owner of data sets on the Hub"
 
 
 @pytest.mark.parametrize(

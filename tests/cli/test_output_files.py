@@ -271,6 +271,22 @@ def test_a_run_is_evaluated_on_another_set(afarm: Afarm, tmp_path: Path) -> None
     failed(afarm("run", *LIGHT, "--eval-set", "set.json"), "rows.evaluation asks for 10 rows", "set.json")
 
 
+def test_a_command_tells_what_it_bought_itself_whoever_writes_the_record_last(
+    afarm: Afarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = write_outputs(tmp_path / "mine.json", [3, 3, 1], "mine")
+    reference = write_outputs(tmp_path / "ref.json", [2, 2, 2], "ref")
+
+    def overwritten(directory: Path) -> None:  # by another process, which waited for the labels
+        record = json.loads((directory / "run.json").read_text())
+        record["spend"]["this_time"]["calls"] = 0
+        (directory / "run.json").write_text(json.dumps(record))
+
+    monkeypatch.setattr("afarm.report.refresh", overwritten)
+    said = afarm("evaluate", mine, "--reference", reference, *JUDGE, "--json")
+    assert said.json["spend"]["this_time"]["calls"] == said.json["spend"]["calls"] > 0
+
+
 # ----------------------------------------------------------------------------------------------- stored annotations
 
 

@@ -27,7 +27,7 @@ from afarm.experiment.run_record import record
 from afarm.storage.hub import push_folder, require_token
 from afarm.storage.labelled_pairs import own_preferences
 from afarm.storage.rows import read_outputs
-from afarm.storage.runs import RunRecord, read_run
+from afarm.storage.runs import RunRecord
 from afarm.storage.text import longest_run
 
 
@@ -35,7 +35,7 @@ from afarm.storage.text import longest_run
 def run(farm: Make) -> RunRecord:
     """A finished run whose policy is a number."""
     made = farm()
-    return read_run(record(made.workspace, "nudge", made.evaluate(), "afarm run --method nudge", 0.0))
+    return record(made.workspace, "nudge", made.evaluate(), "afarm run --method nudge", 0.0)
 
 
 def exported(run: RunRecord, directory: Path) -> Path:

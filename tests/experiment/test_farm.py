@@ -301,7 +301,7 @@ def test_neighbouring_samples_of_an_instruction_are_paired_and_repeats_numbered(
 def test_a_runs_record_says_what_was_run_with_what_and_what_came_of_it(farm: Make) -> None:
     one = farm()
     result = one.evaluate()
-    directory = record(one.workspace, "nudge", result, "afarm run --method nudge", 1.0)
+    directory = record(one.workspace, "nudge", result, "afarm run --method nudge", 1.0).directory
     run = json.loads((directory / "run.json").read_text())
     assert run["command"] == "afarm run --method nudge"
     assert run["headline"]["win_rate"] == result.win_rate
@@ -318,7 +318,7 @@ def test_a_runs_record_says_what_was_run_with_what_and_what_came_of_it(farm: Mak
 
 
 def recorded(one: Farm, method: str = "nudge") -> dict[str, Any]:
-    directory = record(one.workspace, method, one.evaluate(method), "", 1.0)
+    directory = record(one.workspace, method, one.evaluate(method), "", 1.0).directory
     run: dict[str, Any] = json.loads((directory / "run.json").read_text())
     return run
 

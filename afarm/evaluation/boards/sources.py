@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from afarm.evaluation.boards.from_round_robin import round_robins
 from afarm.evaluation.boards.from_runs import boards_of_runs
 from afarm.evaluation.boards.merging import group, repeated
 from afarm.evaluation.boards.ranking import evaluator_class, looks_at_all_systems
+from afarm.storage.disk import decode_json
 
 REFERENCE_BOARDS = ("paper",)
 """The leaderboards that ship with afarm."""
@@ -97,7 +97,7 @@ def holds_annotations(path: Path) -> bool:
 def _shared_boards(path: Path) -> list[Leaderboard]:
     """Read a file as `afarm leaderboard --format json` writes it."""
     try:
-        shared = json.loads(path.read_text(encoding="utf-8"))
+        shared = decode_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise DataError(f"{path}: not valid JSON: {error}") from error
     if isinstance(shared.get("standings"), list):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from pydantic import StringConstraints, TypeAdapter
 from afarm.core.errors import DataError
 from afarm.experiment.studies.progress import GridProgress
 from afarm.experiment.studies.study import StudyRequest, StudyRun
-from afarm.storage.disk import write_json
+from afarm.storage.disk import decode_json, write_json
 from afarm.storage.names import require_plain_names
 
 STUDY = "study.json"
@@ -59,7 +58,7 @@ def read_study_record(directory: Path) -> StudyRecord:
     """Read the record in a study's directory. Raises `DataError` if there is none, or it is none of ours."""
     path = directory / STUDY
     try:
-        record = TypeAdapter(StudyRecord).validate_python(json.loads(path.read_bytes()))
+        record = TypeAdapter(StudyRecord).validate_python(decode_json(path.read_bytes()))
     except OSError as error:
         raise DataError(
             f"{path}: no record of a study ({error.strerror}); the same `afarm study` command writes it"

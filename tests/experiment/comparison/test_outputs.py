@@ -24,7 +24,6 @@ from afarm.experiment.result import Result, read_result
 from afarm.experiment.run_record import record, record_comparison
 from afarm.judging.ledger import Ledger
 from afarm.storage.rows import read_preferences, read_rows
-from afarm.storage.runs import read_run
 
 JUDGED_BY = "evaluate.annotator=chatgpt_1"
 
@@ -226,7 +225,7 @@ def test_the_record_holds_the_comparison_and_nothing_of_the_recipe(farm: Make) -
     made = comparison.run()
     result = read_result("mine", [made.artifact])
     files = {"outputs": "a.json", "reference": "b.json"}
-    run = read_run(record_comparison(comparison, made, result, files, "afarm evaluate", 1.0))
+    run = record_comparison(comparison, made, result, files, "afarm evaluate", 1.0)
     assert (run["name"], run["files"], run["annotator"]) == (comparison.name, files, "chatgpt_1")
     assert [stage["stage"] for stage in run["stages"]] == ["compare mine with theirs"]
     assert (run["spend"]["calls"], run["headline"]["win_rate"]) == (3, 62.5)
@@ -252,7 +251,7 @@ def test_what_a_judge_could_not_take_is_in_every_label_and_result(farm: Make) ->
 def test_a_runs_labels_and_results_say_so_as_well(farm: Make) -> None:
     one = farm(JUDGED_BY, "annotate.annotator=chatgpt_1", "allow_degraded=true")
     result = one.evaluate()
-    run = json.loads((record(one.workspace, "nudge", result, "", 1.0) / "run.json").read_text())
+    run = json.loads((record(one.workspace, "nudge", result, "", 1.0).directory / "run.json").read_text())
     judged = {
         name: sum(row.preference.degraded == ("logit_bias",) for row in rows)
         for name, rows in (("training", one.annotate()), ("evaluation", result.judgements["sft"]))

@@ -14,9 +14,11 @@ from labelled_people import CALIBRATE, write_people
 from light_plugin import RAN, CountingJudge
 from said import Afarm, Said, failed
 
+from afarm import read_run
 from afarm.report import study_page as pages
+from afarm.results import Ledger, Store
 from afarm_plugins.bundles.archive import MANIFEST, write_archive
-from afarm_plugins.bundles.packing import with_files_changed, with_inputs_packed
+from afarm_plugins.bundles.packing import pack_run, with_files_changed, with_inputs_packed
 from afarm_plugins.bundles.replay import relocate
 from afarm_plugins.studies import model_size
 
@@ -103,6 +105,39 @@ def test_a_run_is_replayed_and_a_changed_answer_is_seen(afarm: Afarm, tmp_path: 
     write_archive(Path("without.zip"), {"name": about["name"]}, files)
     said = afarm("replay", "without.zip", "--json")
     assert any("answers are not in the bundle" in why for why in said.json["differs"].values())
+
+
+@pytest.mark.parametrize("more", [[], ["--on-missing", "loss"], ["--until", "decided"], ["--annotations"]])
+def test_a_comparison_of_files_is_replayed(afarm: Afarm, tmp_path: Path, more: list[str]) -> None:
+    for name, words in (("mine", "word word"), ("theirs", "word")):
+        rows = [{"instruction": f"i{n}", "output": f"{words} {n}", "generator": name} for n in range(6)]
+        Path(f"{name}.json").write_text(json.dumps(rows[: 4 if more[:1] == ["--on-missing"] and name == "mine" else 6]))
+    files = ["mine.json", "--reference", "theirs.json"]
+    noisy = ["--annotator", "chatgpt_1", "--set", "evaluate.label_noise=0.2"]
+    judged = afarm("evaluate", *files, "--recipe", "light.yaml", *noisy, *([] if "--annotations" in more else more))
+    assert judged.code == 0, judged.err
+    [run] = (tmp_path / "afarm-runs" / "runs").iterdir()
+    if "--annotations" in more:
+        stored = afarm("evaluate", "--annotations", str(run / "outputs.jsonl"), "--recipe", "light.yaml")
+        assert stored.code == 0, stored.err
+        [run] = {*(tmp_path / "afarm-runs" / "runs").iterdir()} - {run}
+    said = afarm("bundle", run.name, "--out", "mine.zip", "--json")
+    assert said.code == 0, said.err
+    assert any(what.endswith("judgements.jsonl") for what in said.json["same"]) == ("--annotations" not in more)
+    assert any(what.endswith(": win_rate") for what in said.json["same"])
+    (run / "report.html").write_text("by another afarm")
+    said = afarm("bundle", run.name, "--out", "other.zip")
+    failed(said, "nothing was written")
+    assert not list(tmp_path.glob("other.zip*"))
+
+
+def test_a_manifest_or_ledger_that_is_nested_too_deeply_is_named(afarm: Afarm, tmp_path: Path) -> None:
+    deep = b"[" * 100_000
+    write_archive(tmp_path / "x.zip", {"name": "x"}, {"ledger/answers.jsonl": deep, "ledger/judgements.jsonl": b""})
+    failed(afarm("replay", "x.zip"), "the bundle's ledger cannot be read")
+    with zipfile.ZipFile("deep.zip", "w") as archive:
+        archive.writestr(MANIFEST, deep)
+    failed(afarm("replay", "deep.zip"), "deep.zip: is no bundle")
 
 
 def test_costs_of_runs_elsewhere_are_replayed_where_these_are_not(afarm: Afarm, tmp_path: Path) -> None:
@@ -289,9 +324,10 @@ def test_no_file_that_a_link_leads_to_goes_into_a_bundle(afarm: Afarm, tmp_path:
     for place in (run / "metrics.jsonl", judged / "more.jsonl"):
         place.unlink(missing_ok=True)
         place.symlink_to(tmp_path / "secret")
-    afarm("bundle", run.name, "--out", "mine.zip")
-    with zipfile.ZipFile("mine.zip") as archive:
-        assert not any(b"private" in archive.read(name) for name in archive.namelist())
+    with Ledger(Store(Path("afarm-runs")).ledger_path) as ledger:
+        files = pack_run(Path("afarm-runs"), read_run(run), ledger)
+    assert f"runs/{run.name}/run.json" in files
+    assert not any(b"private" in data for data in files.values())
 
 
 def replayed(
