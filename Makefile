@@ -30,7 +30,7 @@ demo: $(VENV)/.demo
 	$(BIN)/afarm run --method ppo --annotator pool
 
 test: $(VENV)/.test
-	$(MAKE) --no-print-directory -j2 -O lint docs system $(VENV)/.moto .cache/smollm2.gguf
+	$(MAKE) --no-print-directory -j2 -O lint docs system $(VENV)/.moto $(VENV)/.bytecode .cache/smollm2.gguf
 	MOTO_SERVER=$(abspath $(VENV))-moto/bin/moto_server OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --durations=25 \
 	  -m "not cluster"
 
@@ -109,6 +109,11 @@ $(VENV)/.test: pyproject.toml constraints.txt
 
 $(VENV)/.docs: pyproject.toml constraints.txt
 	$(call install,$(VENV),-c constraints.txt -e '.[docs]')
+	touch $@
+
+# What tests import is compiled once here, in place of at once by each worker: half a minute a worker.
+$(VENV)/.bytecode: $(VENV)/.test
+	-OMP_NUM_THREADS=1 $(BIN)/python -m pytest --collect-only -q -m "not cluster" >/dev/null
 	touch $@
 
 # The fake S3 of tests, in an environment of its own: what it needs excludes what afarm is tested with.

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from afarm.evaluation.labels import read_labels as read_labels
     from afarm.evaluation.labels import to_label as to_label
     from afarm.evaluation.labels import with_prices as with_prices
+    from afarm.evaluation.matching import MatchPolicy as MatchPolicy
     from afarm.evaluation.metrics import NORMAL_95 as NORMAL_95
     from afarm.evaluation.metrics import Estimate as Estimate
     from afarm.evaluation.metrics import standard_error as standard_error
@@ -89,6 +90,7 @@ if TYPE_CHECKING:
     from afarm.experiment.launching.schedule import Schedule as Schedule
     from afarm.experiment.result import Result as Result
     from afarm.experiment.setting_errors import explain_validation_error as explain_validation_error
+    from afarm.experiment.studies.estimates import as_bounded as as_bounded
     from afarm.experiment.studies.estimates import correlate_boards as correlate_boards
     from afarm.experiment.studies.estimates import mean_interval as mean_interval
     from afarm.experiment.studies.estimates import mean_percent as mean_percent
@@ -117,6 +119,7 @@ if TYPE_CHECKING:
     from afarm.storage.labelled_pairs import Form as Form
     from afarm.storage.labelled_pairs import Unusable as Unusable
     from afarm.storage.labelled_pairs import in_canonical_order as in_canonical_order
+    from afarm.storage.labelled_pairs import own_preferences as own_preferences
     from afarm.storage.labelled_pairs import read_annotations as read_annotations
     from afarm.storage.labelled_pairs import read_labelled_pairs as read_labelled_pairs
     from afarm.storage.labelled_pairs import why_left_out as why_left_out
@@ -124,7 +127,6 @@ if TYPE_CHECKING:
     from afarm.storage.model_files import model_identity as model_identity
     from afarm.storage.model_files import require_local as require_local
     from afarm.storage.model_files import require_on_hub as require_on_hub
-    from afarm.storage.preference_files import own_preferences as own_preferences
     from afarm.storage.prompt_templates import foreign_templates as foreign_templates
     from afarm.storage.row_shapes import people_columns as people_columns
     from afarm.storage.rows import output_of as output_of

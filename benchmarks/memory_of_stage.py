@@ -41,11 +41,11 @@ from afarm import (
 )
 from afarm.backend import Backend, CheckpointPolicy, TorchRewardModel, Training
 from afarm.backend.distributed import all_gather_object, broadcast
-from afarm.backend.memory import Held, Workload
 from afarm.core.config import BackendConfig
 from afarm.experiment.process_info import ProcessInfo
 from afarm.storage.checkpoints import DirectoryCheckpoints, FollowedCheckpoints
 from afarm.testing.models import tiny_policy
+from afarm_plugins.memory.estimate import Held, Workload
 
 PROCESS = ProcessInfo.of(os.environ)
 os.environ.pop("ACCELERATE_USE_FSDP", None)  # as the command line does, lest accelerate wraps models itself

@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -61,12 +62,14 @@ def freeze_modules() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep tests together that share what each worker would make: a browser, or the syntax trees of all modules."""
+    """Keep tests together that share what each worker would make: a browser, syntax trees, a model of GGUF."""
     for item in items:
         if item.get_closest_marker("xdist_group"):
             continue
         if item.path.parent.name == "architecture":
             item.add_marker(pytest.mark.xdist_group("architecture"))
+        elif "gguf" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("gguf"))
         elif "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
@@ -111,6 +114,38 @@ def gguf() -> str:
         if place and Path(place).is_file():
             return str(place)
     pytest.skip("no SmolLM2 GGUF: set AFARM_TEST_GGUF, or put .cache/smollm2.gguf")
+
+
+@pytest.fixture(scope="session")
+def loaded_gguf(gguf: str) -> SimpleNamespace:
+    """SmolLM2 as `policy`, read from GGUF, which takes a dozen seconds.
+
+    `parsed` is how often the file was parsed for it, and `reader_is_back` tells if gguf has its own reader again.
+    """
+    import gguf as package
+
+    from afarm.backend import Backend
+    from afarm.core.config import BackendConfig
+
+    class CountingReader(package.GGUFReader):  # type: ignore[misc]
+        def __init__(self, *arguments: Any) -> None:
+            parsed.append(arguments)
+            super().__init__(*arguments)
+
+    parsed: list[tuple[Any, ...]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(package, "GGUFReader", CountingReader)
+        policy = Backend(BackendConfig(device="cpu")).load_policy(gguf)
+        reader_is_back = package.GGUFReader is CountingReader
+    return SimpleNamespace(policy=policy, parsed=len(parsed), reader_is_back=reader_is_back)
+
+
+@pytest.fixture(scope="session")
+def smollm2(loaded_gguf: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The same model as a directory of safetensors."""
+    directory = tmp_path_factory.mktemp("smollm2")
+    loaded_gguf.policy.save(directory)
+    return str(directory)
 
 
 @pytest.fixture(scope="session")

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from afarm.backend.distributed import broadcast as broadcast
     from afarm.backend.distributed import rank as rank
     from afarm.backend.distributed import shard as shard
+    from afarm.backend.distributed import shared_batch as shared_batch
     from afarm.backend.distributed import world_size as world_size
     from afarm.backend.engines import SamplingEngine as SamplingEngine
     from afarm.backend.engines import TorchEngine as TorchEngine
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from afarm.backend.logprobs import before_responses as before_responses
     from afarm.backend.logprobs import evaluating as evaluating
     from afarm.backend.logprobs import hidden_states as hidden_states
+    from afarm.backend.logprobs import logits_at_once as logits_at_once
     from afarm.backend.logprobs import position_limit as position_limit
     from afarm.backend.logprobs import project as project
     from afarm.backend.logprobs import read_responses as read_responses
@@ -54,11 +56,8 @@ if TYPE_CHECKING:
     from afarm.backend.logprobs import response_scatter as response_scatter
     from afarm.backend.logprobs import token_logprobs as token_logprobs
     from afarm.backend.logprobs import token_loss as token_loss
-    from afarm.backend.memory import PARTS as PARTS
-    from afarm.backend.memory import Held as Held
-    from afarm.backend.memory import Workload as Workload
-    from afarm.backend.memory import count_parameters as count_parameters
-    from afarm.backend.memory import read_model_config as read_model_config
+    from afarm.backend.model_config import count_parameters as count_parameters
+    from afarm.backend.model_config import read_model_config as read_model_config
     from afarm.backend.models import enable_gradient_checkpointing as enable_gradient_checkpointing
     from afarm.backend.models import quiet_transformers as quiet_transformers
     from afarm.backend.models import saved_by_afarm as saved_by_afarm
@@ -110,6 +109,7 @@ if TYPE_CHECKING:
     from afarm.backend.reward_model import last_token_scores as last_token_scores
     from afarm.backend.reward_model import pair_rewards as pair_rewards
     from afarm.backend.reward_model import pairwise_accuracy as pairwise_accuracy
+    from afarm.backend.reward_model import tokens_at_once as tokens_at_once
     from afarm.backend.rollouts import SampleScorer as SampleScorer
     from afarm.backend.rollouts import best_sample as best_sample
     from afarm.backend.rollouts import permutation as permutation
@@ -129,6 +129,7 @@ if TYPE_CHECKING:
     from afarm.backend.sharding import is_sharded as is_sharded
     from afarm.backend.sharding import parameter_groups as parameter_groups
     from afarm.backend.sharding import shard_model as shard_model
+    from afarm.backend.sharding import transformer_layers as transformer_layers
     from afarm.backend.sharding import unsharded_weights as unsharded_weights
     from afarm.backend.trl_bridge import CandidatePolicies as CandidatePolicies
     from afarm.backend.trl_bridge import LengthSortedTrainer as LengthSortedTrainer

@@ -29,10 +29,9 @@ from afarm.backend.prompts import PromptTemplate
 from afarm.core.config import BackendConfig
 from afarm.core.errors import ConfigError, ModelError
 from afarm.core.interfaces import Progress, no_progress
-from afarm.storage.gguf import damaged
 from afarm.storage.model_files import local_path, model_identity
 from afarm.storage.prompt_templates import TemplateSource, read_prompt_template
-from afarm.storage.safetensors import require_whole_weights
+from afarm.storage.weight_files import damaged_gguf, require_whole_weights
 
 T = TypeVar("T")
 
@@ -183,7 +182,7 @@ class Backend:
                 model = kind.from_pretrained(where, dtype=dtype, **options)
         except (OSError, ValueError, ImportError, RuntimeError, LookupError, UnpicklingError, struct.error) as error:
             if is_gguf and path and isinstance(error, LookupError | struct.error):
-                raise damaged(path) from error
+                raise damaged_gguf(path) from error
             raise ModelError(f"model {str(spec)!r} cannot be loaded: {first_line(error)}; check --model") from error
         if is_gguf:
             model = dequantized(model, kind, self.dtype)

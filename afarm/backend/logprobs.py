@@ -229,10 +229,14 @@ def token_loss(
     return TokenLoss.apply(hidden, weight, targets, temperature, rows, loss_of, tensors)
 
 
+def logits_at_once(device: str) -> int:
+    """Return how many logits are held at once on a type of device, such as "cuda"."""
+    return CPU_LOGITS_BUDGET if device == "cpu" else LOGITS_BUDGET
+
+
 def chunk_rows(model: PreTrainedModel, hidden: Tensor, parts: int = 1) -> int:
     """Choose how many of the hidden states [n, H] to project at once, with `parts` tensors of logits."""
-    budget = CPU_LOGITS_BUDGET if hidden.device.type == "cpu" else LOGITS_BUDGET
-    most = max(1, budget // parts // base_model(model).config.get_text_config().vocab_size)
+    most = max(1, logits_at_once(hidden.device.type) // parts // base_model(model).config.get_text_config().vocab_size)
     chunks = -(-len(hidden) // most)
     return max(1, -(-len(hidden) // max(1, chunks)))
 

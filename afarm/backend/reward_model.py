@@ -24,10 +24,7 @@ from afarm.core.errors import ModelError
 from afarm.core.interfaces import ModelBackend, Policy, RewardModel, TrainContext
 from afarm.core.records import Instruction, JudgedPair, Output, Sample, Score
 from afarm.storage.names import require_plain_names
-from afarm.storage.safetensors import require_whole_weights
-
-TOKENS_PER_BATCH, TOKENS_PER_BATCH_ON_CPU = 16384, 2048
-"""Tokens scored in one forward pass; fewer fit a CPU's caches. Changes no result."""
+from afarm.storage.weight_files import require_whole_weights
 
 MEMBERS = "members"
 """The directory, beside the weights, that PEFT saves an ensemble's adapters in."""
@@ -37,6 +34,11 @@ CARD_SETTINGS = ("mean", "std", "aggregate", "spread_penalty", "adapters", "read
 
 Aggregate = Literal["mean", "min", "penalised"]
 """How an ensemble's rewards become one: the members' mean, the least, or the mean less their spread."""
+
+
+def tokens_at_once(device: str) -> int:
+    """Return how many tokens are scored in one forward pass on a type of device; fewer fit a CPU's caches."""
+    return 2048 if device == "cpu" else 16384
 
 
 def head_scores(head: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor:
@@ -202,7 +204,7 @@ class TorchRewardModel(RewardModel):
         """
         count = len(sequences)
         rewards = [torch.empty(0)] * count
-        tokens = TOKENS_PER_BATCH_ON_CPU if self.backend.device.type == "cpu" else TOKENS_PER_BATCH
+        tokens = tokens_at_once(self.backend.device.type)
         longest = max(map(len, sequences), default=1)
         batches = length_sorted_batches([len(s) for s in sequences], max(1, tokens // max(1, longest)))
         rows = [*sequences, [self.pad_id]]  # the last one fills up

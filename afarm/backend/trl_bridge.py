@@ -87,9 +87,9 @@ def trainer_arguments(kind: type, config: TrainerConfig, context: TrainContext, 
 class StepBatches(Sampler[list[int]]):
     """Batches of rows in an epoch's random order, each optimiser step's sorted by length.
 
-    Sorting saves pads and changes no step's gradient. The order is a function of seed and epoch, so resuming needs no
-    generator's state. Each process gets its shard of a step, in equally many batches of about `batch_size` rows. If the
-    last step has fewer rows than there are processes, rows are repeated.
+    Sorting saves pads, and does not change which rows a step learns from. The order is a function of seed and epoch, so
+    resuming needs no generator's state. Each process gets its shard of a step, in equally many batches of about
+    `batch_size` rows. If the last step has fewer rows than there are processes, rows are repeated.
     """
 
     lengths: Sequence[int]

@@ -82,7 +82,6 @@ COMMANDS: Mapping[str, Mapping[str, Listed]] = {
         ),
     },
     "Judges and their cost": {
-        "annotators": Listed("List the annotators and the judges of their roles, or compare them.", is_group=True),
         "cost": Listed(
             "Estimate what the judges of a run, or of files of outputs, would cost, and send nothing.",
             ("--judge openai:gpt-4o", "mine.json --reference theirs.json --judge openai:gpt-4o"),

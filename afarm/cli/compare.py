@@ -174,9 +174,7 @@ def _lay_out(
     if problems and (not every or not found):
         raise ConfigError(dict.fromkeys(problems))
     if not found:
-        raise ConfigError(
-            [f"--methods {methods} leaves nothing to compare: {names[0]} is what others are compared with"]
-        )
+        raise ConfigError(f"--methods {methods} leaves nothing to compare: {names[0]} is what others are compared with")
     return found, left_out
 
 

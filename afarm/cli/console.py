@@ -13,7 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TextIO
 
 from afarm.core.errors import ConfigError
-from afarm.storage.json_text import json_text
+from afarm.storage.disk import json_text
 from afarm.storage.text import visible, without_passwords
 
 if TYPE_CHECKING:

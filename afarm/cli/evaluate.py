@@ -58,7 +58,7 @@ def evaluate(
         evaluate_outputs(outputs or [], against, options.judging_files(), bool(until), alpha, dry_run, started)
     elif options.recipe is None and not options.settings and not output_files.list_given(options, output_files.RUNS):
         raise ConfigError(  # hours of training should be asked for
-            ["evaluate needs files of outputs (afarm evaluate FILE --reference FILE) or a method (--method ppo)"]
+            "evaluate needs files of outputs (afarm evaluate FILE --reference FILE) or a method (--method ppo)"
         )
     else:
         run_experiment(options, dry_run)
@@ -92,19 +92,25 @@ def evaluate_outputs(
 ) -> None:
     """Have files of outputs judged against a reference's, all of them or until it is decided."""
     from afarm.experiment import preflight
-    from afarm.experiment.comparison.until_decided import ALPHA, SequentialComparison
+    from afarm.experiment.comparison.until_decided import ALPHA, judge_until_decided
     from afarm.experiment.dry_run import plan_stage
 
     with options.dry_run(preflight.judging_checks()) if dry_run else options.judging_workspace() as workspace:
         compared = output_files.output_comparisons(workspace, outputs, reference, options)
-        sequential = SequentialComparison(compared, alpha or ALPHA) if until_decided else None
+        if until_decided and (names := compared[0].together):
+            raise ConfigError(
+                f"--until decided and --evaluator {name} contradict each other: it looks at all systems on the same "
+                "instructions, and asking stops for each system where that is decided; give one of the two"
+                for name in names
+            )
         if dry_run:
             show_plan_of_files(compared, options.as_json)
         else:
-            if not sequential:
+            if not until_decided:
                 warn_of_budget(workspace, lambda: [p for one in compared for p in plan_stage(workspace, one.stage())])
             named = [{"outputs": str(path), "reference": reference} for path in outputs]
-            _run(workspace, sequential.run() if sequential else compared, named, options.as_json, started)
+            found = judge_until_decided(compared, alpha or ALPHA) if until_decided else compared
+            _run(workspace, found, named, options.as_json, started)
 
 
 def evaluate_annotations(

@@ -74,16 +74,11 @@ class EvaluateOptions(FarmOptions):
     evaluator: list[str] | None = option_field(
         "--evaluator NAME", "What to work out, by name (`afarm plugins` lists them); repeatable.", "evaluators"
     )
-    on_missing: str | None = option_field(
-        "--on-missing POLICY",
-        "Instructions without an output: error (the default), skip, or loss.",
-        ["error", "skip", "loss"],
+    on_missing: Literal["error", "skip", "loss"] | None = option_field(
+        "--on-missing POLICY", "Instructions without an output: error (the default), skip, or loss."
     )
-    on_duplicate: str = option_field(
-        "--on-duplicate POLICY",
-        "What contradicts an earlier row: error, or first.",
-        ["error", "first"],
-        value="error",
+    on_duplicate: Literal["error", "first"] = option_field(
+        "--on-duplicate POLICY", "What contradicts an earlier row: error, or first.", value="error"
     )
 
     def _collect_given(self) -> dict[str, Any]:
@@ -149,7 +144,7 @@ def output_comparisons(
     from afarm.storage.rows import names_a_file, read_outputs
 
     annotator = workspace.config.evaluate.annotator
-    match_policy = MatchPolicy(options.on_missing or "error", options.on_duplicate)  # type: ignore[arg-type]
+    match_policy = MatchPolicy(options.on_missing or "error", options.on_duplicate)
     theirs = _reference(workspace, reference)
     asked_of_all = [row.instruction for row in theirs]
     systems = {str(path): read_outputs(path, asked_of_all) for path in outputs}
@@ -229,7 +224,7 @@ def _require_usable(workspace: "Workspace", options: EvaluateOptions, compared: 
             said = f"Left out of {options.recipe}, for they need more than these files: {', '.join(left)}"
             err().print(f"[dim]{markup(said)}[/]")
         return
-    from afarm.experiment.promises import problems_seen
+    from afarm.experiment.return_checks import problems_seen
 
     built = {name: workspace.components.evaluator(name) for name in names}
     problems = []
@@ -263,7 +258,7 @@ def stored_comparisons(
     if problems:
         raise ConfigError(problems)
     _refuse_repeats(files)
-    match_policy = MatchPolicy(options.on_missing or "skip", options.on_duplicate)  # type: ignore[arg-type]
+    match_policy = MatchPolicy(options.on_missing or "skip", options.on_duplicate)
     with TemporaryDirectory() as directory:
         systems = annotated_systems(files, Path(directory), reference or "", match_policy, options.labels or "")
         compared = [AnnotationComparison(workspace, s, s.system, s.reference, s.annotator) for s in systems]

@@ -13,7 +13,7 @@ from afarm.cli.console import console_on, err, out, write_document
 from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR, Json, OutputDir, option
 from afarm.core.errors import ConfigError, DataError, StoreError
 from afarm.storage.disk import write_whole
-from afarm.storage.row_shapes import require_file_of_annotations
+from afarm.storage.rows import why_no_file
 from afarm.storage.text import markup, one_line
 
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ def leaderboard(
     boards, left_out = read_boards(given, annotations or [], order_by or (), evaluator or ())
     if not boards:
         for directory in map(Path, given):
-            if not (directory / "runs").is_dir():
-                require_file_of_annotations(directory)
+            if directory.is_dir() and not (directory / "runs").is_dir():
+                raise DataError(f"{directory}: is {why_no_file(directory, 'annotation')}")
         told = f"{', '.join(given)}: no run with a win rate; `afarm run` makes one"
         raise DataError("\n".join([told, *left_out]))
     for number, board in enumerate(boards):

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from afarm.cli.plans import warn_of_budget as warn_of_budget
     from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR as DEFAULT_OUTPUT_DIR
     from afarm.cli.shared_options import DEFAULT_RECIPE as DEFAULT_RECIPE
+    from afarm.cli.shared_options import LABELS as LABELS
+    from afarm.cli.shared_options import LABELS_HELP as LABELS_HELP
     from afarm.cli.shared_options import RECIPE_HELP as RECIPE_HELP
     from afarm.cli.shared_options import DryRun as DryRun
     from afarm.cli.shared_options import Json as Json

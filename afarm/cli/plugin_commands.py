@@ -12,8 +12,6 @@ from typing import Any
 import typer
 from typer.models import TyperInfo
 
-from afarm.core.hooks import GROUP
-
 HOOK = "register_commands"
 
 
@@ -22,10 +20,10 @@ def add_plugin_commands(app: typer.Typer, taken: Collection[str], groups: Collec
 
     Names that are `taken` cannot be replaced. Groups of one name are merged, also with afarm's own `groups`.
     """
-    from afarm.core.plugins import discover
+    from afarm.core.plugins import discover, installed_entry_points
 
     problems = []
-    points = [point for point in importlib.metadata.entry_points(group=GROUP) if may_add_commands(point)]
+    points = [point for point in installed_entry_points() if may_add_commands(point)]
     manager = discover(points, kinds=()).manager
     for implementation in manager.hook.register_commands.get_hookimpls():
         plugin, own = implementation.plugin_name, typer.Typer()

@@ -52,7 +52,7 @@ def present(
     boards = _boards([directory for _, directory in found], together, console) if several or together else []
     if as_json:
         whole = [_as_json(record, directory) for record, directory in found]
-        rows = {"boards": [board.to_row() for board in boards]} if boards else {}
+        rows = {"boards": [board.to_dict() for board in boards]} if boards else {}
         told = {"systems": whole, **rows} if several or among_others else {**whole[0], **rows}
         print_json(told)
     if len(found) == 1:

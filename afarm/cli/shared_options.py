@@ -45,7 +45,9 @@ OF_RECIPE = "the recipe's"
 """The default that help shows for a setting that every recipe gives."""
 
 LABELS = "--labels FIRST,SECOND[,DRAW]"
+"""The option that names the labels of a file."""
 LABELS_HELP = "The labels in files for the first output, the second and a draw, if not 1,2,0: 0,1, or A,B,tie."
+"""Its help."""
 
 DEFAULT_OUTPUT_DIR = Path("afarm-runs")
 """The output directory of a command that is given none."""

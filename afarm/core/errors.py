@@ -6,8 +6,9 @@ import contextlib
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 
 from afarm.core.hooks import GROUP, KINDS
@@ -107,8 +108,13 @@ def _name_plugin(owner: object) -> str:
     for point in importlib.metadata.entry_points(group=GROUP):
         if point.dist and re.split("[.:]", point.value)[0] == package:
             return f" of plugin {point.name!r} ({point.dist.name} {point.dist.version})"
-    distributions = importlib.metadata.packages_distributions().get(package)
+    distributions = _read_once(importlib.metadata.packages_distributions, tuple(sys.path)).get(package)
     return f" of {distributions[0]}" if distributions else ""
+
+
+@lru_cache(maxsize=1)  # it takes a quarter of a second
+def _read_once(read: Callable[[], Mapping[str, list[str]]], path: tuple[str, ...]) -> Mapping[str, list[str]]:
+    return read()
 
 
 def type_name(value: object) -> str:

@@ -8,12 +8,14 @@ registers nonsense is recorded with its cause and left out.
 from __future__ import annotations
 
 import importlib.metadata
+import os
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.metadata import Distribution, EntryPoint
+from functools import cache, lru_cache
+from importlib.metadata import Distribution, EntryPoint, EntryPoints
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pluggy
@@ -59,6 +61,17 @@ class Plugins:
         return "".join(f"\nPlugin {p.name!r} ({p.package}) failed to load: {p.error}" for p in self.broken)
 
 
+def installed_entry_points() -> EntryPoints:
+    """Return afarm's entry points, which are read again once a folder of `sys.path` has changed."""
+    places = map(os.path.abspath, sys.path)
+    return _entry_points(tuple((place, os.stat(place).st_mtime_ns if os.path.isdir(place) else 0) for place in places))
+
+
+@lru_cache(maxsize=1)
+def _entry_points(places: tuple[tuple[str, int], ...]) -> EntryPoints:
+    return importlib.metadata.entry_points(group=GROUP)
+
+
 def discover(
     entry_points: Iterable[EntryPoint] | None = None,
     *,
@@ -70,14 +83,14 @@ def discover(
     Without `check_configs`, which takes nearly as long as all the rest, a config that pydantic cannot build passes:
     enough if only the names are wanted. Only these `kinds` of components are registered: none for the commands alone.
     """
-    plugins = Plugins(_manager(), Registry(), [])
-    points = importlib.metadata.entry_points(group=GROUP) if entry_points is None else entry_points
+    plugins, alone = Plugins(_manager(), Registry(), []), _manager()
+    points = installed_entry_points() if entry_points is None else entry_points
     packages: dict[Distribution | None, tuple[str, str]] = {None: ("unknown", "")}
     for point in sorted(points, key=lambda p: (p.value.partition(".")[0] != "afarm_plugins", p.name, p.value)):
         if point.dist and point.dist not in packages:
             packages[point.dist] = point.dist.name, point.dist.version  # each parses its METADATA anew
         plugin = Plugin(point.name, *packages[point.dist], point.value)
-        _load(plugin, point, plugins, check_configs, kinds)
+        _load(plugin, point, plugins, alone, check_configs, kinds)
         plugins.found.append(plugin)
     return plugins
 
@@ -97,19 +110,29 @@ def load_by_scheme(kind: str, scheme: str, unknown: str) -> Any:
     return component.load()
 
 
-def _manager() -> pluggy.PluginManager:
-    manager = pluggy.PluginManager(GROUP)
+class _Manager(pluggy.PluginManager):
+    def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
+        # Only functions can be marked: to look closely at all names of a module took half of a discovery.
+        functions = (FunctionType, MethodType, classmethod, staticmethod)
+        skipped = isinstance(plugin, ModuleType) and not isinstance(vars(plugin).get(name), functions)
+        return None if skipped else super().parse_hookimpl_opts(plugin, name)
+
+
+def _manager() -> _Manager:
+    manager = _Manager(GROUP)
     manager.add_hookspecs(Hooks)
     return manager
 
 
-def _load(plugin: Plugin, point: EntryPoint, plugins: Plugins, check_configs: bool, kinds: Iterable[str]) -> None:
+def _load(
+    plugin: Plugin, point: EntryPoint, plugins: Plugins, alone: _Manager, check_configs: bool, kinds: Iterable[str]
+) -> None:
     name = f"{plugin.package}:{plugin.name}"
     try:
         module = point.load()
-        relay = _relay(module, name)
+        _register_alone(alone, module, name)
         for kind in kinds:
-            getattr(relay, f"register_{kind}")(register=_register(kind, plugin, name, plugins.registry, module))
+            getattr(alone.hook, f"register_{kind}")(register=_register(kind, plugin, name, plugins.registry, module))
         if check_configs:
             for config in {component.config for component in plugin.components if component.config}:
                 config.model_rebuild()  # builds it, if it is not built yet
@@ -120,20 +143,17 @@ def _load(plugin: Plugin, point: EntryPoint, plugins: Plugins, check_configs: bo
         plugin.error = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         plugin.components.clear()
         plugins.registry.discard(name)
+    finally:
+        alone.unregister(name=name)
 
 
-def _relay(module: Any, name: str) -> pluggy.HookRelay:
-    """Return pluggy's relay to the hooks of this plugin alone. Raises `TypeError` for wrong ones.
-
-    A manager of its own: one for all would stop at the first unknown hook, whichever plugin it is of.
-    """
-    alone = _manager()
+def _register_alone(alone: _Manager, module: Any, name: str) -> None:
+    """Register a plugin in `alone`, which holds no other. Raises `TypeError` for wrong hooks."""
     try:
         alone.register(module, name)
         alone.check_pending()
     except pluggy.PluginValidationError as error:
-        unknown = [caller.name for caller in alone.get_hookcallers(module) or () if not caller.has_spec()]
-        if unknown:
+        if unknown := [caller.name for caller in alone.get_hookcallers(module) or () if not caller.has_spec()]:
             meant = did_you_mean(unknown[0], hook_names())
             raise TypeError(f"implements unknown hook {unknown[0]!r}.{meant}") from error
         raise TypeError("; ".join(str(error).splitlines())) from error
@@ -145,7 +165,6 @@ def _relay(module: Any, name: str) -> pluggy.HookRelay:
     for caller in alone.get_hookcallers(module) or ():
         if lacking := {*caller.spec.argnames} - {*caller.get_hookimpls()[0].argnames} if caller.spec else ():
             raise TypeError(f"{caller.name}() must take the argument {min(lacking)!r}: without it nothing is brought")
-    return alone.hook
 
 
 def _register(kind: str, plugin: Plugin, plugin_name: str, registry: Registry, module: Any) -> Callable[..., None]:

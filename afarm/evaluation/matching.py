@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from afarm.core.errors import ConfigError, DataError, did_you_mean
+from pydantic.dataclasses import dataclass as checked
+
+from afarm.core.errors import DataError
 from afarm.core.records import Instruction, Output, Pair, Row
 from afarm.core.seeding import digest
 from afarm.storage.conversations import task_text
@@ -28,9 +30,9 @@ ENOUGH = 0.5
 """The share of the reference's instructions below which a comparison gets a warning."""
 
 
-@dataclass(frozen=True, slots=True)
+@checked(frozen=True, slots=True)
 class MatchPolicy:
-    """The treatment of rows that do not match.
+    """The treatment of rows that do not match. Raises `ValidationError` for an unknown word.
 
     `on_missing`: instructions of the reference without an output (and outputs to others) are an "error", or left out
     ("skip"), or the missing ones count as losses without a call ("loss"). `on_duplicate`: two different outputs for one
@@ -39,15 +41,6 @@ class MatchPolicy:
 
     on_missing: OnMissing = "error"
     on_duplicate: OnDuplicate = "error"
-
-    def __post_init__(self) -> None:
-        """Raise `ConfigError` for an unknown policy."""
-        for option, value, known in (
-            ("--on-missing", self.on_missing, get_args(OnMissing)),
-            ("--on-duplicate", self.on_duplicate, get_args(OnDuplicate)),
-        ):
-            if value not in known:
-                raise ConfigError([f"{option} {value}: one of {', '.join(known)}.{did_you_mean(value, known)}"])
 
 
 STRICT = MatchPolicy()
@@ -63,10 +56,10 @@ class Coverage:
     """Coverage of a comparison of two sets of outputs, in instructions.
 
     `reference` and `outputs` count the instructions that each of the two answers, `compared` those that both do,
-    `missing` those without an output of the system's, `missing_as_loss` those of them that count as losses, and `extra`
-    those that only the system answers. `merged` of those compared have the input merged into the instruction in one
+    `missing` lack an output of the system's, `missing_as_loss` of them count as losses, and `extra` are answered by the
+    system alone. `merged` of those compared have the input merged into the instruction in one
     file and not in the other. `repeated` rows held an answer again and were dropped; `empty` outputs are
-    judged as they are. If judging stopped early, `unasked` were not judged, and `unshared` never would have been, since
+    judged unchanged. If judging stopped early, `unasked` were not judged, and `unshared` never would have been, since
     another system does not answer them.
     """
 
@@ -236,7 +229,7 @@ def merged_inputs(instructions: Iterable[Instruction], asked: Iterable[Instructi
 
 
 def _by_merged_text(rows: Mapping[str, Instruction], others: Collection[str]) -> dict[object, Instruction]:
-    """Index those that are not among the others by their whole text, if it is that of one alone."""
+    """Index those that are not among the others by their whole text, if no other has the same."""
     groups: dict[object, list[Instruction]] = {}
     for id, row in rows.items():
         if id not in others:
@@ -245,7 +238,7 @@ def _by_merged_text(rows: Mapping[str, Instruction], others: Collection[str]) ->
 
 
 def under(row: Output, merged: Mapping[str, Instruction]) -> Output:
-    """Return the row under the instruction that `merged_inputs` found for its own; as it is without one."""
+    """Return the row under the instruction that `merged_inputs` found for its own; unchanged without one."""
     asked = merged.get(row.instruction.id)
     if asked is None:
         return row

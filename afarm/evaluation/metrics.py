@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any
+from typing import Any, Literal
 
 from afarm.core.errors import PluginError
 from afarm.storage.record_fields import WIN_RATES
@@ -48,7 +48,7 @@ class MainMetric:
         return self.name.endswith(WIN_RATES)
 
     @property
-    def unit(self) -> str:
+    def unit(self) -> Literal["", "%"]:
         """The unit that a table names: "%" of a win rate, else none."""
         return "%" if self.is_win_rate else ""
 

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from afarm.core.interfaces import AnnotateContext
 from afarm.core.records import Instruction, JudgedPair, Output, Pair, Preference
 from afarm.core.seeding import digest
@@ -141,10 +143,7 @@ class OnlineAnnotator:
             workspace.process_info,
             lambda: [asdict(preference) for preference in self._label(pairs, noiseless)],
         )
-        tuples: list[dict[str, Any]] = [
-            {n: tuple(v) if isinstance(v, list) else v for n, v in row.items()} for row in rows
-        ]
-        return [Preference(**fields) for fields in tuples]
+        return TypeAdapter(list[Preference]).validate_python(rows)
 
     def plan(self, instructions: Sequence[Instruction]) -> Labelling:
         """Return the labelling of a made-up pair per instruction, to select a checkpoint by."""

@@ -1,8 +1,7 @@
 """Check of a launcher's nodes before anything runs on them: what a run would stumble over.
 
-Each node opens the same configuration, and compares notes with the command through the output directory: a file from
-here must be there with its content, one from there here, and a lock that is held here must be refused there. So must an
-object that is in the shared store, if there is one.
+Each node opens the same configuration and compares its code. Through the output directory, a file from here must be
+seen there, one from there here, and a lock held here must be refused there. A shared store must show the same mark.
 """
 
 from __future__ import annotations
@@ -110,18 +109,13 @@ def _problems_seen_here(report: NodeReport, directory: Path) -> Iterator[str]:
     """Yield what only this machine sees of a node that told something: if its file is here, and its clock."""
     if (ahead := report.seconds_ahead) is None:
         return
-    if not (directory / _own_file(report.node)).is_file():
+    if not (directory / digest("node", report.node, length=8)).is_file():
         yield f"what it writes to {directory.parent} is not seen here: share that directory, at the same path"
     if abs(ahead) > TOLERANCE:
         yield (
             f"its clock is {abs(ahead):.1f} s {'ahead' if ahead > 0 else 'behind'}: synchronise clocks (`timedatectl "
             "set-ntp true`), or times in records disagree"
         )
-
-
-def _own_file(node: str) -> str:
-    """Return the name of the file that a node leaves."""
-    return digest("node", node, length=8)
 
 
 def _code(components: Components) -> dict[str, str]:
@@ -182,7 +176,7 @@ def _check_directory(task: StageTask, directory: Path) -> Iterator[str]:
                     f"a lock that the command holds in {root} is granted again: two machines would make the same "
                     "artifact. Mount it with locks between machines (not nolock or localflock)"
                 )
-        (directory / _own_file(task.needs.node)).touch()
+        (directory / digest("node", task.needs.node, length=8)).touch()
     except OSError as error:
         yield f"{root} cannot be used: {error.strerror or error}"
 

@@ -37,14 +37,13 @@ from afarm.core.records import Evaluation
 from afarm.core.registry import FIRST_PARTY, Component
 from afarm.experiment.plugin_code import files_digest, find_package, plugin_identity
 from afarm.experiment.process_info import SINGLE_PROCESS, ProcessInfo
-from afarm.experiment.promises import own_identity, require_needs, require_returned
 from afarm.experiment.recipe import Settings
+from afarm.experiment.return_checks import own_identity, require_needs, require_returned
 from afarm.experiment.stage_code import DOORS, code_identity
 from afarm.storage.artifacts import require_sound_directory
 from afarm.storage.checkpoints import DirectoryCheckpoints, FollowedCheckpoints, MetricsFile
 from afarm.storage.contents import content_digest
-from afarm.storage.disk import storage_errors, write_json
-from afarm.storage.json_text import decode_json
+from afarm.storage.disk import decode_json, storage_errors, write_json
 from afarm.storage.prompt_templates import TemplateSource
 from afarm.storage.record_fields import require_evaluation
 
@@ -57,6 +56,13 @@ TORCH = "torch"
 
 FITTED = "artifacts/fit-reward/KEY"
 """Where fitted reward models lie, for messages."""
+
+MOVED_CLASSES = {
+    "afarm_plugins.judges.fitted.learned_features:FeaturesRewardModel": (
+        "afarm_plugins.fitted_judges.learned_features:FeaturesRewardModel"
+    ),
+}
+"""Where the class that a stored `class.json` names is today, for classes that have moved since."""
 
 
 def log_nothing(step: int, metrics: Mapping[str, float]) -> None:
@@ -182,8 +188,7 @@ class Components:
 
     def dataset(self, name: str = "") -> Dataset:
         """The data set of that name, the run's unless one is given."""
-        made: Dataset = self._build("datasets", name or self.settings.run.dataset, Dataset)
-        return made
+        return self._build("datasets", name or self.settings.run.dataset, Dataset)
 
     def annotator(self, name: str) -> Annotator:
         made: Annotator = self._build("annotators", name, Annotator)
@@ -284,8 +289,7 @@ class Components:
                 engine=self.engine(),
                 progress=self.progress if info.is_main_process else no_progress,
             )
-        backend: Backend = self._backend
-        return backend
+        return self._backend
 
     @property
     def device_in_use(self) -> str:
@@ -372,9 +376,9 @@ class Components:
 
 
 def _read_class_record(directory: Path) -> Mapping[str, Any]:
-    """Read `class.json`. Raises `OSError`, and `ValueError` for no JSON."""
+    """Read `class.json`, with today's place of the class. Raises `OSError`, and `ValueError` for no JSON."""
     record: Mapping[str, Any] = decode_json((directory / "class.json").read_text(encoding="utf-8"))
-    return record
+    return record if "class" not in record else {**record, "class": MOVED_CLASSES.get(record["class"], record["class"])}
 
 
 def _module_of_fitted(directory: Path) -> str:

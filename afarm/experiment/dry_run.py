@@ -19,7 +19,7 @@ from afarm.core.judge import ChatRequest, Judge, Judgement, JudgementKey
 from afarm.core.records import Instruction, Pair
 from afarm.experiment import pipeline
 from afarm.experiment.own_preferences import describe_pairs
-from afarm.experiment.promises import requests_planned
+from afarm.experiment.return_checks import requests_planned
 from afarm.experiment.stage import Inputs, Stage, walk
 from afarm.experiment.workspace import Workspace
 from afarm.judging.accounting import mean_output_tokens
@@ -215,7 +215,7 @@ def find_or_explain(
     key_fields = stage.build_key_fields(present)
     artifact = workspace.store.find(stage.kind, artifact_key(key_fields))
     if artifact is None:
-        return None, why_not_reused(key_fields, workspace.store.relatives(stage.kind, stage.label))
+        return None, why_not_reused(key_fields, workspace.store.of_stage(stage.kind, stage.label))
     workspace.store.require_sound(artifact)
     return artifact, ""
 
@@ -313,8 +313,8 @@ def _estimate(
 # ----------------------------------------------------------------------------------------- what judges can be asked
 
 
-STAND_INS = 512
-"""Made-up pairs that a pool is asked about to see all its members: at 13 members, one is missed once in 10^17 times."""
+STAND_INS = 256
+"""Made-up pairs that a pool is asked about to see all its members: at 13 members, one is missed once in 10^7 times."""
 
 
 class _OneOfEachClient(JudgeClient):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from afarm.core.errors import DataError
-from afarm.core.interfaces import EvaluationInputs, RewardModel
+from afarm.core.interfaces import EvaluationInputs
 from afarm.core.records import Evaluation, JudgedPair, Output, Score
 from afarm.core.seeding import digest
 from afarm.evaluation.drift_log import latest_shift
@@ -73,9 +73,12 @@ def evaluation_stage(
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
         path, (ours, theirs) = directory / "judgements.jsonl", read(inputs)
         summary = annotate_to_file(workspace, path, plan_labels(inputs))
-        model = workspace.reward_model(inputs.get("reward_model")) if scored else None
-        our_scores, their_scores = scores(workspace, model, ours), scores(workspace, model, theirs)
-        evaluated = EvaluationInputs(system, ours, theirs, read_preferences(path), our_scores, their_scores)
+        scores: list[Sequence[Score]] = []
+        if scored:
+            model = workspace.reward_model(inputs.get("reward_model"))
+            with components.autocast():
+                scores = [model.score_outputs(ours), model.score_outputs(theirs)]
+        evaluated = EvaluationInputs(system, ours, theirs, read_preferences(path), *scores)
         judged = evaluated.judgements
         protocol = build_protocol(workspace, settings.annotator, reference_name, theirs, judged)
         write_results(workspace, directory, evaluators, evaluated, protocol, summary["degraded"])
@@ -142,14 +145,6 @@ def data_outputs(workspace: Workspace) -> Sequence[Output]:
             "evaluate.reference=sft)"
         )
     return rows
-
-
-def scores(workspace: Workspace, model: RewardModel | None, outputs: Sequence[Output]) -> Sequence[Score]:
-    """Return the reward model's scores of outputs, in their order; none without a model."""
-    if model is None:
-        return ()
-    with workspace.components.autocast():
-        return model.score_outputs(outputs)
 
 
 def build_protocol(

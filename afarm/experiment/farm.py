@@ -123,8 +123,7 @@ class Farm:
 
     def sft(self) -> Policy:
         """Return the policy that everything starts from: SFT on demonstrations, or the model (`start: model`)."""
-        policy: Policy = self.workspace.load(self.workspace.ensure(pipeline.start(self.workspace)))
-        return policy
+        return self.workspace.load(self.workspace.ensure(pipeline.start(self.workspace)))
 
     def sample(self) -> Records[Output]:
         """Return the outputs to be compared, `sample.n` in turn for each preference instruction."""
@@ -143,8 +142,7 @@ class Farm:
     def train(self, method: str | None = None) -> Policy:
         """Return the policy learned by `method` (the recipe's, unless named), with all that it needs."""
         stage = pipeline.train(self.workspace, method or self.workspace.config.method)
-        policy: Policy = self.workspace.load(self.workspace.ensure(stage))
-        return policy
+        return self.workspace.load(self.workspace.ensure(stage))
 
     def outputs(self, method: str | None = None) -> Records[Output]:
         """Return the evaluation outputs of a method's policy, or of a judge LLM by its spec."""

@@ -15,8 +15,8 @@ from afarm.judging.client import JudgeClient, Spend
 from afarm.judging.database import Place, is_there, redact_place
 from afarm.judging.ledger import Ledger
 from afarm.judging.pricing import Prices
-from afarm.judging.promises import identify_judge, require_judge
 from afarm.judging.rate_limit import Limiter
+from afarm.judging.return_checks import identify_judge, require_judge
 from afarm.storage.artifacts import Store
 from afarm.storage.text import dollars
 

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from afarm.core.errors import AfarmError
 from afarm.core.interfaces import Progress
 from afarm.evaluation.metrics import finite_number
-from afarm.storage.disk import replacing
-from afarm.storage.json_text import decode_json, json_text
+from afarm.storage.disk import decode_json, json_text, replacing
 from afarm.storage.text import one_line, without_keys, without_passwords
 
 if TYPE_CHECKING:

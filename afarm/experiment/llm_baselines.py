@@ -35,9 +35,7 @@ def answers_stage(workspace: Workspace, spec: str) -> Stage:
     """
     judge = workspace.judges.judge(spec)
     if judge.simulated:
-        raise ConfigError(
-            [f"{spec} is a formula that writes no answers: name a language model, such as openai:gpt-4.1"]
-        )
+        raise ConfigError(f"{spec} is a formula that writes no answers: name a language model, such as openai:gpt-4.1")
     settings, seed = workspace.config.answers, workspace.seed(f"outputs {spec}")
     split = workspace.data.evaluated_on
     instructions = workspace.data.instructions(split)

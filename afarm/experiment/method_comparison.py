@@ -151,7 +151,7 @@ def named_methods(methods: Any) -> list[str]:
 
 def listed_seeds(seeds: Any) -> list[int]:
     """List the seeds of a comparison. Raises `ConfigError` for what is no list of whole numbers."""
-    numbers = list(seeds) if isinstance(seeds, Iterable) else [None]
+    numbers: list[Any] = list(seeds) if isinstance(seeds, Iterable) else [None]
     if not all(isinstance(seed, Integral) and not isinstance(seed, bool) for seed in numbers):
         raise ConfigError(f"seeds is a list of whole numbers, such as seeds=[1, 2, 3], not {seeds!r:.80}")
     refuse_repeats(whole_numbers := [int(seed) for seed in numbers], "seeds")

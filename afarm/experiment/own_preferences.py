@@ -14,8 +14,8 @@ from afarm.core.interfaces import Progress
 from afarm.core.records import JudgedPair
 from afarm.experiment.settings import RunConfig
 from afarm.storage.hub import is_on_hub
-from afarm.storage.preference_files import Unusable, digest_source, own_preferences
-from afarm.storage.rows import write_rows
+from afarm.storage.labelled_pairs import Unusable, own_preferences
+from afarm.storage.rows import digest_source, write_rows
 
 
 def describe_pairs(summary: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from afarm.experiment.annotation import OnlineAnnotator, annotation_stage
 from afarm.experiment.evaluation_stages import data_outputs, evaluation_stage
 from afarm.experiment.llm_baselines import answers_stage, is_llm_system
 from afarm.experiment.preferences import preferences_stage
-from afarm.experiment.promises import requests_planned
+from afarm.experiment.return_checks import requests_planned
 from afarm.experiment.sampling_stages import outputs_stage, samples_stage
 from afarm.experiment.stage import Stage
 from afarm.experiment.training_stages import base_stage, require_method, reward_fit_stage, training_stage
@@ -177,9 +177,7 @@ def require_known_instructions(workspace: Workspace, name: str, split: str) -> N
             requests_planned(annotator, name, [pair], context)
         except DataError as error:
             raise ConfigError(
-                [
-                    f"annotator {name!r} does not know the instructions of split {split!r}: name another, with "
-                    "--annotator and --set evaluate.annotator=NAME, in a study with the option that names it "
-                    f"(--people, --labelled-by, --annotators). {error}"
-                ]
+                f"annotator {name!r} does not know the instructions of split {split!r}: name another, with "
+                "--annotator and --set evaluate.annotator=NAME, in a study with the option that names it "
+                f"(--people, --labelled-by, --annotators). {error}"
             ) from error

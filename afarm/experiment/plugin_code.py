@@ -22,7 +22,7 @@ from pathlib import Path
 
 from afarm.core.errors import PluginError
 from afarm.core.registry import FIRST_PARTY, Component
-from afarm.experiment.result_numbers import numbered
+from afarm.experiment.release_numbers import numbered
 from afarm.storage.disk import is_source, source_digest, source_files
 
 PLUGINS = "afarm_plugins"

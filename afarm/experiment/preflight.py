@@ -12,11 +12,11 @@ from pathlib import Path
 from afarm.core.errors import AfarmError, ConfigError, DataError, did_you_mean
 from afarm.experiment.dry_run import require_fitting_judges
 from afarm.experiment.preferences import require_preferences
-from afarm.experiment.promises import problems_seen
+from afarm.experiment.return_checks import problems_seen
 from afarm.experiment.training_stages import NEEDS, require_enough_to_fit, require_method
 from afarm.experiment.workspace import Workspace
 from afarm.judging.database import is_url
-from afarm.judging.promises import identify_judge
+from afarm.judging.return_checks import identify_judge
 from afarm.judging.sqlite_database import require_usable
 from afarm.storage.disk import require_writable
 from afarm.storage.model_files import require_local

@@ -195,8 +195,7 @@ def _nested(name: str, value: Any) -> dict[str, Any]:
     """`a.b` and a value as `{"a": {"b": value}}`."""
     for part in reversed(name.split(".")):
         value = {part: value}
-    nested: dict[str, Any] = value
-    return nested
+    return value
 
 
 def list_overrides(settings: Override | Iterable[Override]) -> list[Override]:

@@ -22,8 +22,7 @@ from afarm.experiment.result import Result
 from afarm.experiment.stage import StageRun
 from afarm.experiment.workspace import Workspace, versions
 from afarm.judging.ledger import STAGE_SPEND
-from afarm.storage.disk import write_json
-from afarm.storage.json_text import json_text
+from afarm.storage.disk import json_text, write_json
 from afarm.storage.rows import read_rows, write_rows
 from afarm.storage.runs import RunRecord, read_run, simulated_judges
 

@@ -10,7 +10,7 @@ from typing import Any
 from afarm.core.errors import attribute_failures
 from afarm.core.interfaces import Decoding, Policy
 from afarm.core.records import Instruction, Output
-from afarm.experiment.promises import require_returned
+from afarm.experiment.return_checks import require_returned
 from afarm.experiment.stage import Inputs, Stage
 from afarm.experiment.workspace import Workspace
 from afarm.storage.record_fields import require_samples

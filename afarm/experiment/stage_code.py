@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from afarm.experiment.result_numbers import numbered
+from afarm.experiment.release_numbers import numbered
 from afarm.storage.disk import source_digest, source_files
 
 PACKAGE = Path(__file__).parents[1]
@@ -20,11 +20,11 @@ PACKAGE = Path(__file__).parents[1]
 _FOUNDATION = (
     *("core", "storage", "backend", "experiment/__init__.py"),
     *("experiment/stage.py", "experiment/stage_code.py", "experiment/plugin_code.py", "experiment/processes.py"),
-    "experiment/result_numbers.py",
+    "experiment/release_numbers.py",
     "experiment/process_info.py",
     *("experiment/workspace.py", "experiment/components.py", "experiment/data.py", "experiment/recipe.py"),
     "experiment/own_preferences.py",
-    *("experiment/settings.py", "experiment/promises.py", "experiment/setting_errors.py"),
+    *("experiment/settings.py", "experiment/return_checks.py", "experiment/setting_errors.py"),
 )
 _OWN_PREFERENCES = (*_FOUNDATION, "experiment/preferences.py")
 _TRAINING = (*_FOUNDATION, "experiment/training_stages.py")

@@ -243,11 +243,9 @@ class Launched:
 
 def restore_error(outcome: Outcome) -> AfarmError:
     """Rebuild the error of a failed task as its worker raised it."""
-    known = getattr(errors, outcome.error_type, AfarmError)
-    error: AfarmError = (known if isinstance(known, type) and issubclass(known, AfarmError) else AfarmError)(
-        f"{outcome.error} (in {outcome.task}{f', on {outcome.place}' if outcome.place else ''})"
-    )
-    return error
+    classes = {cls.__name__: cls for cls in AfarmError.__subclasses__() if cls.__module__ == errors.__name__}
+    place = f", on {outcome.place}" if outcome.place else ""
+    return classes.get(outcome.error_type, AfarmError)(f"{outcome.error} (in {outcome.task}{place})")
 
 
 # --------------------------------------------------------------------------------------------------------- in a worker

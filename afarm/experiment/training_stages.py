@@ -13,7 +13,7 @@ from afarm.core.config import CheckpointChoice, OnPolicyConfig
 from afarm.core.errors import ConfigError, attribute_failures, did_you_mean
 from afarm.core.interfaces import Method, MethodInputs, Policy, RewardModel
 from afarm.experiment.components import Components
-from afarm.experiment.promises import problems_seen, require_returned
+from afarm.experiment.return_checks import problems_seen, require_returned
 from afarm.experiment.stage import Inputs, Labelling, Stage
 from afarm.experiment.workspace import Workspace
 from afarm.storage.model_files import model_identity, require_on_hub

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from afarm.core.interfaces import RewardModel
 from afarm.core.seeding import integer
-from afarm.experiment import result_numbers
+from afarm.experiment import release_numbers
 from afarm.experiment.components import Components
 from afarm.experiment.data import DataSplits
 from afarm.experiment.process_info import ProcessInfo
@@ -127,7 +127,7 @@ class Workspace:
         started = time.perf_counter()
         why = ""
         if self.store.find(stage.kind, key) is None:
-            why = why_not_reused(key_fields, self.store.relatives(stage.kind, stage.label))
+            why = why_not_reused(key_fields, self.store.of_stage(stage.kind, stage.label))
             self.on_stage(stage.label, None)
         if self.process_info.is_main_process:
             artifact, reused = self._make(stage, key_fields, inputs)
@@ -150,7 +150,7 @@ class Workspace:
                 return stage.write(directory.absolute(), inputs)
 
         spend = partial(self.judges.spent_on, name)
-        code = result_numbers.released_version()  # a number in the key stands for more than one release
+        code = release_numbers.released_version()  # a number in the key stands for more than one release
         return self.store.make(stage.kind, key_fields, write, versions(), label=stage.label, code=code, spend=spend)
 
     def load(self, artifact: Artifact) -> Any:
@@ -164,8 +164,7 @@ class Workspace:
         """Return the run's reward model: the fitted one, or without one that which needs no fitting."""
         if fitted is None:
             return self.components.fixed_reward_model(self.config.reward_model)
-        model: RewardModel = self.load(fitted)
-        return model
+        return self.load(fitted)
 
     def __enter__(self) -> Self:
         return self

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from afarm.experiment.components import Components as Components
     from afarm.experiment.dry_run import JudgeEstimate as JudgeEstimate
     from afarm.experiment.dry_run import PlannedStage as PlannedStage
+    from afarm.experiment.dry_run import by_judge as by_judge
     from afarm.experiment.dry_run import estimates as estimates
     from afarm.experiment.dry_run import plan_run as plan_run
     from afarm.experiment.dry_run import reading_client as reading_client
@@ -29,12 +30,12 @@ if TYPE_CHECKING:
     from afarm.experiment.preflight import judging_checks as judging_checks
     from afarm.experiment.preflight import run_checks as run_checks
     from afarm.experiment.process_info import ProcessInfo as ProcessInfo
-    from afarm.experiment.promises import requests_planned as requests_planned
     from afarm.experiment.recipe import BASED_ON as BASED_ON
     from afarm.experiment.recipe import Settings as Settings
     from afarm.experiment.recipe import merge as merge
     from afarm.experiment.recipe import read_recipe as read_recipe
     from afarm.experiment.recipe import resolve as resolve
+    from afarm.experiment.return_checks import requests_planned as requests_planned
     from afarm.experiment.run_record import final_kl as final_kl
     from afarm.experiment.run_record import formula_judges as formula_judges
     from afarm.experiment.run_record import headline as headline

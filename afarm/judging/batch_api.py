@@ -16,8 +16,8 @@ from typing import TypeVar
 from afarm.core.errors import attribute_failures, require_promise, type_name
 from afarm.core.judge import Completion
 from afarm.judging.dispatch import Dispatcher, JudgeQueue, PendingRequest, may_be_charged
-from afarm.judging.promises import require_completion
 from afarm.judging.rate_limit import LONGEST_PAUSE, PATIENCE, PAUSE, SlowDown
+from afarm.judging.return_checks import require_completion
 from afarm.storage.record_fields import short_repr
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ async def answer_in_batches(dispatcher: Dispatcher, queue: JudgeQueue, requests:
     not answer. Raises `JudgeError` if a batch was not accepted or its id is not known any more, and `BudgetError` if
     the budget allows nothing more.
     """
-    ledger = dispatcher.shared.ledger
+    ledger = dispatcher.client.ledger
     rest = {pending.key: pending for pending in requests}
     batches = ledger.pending_batches(queue.identity, list(rest))
     for batch_id in batches:
@@ -73,7 +73,7 @@ async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
 
 async def _submit(dispatcher: Dispatcher, queue: JudgeQueue, requests: Sequence[PendingRequest]) -> str:
     """Submit a batch and record its id. Not to be cancelled in between: what is submitted is paid for."""
-    ledger, run = dispatcher.shared.ledger, dispatcher.shared.run
+    ledger, run = dispatcher.client.ledger, dispatcher.client.run
     try:
         with attribute_failures("judges", queue.identity, queue.judge):
             batch_id = await patiently(partial(queue.judge.submit, [pending.request for pending in requests]))
@@ -93,7 +93,7 @@ async def _submit(dispatcher: Dispatcher, queue: JudgeQueue, requests: Sequence[
 
 async def _collect(dispatcher: Dispatcher, queue: JudgeQueue, batch_id: str) -> None:
     """Wait until the batch is done, and store all its answers, wanted now or not."""
-    ledger = dispatcher.shared.ledger
+    ledger = dispatcher.client.ledger
     dispatcher.batch_ids.add(batch_id)
     try:
         while ledger.is_batch_pending(batch_id):  # until here, or in another process, it is collected
@@ -104,16 +104,16 @@ async def _collect(dispatcher: Dispatcher, queue: JudgeQueue, batch_id: str) -> 
                 promise = f"collect must return the answers of the batch, or None, not {type_name(answers)}"
                 require_promise(isinstance(answers, list | tuple), "judges", queue.identity, promise, queue.judge)
                 answers = [a if a is None else require_completion(a, queue.identity, queue.judge) for a in answers]
-                ledger.collected(batch_id, answers, dispatcher.shared.stage())
+                ledger.collected(batch_id, answers, dispatcher.client.stage())
                 return
-            await asyncio.sleep(dispatcher.shared.batch_poll_seconds)
+            await asyncio.sleep(dispatcher.client.batch_poll_seconds)
     finally:
         dispatcher.batch_ids.discard(batch_id)
 
 
 def _deliver(dispatcher: Dispatcher, wanted: dict[str, PendingRequest]) -> None:
     """Hand on the answers to `wanted` that the ledger holds, and take those requests out."""
-    stored = dispatcher.shared.ledger.completions(list(wanted))
+    stored = dispatcher.client.ledger.completions(list(wanted))
     dispatcher.deliver([(wanted.pop(key), completion) for key, completion in stored.items()])
 
 

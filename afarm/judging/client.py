@@ -18,12 +18,11 @@ from typing import Any, TypeVar
 
 from afarm.core.errors import AfarmError, JudgeError, attribute_failures, did_you_mean
 from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge, Judgement, JudgementKey
-from afarm.judging.batch_api import answer_in_batches
 from afarm.judging.degraded import unsupported, without
-from afarm.judging.dispatch import Dispatcher, JudgeQueue, PendingRequest, SharedState, misfit
+from afarm.judging.dispatch import Dispatcher, JudgeQueue, PendingRequest, misfit
 from afarm.judging.ledger import Ledger, request_key
-from afarm.judging.promises import identify_judge
 from afarm.judging.rate_limit import Limiter
+from afarm.judging.return_checks import identify_judge
 
 T = TypeVar("T")
 
@@ -98,12 +97,10 @@ class JudgeClient:
         self.budget = budget
         self.allow_degraded = allow_degraded
         self.batch_api = batch_api
+        self.batch_poll_seconds = batch_poll_seconds
+        self.stage = stage
         self.spend = Spend()
-
-        def on_purchase(pending: PendingRequest, completion: Completion) -> None:
-            self.spend.add(pending.request, completion)
-
-        self._shared = SharedState(ledger, run, budget, on_purchase, answer_in_batches, batch_poll_seconds, stage)
+        self.dispatchers: list[Dispatcher] = []
         self._limiters = dict(limiters or {})
         self._queues: dict[Judge, JudgeQueue] = {}
         self._starting = threading.Lock()
@@ -211,11 +208,10 @@ class JudgeClient:
     def charge_run(self, run: str) -> Iterator[None]:
         """Charge the requests inside to `run` and its budget."""
         before, self.run = self.run, run
-        self._shared.run = run
         try:
             yield
         finally:
-            self.run = self._shared.run = before
+            self.run = before
 
     def worst_case_price(self, request: ChatRequest) -> float | None:
         """The most that `request` can cost in dollars; None if its judge's prices are unknown."""
@@ -247,9 +243,18 @@ class JudgeClient:
 
     # ------------------------------------------------------------------------------------------- the loop's thread
 
+    @property
+    def in_flight(self) -> int:
+        """The number of requests whose completion may release money."""
+        return sum(len(dispatcher.in_flight) - len(dispatcher.retrying) for dispatcher in self.dispatchers)
+
+    def wake(self) -> None:
+        for dispatcher in self.dispatchers:
+            dispatcher.wake.set()
+
     def _start(self) -> Dispatcher:
         async def start() -> Dispatcher:
-            dispatcher = Dispatcher(self._shared)
+            dispatcher = Dispatcher(self)
             dispatcher.task = asyncio.create_task(dispatcher.run())  # a loop holds its tasks weakly
             return dispatcher
 

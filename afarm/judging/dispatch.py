@@ -10,19 +10,21 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING
 
 from afarm.core.errors import AfarmError, BudgetError, JudgeError, PluginError, attribute_failures
 from afarm.core.judge import ChatRequest, Completion, Judge
-from afarm.judging.ledger import Ledger
 from afarm.judging.ledger_schema import encodable
-from afarm.judging.promises import require_completion, require_price
 from afarm.judging.rate_limit import ANSWER_LOST, PATIENCE, Attempt, Limiter, SlowDown
+from afarm.judging.return_checks import require_completion, require_price
 from afarm.storage.text import dollars
+
+if TYPE_CHECKING:
+    from afarm.judging.client import JudgeClient
 
 HEARTBEAT_SECONDS = 2.0
 """Seconds between the signs of life of a process in the ledger."""
@@ -65,32 +67,6 @@ class JudgeQueue:
 
 
 Answered = tuple[PendingRequest, Completion]
-OnPurchase = Callable[[PendingRequest, Completion], None]
-AnswerInBatches = Callable[["Dispatcher", JudgeQueue, Sequence[PendingRequest]], Coroutine[Any, Any, None]]
-
-
-@dataclass(slots=True)
-class SharedState:
-    """State that all streams share: ledger, run, budget, purchases, and the dispatchers at work."""
-
-    ledger: Ledger
-    run: str
-    budget: float | None
-    on_purchase: OnPurchase
-    answer_in_batches: AnswerInBatches
-    batch_poll_seconds: float = 60.0
-    stage: Callable[[], str] = lambda: ""
-    """Names the artifact that is being made, to whose account answers go."""
-    dispatchers: list[Dispatcher] = field(default_factory=list)
-
-    @property
-    def in_flight(self) -> int:
-        """The number of requests whose completion may release money."""
-        return sum(len(dispatcher.in_flight) - len(dispatcher.retrying) for dispatcher in self.dispatchers)
-
-    def wake(self) -> None:
-        for dispatcher in self.dispatchers:
-            dispatcher.wake.set()
 
 
 class Dispatcher:
@@ -100,8 +76,8 @@ class Dispatcher:
     `results` is touched on the event loop only.
     """
 
-    def __init__(self, shared: SharedState):
-        self.shared = shared
+    def __init__(self, client: JudgeClient):
+        self.client = client
         self.results: SimpleQueue[list[Answered] | BaseException | None] = SimpleQueue()
         self.waiting: dict[JudgeQueue, deque[PendingRequest]] = {}
         self.held_elsewhere: list[PendingRequest] = []
@@ -138,7 +114,7 @@ class Dispatcher:
 
     async def run(self) -> None:
         """Serve until all is answered, or the first failure: nothing is sent after it, answers are stored."""
-        self.shared.dispatchers.append(self)
+        self.client.dispatchers.append(self)
         try:
             while not await self._step():
                 pass
@@ -148,9 +124,9 @@ class Dispatcher:
             for task in [*self.batches, *self.in_flight]:
                 task.cancel()
             self._give_up_in_flight()
-            self.shared.dispatchers.remove(self)
+            self.client.dispatchers.remove(self)
             self.results.put(self._failure)
-            self.shared.wake()
+            self.client.wake()
 
     async def _step(self) -> bool:
         """Store what has been answered, send what may be sent, and wait. True at the end."""
@@ -188,7 +164,7 @@ class Dispatcher:
             timer.cancel()
         if self.in_flight and time.monotonic() >= self._next_heartbeat:
             self._next_heartbeat = time.monotonic() + HEARTBEAT_SECONDS
-            self.shared.ledger.heartbeat()
+            self.client.ledger.heartbeat()
 
     def _schedule_wake(self, seconds: float) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(seconds, self.wake.set)
@@ -230,12 +206,12 @@ class Dispatcher:
                 (charged if may_be_charged(error) else free).append(pending.key)
                 self._failure = self._failure or explained(error, pending)
         answers = [(pending.request, pending.queue.identity, completion) for pending, completion in answered]
-        self.shared.ledger.resolve(answers, self.shared.run, free, charged, self.shared.stage())
+        self.client.ledger.resolve(answers, self.client.run, free, charged, self.client.stage())
         for pending in reversed(refused):
             self.waiting.setdefault(pending.queue.direct or pending.queue, deque()).appendleft(pending)
         self.deliver(answered)
-        if len(self.shared.dispatchers) > 1:
-            self.shared.wake()
+        if len(self.client.dispatchers) > 1:
+            self.client.wake()
 
     def _give_up_in_flight(self) -> None:
         """Count requests in flight as charged without an answer: nobody waits for them any more."""
@@ -243,7 +219,7 @@ class Dispatcher:
             pending.queue.limiter.ended()
         try:
             keys = [pending.key for pending, _ in self.in_flight.values()]
-            self.shared.ledger.resolve([], self.shared.run, charged_without_answer=keys)
+            self.client.ledger.resolve([], self.client.run, charged_without_answer=keys)
         except AfarmError as error:
             self._failure = self._failure or error
         self.in_flight.clear()
@@ -253,7 +229,7 @@ class Dispatcher:
         """Hand on answers that the ledger holds; `purchased` says that they were paid for just now."""
         if purchased:
             for pending, completion in answered:
-                self.shared.on_purchase(pending, completion)
+                self.client.spend.add(pending.request, completion)
         if answered:
             self.results.put(answered)
 
@@ -306,7 +282,7 @@ class Dispatcher:
 
     async def _answer_lost(self, pending: PendingRequest) -> None:
         """See `afarm.judging.answer_lost`."""
-        self.shared.ledger.charged_without_answer(pending.key)
+        self.client.ledger.charged_without_answer(pending.key)
         allowed = asyncio.get_running_loop().create_future()
         self.retrying[allowed] = pending
         self.wake.set()
@@ -318,16 +294,16 @@ class Dispatcher:
             if pending.queue.limiter.seconds_held() > 0:
                 continue
             price = self.worst_case_price(pending.queue.direct or pending.queue, pending)
-            if not self.shared.ledger.reserve_again(pending.key, price, self.shared.run, self.shared.budget):
-                if not (self.shared.in_flight or self.batch_ids):
-                    raise self._budget_reached(self.shared.ledger.committed(self.shared.run))
+            if not self.client.ledger.reserve_again(pending.key, price, self.client.run, self.client.budget):
+                if not (self.client.in_flight or self.batch_ids):
+                    raise self._budget_reached(self.client.ledger.committed(self.client.run))
                 return
             del self.retrying[allowed]
             allowed.set_result(None)
 
     def _budget_reached(self, committed: float) -> BudgetError:
         return BudgetError(
-            f"the budget of {dollars(self.shared.budget or 0.0)} is reached ({dollars(committed)} is spent or may be); "
+            f"the budget of {dollars(self.client.budget or 0.0)} is reached ({dollars(committed)} is spent or may be); "
             "what is paid for is kept: run the same command with a larger --budget to go on"
         )
 
@@ -344,9 +320,9 @@ class Dispatcher:
         the budget does not allow yet goes back into `waiting`. Raises `BudgetError` if not one more may be sent and
         none is in flight to release money.
         """
-        ledger, budget = self.shared.ledger, self.shared.budget
+        ledger, budget = self.client.ledger, self.client.budget
         wanted = [(pending.key, price) for pending, price in zip(requests, prices, strict=True)]
-        claim = ledger.claim(wanted, self.shared.run, budget)
+        claim = ledger.claim(wanted, self.client.run, budget)
         granted, in_batch, held = set(claim.granted), set(claim.pending), set(claim.held)
         self.held_elsewhere += [pending for pending in requests if pending.key in held]
         if in_batch:
@@ -357,14 +333,14 @@ class Dispatcher:
         if claim.over_budget:
             elsewhere = granted | in_batch | held | set(claim.answered)
             waiting.extendleft(pending for pending in reversed(requests) if pending.key not in elsewhere)
-            if not (granted or self.shared.in_flight or self.held_elsewhere or self.batch_ids):
+            if not (granted or self.client.in_flight or self.held_elsewhere or self.batch_ids):
                 raise self._budget_reached(claim.committed)
         return [pending for pending in requests if pending.key in granted]
 
     def worst_case_price(self, queue: JudgeQueue, pending: PendingRequest) -> float | None:
         """The price to reserve. Raises `BudgetError` if it is unknown and there is a budget to keep."""
         price = queue.worst_case_price(pending.request)
-        if price is None and self.shared.budget is not None:
+        if price is None and self.client.budget is not None:
             raise BudgetError(unpriced(queue.identity))
         return price
 
@@ -376,8 +352,9 @@ class Dispatcher:
 
     def start_batch(self, queue: JudgeQueue, requests: Sequence[PendingRequest]) -> None:
         """Answer `requests` through a batch endpoint, in a task of its own."""
-        work = self.shared.answer_in_batches(self, queue, requests)
-        task = asyncio.get_running_loop().create_task(work)
+        from afarm.judging.batch_api import answer_in_batches
+
+        task = asyncio.get_running_loop().create_task(answer_in_batches(self, queue, requests))
         self.batches.add(task)
         task.add_done_callback(self._batch_done)
 

@@ -61,8 +61,12 @@ def recover(path: Path) -> Recovery:
             with suppress(FileNotFoundError):
                 shutil.copyfile(f"{path}{ending}", f"{copy}{ending}")
         incomplete: set[str] = set()
+        Ledger(new).close()  # which writes its log back
         with Ledger(new) as ledger, closing(_opened(copy, new)) as damaged:
-            _refuse_if_in_use(damaged, path)
+            with suppress(sqlite3.Error):
+                alive = "SELECT 1 FROM in_flight WHERE seen > ? LIMIT 1"
+                if damaged.execute(alive, [time.time() - LIVE_SECONDS]).fetchone():
+                    raise StoreError(f"{path} is in use by another process: stop it, then recover the ledger")
             ledger.database.write(lambda db: _copy_rows(damaged, db, incomplete))
             if {"spent", "completions"} <= incomplete:
                 raise StoreError(
@@ -85,34 +89,17 @@ def recover(path: Path) -> Recovery:
 
 
 def _opened(copy: Path, new: Path) -> sqlite3.Connection:
-    """Open what is left. Without a readable first page, it gets that of a new ledger: all are made alike."""
-    db = _connected(copy)
+    """Open a damaged file, if need be with the first page of a new ledger: all are made alike."""
+    db = sqlite3.connect(copy, isolation_level=None)
+    db.execute("PRAGMA writable_schema = ON")  # reads a file that is shorter than its header says
     with suppress(sqlite3.DatabaseError):
         if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'completions'").fetchone():
             return db
-    if copy.stat().st_size < PAGE:
-        return db
-    db.close()
-    with closing(sqlite3.connect(new)) as fresh:
-        fresh.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    first = bytearray(new.read_bytes()[:PAGE])
-    first[28:32] = (copy.stat().st_size // PAGE).to_bytes(4, "big")
-    with copy.open("r+b") as file:
-        file.write(first)
-    return _connected(copy)
-
-
-def _connected(copy: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(copy, isolation_level=None)
-    db.execute("PRAGMA writable_schema = ON")  # reads a file that is shorter than its header says
+    if copy.stat().st_size >= PAGE:
+        first = new.read_bytes()[:PAGE]
+        with copy.open("r+b") as file:
+            file.write(first[:28] + bytes(4) + first[32:])  # without the number of pages
     return db
-
-
-def _refuse_if_in_use(damaged: sqlite3.Connection, path: Path) -> None:
-    with suppress(sqlite3.Error):
-        alive = "SELECT 1 FROM in_flight WHERE seen > ? LIMIT 1"
-        if damaged.execute(alive, [time.time() - LIVE_SECONDS]).fetchone():
-            raise StoreError(f"{path} is in use by another process: stop it, then recover the ledger")
 
 
 def _copy_rows(damaged: sqlite3.Connection, db: Transaction, incomplete: set[str]) -> None:

@@ -9,29 +9,27 @@ from typing import TYPE_CHECKING
 from afarm.core import open_door
 
 if TYPE_CHECKING:
-    from afarm.report.annotators_page import COLUMNS as COLUMNS
-    from afarm.report.annotators_page import PREFERENCES as PREFERENCES
-    from afarm.report.annotators_page import annotator_findings as annotator_findings
-    from afarm.report.annotators_page import as_bounded as as_bounded
+    from afarm.report.annotator_columns import COLUMNS as COLUMNS
+    from afarm.report.annotator_columns import PREFERENCES as PREFERENCES
     from afarm.report.charts import MAIN_CURVES as MAIN_CURVES
     from afarm.report.charts import TRAIN as TRAIN
     from afarm.report.charts import Chart as Chart
+    from afarm.report.charts import chart_held_out as chart_held_out
     from afarm.report.charts import curve_charts as curve_charts
+    from afarm.report.charts import describe_held_out as describe_held_out
     from afarm.report.charts import plotly_script as plotly_script
     from afarm.report.charts import proxy_chart as proxy_chart
     from afarm.report.charts import selected_step as selected_step
+    from afarm.report.charts import stored_over_n as stored_over_n
     from afarm.report.comparison_findings import frontier_plot as frontier_plot
     from afarm.report.diagram import HEIGHT as HEIGHT
     from afarm.report.diagram import WIDTH as WIDTH
     from afarm.report.diagram import diagrams as diagrams
-    from afarm.report.over_n import over_n_command as over_n_command
-    from afarm.report.over_n import stored_over_n as stored_over_n
     from afarm.report.page_shell import render_page as render_page
-    from afarm.report.reward_model_charts import chart_held_out as chart_held_out
-    from afarm.report.reward_model_charts import describe_held_out as describe_held_out
     from afarm.report.run import degraded as degraded
     from afarm.report.run import group_curves as group_curves
     from afarm.report.run import not_finite as not_finite
+    from afarm.report.run import over_n_command as over_n_command
     from afarm.report.run import training as training
     from afarm.report.run_page import PAGE as PAGE
     from afarm.report.run_page import build as build
@@ -42,7 +40,8 @@ if TYPE_CHECKING:
     from afarm.report.run_page import refresh as refresh
     from afarm.report.side_by_side import VERDICTS as VERDICTS
     from afarm.report.side_by_side import row_verdict as row_verdict
-    from afarm.report.study_files import ShownStudy as ShownStudy
+    from afarm.report.study_page import ShownStudy as ShownStudy
+    from afarm.report.study_page import write_comparison as write_comparison
     from afarm.report.study_page import write_study as write_study
     from afarm.report.study_plots import can_draw as can_draw
     from afarm.report.study_tables import short_text as short_text

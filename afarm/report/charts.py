@@ -9,14 +9,17 @@ from __future__ import annotations
 import base64
 import gzip
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import accumulate
+from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 
+from afarm.core.errors import AfarmError
 from afarm.evaluation.metrics import NORMAL_95, finite_number, pearson
 from afarm.report.run import Points
-from afarm.storage.runs import RunRecord
+from afarm.storage.rows import read_rows
+from afarm.storage.runs import OUTPUTS, RunRecord
 
 P = TypeVar("P")
 
@@ -38,7 +41,7 @@ MAIN_CURVES = (
 ERRORS = {"validation/win_rate": "validation/standard_error"}
 """The standard errors of curves, by their names."""
 
-_TITLES = {
+_WORDS: Mapping[str, tuple[str, ...]] = {
     "objective/scores": ("Reward-model score", "mean score"),
     "objective/kl": ("KL from the starting policy", "nats a response"),
     "objective/length": ("Response length", "tokens"),
@@ -52,8 +55,24 @@ _TITLES = {
     "lr": ("Learning rate", "learning rate"),
     "learning_rate": ("Learning rate", "learning rate"),
     "grad_norm": ("Norm of the gradient", "norm"),
-    "reward over n": ("Reward of the best of the first n samples", "mean score"),
+    "reward over KL": ("Reward over KL, step by step", "mean score", "nats a response"),
+    "reward over n": ("Reward of the best of the first n samples", "mean score", "n"),
+    "gold over reward": ("Gold over the reward model’s score, per output", "gold reward", "reward model’s score"),
+    "reliability": (
+        "How often it is right when it is so sure",
+        "share of labels that agree",
+        "its probability for the output it prefers",
+    ),
+    "margins": (
+        "By how much the preferred output is ahead",
+        "pairs",
+        "reward ahead (below 0: the model disagrees)",
+    ),
 }
+"""The words of a chart: its title and y axis, and the x axis if that is not of steps."""
+
+HELD_OUT = {"pairs": "pairs", "loss": "cross-entropy", "brier": "Brier score", "ece": "expected calibration error"}
+"""Figures of a reward model on held-out pairs."""
 
 
 def plotly_script() -> str | None:
@@ -71,26 +90,29 @@ def pack(script: str) -> str:
     return base64.b64encode(gzip.compress(script.encode("utf-8"), 9, mtime=0)).decode("ascii")
 
 
+def chart(kind: str, name: str, stage: str = "", /, **data: Any) -> Chart:
+    """A chart of a kind that `charts.js` draws, with its words."""
+    title, y_title, *x_title = _WORDS.get(name, (name, name.rsplit("/", 1)[-1]))
+    words = {"title": title, "x_title": (x_title or ["step"])[0], "y_title": y_title}
+    return {"kind": kind, "stage": stage, "name": name, **words, **data}
+
+
 def curve_chart(
     stage: str, name: str, points: Points, errors: Points | None = None, selected_step: float | None = None
 ) -> Chart:
     """A curve over steps, with 95% intervals if its errors are known, and the kept checkpoint's step."""
-    title, unit = _TITLES.get(name, (name, name.rsplit("/", 1)[-1]))
-    kept = thin(points)
+    shown = thin(points)
     known = dict(errors or ())
-    halves = [None if (error := known.get(step)) is None else NORMAL_95 * error for step, _ in kept]
-    return {
-        "kind": "curve",
-        "stage": stage,
-        "name": name,
-        "title": title,
-        "x_title": "step",
-        "y_title": unit,
-        "x": [step for step, _ in kept],
-        "y": [value for _, value in kept],
-        "half": halves if any(half is not None for half in halves) else None,
-        "kept": selected_step if stage == TRAIN else None,
-    }
+    halves = [None if (error := known.get(step)) is None else NORMAL_95 * error for step, _ in shown]
+    return chart(
+        "curve",
+        name,
+        stage,
+        x=[step for step, _ in shown],
+        y=[value for _, value in shown],
+        half=halves if any(half is not None for half in halves) else None,
+        kept=selected_step if stage == TRAIN else None,
+    )
 
 
 def curve_charts(
@@ -99,7 +121,7 @@ def curve_charts(
     """Split the curves into (charts to show first, all others).
 
     First come reward, KL, length and reward over KL, or the margins and accuracy of DPO; else what the method logs
-    instead, else the losses of the other stages. `selected_step` is that of the checkpoint that training kept.
+    instead, else the losses of the other stages. `selected_step` is the step of the checkpoint that training kept.
 
     A metric that was logged at one step only is a number for the table, not a curve.
     """
@@ -120,38 +142,32 @@ def curve_charts(
 def reward_over_kl(curves: Mapping[str, Points], selected_step: float | None = None) -> Chart | None:
     """The way of training over the KL: the reward that each step has reached; None if it logged no two."""
     rewards = dict(curves.get("objective/scores", ()))
-    steps = [(step, kl, rewards[step]) for step, kl in curves.get("objective/kl", ()) if step in rewards]
+    steps = [(step, kl, rewards.get(step)) for step, kl in curves.get("objective/kl", ())]
     known = [(step, kl, reward) for step, kl, reward in steps if kl is not None and reward is not None]
     if len(known) < 2:
         return None
     shown = thin(known)
-    return {
-        "kind": "path",
-        "stage": TRAIN,
-        "name": "reward over KL",
-        "title": "Reward over KL, step by step",
-        "x_title": "nats a response",
-        "y_title": "mean score",
-        "x": [kl for _, kl, _ in shown],
-        "y": [reward for *_, reward in shown],
-        "steps": [step for step, *_ in shown],
-        "kept": selected_step,
-    }
+    return chart(
+        "path",
+        "reward over KL",
+        TRAIN,
+        x=[kl for _, kl, _ in shown],
+        y=[reward for *_, reward in shown],
+        steps=[step for step, *_ in shown],
+        kept=selected_step,
+    )
 
 
 def proxy_chart(record: RunRecord) -> Chart | None:
     """Each output's reward-model score and gold reward; None unless both were evaluated output by output."""
-    by_name: dict[str, list[Mapping[str, Any]]] = {}
     results = [result for result in record.rows("results") if isinstance(result, Mapping)]
-    for result in results:
-        rows = result.get("rows")
-        if result.get("reference") == results[0].get("reference") and isinstance(rows, list):
-            by_name.setdefault(str(result.get("evaluator")), [row for row in rows if isinstance(row, Mapping)])
-    gold, reward = by_name.get("gold", []), by_name.get("reward", [])
-    if len(gold) < 2 or len(gold) != len(reward):
+    first = [result for result in results if result.get("reference") == results[0].get("reference")]
+    rows = {result.get("evaluator"): result.get("rows") for result in first}
+    reward, gold = rows.get("reward"), rows.get("gold")
+    if not isinstance(reward, list) or not isinstance(gold, list) or len(gold) != len(reward):
         return None
     series = []
-    for name, ending in ((str(results[0].get("system")), ""), (str(results[0].get("reference")), "_reference")):
+    for player, ending in (("system", ""), ("reference", "_reference")):
         pairs = [
             (finite_number(ours.get(f"reward{ending}")), finite_number(theirs.get(f"gold{ending}")))
             for ours, theirs in zip(reward, gold, strict=True)
@@ -161,17 +177,10 @@ def proxy_chart(record: RunRecord) -> Chart | None:
             return None
         r = pearson([x for x, _ in known], [y for _, y in known])
         shown = known[:: -(-len(known) // MOST_POINTS)]
+        name = str(results[0].get(player))
         points = {"x": [x for x, _ in shown], "y": [y for _, y in shown]}
         series.append({"name": f"{name}: r {r.value:.2f}" if r else name, **points})
-    return {
-        "kind": "points",
-        "stage": "",
-        "name": "gold over reward",
-        "title": "Gold over the reward model’s score, per output",
-        "x_title": "reward model’s score",
-        "y_title": "gold reward",
-        "series": series,
-    }
+    return chart("points", "gold over reward", series=series)
 
 
 def best_of_n_chart(sample_rewards: Sequence[Sequence[float]]) -> Chart | None:
@@ -181,7 +190,29 @@ def best_of_n_chart(sample_rewards: Sequence[Sequence[float]]) -> Chart | None:
         return None
     best = [list(accumulate(rewards[:n], max)) for rewards in sample_rewards]
     points: Points = [(number, fmean(row[number - 1] for row in best)) for number in range(1, n + 1)]
-    return {**curve_chart("", "reward over n", points), "x_title": "n"}
+    return curve_chart("", "reward over n", points)
+
+
+def stored_over_n(directory: Path, record: RunRecord) -> Chart | None:
+    """Chart the reward over n of a run in `directory`; None if its samples' rewards were not kept.
+
+    A file that is as it was is not read again.
+    """
+    stage = record.stage(f"outputs {record.get('method')}") or {}
+    path = directory.parent.parent / str(stage.get("artifact", "")) / OUTPUTS
+    try:
+        status = path.stat()
+        return _chart(path, (status.st_mtime_ns, status.st_size))
+    except (AfarmError, OSError):  # deleted, or half deleted: the rest of the run can be shown
+        return None
+
+
+@lru_cache(maxsize=64)
+def _chart(path: Path, signature: tuple[int, int]) -> Chart | None:
+    kept = (row.get("scores") for row in read_rows(path))
+    return best_of_n_chart(
+        [scores for scores in kept if isinstance(scores, list) and all(isinstance(s, int | float) for s in scores)]
+    )
 
 
 def selected_step(record: RunRecord) -> float | None:
@@ -189,29 +220,46 @@ def selected_step(record: RunRecord) -> float | None:
     return finite_number(record.section("checkpoint").get("best/step"))
 
 
-def win_rate_chart(win_rates: Sequence[Mapping[str, Any]]) -> Chart | None:
-    """Win rates with their 95% intervals (percent), one line per system; None if there are none."""
-    known = [w for w in win_rates if w["win_rate"] is not None]
-    if not known:
+def describe_held_out(record: RunRecord) -> dict[str, Any] | None:
+    """Collect `figures` as (name, value) and `reliability` bins as (confidence, observed share, pairs).
+
+    They are of a reward model on held-out pairs, as its fit measured it. None if the run has no such measurement.
+    """
+    measured = record.section("reward_model")
+    if not finite_number(measured.get("pairs")):
         return None
-    systems = {w["system"] for w in known}
-    same = len(systems) == 1
+    figures = [(title, finite_number(measured.get(name))) for name, title in HELD_OUT.items()]
     return {
-        "kind": "interval",
-        "stage": "",
-        "title": (f"Win rate of {systems.pop()}" if same else "Win rates") + ", with 95% interval",
-        "x_title": "win rate, %",
-        "y": [("" if same else f"{w['system']} ") + f"against {w['reference'] or 'the reference'}" for w in known],
-        "x": [w["win_rate"] for w in known],
-        "low": [w["low"] for w in known],
-        "high": [w["high"] for w in known],
+        "figures": [(title, value) for title, value in figures if value is not None],
+        "reliability": _bins(measured, "reliability", "confidence", "observed", "pairs"),
     }
+
+
+def chart_held_out(record: RunRecord) -> list[Chart]:
+    """Chart the reliability diagram and the histogram of margins, if the run has them."""
+    measured = record.section("reward_model")
+    charts = []
+    if reliability := _bins(measured, "reliability", "confidence", "observed", "pairs"):
+        x, y, pairs = map(list, zip(*reliability, strict=True))
+        charts.append(chart("reliability", "reliability", x=x, y=y, pairs=pairs))
+    margins = _bins(measured, "margins", "from", "to", "pairs")
+    if any(pairs for _, _, pairs in margins):
+        middles = [(low + high) / 2 for low, high, _ in margins]
+        width = margins[0][1] - margins[0][0]
+        charts.append(chart("bars", "margins", x=middles, y=[pairs for _, _, pairs in margins], width=width))
+    return charts
+
+
+def _bins(measured: Mapping[str, Any], name: str, *fields: str) -> list[list[float]]:
+    """The numbers of each bin that has all of these fields."""
+    bins = measured.get(name)
+    rows = [bin for bin in bins if isinstance(bin, dict)] if isinstance(bins, list) else []
+    return [
+        [bin[field] for field in fields] for bin in rows if all(finite_number(bin.get(f)) is not None for f in fields)
+    ]
 
 
 def thin(points: list[P]) -> list[P]:
     """At most `MOST_POINTS` of `points`, evenly spaced, the last among them."""
-    stride = -(-len(points) // MOST_POINTS)
-    if stride <= 1:
-        return points
-    kept = points[::stride]
-    return kept if kept[-1] == points[-1] else [*kept[: MOST_POINTS - 1], points[-1]]
+    stride = len(points) // MOST_POINTS + 1
+    return points[:-1:stride] + points[-1:]

@@ -38,10 +38,11 @@ def build_progress(records: Sequence[RunRecord]) -> GridProgress:
 def comparison_findings(board: Leaderboard, records: Sequence[RunRecord], progress: GridProgress) -> Findings:
     """Table the systems of a board, and plot win rates over KL and cost, and gold over the reward."""
     runs: dict[str, list[FinishedRun]] = {}
-    costs: dict[str, list[tuple[float, float]]] = {}
+    all_costs: dict[str, list[tuple[float, float]]] = {}
     for done, record in zip(progress.finished, records, strict=True):
         runs.setdefault(done.run.method, []).append(done)
-        costs.setdefault(done.run.method, []).append(sum_costs(record.stages))
+        all_costs.setdefault(done.run.method, []).append(sum_costs(record.stages))
+    costs = {name: tuple(map(fmean, zip(*some, strict=True))) for name, some in all_costs.items()}
     rates = {entry.system: _rate(entry, runs[entry.system]) for entry in board.entries if entry.system in runs}
     several = any(len(some) > 1 for some in runs.values())
     series = [Series("mean" if several else "win rate", list(rates), list(rates.values()), joined=False)]
@@ -75,7 +76,7 @@ def _table(
     board: Leaderboard,
     runs: dict[str, list[FinishedRun]],
     rates: dict[str, Bounded],
-    costs: dict[str, list[tuple[float, float]]],
+    costs: Mapping[str, Sequence[float]],
 ) -> StudyTable:
     names = [name for name in COLUMNS if any(name in run.figures for some in runs.values() for run in some)]
     rows: list[list[Cell]] = []
@@ -89,7 +90,7 @@ def _table(
                 rates.get(entry.system),
                 *(fmean(values) if values else None for values in known),
                 len(some),
-                *(fmean(column) for column in zip(*costs[entry.system], strict=True)),
+                *costs[entry.system],
             ]
         )
     headings = dict(COLUMNS[name] for name in names)
@@ -111,12 +112,12 @@ def _over(
     return StudyPlot(f"{y}-over-{x}".replace("_", "-"), title, x_title, y_title, series) if series else None
 
 
-def _cost_plot(rates: dict[str, Bounded], costs: dict[str, list[tuple[float, float]]]) -> StudyPlot | None:
+def _cost_plot(rates: dict[str, Bounded], costs: Mapping[str, Sequence[float]]) -> StudyPlot | None:
     """Plot quality over cost: dollars if judges have a price, else seconds."""
     if len(rates) < 2:
         return None
-    paid = any(dollars for some in costs.values() for _, dollars in some)
-    cost = {name: fmean(each[1 if paid else 0] for each in costs[name]) for name in rates}
+    paid = any(dollars for _, dollars in costs.values())
+    cost = {name: costs[name][1 if paid else 0] for name in rates}
     best = undominated({name: (cost[name], -rate.value) for name, rate in rates.items()})
     unit = "judge dollars per run" if paid else "seconds per run"
     return frontier_plot(rates, cost, best, unit, log_x=min(cost.values()) > 0)

@@ -1,13 +1,11 @@
-"""Layout of the diagram of stages: boxes and arrows as SVG coordinates.
+"""The diagram of stages as SVG coordinates: boxes and arrows, left to right as the data flows.
 
-The diagram is laid out once in units of boxes: `depth` along the way the data flows, `lane` across it. It is drawn
-twice from that, running to the right for wide screens and downwards for narrow ones.
+A box stands in the column `depth` and the row `lane`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 WIDTH, HEIGHT, GAP = 146, 90, 28
@@ -17,45 +15,41 @@ TIP = 7
 """The length of an arrow's head."""
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
-    """One stage, at its top left corner, with its title on two lines."""
+def diagrams(stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The diagram of `stages`, as a template or JSON takes it; none if no stage is made from another.
 
-    stage: Mapping[str, Any]
-    kind: str
-    subject: str
-    x: int
-    y: int
-
-
-@dataclass(frozen=True, slots=True)
-class Diagram:
-    """`direction` is "wide" or "narrow", `width` and `height` the view box, `arrows` SVG path data."""
-
-    direction: str
-    width: int
-    height: int
-    boxes: list[Box]
-    arrows: list[str]
-
-
-def diagrams(stages: Sequence[Mapping[str, Any]]) -> list[Diagram]:
-    """The diagram of `stages` for wide and for narrow screens; none without stages."""
-    if not stages:
-        return []
+    `width` and `height` are the view box, `boxes` are in the order of `stages`: their top left corners `x` and `y`, and
+    their titles on two lines, `kind` and `subject`. `arrows` are SVG path data.
+    """
     inputs = without_shortcuts(find_inputs(stages))
+    if not any(inputs):
+        return []
     places = place(inputs)
-    return [_draw(stages, inputs, places, direction) for direction in ("wide", "narrow")]
+    boxes = [
+        {**title(str(stage["stage"])), "x": 2 + depth * (WIDTH + GAP), "y": 2 + lane * (HEIGHT + GAP)}
+        for stage, (depth, lane) in zip(stages, places, strict=True)
+    ]
+    return [
+        {
+            "width": max(box["x"] for box in boxes) + WIDTH + 2,
+            "height": max(box["y"] for box in boxes) + HEIGHT + 2,
+            "box": [WIDTH, HEIGHT],
+            "boxes": boxes,
+            "arrows": [
+                _arrow(places[source], places[target]) for target, sources in enumerate(inputs) for source in sources
+            ],
+        }
+    ]
 
 
 def find_inputs(stages: Sequence[Mapping[str, Any]]) -> list[list[int]]:
     """For each stage, the indices of the earlier stages whose names are its `inputs`."""
-    names = [str(stage.get("stage", "")) for stage in stages]
+    earlier: dict[str, int] = {}
     indices: list[list[int]] = []
     for number, stage in enumerate(stages):
-        earlier = {name: index for index, name in enumerate(names[:number])}
         inputs = stage.get("inputs")
         indices.append([earlier[name] for name in inputs if name in earlier] if isinstance(inputs, list) else [])
+        earlier[str(stage.get("stage", ""))] = number
     return indices
 
 
@@ -84,40 +78,21 @@ def place(inputs: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
     return list(zip(depth, lanes, strict=True))
 
 
-def _draw(
-    stages: Sequence[Mapping[str, Any]], inputs: list[list[int]], places: list[tuple[int, int]], direction: str
-) -> Diagram:
-    wide = direction == "wide"
-    boxes = []
-    for stage, (depth, lane) in zip(stages, places, strict=True):
-        column, row = (depth, lane) if wide else (lane, depth)
-        boxes.append(Box(stage, *title(str(stage["stage"])), 2 + column * (WIDTH + GAP), 2 + row * (HEIGHT + GAP)))
-    arrows = [
-        _arrow(places[source], places[target], wide) for target, sources in enumerate(inputs) for source in sources
-    ]
-    right, bottom = max(b.x for b in boxes) + WIDTH + 2, max(b.y for b in boxes) + HEIGHT + 2
-    return Diagram(direction, right, bottom, boxes, arrows)
-
-
-def title(name: str) -> tuple[str, str]:
-    """A stage's name on two lines: "evaluate ppo against sft" is ("evaluate", "against sft")."""
+def title(name: str) -> dict[str, Any]:
+    """A stage's name on two lines: "evaluate ppo against sft" is evaluate, and against sft."""
     kind, _, subject = name.partition(" ")
     _, against, reference = subject.partition("against ")
-    return kind, against + reference if against else subject
+    return {"kind": kind, "subject": against + reference if against else subject}
 
 
-def _arrow(source: tuple[int, int], target: tuple[int, int], wide: bool) -> str:
+def _arrow(source: tuple[int, int], target: tuple[int, int]) -> str:
     """Out of the source, in the gap behind it over to the target's lane, and along that into the target.
 
     Arrows that change lanes leave, cross and arrive each on a track of their own, so that none seems to join another.
     """
-    length, breadth = (WIDTH, HEIGHT) if wide else (HEIGHT, WIDTH)
     (depth, lane), (target_depth, target_lane) = source, target
     side = (target_lane > lane) - (target_lane < lane)
-    begin = 2 + depth * (length + GAP) + length
-    end = 2 + target_depth * (length + GAP) - TIP
-    middle = 2 + lane * (breadth + GAP) + breadth // 2
-    target_middle = 2 + target_lane * (breadth + GAP) + breadth // 2
-    leave, arrive, track = middle + 14 * side, target_middle - 7 * side, begin + 6 + 5 * lane
-    points = [(begin, leave), (track, leave), (track, arrive), (end, arrive)]
-    return "M" + "L".join(f"{a} {b}" if wide else f"{b} {a}" for a, b in points)
+    begin = 2 + depth * (WIDTH + GAP) + WIDTH
+    end = 2 + target_depth * (WIDTH + GAP) - TIP
+    leave, arrive = (2 + row * (HEIGHT + GAP) + HEIGHT // 2 for row in (lane, target_lane))
+    return f"M{begin} {leave + 14 * side}H{begin + 6 + 5 * lane}V{arrive - 7 * side}H{end}"

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 from afarm.evaluation.metrics import finite_number
-from afarm.storage.text import dollars
+from afarm.storage.text import code, dollars, markdown
 
 UNKNOWN = "–"
-
-
-def count(value: object) -> str:
-    """Write 4000 as "4,000"."""
-    finite = finite_number(value)
-    return UNKNOWN if finite is None else f"{finite:,.0f}"
 
 
 def decimal(value: object, places: int = 2) -> str:
@@ -28,18 +23,12 @@ def decimal(value: object, places: int = 2) -> str:
 
 
 def compact(value: object) -> str:
-    """Write four significant figures, whole numbers whole; text and anything else as it is."""
+    """Write four significant figures, whole numbers whole; text and anything else unchanged."""
     finite = finite_number(value)
     if finite is None:
         return UNKNOWN if value is None or isinstance(value, float) else str(value)
     text = f"{finite:,}" if isinstance(finite, int) else f"{finite:,.0f}" if abs(finite) >= 10_000 else f"{finite:.4g}"
     return text.replace("-", "−", 1) if text.startswith("-") else text
-
-
-def percent(share: object) -> str:
-    """Write 0.077 as "7.7%"."""
-    finite = finite_number(share)
-    return UNKNOWN if finite is None else f"{100 * finite:.1f}%"
 
 
 def seconds(value: object) -> str:
@@ -62,21 +51,29 @@ def in_dollars(value: object) -> str:
 
 
 def moment(value: object) -> str:
-    """Write seconds since 1970, or an ISO 8601 time, to the minute; anything else as it is."""
-    finite = finite_number(value)
+    """Write seconds since 1970 to the minute; anything else unchanged."""
     try:
-        time = datetime.fromisoformat(str(value)) if finite is None else datetime.fromtimestamp(finite, UTC)
+        return f"{datetime.fromtimestamp(float(str(value)), UTC):%Y-%m-%d %H:%M} UTC"
     except (ValueError, OverflowError, OSError):
         return str(value)
-    return f"{time:%Y-%m-%d %H:%M} {time.tzname() or ''}".strip()
+
+
+def _text(value: object) -> str:
+    """Write None as nothing."""
+    return "" if value is None else str(value)
+
+
+def _setting(value: object) -> str:
+    """Write any value of a setting but text as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
-    "count": count,
-    "decimal": decimal,
-    "compact": compact,
-    "percent": percent,
-    "seconds": seconds,
+    **{function.__name__: function for function in (decimal, compact, seconds, moment)},
+    "count": lambda value: decimal(value, 0),
     "dollars": in_dollars,
-    "moment": moment,
+    "text": _text,
+    "setting": _setting,
+    "markdown": markdown,
+    "code": code,
 }

@@ -10,6 +10,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from markupsafe import Markup, escape
+
 from afarm.evaluation.boards.board import Leaderboard, named
 from afarm.evaluation.boards.correlation import Agreement
 from afarm.evaluation.boards.rendering import LEGEND, columns, own_flags, remarks, shared_flags
@@ -17,9 +19,6 @@ from afarm.report.page_shell import render_page
 from afarm.storage.text import one_line
 
 LONGEST_FLAG = 400
-LONGEST_PIECE = 28
-"""Characters of a name that must stand on one line."""
-_PIECES = re.compile(rf"[^-_/. ]{{1,{LONGEST_PIECE}}}[-_/. ]*|[-_/. ]{{1,{LONGEST_PIECE}}}")
 
 
 def render_leaderboards(
@@ -33,28 +32,26 @@ def render_leaderboards(
         left_out=left_out,
         agreements=agreements,
         legend=LEGEND,
+        breakable=breakable,
     )
 
 
 def describe_board(board: Leaderboard) -> dict[str, Any]:
     """Describe a board as the template needs it."""
-    counts = {entry.n for entry in board.entries}
+    counts, shared = {entry.n for entry in board.entries}, shared_flags(board)
     same = len(counts) == 1 and None not in counts
-    shown = [column for column in columns(board) if column.heading != "flags" and not (same and column.heading == "n")]
-    shared, number = shared_flags(board), f"{next(iter(counts), 0):,} judgements of each system." if same else ""
+    flags = [[one_line(flag, LONGEST_FLAG) for flag in own_flags(entry, shared)] for entry in board.entries]
+    flagged = [one_line(entry.system) for entry, own in zip(board.entries, flags, strict=True) if own]
     return {
         "heading": one_line(board.heading, LONGEST_FLAG),
-        "remarks": [*filter(None, [number]), *remarks(board)],
-        "columns": shown,
-        "rows": [
-            {
-                "entry": entry,
-                "name": _PIECES.findall(one_line(entry.system)),
-                "flags": [one_line(flag, LONGEST_FLAG) for flag in own_flags(entry, shared)],
-            }
-            for entry in board.entries
-        ],
-        "bars": any(entry.interval for entry in board.entries),
+        "remarks": [*([f"{counts.pop():,} judgements of each system."] if same else []), *remarks(board)],
+        "columns": [column for column in columns(board) if column.heading not in ("flags", "n" if same else "")],
+        "rows": list(zip(board.entries, flags, strict=True)),
         "flags": [one_line(flag, LONGEST_FLAG) for flag in shared],
-        "flagged": named([one_line(e.system) for e in board.entries if own_flags(e, shared)]),
+        "flagged": named(flagged),
     }
+
+
+def breakable(name: str) -> Markup:
+    """Let a name's line break after - _ / . and spaces alone."""
+    return Markup(re.sub(r"(?<=[-_/. ])", "<wbr>", escape(one_line(name))))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -15,50 +15,53 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from afarm.report.charts import pack
+from afarm.report.charts import pack, plotly_script
+from afarm.report.format import FILTERS
 from afarm.storage.text import visible
 
 
-def render_page(
-    name: str,
-    scripts: Sequence[str] = (),
-    plotly: str | None = None,
-    filters: Mapping[str, Callable[..., Any]] | None = None,
-    /,
-    **values: Any,
-) -> str:
+def render_page(name: str, scripts: Sequence[str] = (), /, charts: Any = None, **values: Any) -> str:
     """Render the template `{name}.html.jinja`, which fills the blocks of `page.html.jinja`.
 
     Args:
         name: The template's. A value that it needs and is not in `values` is an error.
         scripts: The names of the scripts that it runs, one after another in one scope: charts, tables, its own.
-        plotly: The source of plotly.js, if it draws charts; it has their data as `charts`.
-        filters: Filters of the template.
+        charts: The data of its charts; the page then holds plotly.js, if that is installed.
         values: Its values.
     """
-    environment = _environment(tuple((filters or {}).items()))
     script = "".join(['"use strict";\n', *(_file(f"{each}.js") for each in scripts)]) if scripts else ""
-    return environment.get_template(f"{name}.html.jinja").render(
-        style=_file("page.css"),
-        script=script,
-        plotly=pack(plotly) if plotly else None,
-        script_hashes=[_csp_hash(source) for source in (script, plotly) if source],
-        **values,
+    plotly = None if charts is None else plotly_script()
+    return (
+        _templates()
+        .get_template(f"{name}.html.jinja")
+        .render(
+            style=_file("page.css"),
+            script=script,
+            charts=charts,
+            plotly=pack(plotly) if plotly else None,
+            script_hashes=[_csp_hash(source) for source in (script, plotly) if source],
+            **values,
+        )
     )
 
 
+def render_markdown(name: str, **values: Any) -> str:
+    """Render the template `{name}.md.jinja`, which escapes what is anybody's text by its filters."""
+    return _templates().get_template(f"{name}.md.jinja").render(values).rstrip() + "\n"
+
+
 @cache
-def _environment(filters: tuple[tuple[str, Callable[..., Any]], ...]) -> Environment:
-    """Set up the templates with these filters: compiled once, where a comparison writes nine pages."""
+def _templates() -> Environment:
+    """Set up the templates, which are compiled once: a comparison writes nine pages."""
     environment = Environment(
-        autoescape=True,
+        autoescape=lambda name: name is None or not name.endswith(".md.jinja"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         finalize=_show_controls,
         loader=FunctionLoader(_file),
     )
-    environment.filters.update(filters)
+    environment.filters.update(FILTERS)
     return environment
 
 

@@ -1,58 +1,19 @@
-"""The files of a run for its report: record, metrics by stage and step, judged outputs.
-
-Only `run.json` must be there. If a resumed stage has logged a step twice, the later of the two counts.
-"""
+"""Sentences on a run's stages and training, its curves, and the command of best-of-n over n."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from afarm.core.records import Row
 from afarm.evaluation.metrics import finite_number
-from afarm.storage.json_text import NOT_FINITE
-from afarm.storage.rows import RowsOnDisk, read_rows
-from afarm.storage.runs import OUTPUTS, RunRecord, read_run
+from afarm.storage.disk import NOT_FINITE
+from afarm.storage.reuse import flatten
+from afarm.storage.runs import RunRecord
 
 Points = list[tuple[float, float | None]]
-
-
-@dataclass(frozen=True, slots=True)
-class ReportedRun:
-    """The files of a run.
-
-    `metrics[stage][name]` are (step, value) in order of step; None if a value is not finite.
-    """
-
-    record: RunRecord
-    metrics: Mapping[str, Mapping[str, Points]]
-    outputs: Iterable[Row]
-    sample_rewards: Sequence[Sequence[float]] = ()
-    """The rewards of all samples that each output is the best of, as drawn; none if they were not kept."""
-
-
-def read_reported_run(directory: Path) -> ReportedRun:
-    """Read what a run left on disk. Raises `DataError` naming the file that cannot be read."""
-    outputs = directory / OUTPUTS
-    rows: Iterable[Row] = RowsOnDisk(outputs, lambda row, where: row) if outputs.is_file() else ()
-    record = read_run(directory)
-    rewards = read_sample_rewards(samples_file(directory, record))
-    return ReportedRun(record, group_curves(_rows(directory / "metrics.jsonl")), rows, rewards)
-
-
-def samples_file(directory: Path, record: RunRecord) -> Path:
-    """Return the file of the method's outputs in their artifact: it may hold the rewards of all samples."""
-    stage = next((s for s in record.stages if s.get("stage") == f"outputs {record.get('method')}"), {})
-    return directory.parent.parent / str(stage.get("artifact", "")) / OUTPUTS
-
-
-def read_sample_rewards(path: Path) -> list[list[float]]:
-    """Read the rewards of each output's samples; none if they were not kept."""
-    kept = (row.get("scores") for row in read_rows(path)) if path.is_file() else ()
-    return [scores for scores in kept if isinstance(scores, list) and all(isinstance(s, int | float) for s in scores)]
 
 
 def degraded(stages: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -117,12 +78,26 @@ def training(checkpoint: Mapping[str, Any]) -> Iterator[str]:
             yield f"{left_out:g} prompts were too long and left out"
 
 
-def _rows(path: Path) -> list[Row]:
-    return list(read_rows(path)) if path.is_file() else []
+_NOT_ITS = re.compile(r" --(?:json|(?:method|launcher|set(?=[ =]'?best_of_n\.))[ =](?:'[^']*'|\S)+)")
+"""Options of `afarm run` that `afarm best-of-n` does not take, and settings of the method, which it sets."""
 
 
-def group_curves(rows: list[Row]) -> dict[str, dict[str, Points]]:
-    """Group logged rows into curves: `[stage][name]` lists (step, value), None if not finite."""
+def over_n_command(record: RunRecord) -> str:
+    """Return the command that measures win rate and gold over n as a run was made; else nothing."""
+    if record.get("method") != "best_of_n":
+        return ""
+    most = int(finite_number(flatten(record.section("config")).get("best_of_n.n")) or 64)
+    numbers = [4**power for power in range(10) if 4**power < most]
+    begin, run, options = str(record.get("command", "")).partition("afarm run ")
+    own = _NOT_ITS.sub("", f" {options}") if run and not begin else ""
+    return f"afarm best-of-n --n {','.join(map(str, [*numbers, most]))}{own}"
+
+
+def group_curves(rows: Iterable[Row]) -> dict[str, dict[str, Points]]:
+    """Group logged rows into curves: `[stage][name]` lists (step, value), None if not finite.
+
+    If a resumed stage has logged a step twice, the later of the two counts.
+    """
     curves: dict[str, dict[str, dict[float, float | None]]] = {}
     for row in rows:
         step = finite_number(row.get("step"))

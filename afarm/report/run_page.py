@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -16,22 +15,20 @@ from afarm.evaluation.metrics import finite_number, undetectable_difference, win
 from afarm.evaluation.red_flags import flag_sentences, judge_bias
 from afarm.report import side_by_side
 from afarm.report.charts import (
-    best_of_n_chart,
+    chart_held_out,
     curve_charts,
-    plotly_script,
+    describe_held_out,
     proxy_chart,
     selected_step,
-    win_rate_chart,
+    stored_over_n,
 )
-from afarm.report.diagram import HEIGHT, WIDTH, diagrams
-from afarm.report.format import FILTERS
-from afarm.report.over_n import over_n_command
+from afarm.report.diagram import diagrams
 from afarm.report.page_shell import render_page
-from afarm.report.reward_model_charts import chart_held_out, describe_held_out
-from afarm.report.run import ReportedRun, degraded, not_finite, read_reported_run, training
+from afarm.report.run import degraded, group_curves, not_finite, over_n_command, training
 from afarm.storage.disk import source_digest, write_whole
 from afarm.storage.reuse import flatten
-from afarm.storage.runs import RunRecord, RunResult, read_run
+from afarm.storage.rows import RowsOnDisk, read_rows
+from afarm.storage.runs import METRICS, OUTPUTS, RunRecord, RunResult, read_run
 
 PAGE = "report.html"
 """The page of a run, in its directory."""
@@ -40,6 +37,13 @@ MOST_CHARACTERS = 4000
 """Characters shown of one text. Longer ones are cut and say so, so that the page stays small enough to open."""
 MOST_SUMMARY = 6
 """Figures of a stage's summary that its row has room for."""
+
+COUNTS = (
+    *("n_wins", "n_wins_base", "n_draws", "n_identical", "n_total", "n_instructions"),
+    *("avg_length", "avg_length_reference"),
+)
+"""What the table of win rates shows of an evaluation's metrics beside the rate."""
+GOLD = ("gold", "gold_reference", "gold_difference", "gold_difference_se")
 
 SPECIAL_ANNOTATORS = {
     "(noise)": "label noise: a fair coin, no call",
@@ -54,12 +58,10 @@ def build(run_dir: Path) -> Path:
     Only `run.json` must be there. Without plotly the page has its tables and says how to get the charts. Raises
     `DataError` if a file cannot be read, `StoreError` if the page cannot be written.
     """
-    run_dir = Path(run_dir)
-    run = read_reported_run(run_dir)
-    own = {**describe_run(run), "charts": describe_charts(run)}
-    page = render_page("run_page", ["charts", "tables", "run_page"], plotly_script(), FILTERS, **own)
-    target = run_dir / PAGE
-    write_whole(target, page + content_mark(run.record), "free some space or fix the rights, then `afarm report`")
+    record = read_run(Path(run_dir))
+    page = render_page("run_page", ["charts", "tables", "run_page"], **describe_run(record))
+    target = record.directory / PAGE
+    write_whole(target, page + content_mark(record), "free some space or fix the rights, then `afarm report`")
     return target
 
 
@@ -93,37 +95,29 @@ def content_mark(record: RunRecord) -> str:
     return f"<!-- shows {content} -->\n"
 
 
-def describe_run(run: ReportedRun) -> dict[str, Any]:
-    """Compute everything on the page but the charts."""
-    record = run.record
+def describe_run(record: RunRecord) -> dict[str, Any]:
+    """Compute everything on the page, from the record, the metrics and the outputs of a run."""
+    metrics_file, outputs_file = record.directory / METRICS, record.directory / OUTPUTS
+    metrics = group_curves(read_rows(metrics_file) if metrics_file.is_file() else ())
     stages = [describe_stage(stage) for stage in record.stages]
-    judges = [
-        {**judge, "role": {None: "judge", "*": "all roles"}.get(judge.get("role"), judge.get("role"))}
-        for judge in record.rows("judges")
-        if isinstance(judge, dict)
-    ]
-    files = record.section("files")
-    red_flags: dict[tuple[str, str], Mapping[str, Any]] = {}
-    for result in record.results:
-        red_flags.setdefault((result.system, result.reference), result.red_flags)
+    judges = [judge for judge in record.rows("judges") if isinstance(judge, dict)]
+    red_flags = {(r.system, r.reference): flag_sentences(r.red_flags) for r in record.results}
     created, finished = finite_number(record.get("created")), finite_number(record.get("finished"))
     took = None if created is None or finished is None else finished - created
     win_rates = list(describe_win_rates(record))
+    judged = RowsOnDisk(outputs_file, lambda row, where: row) if outputs_file.is_file() else ()
+    chosen, verdicts = side_by_side.sample_rows(judged, SHOWN_OUTPUTS, record.get("seed"))
+    main_charts, other_charts = curve_charts(metrics, selected_step(record))
     return {
         "record": record,
-        "files": files,
-        "trains": not files,
-        "stored": record.get("stored") is True,
-        "degraded": degraded(record.stages),
-        "cut_off": cut_off(record.stages),
-        "not_finite": not_finite(record.stages),
-        "red_flags": [
-            {"system": system, "reference": reference, "flags": flags}
-            for (system, reference), row in red_flags.items()
-            if (flags := flag_sentences(row))
-        ],
+        "trains": not record.section("files"),
+        "warnings": {
+            "Degraded": degraded(record.stages),
+            "Not finite": not_finite(record.stages),
+            "Cut off": cut_off(record.stages),
+        },
+        "red_flags": {players: flags for players, flags in red_flags.items() if flags},
         "training": list(training(record.section("checkpoint"))),
-        "notes": [_text(note) for note in record.rows("notes")],
         "rows": side_by_side.rows_compared(record),
         "judges": judges,
         "simulated": [judge for judge in judges if judge.get("simulated")],
@@ -133,51 +127,37 @@ def describe_run(run: ReportedRun) -> dict[str, Any]:
         "stages": stages,
         "most_seconds": max((s["seconds"] or 0 for s in stages if not s["reused"]), default=0),
         "total_seconds": took or sum(s["seconds"] or 0 for s in stages if not s["reused"]),
-        "reused_stages": sum(s["reused"] for s in stages),
-        "diagrams": diagrams(stages) if len(stages) > 1 else [],
-        "box_width": WIDTH,
-        "box_height": HEIGHT,
-        "metrics": run.metrics,
+        "diagrams": diagrams(stages),
+        "metrics": metrics,
         "held_out": describe_held_out(record),
         "over_n": over_n_command(record),
         "annotators": describe_annotators(record.section("annotators")),
-        "spend": record.section("spend"),
-        "outputs": describe_outputs(run),
+        "outputs": [(row, side_by_side.row_verdict(row)) for row in chosen],
+        "verdicts": verdicts,
         "most_characters": MOST_CHARACTERS,
-        "config": [(name, _json(value)) for name, value in flatten(record.section("config")).items()],
-        "versions": {"afarm": record.get("afarm_version"), **record.section("versions")},
-        "machine": record.section("machine"),
+        "config": flatten(record.section("config")),
+        "charts": {
+            "main": [*main_charts, *filter(None, [stored_over_n(record.directory, record), proxy_chart(record)])],
+            "others": other_charts,
+            "held_out": chart_held_out(record),
+        },
     }
 
 
 def describe_stage(stage: Mapping[str, Any]) -> dict[str, Any]:
     """Describe a stage with every key that the page reads, its summary cut short."""
     stored = stage.get("summary")
-    summary = dict(stored) if isinstance(stored, dict) else {}
-    summary.pop("members", None)  # the table of annotators has them
-    summary.pop("degraded", None)  # a line of its own says it
+    elsewhere = ("members", "degraded")  # the table of annotators has them, and a line of its own says it
+    summary = {k: v for k, v in stored.items() if k not in elsewhere} if isinstance(stored, dict) else {}
     spend = stage.get("spend")
     return {
         **stage,
-        "stage": _text(stage.get("stage")) or "unnamed",
+        "stage": str(stage.get("stage") or "unnamed"),
         "reused": bool(stage.get("reused")),
         "seconds": finite_number(stage.get("seconds")),
         "spend": spend if isinstance(spend, dict) and spend.get("calls") else None,
         "rows": finite_number(summary.get("rows")),
         "summary": [(name.removeprefix("outcomes."), value) for name, value in flatten(summary).items()][:MOST_SUMMARY],
-    }
-
-
-def describe_charts(run: ReportedRun) -> dict[str, Any]:
-    """Chart data by position: `win_rate` (one or None), and the lists `main`, `others` and `held_out`."""
-    main, others = curve_charts(run.metrics, selected_step(run.record))
-    win_rates = list(describe_win_rates(run.record))
-    further = [best_of_n_chart(run.sample_rewards), proxy_chart(run.record)]
-    return {
-        "win_rate": win_rate_chart(win_rates) if len(win_rates) > 1 else None,  # of one the headline has all
-        "main": [*main, *filter(None, further)],
-        "others": others,
-        "held_out": chart_held_out(run.record),
     }
 
 
@@ -190,16 +170,9 @@ def describe_win_rates(record: RunRecord) -> Iterator[dict[str, Any]]:
                 "system": result.system,
                 "reference": result.reference,
                 "evaluator": result.evaluator,
-                "wins": finite_number(metrics.get("n_wins")),
-                "losses": finite_number(metrics.get("n_wins_base")),
-                "draws": finite_number(metrics.get("n_draws")),
-                "identical": finite_number(metrics.get("n_identical")),
+                **{name: finite_number(metrics.get(name)) for name in COUNTS},
                 "unanswered": _sum(metrics.get("n_unparsed"), metrics.get("n_refused")),
-                "total": finite_number(metrics.get("n_total")),
-                "length": finite_number(metrics.get("avg_length")),
-                "length_reference": finite_number(metrics.get("avg_length_reference")),
                 "judge_bias": judge_bias(result.red_flags),
-                "instructions": finite_number(metrics.get("n_instructions", metrics.get("n_total"))),
                 "undetectable": undetectable_difference(metrics),
                 **describe_interval(metrics),
             }
@@ -233,19 +206,16 @@ def describe_headline(record: RunRecord, win_rates: list[dict[str, Any]]) -> dic
     headline = {name: finite_number(value) for name, value in record.section("headline").items()}
     first = win_rates[0] if win_rates else {}
     gold: Mapping[str, Any] = next((r.metrics for r in record.results if r.evaluator == "gold"), {})
-    main = {**headline, "n_total": first.get("instructions")} if headline.get("win_rate") is not None else first
-    names = ("reward", "reward_reference", "kl", "length", "length_reference")
+    n = first.get("n_instructions") or first.get("n_total")
+    rate = headline if headline.get("win_rate") is not None else first
     return {
-        **{name: headline.get(name) for name in names},
-        **describe_interval(main),
+        **{name: headline.get(name) for name in ("reward", "reward_reference", "kl", "length", "length_reference")},
+        **{name: finite_number(gold.get(name)) for name in GOLD},
+        **describe_interval({**rate, "n_total": n, "n_instructions": n}),
         "undetectable": first.get("undetectable"),
         "system": first.get("system") or record.get("method") or "the system",
         "reference": first.get("reference") or "the reference",
-        "total": first.get("total"),
-        "gold": finite_number(gold.get("gold")),
-        "gold_reference": finite_number(gold.get("gold_reference")),
-        "gold_difference": finite_number(gold.get("gold_difference")),
-        "gold_difference_se": finite_number(gold.get("gold_difference_se")),
+        "total": first.get("n_total"),
     }
 
 
@@ -256,12 +226,11 @@ def describe_annotators(counts: Mapping[str, Any]) -> dict[str, Any]:
     }
     uses = {use: by for use, by in uses.items() if by}
     totals = {use: sum(by.values()) for use, by in uses.items()}
-    names = {name: None for by in uses.values() for name in by}
+    names = sorted({name: None for by in uses.values() for name in by}, key=lambda name: name.startswith("("))
     rows = [
         {
             "name": name,
             "meaning": SPECIAL_ANNOTATORS.get(name, ""),
-            "special": name.startswith("("),
             "uses": [
                 {"count": by.get(name, 0), "share": by.get(name, 0) / totals[use] if totals[use] else 0}
                 for use, by in uses.items()
@@ -269,50 +238,10 @@ def describe_annotators(counts: Mapping[str, Any]) -> dict[str, Any]:
         }
         for name in names
     ]
-    rows.sort(key=lambda row: row["special"])
     shares = [cell["share"] for row in rows for cell in row["uses"]]
     return {"uses": list(uses), "totals": list(totals.values()), "rows": rows, "most": max(shares, default=0) or 1}
-
-
-def describe_outputs(run: ReportedRun) -> dict[str, Any]:
-    """The rows shown side by side, with their verdicts, and the count of each verdict in all."""
-    chosen, counts = side_by_side.sample_rows(run.outputs, SHOWN_OUTPUTS, run.record.get("seed"))
-    shown = [
-        {
-            "number": place,
-            "verdict": side_by_side.row_verdict(row),
-            "turns": [
-                {"role": str(turn.get("role", "")), "content": _text(turn.get("content"))}
-                for turn in (row["messages"] if isinstance(row.get("messages"), list) else [])
-                if isinstance(turn, Mapping)
-            ],
-            "instruction": _text(row.get("instruction")),
-            "input": _text(row.get("input")),
-            "reference": _text(row.get("output_1")),
-            "system": _text(row.get("output_2")),
-            "reference_name": _text(row.get("generator_1")) or "reference",
-            "system_name": _text(row.get("generator_2")) or _text(run.record.get("method")) or "system",
-            "member": _text(row.get("member")),
-            "outcome": _text(row.get("outcome")),
-        }
-        for place, row in enumerate(chosen, start=1)
-    ]
-    return {
-        "rows": shown,
-        "total": sum(counts.values()),
-        "all": counts,
-        "shown": {v: sum(row["verdict"] == v for row in shown) for v in side_by_side.VERDICTS},
-    }
 
 
 def _sum(*values: object) -> float | None:
     known = [v for v in map(finite_number, values) if v is not None]
     return sum(known) if known else None
-
-
-def _json(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _text(value: object) -> str:
-    return "" if value is None else str(value)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from afarm.core.records import Row
@@ -13,12 +12,10 @@ from afarm.evaluation.matching import Coverage
 
 Verdict = Literal["win", "loss", "draw", "none"]
 
-VERDICTS: tuple[Verdict, ...] = ("win", "loss", "draw", "none")
-"""From the side of the system (output_2): preferred, not preferred, neither, no usable answer."""
-
-
-_RARITY: dict[Verdict, int] = {"win": 1, "loss": 1, "draw": 2, "none": 4}
+RARITY: dict[Verdict, int] = {"win": 1, "loss": 1, "draw": 2, "none": 4}
 """One draw is shown for every two wins, and so on: decided pairs say more."""
+VERDICTS = tuple(RARITY)
+"""From the side of the system (output_2): preferred, not preferred, neither, no usable answer."""
 
 
 def row_verdict(row: Row) -> Verdict:
@@ -33,27 +30,22 @@ def row_verdict(row: Row) -> Verdict:
     return "win" if value > 1.5 else "loss"
 
 
-def sample_rows(rows: Iterable[Row], count: int, seed: object) -> tuple[list[Row], dict[Verdict, int]]:
+def sample_rows(rows: Sequence[Row], count: int, seed: object) -> tuple[list[Row], dict[Verdict, int]]:
     """Sample `count` rows of every verdict in a mixed order, and count the rows per verdict.
 
-    Memory holds no more rows than may be chosen. The draw is keyed by seed, instruction and outputs, so the same run
-    always shows the same rows, and nobody picks.
+    The draw is keyed by seed, instruction and outputs, so the same run always shows the same rows, and nobody picks.
     """
-    lowest: dict[Verdict, list[tuple[int, int, Row]]] = {v: [] for v in VERDICTS}
-    counts: dict[Verdict, int] = dict.fromkeys(VERDICTS, 0)
+    drawn: dict[Verdict, list[tuple[str, int]]] = {v: [] for v in VERDICTS}
     for at, row in enumerate(rows):
-        name = row_verdict(row)
-        counts[name] += 1
         key = digest("report", seed, *(row.get(k) for k in ("instruction", "input", "output_1", "output_2")))
-        keep = heapq.heappush if len(lowest[name]) < count else heapq.heappushpop
-        keep(lowest[name], (-int(key, 16), -at, row))
+        drawn[row_verdict(row)].append((key, at))
     ranked = (
-        (place * _RARITY[name], -key, row)
-        for name, group in lowest.items()
-        for place, (key, _, row) in enumerate(sorted(group, key=lambda item: item[:2], reverse=True))
+        (place * RARITY[name], key, at)
+        for name, group in drawn.items()
+        for place, (key, at) in enumerate(sorted(group))
     )
-    chosen = sorted(ranked, key=lambda item: item[:2])[:count]
-    return [row for _, _, row in sorted(chosen, key=lambda item: item[1])], counts
+    chosen = sorted(sorted(ranked)[:count], key=lambda item: item[1])
+    return [rows[at] for _, _, at in chosen], {name: len(group) for name, group in drawn.items()}
 
 
 def rows_compared(record: Mapping[str, Any]) -> list[str]:

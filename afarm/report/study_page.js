@@ -2,6 +2,7 @@ document.documentElement.classList.add("js");
 
 const ASIDE = 0.009; // of an axis: between points of several series at one place, which would hide each other
 const BESIDE = 0.06; // of an axis: free beyond its first and last point
+const BESIDE_NAMES = 0.16; // the same where points have names, which would be cut off
 
 const known = (values) => values.filter((value) => value !== null);
 const said = (number) => Number(number.toPrecision(3)).toString().replace("-", "−");
@@ -17,10 +18,10 @@ function pointTexts(chart, series) {
   ]);
 }
 
-function rangeOf(values) {
+function rangeOf(values, beside) {
   const low = Math.min(...values);
   const high = Math.max(...values);
-  const free = BESIDE * (high - low) || Math.abs(high) * BESIDE || 0.5;
+  const free = beside * (high - low) || Math.abs(high) * beside || 0.5;
   return [low - free, high + free];
 }
 
@@ -28,6 +29,7 @@ const ends = (figures) => known([...figures.at, ...figures.low, ...figures.high]
 
 // The axis of a plot: texts side by side, or numbers, whose logarithms plotly takes.
 function across(chart, shown) {
+  const beside = shown.some((series) => series.labels.length) ? BESIDE_NAMES : BESIDE;
   const values = shown.flatMap((series) => known(series.x.at));
   if (values.some((value) => typeof value === "string")) {
     const places = [...new Set(values.map(String))];
@@ -35,10 +37,10 @@ function across(chart, shown) {
     const ticks = { tickmode: "array", tickvals: places.map((_, i) => i), ticktext: places.map((text) => plain(text, room)) };
     return { ...ticks, at: (value) => places.indexOf(String(value)), range: [-0.5, places.length - 0.5], showgrid: false };
   }
-  if (chart.diagonal) return { at: (value) => value, range: rangeOf(shown.flatMap((series) => [...ends(series.x), ...ends(series.y)])) };
+  if (chart.diagonal) return { at: (value) => value, range: rangeOf(shown.flatMap((series) => [...ends(series.x), ...ends(series.y)]), beside) };
   const isLog = chart.log_x && values.every((value) => value > 0);
   const at = (value) => (isLog ? Math.log10(value) : value);
-  const range = rangeOf(shown.flatMap((series) => ends(series.x)).map(at));
+  const range = rangeOf(shown.flatMap((series) => ends(series.x)).map(at), beside);
   if (!isLog) return { at, range };
   const all = [...new Set(values)].sort((one, other) => one - other);
   const ticks = all.filter((_, i) => i % Math.ceil(all.length / (narrow() ? 5 : 10)) === 0);

@@ -1,37 +1,86 @@
-"""A study as one self-contained HTML page: interactive plots, tables that sort, runs with links."""
+"""A study's directory: its page in HTML and Markdown, and the files of its tables and plots.
+
+The HTML is one self-contained file: interactive plots, tables that sort, runs with links.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
 import math
+import re
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
 
+from afarm.core.errors import PluginError
 from afarm.experiment.studies.progress import GridProgress
 from afarm.experiment.studies.study import Bounded, Cell, Findings, StudyPlot, StudyTable
-from afarm.report.charts import Chart, plotly_script
-from afarm.report.page_shell import render_page
-from afarm.report.study_files import BY_FORMULAS, REMEDY, ShownStudy, runs_table, stopped_sentence, write_files
-from afarm.report.study_plots import can_draw, name_sides
-from afarm.report.study_tables import UNKNOWN, cell_text, end_texts
+from afarm.report.charts import Chart
+from afarm.report.page_shell import render_markdown, render_page
+from afarm.report.study_plots import can_draw, draw_plot, name_sides
+from afarm.report.study_tables import FORMATS, cell_text, end_texts, markdown_table
 from afarm.storage.disk import write_whole
 
-PAGE = "report.html"
-
+PAGE, MARKDOWN_PAGE = "report.html", "report.md"
+FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+FURTHER = re.compile(rf"{FILE_NAME.pattern}\.(yaml|json|jsonl|txt)")
+"""The names of further files: none of a table, a plot or the page."""
+TAKEN = {"runs", "report"}
+REMEDY = "make room or choose another --output-dir"
 MOST_RUNS = 500
 """Runs that the page lists: all are in `runs.csv`."""
 
 
+@dataclass(frozen=True, slots=True)
+class ShownStudy:
+    """A study as its pages show it: its name, the `command` that asked for it, its runs and its findings.
+
+    `formats` of the files of its plots are "svg", "png" and "pdf"; none if they were not drawn.
+    """
+
+    name: str
+    command: str
+    progress: GridProgress
+    findings: Findings
+    formats: Sequence[str] = ()
+
+
+BY_FORMULAS = (
+    "These preferences are simulated.",
+    "The answers come from a formula with noise: no language model and no person. Gains on this page are gains in that "
+    "formula, not in quality.",
+)
+"""The warning on a study's pages if judges are formulas: its first sentence, in bold there, and the rest."""
+
+
 def write_study(directory: Path, study: ShownStudy) -> Path:
-    """Write a study's directory, files and pages in HTML and Markdown. Returns the latter's path.
+    """Write what is there of a study, marked if runs are missing. Returns its page in Markdown.
 
     Raises `PluginError` for a file that would lie elsewhere or over another, and `StoreError`.
     """
-    page = write_files(directory, study)
-    write_whole(directory / PAGE, render_study(study, plotly_script()), REMEDY)
-    return page
+    findings = study.findings
+    for name in [*(table.name for table in findings.tables), *(plot.name for plot in findings.plots)]:
+        if not FILE_NAME.fullmatch(name) or name in TAKEN:  # it would lie elsewhere, or over the page's own files
+            raise PluginError(f"the name of a table or plot names its files: letters, digits, - and _, not {name!r}")
+    for further in findings.files:
+        if not FURTHER.fullmatch(further):
+            raise PluginError(
+                f"a further file of a study is a yaml, json, jsonl or txt beside its page, not {further!r}"
+            )
+    directory.mkdir(parents=True, exist_ok=True)
+    for table in (*findings.tables, runs_table(study.progress)):
+        for ending, write in FORMATS.items():
+            write_whole(directory / f"{table.name}.{ending}", write(table), REMEDY)
+    for plot in findings.plots:
+        for ending in study.formats if can_draw() else ():  # who replays a bundle may have no Matplotlib
+            draw_plot(plot, directory / f"{plot.name}.{ending}")
+    for further, text in findings.files.items():
+        write_whole(directory / further, text, REMEDY)
+    write_whole(directory / PAGE, render_study(study), REMEDY)
+    shared = {"stopped": stopped_sentence(study.progress), "by_formulas": BY_FORMULAS}
+    text = render_markdown("study_page", study=study, markdown_table=markdown_table, **shared)
+    write_whole(directory / MARKDOWN_PAGE, text, REMEDY)
+    return directory / MARKDOWN_PAGE
 
 
 def write_findings(output_dir: Path, name: str, command: str, findings: Findings, simulated: Collection[str]) -> Path:
@@ -44,58 +93,38 @@ def write_findings(output_dir: Path, name: str, command: str, findings: Findings
     return write_study(output_dir / "studies" / name, study).with_name(PAGE)
 
 
-def write_comparison(path: Path, study: ShownStudy) -> Path:
-    """Write the page of a comparison of methods. Returns its path. Raises `StoreError`."""
-    write_whole(path, render_study(study, plotly_script(), kind="comparison"), REMEDY)
+def write_comparison(path: Path, study: ShownStudy, remedy: str = REMEDY) -> Path:
+    """Write the page of a comparison of methods or annotators. Returns its path. Raises `StoreError`."""
+    write_whole(path, render_study(study, kind="comparison"), remedy)
     return path
 
 
-def render_study(study: ShownStudy, plotly: str | None, kind: str = "study") -> str:
-    """Render the page as text; `plotly` is the source of plotly.js, None to leave the plots' pictures out.
-
-    A "comparison" lies among boards: of its tables and plots there are no files.
-    """
-    findings, runs = study.findings, runs_table(study.progress)
-    listed, root = describe_table(runs, MOST_RUNS), "../../runs" if kind == "study" else "../runs"
-    for cells in listed["rows"]:
-        cells[0]["link"] = f"{root}/{quote(cells[0]['text'], safe='')}/report.html"
+def render_study(study: ShownStudy, kind: str = "study") -> str:
+    """Render the page as text. A "comparison" lies among boards: its tables and plots have no files."""
     own = {
         "study": study,
         "kind": kind,
         "version": importlib.metadata.version("afarm"),
         "stopped": stopped_sentence(study.progress),
         "by_formulas": BY_FORMULAS,
-        "plots": [describe_plot(plot, study.formats) for plot in findings.plots],
-        "tables": [describe_table(table) for table in findings.tables if table.rows],
-        "runs": listed,
-        "more_runs": max(0, len(runs.rows) - MOST_RUNS),
-        "charts": [build_chart(plot) for plot in findings.plots],
+        "runs": runs_table(study.progress),
+        "most_runs": MOST_RUNS,
+        "charts": [build_chart(plot) for plot in study.findings.plots] or None,
+        "number_columns": number_columns,
+        "cell_parts": cell_parts,
+        "list_points": list_points,
     }
-    drawn = plotly if findings.plots else None
-    return render_page("study_page", ["charts", "tables", "study_page"], drawn, can_draw=bool(plotly), **own)
+    return render_page("study_page", ["charts", "tables", "study_page"], **own)
 
 
-def describe_table(table: StudyTable, most: int | None = None) -> dict[str, Any]:
-    """Describe a table as the template needs it: its columns, and the cells of its first `most` rows."""
-    rows = table.rows[:most]
-    columns = [[row[place] for row in rows] for place in range(len(table.columns))]
+def number_columns(table: StudyTable) -> list[bool]:
+    """Tell which columns hold numbers, or texts that are all numbers, as the values of a setting are."""
+    columns = [[row[place] for row in table.rows] for place in range(len(table.columns))]
     known = [[finite_part(cell) for cell in column if cell is not None] for column in columns]
-    numbers = [  # texts too, if all of a column are numbers, as the values of a setting are
+    return [
         bool(form) or (bool(values) and None not in values)
         for form, values in zip(table.columns.values(), known, strict=True)
     ]
-    return {
-        "name": table.name,
-        "title": table.title,
-        "columns": [{"heading": name, "number": number} for name, number in zip(table.columns, numbers, strict=True)],
-        "rows": [
-            [
-                describe_cell(cell, form, number)
-                for cell, form, number in zip(row, table.columns.values(), numbers, strict=True)
-            ]
-            for row in rows
-        ],
-    }
 
 
 def finite_part(cell: Cell) -> float | None:
@@ -107,39 +136,26 @@ def finite_part(cell: Cell) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def describe_cell(cell: Cell, form: str, is_number: bool) -> dict[str, Any]:
-    """Describe a cell: its text, its interval apart, and the number it sorts by ("" if unknown)."""
+def cell_parts(cell: Cell, form: str) -> tuple[str, str, str]:
+    """Write a cell: its text, its interval apart, and the number it sorts by; each "" if there is none."""
     ends = end_texts(cell, form) if isinstance(cell, Bounded) else None
     middle = Bounded(cell.value) if isinstance(cell, Bounded) else cell
     value = finite_part(cell)
-    return {
-        "text": cell_text(middle, form) or UNKNOWN,
-        "interval": f"{ends[0]} to {ends[1]}" if ends else "",
-        "number": is_number,
-        "value": "" if value is None else repr(value),
-        "link": "",
-    }
+    return cell_text(middle, form), " to ".join(ends or ()), "" if value is None else repr(value)
 
 
-def describe_plot(plot: StudyPlot, formats: Sequence[str]) -> dict[str, Any]:
-    """Describe a plot: its series, its points as a table, and its files."""
+def list_points(plot: StudyPlot) -> StudyTable:
+    """Table the points of a plot."""
     is_named = any(series.labels for series in plot.series)
     rows: list[list[Cell]] = []
     for series in plot.series:
         labels = series.labels or [""] * len(series.x)
         for name, x, y in zip(labels, series.x, series.y, strict=True):
             rows.append([series.name, *([name] if is_named else []), x, y])
-    names = [series.name for series in plot.series]
     columns = {"series": "", **({"name": ""} if is_named else {})}
     columns[unlike(plot.x_title or "x", columns)] = "" if any(isinstance(row[-2], str) for row in rows) else ".4g"
     columns[unlike(plot.y_title or "y", columns)] = ".4g"
-    return {
-        "title": plot.title,
-        "series": names,
-        "alone": names[0] if len(names) == 1 and names[0] != plot.y_title else "",
-        "points": describe_table(StudyTable(plot.name, plot.title, columns, rows)),
-        "files": [f"{plot.name}.{ending}" for ending in formats],
-    }
+    return StudyTable(plot.name, plot.title, columns, rows)
 
 
 def unlike(heading: str, others: Collection[str]) -> str:
@@ -177,3 +193,30 @@ def _ends(values: Sequence[Bounded]) -> dict[str, list[str | float | None]]:
         "low": [finite_part(value.low) for value in values],
         "high": [finite_part(value.high) for value in values],
     }
+
+
+def stopped_sentence(progress: GridProgress) -> str:
+    """Say that runs are missing, be they still made or not; empty if none is."""
+    if not progress.missing:
+        return ""
+    total = len(progress.runs)
+    there = f"{len(progress.finished)} of {total} runs are there, {progress.missing} missing"
+    return f"Not all is here: {there}. Unless it is at work, the same command goes on."
+
+
+def runs_table(progress: GridProgress) -> StudyTable:
+    """Table every figure of every finished run."""
+    rows: list[dict[str, Cell]] = [
+        {
+            "run": done.name,
+            **{place: str(value) for place, value in done.run.place.items()},
+            "method": done.run.method,
+            "seed": done.run.seed,
+            **done.figures,
+        }
+        for done in progress.finished
+    ]
+    columns = dict.fromkeys(name for row in rows for name in row)
+    forms = {name: "" if any(isinstance(row.get(name), str) for row in rows) else ".6g" for name in columns}
+    cells: list[list[Cell]] = [[row.get(name) for name in columns] for row in rows]
+    return StudyTable("runs", "All runs", forms, cells)

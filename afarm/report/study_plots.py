@@ -81,19 +81,18 @@ def draw_plot(plot: StudyPlot, path: Path) -> None:
             axes.annotate(name, at, offset, textcoords="offset points", fontsize=8, ha=anchor)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
-        if len(plot.series) > 1:
+        if len(plot.series) > 1 and axes.get_legend_handles_labels()[0]:
             axes.legend(frameon=False, fontsize=8)
         made = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix, {})
         figure.savefig(path, dpi=200, facecolor="white", metadata=made)
 
 
-def _error_bars(values: Sequence[Bounded]) -> list[list[float]]:
-    """Return the lengths of error bars downwards and upwards, NaN without one."""
-    ends = [(value, low, high) for value, low, high in values]
-    return [
-        [math.nan if low is None else max(0.0, value - low) for value, low, _ in ends],
-        [math.nan if high is None else max(0.0, high - value) for value, _, high in ends],
-    ]
+def _error_bars(values: Sequence[Bounded]) -> Any:
+    """Return the lengths of error bars, [downwards and upwards, points], NaN without one."""
+    import numpy as np
+
+    middle, low, high = np.array(values, float).reshape(-1, 3).T
+    return np.maximum(0, [middle - low, high - middle])
 
 
 def text_places(plot: StudyPlot) -> dict[str, float]:
@@ -122,13 +121,12 @@ def name_sides(plot: StudyPlot) -> dict[tuple[int, int], str]:
     if plot.log_x and all(x > 0 for x, _ in at.values()):
         at = {own: (math.log10(x), y) for own, (x, y) in at.items()}
     named: dict[tuple[str, float], tuple[int, int]] = {}
-    for number, series in enumerate(plot.series):
-        for point, text in enumerate(series.labels):
-            x, y = at[number, point]
-            if text and ((text, x) not in named or y > at[named[text, x]][1]):
-                named[text, x] = number, point
+    for number, point in sorted(at, key=lambda own: -at[own][1]):
+        labels = plot.series[number].labels
+        if labels and labels[point]:
+            named.setdefault((labels[point], at[number, point][0]), (number, point))
     sides = {}
-    for own in named.values():
+    for own in sorted(named.values()):
         width, height = (max(values) - min(values) or 1.0 for values in zip(*at.values(), strict=True))
         gaps = [((x - at[own][0]) / width, (y - at[own][1]) / height) for each, (x, y) in at.items() if each != own]
         free = {

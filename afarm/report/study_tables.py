@@ -16,20 +16,22 @@ UNKNOWN = "–"
 LOPSIDED = 0.1
 """How far from the middle of its interval a value may be to be shown with "±", in halves of the interval."""
 
-LATEX = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "&": r"\&",
-    "#": r"\#",
-    "%": r"\%",
-    "_": r"\_",
-    "^": r"\^{}",
-    "~": r"\~{}",
-    "–": "--",
-    "−": "$-$",
-}
+LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "{": r"\{",
+        "}": r"\}",
+        "$": r"\$",
+        "&": r"\&",
+        "#": r"\#",
+        "%": r"\%",
+        "_": r"\_",
+        "^": r"\^{}",
+        "~": r"\~{}",
+        "–": "--",
+        "−": "$-$",
+    }
+)
 
 
 def markdown_table(table: StudyTable) -> str:
@@ -107,13 +109,11 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def _values(cell: Cell, wide: bool) -> list[object]:
-    value = "" if cell is None else neutral(cell) if isinstance(cell, str) else cell
-    if not wide:
-        return [value]
-    if not isinstance(value, Bounded):
-        return [value, "", ""]
-    return ["" if end is None else end for end in value]
+    if isinstance(cell, Bounded):
+        return list(cell)
+    value = neutral(cell) if isinstance(cell, str) else cell
+    return [value, None, None] if wide else [value]
 
 
 def _latex_text(text: str) -> str:
-    return "".join(LATEX.get(character, character) for character in re.sub(r"\s+", " ", text))
+    return re.sub(r"\s+", " ", text).translate(LATEX)

@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     from afarm.storage.artifacts import Artifact as Artifact
     from afarm.storage.artifacts import Store as Store
     from afarm.storage.contents import META as META
+    from afarm.storage.contents import read_metadata as read_metadata
     from afarm.storage.contents import recorded_files as recorded_files
-    from afarm.storage.json_text import NOT_FINITE as NOT_FINITE
-    from afarm.storage.metadata import read_metadata as read_metadata
+    from afarm.storage.disk import NOT_FINITE as NOT_FINITE
     from afarm.storage.names import is_plain_path as is_plain_path
     from afarm.storage.reuse import flatten as flatten
     from afarm.storage.rows import read_preferences as read_preferences

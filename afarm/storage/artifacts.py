@@ -26,19 +26,27 @@ from typing import IO, Any
 from afarm.core.errors import DataError, StoreError
 from afarm.core.seeding import digest
 from afarm.storage.checkpoints import CHECKPOINTS
-from afarm.storage.contents import META, digest_content, first_few, inspect_files, other_than, record_files, strangers
+from afarm.storage.contents import (
+    META,
+    digest_content,
+    first_few,
+    inspect_files,
+    metadata_digest,
+    other_than,
+    read_metadata,
+    record_files,
+    strangers,
+)
 from afarm.storage.disk import (
     give_rights,
+    json_text,
     last_change,
-    output_dir_errors,
     require_writable,
     storage_errors,
     sync,
     sync_tree,
     write_json,
 )
-from afarm.storage.json_text import json_text
-from afarm.storage.metadata import metadata_digest, read_metadata
 from afarm.storage.peak_memory import begin_peak, peak_memory
 from afarm.storage.runs import RECORD, read_run, run_directories
 from afarm.storage.shared_store import SharedStore
@@ -91,10 +99,7 @@ class Store:
 
     def create(self) -> Store:
         """Make the directories that are missing. Raises `StoreError` if they cannot be written."""
-        with output_dir_errors(self.root):
-            for directory in (self.artifacts, self.runs):
-                directory.mkdir(parents=True, exist_ok=True)
-        require_writable(self.root)
+        require_writable(self.root, make=(self.artifacts, self.runs))
         return self
 
     @property
@@ -301,9 +306,7 @@ class Store:
         directory = self.artifacts / stage
         directory.mkdir(parents=True, exist_ok=True)
         with self._open_lock(directory / f".{key}.lock") as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not _try_lock(handle):
                 self.notify(f"{stage} {key[:8]}: another process is making it; waiting for that one")
                 fcntl.flock(handle, fcntl.LOCK_EX)
             yield
@@ -359,20 +362,19 @@ class Store:
         return sorted(path.name for path in self.artifacts.glob("*") if not path.name.startswith("."))
 
     def of_stage(self, stage: str, label: str | None = None) -> list[Artifact]:
-        """List the finished artifacts of a kind of stage, or those made under `label`, the oldest first."""
-        artifacts = [artifact for key in self.keys(stage) if (artifact := self.find(stage, key))]
-        labelled = [a for a in artifacts if label is None or a.meta["label"] == label]
-        return sorted(labelled, key=lambda a: a.meta["created"])
+        """List the finished artifacts of a kind of stage, or those made under `label`, the oldest first.
 
-    def relatives(self, stage: str, label: str) -> Iterator[Artifact]:
-        """Yield those made under `label`, but not the damaged ones: no run that uses others stops for them."""
+        Damaged ones are left out: no run that uses others stops for them.
+        """
+        artifacts = []
         for key in self.keys(stage):
             with suppress(StoreError):
-                if (artifact := self.find(stage, key)) and artifact.meta["label"] == label:
-                    yield artifact
+                if (artifact := self.find(stage, key)) and label in (None, artifact.meta["label"]):
+                    artifacts.append(artifact)
+        return sorted(artifacts, key=lambda a: a.meta["created"])
 
     def all(self) -> list[Artifact]:
-        """List every finished artifact, by stage and age."""
+        """List every finished artifact that is not damaged, by stage and age."""
         return [artifact for stage in self.stages() for artifact in self.of_stage(stage)]
 
     def partials(self) -> list[Path]:
@@ -390,11 +392,7 @@ class Store:
         if not lock.exists():
             return False
         with self._open_lock(lock) as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
+            return not _try_lock(handle)
 
     def uses(self) -> dict[str, set[str]]:
         """Map finished runs to the names of their artifacts. Raises `StoreError` for a damaged record."""
@@ -461,18 +459,24 @@ def _begin_unfinished(partial: Path, code: str) -> None:
         left_by.write_text(code, encoding="utf-8")
 
 
+def _try_lock(file: IO[bytes] | int) -> bool:
+    """Lock an open file or directory for as long as it is open; False if another one has locked it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def _is_held(directory: Path) -> bool:
     """Tell if an open run reads the artifact in `directory`."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return not _try_lock(descriptor)
     except OSError:  # a file system without locks
         return False
     finally:
         os.close(descriptor)
-    return False
 
 
 def _close_all(held: dict[Path, int]) -> None:

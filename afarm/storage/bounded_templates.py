@@ -18,8 +18,6 @@ BUDGET = 100_000_000
 """Characters per prompt: a second or two, and as much memory."""
 STEP = 1_000
 """The characters that a round of a loop or a call costs at least."""
-LONGEST = 100_000
-"""Numbers in a range."""
 LARGEST = 10**15
 """The largest product."""
 
@@ -63,7 +61,6 @@ class BoundedTemplates(ImmutableSandboxedEnvironment):
             "_rounds": self._rounds,
             "_finalize": self._finalize,
         }
-        self.globals["range"] = _range
         del self.globals["lipsum"]
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
@@ -106,7 +103,8 @@ class BoundedTemplates(ImmutableSandboxedEnvironment):
         result = super().call_binop(context, operator, left, right)
         if numbers and abs(result) > LARGEST:
             raise TemplateRuntimeError("a number is too large")
-        self._pay(0 if numbers else _size(result))
+        if not numbers:
+            self._pay(len(result) if hasattr(result, "__len__") else 1)
         return result
 
     def wrap_str_format(self, value: Any) -> None:
@@ -127,14 +125,3 @@ class BoundedTemplates(ImmutableSandboxedEnvironment):
         text = str(text)
         self._pay(len(text) + text.count(old) * len(new))
         return text.replace(old, new, count)
-
-
-def _range(*bounds: int) -> range:
-    made = range(*bounds)
-    if len(made) > LONGEST:
-        raise TemplateRuntimeError("a range is too long")
-    return made
-
-
-def _size(value: Any) -> int:
-    return len(value) if hasattr(value, "__len__") else 1

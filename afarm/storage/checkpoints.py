@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from afarm.storage.disk import replacing, storage_errors, sync, sync_tree
-from afarm.storage.json_text import json_text
+from afarm.storage.disk import json_text, replacing, storage_errors, sync, sync_tree
 
 T = TypeVar("T")
 

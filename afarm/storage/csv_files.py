@@ -15,7 +15,7 @@ from typing import Any
 from afarm.core.errors import DataError
 from afarm.core.records import SCORES, Row
 from afarm.storage.conversations import unpacked
-from afarm.storage.text_files import open_text
+from afarm.storage.disk import open_text
 
 FORMAT = ".csv"
 

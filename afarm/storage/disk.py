@@ -1,19 +1,28 @@
-"""Atomic writes, digests of files, and disk errors turned into advice."""
+"""Files: read as text, written whole, digested, and what goes wrong with the disk turned into advice."""
 
 from __future__ import annotations
 
 import errno
+import gzip
 import hashlib
+import json
+import math
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
-from afarm.core.errors import AfarmError, StoreError
-from afarm.storage.json_text import json_text
+from afarm.core.errors import AfarmError, DataError, StoreError
+
+NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+"""The names of the numbers that JSON has not, as in the JSON form of protocol buffers; `float` reads them."""
+
+GZIP = b"\x1f\x8b"
+"""The bytes that every gzip file begins with."""
 
 _DISK_TROUBLE = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EFBIG}
 
@@ -45,14 +54,32 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def output_dir_errors(root: Path) -> Iterator[None]:
-    """Turn operating-system errors about the output directory into a `StoreError` that names its option."""
+def open_text(path: Path, place: Callable[[], str], newline: str | None = None) -> Iterator[IO[str]]:
+    """Open a text file, plain or gzipped whatever its name, as UTF-8 with or without a byte order mark.
+
+    Problems until it is closed raise `DataError`, naming the `place` reached.
+    """
     try:
-        yield
+        with path.open("rb") as file:
+            opened: Any = gzip.open if file.read(len(GZIP)) == GZIP else open
+        with opened(path, "rt", encoding="utf-8-sig", newline=newline) as handle:
+            yield handle
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise DataError(f"{path}: {place()}: its gzip is damaged or cut short ({error}); copy it anew") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: line {_undecodable_line(path, opened)}: no UTF-8 text: save it as UTF-8") from error
     except OSError as error:
-        raise StoreError(
-            f"the output directory {root} cannot be written: {error.strerror}; choose another with --output-dir"
-        ) from error
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _undecodable_line(path: Path, opened: Callable[..., IO[bytes]]) -> int:
+    """Return the line, counted from 1, of the first byte that is no UTF-8: readers are ahead."""
+    number = 1
+    with suppress(UnicodeDecodeError), opened(path, "rb") as handle:
+        for line in handle:
+            line.decode("utf-8")
+            number += 1
+    return number
 
 
 def give_rights(directory: Path) -> None:
@@ -87,13 +114,47 @@ def writing(path: Path) -> Iterator[TextIO]:
         yield handle
 
 
-def require_writable(root: Path) -> None:
-    """Raise `StoreError` unless files can be written in `root`, or where it would be made."""
-    nearest = next(path for path in (root, *root.absolute().parents) if path.exists())
-    probe = nearest / f".probe-{os.getpid()}"
-    with output_dir_errors(root):
+def require_writable(root: Path, make: Iterable[Path] = ()) -> None:
+    """Make directories in `root`. Raises `StoreError` unless files can be written there, or will be."""
+    try:
+        for directory in make:
+            directory.mkdir(parents=True, exist_ok=True)
+        nearest = next(path for path in (root, *root.absolute().parents) if path.exists())
+        probe = nearest / f".probe-{os.getpid()}"
         probe.write_bytes(b"")
         probe.unlink()
+    except OSError as error:
+        raise StoreError(
+            f"the output directory {root} cannot be written: {error.strerror}; choose another with --output-dir"
+        ) from error
+
+
+def json_text(value: Any, **options: Any) -> str:
+    """Write `value` as JSON with the options of `json.dumps`, NaN and infinities by their names.
+
+    What a diverged run logs is real, and whoever looks for the cause wants to see it.
+    """
+    options = {"ensure_ascii": False, **options}
+    try:
+        return json.dumps(value, allow_nan=False, **options)
+    except ValueError:
+        return json.dumps(_named(value), allow_nan=False, **options)
+
+
+def decode_json(text: str | bytes) -> Any:
+    """Parse JSON. Raises `ValueError`, also for what is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _named(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {name: _named(each) for name, each in value.items()}
+    return [_named(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -57,9 +57,17 @@ AFARMS = LabelScale("1", "2", "0")
 
 
 class LabelReader:
-    """Labels of one source on a scale (`LabelScale.parse`), None if the command has no option for it."""
+    """Labels of one source, read by the caller's choices: see `read_labelled_pairs`."""
 
-    def __init__(self, source: Path | str, scale: str | None = None):
+    def __init__(
+        self,
+        source: Path | str,
+        scale: str | None = None,
+        annotator: str = "",
+        average: bool = False,
+        as_text: bool = False,
+    ):
+        self.annotator, self.average, self.as_text = annotator, average, as_text
         self._source = source
         self._scale = LabelScale.parse(scale) if scale else None
         self._has_option = scale is not None

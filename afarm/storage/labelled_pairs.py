@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 from afarm.core.errors import DataError
 from afarm.core.records import JudgedPair, Message, Outcome, Pair, Preference, Row
@@ -47,11 +48,12 @@ from afarm.storage.row_shapes import (
     PAIRS,
     VOTES,
     people_columns,
-    require_file_of_annotations,
     what_it_holds,
 )
-from afarm.storage.rows import placed_rows
+from afarm.storage.rows import placed_rows, stem, why_no_file
 
+ENOUGH_LABELS = 10
+"""Labels from which it is odd that all prefer the same side."""
 PROMPTS = ("prompt", "question", "instruction", "input")
 """The names that a prompt has; an `input` beside another of them goes below it."""
 CHOSEN_REASONS = ("chosen_finish_reason", "rejected_finish_reason")
@@ -79,24 +81,6 @@ class Unusable:
             self.examples.append(str(error))
 
 
-class LabelledRow(NamedTuple):
-    """A row of a file: its place for errors, the row as it is, and the pair with the label of each rater."""
-
-    where: str
-    row: Row
-    judged: Sequence[JudgedPair]
-
-
-@dataclass(frozen=True, slots=True)
-class RowReading:
-    """The caller's choices, which each form reads by: see `read_labelled_pairs`."""
-
-    labels: LabelReader
-    annotator: str = ""
-    average: bool = False
-    as_text: bool = False
-
-
 @dataclass(frozen=True, slots=True)
 class Form:
     """A form of rows, told by its fields (any of these sets); kind and columns are for errors."""
@@ -104,7 +88,7 @@ class Form:
     kind: str
     columns: str
     fields: Sequence[frozenset[str]]
-    read: Callable[[Row, str, RowReading], Sequence[JudgedPair]]
+    read: Callable[[Row, str, LabelReader], Sequence[JudgedPair]]
 
 
 def read_labelled_pairs(
@@ -115,8 +99,8 @@ def read_labelled_pairs(
     average: bool = False,
     as_text: bool = False,
     unusable: Unusable | None = None,
-) -> Iterator[LabelledRow]:
-    """Yield the rows of a file or of a data set of the Hub, with the label of each rater.
+) -> Iterator[tuple[str, Row, Sequence[JudgedPair]]]:
+    """Yield each row of a file or a data set of the Hub: its place, itself, and the label of each rater.
 
     Raises `DataError` naming the place and the field if a row is wrong, what it looks like if it has none of `forms`,
     and, after the last row, if the labels can be read in two ways.
@@ -133,7 +117,7 @@ def read_labelled_pairs(
         unusable: Counts the rows that cannot be learned from; if None, the first is an error.
     """
     forms = PREFERENCES if forms is None else forms
-    reading = RowReading(LabelReader(source, scale), annotator, average, as_text)
+    reading = LabelReader(source, scale, annotator, average, as_text)
     for where, row in placed_rows(source):
         try:
             judged = read_row(row, where, reading, forms)
@@ -142,18 +126,15 @@ def read_labelled_pairs(
                 raise
             unusable.add(error, where)
         else:
-            yield LabelledRow(where, row, judged)
-    reading.labels.require_one_reading()
+            yield where, row, judged
+    reading.require_one_reading()
 
 
-def read_row(row: Row, where: str, reading: RowReading, forms: Sequence[Form]) -> Sequence[JudgedPair]:
+def read_row(row: Row, where: str, reading: LabelReader, forms: Sequence[Form]) -> Sequence[JudgedPair]:
     for form in forms:
         if any(fields <= row.keys() for fields in form.fields):
             return form.read(row, where, reading)
     held = what_it_holds(row, where.rpartition(": ")[0], to_train=CHOSEN in forms)
-    if len(forms) == 1:
-        lacking = next(name for name in forms[0].columns.split(", ") if name not in row)
-        raise DataError(f"{where}: field {lacking!r} is missing, so this is no {forms[0].kind}; {held}")
     kinds = " and no ".join(dict.fromkeys(form.kind for form in forms))
     columns = ", or ".join(form.columns for form in forms)
     raise DataError(f"{where}: is no {kinds}, which has {columns}; {held}")
@@ -161,9 +142,53 @@ def read_row(row: Row, where: str, reading: RowReading, forms: Sequence[Form]) -
 
 def read_annotations(source: Path | str, scale: str | None = None) -> Iterator[tuple[str, Row, JudgedPair]]:
     """Yield each annotation with its place and row. Raises as `read_labelled_pairs`, and for a directory."""
-    require_file_of_annotations(Path(source))
+    if Path(source).is_dir():
+        raise DataError(f"{source}: is {why_no_file(source, 'annotation')}")
     for where, row, [judged] in read_labelled_pairs(source, scale, [ANNOTATION]):
         yield where, row, judged
+
+
+def own_preferences(
+    source: Path | str, unusable: Unusable | None = None, *, scale: str = "", notes: list[str] | None = None
+) -> Iterator[JudgedPair]:
+    """Yield the preferences of a file or of a data set of the Hub, one by one.
+
+    `scale` names the labels of the first output, of the second and of a draw, such as "0,1" or "A,B,tie"; empty for
+    afarm's, 1, 2 and 0. Rows that cannot be learned from are counted in `unusable`, or an error if it is None. After
+    the last row `notes` has a sentence on labels that all prefer one side, and on pairs that are labelled repeatedly.
+    Raises `DataError` naming file, row and field if a row is wrong, what the row looks like if it is no preference,
+    and, after the last row, if its labels can be read in two ways.
+    """
+    counts, sides = Counter[str](), Counter[str]()
+    preferred = defaultdict[bool, set[str]](set)  # ids of pairs, by whether the first in canonical order is better
+    for _, row, [judged] in read_labelled_pairs(
+        source, scale, annotator=stem(str(source)), average=True, unusable=unusable
+    ):
+        pair = judged.pair
+        id = replace(pair, occurrence=0).id if pair.occurrence else judged.preference.pair_id
+        if judged.chosen_rejected:
+            better = judged.chosen_rejected[0]
+            preferred[better == pair.canonical[0]].add(id)
+            if not {"chosen", "rejected"} <= row.keys():  # else its side is drawn
+                sides["first" if better == pair.output_1 else "second"] += 1
+        if counts[id] and not pair.occurrence:  # each repeat of a pair keeps a label of its own
+            pair = replace(pair, occurrence=counts[id])
+            judged = replace(judged, pair=pair, preference=replace(judged.preference, pair_id=pair.id))
+        counts[id] += 1
+        yield judged
+    if notes is None:
+        return
+    if len(sides) == 1 and sides.total() >= ENOUGH_LABELS:
+        [(side, count)] = sides.items()
+        notes.append(
+            f"{source}: all {count:,} labels prefer the {side} output: unless the better one was put there on purpose, "
+            "they are wrong"
+        )
+    if repeated := sum(count > 1 for count in counts.values()):
+        both = [counts[id] for id in preferred[True] & preferred[False]]
+        pairs = "1 pair is" if repeated == 1 else f"{repeated:,} pairs are"
+        opposite = f", {len(both):,} of them with opposite labels ({sum(both):,} rows)" if both else ""
+        notes.append(f"{source}: {pairs} labelled more than once{opposite}: each label counts as one")
 
 
 def in_canonical_order(judged: JudgedPair) -> JudgedPair:
@@ -186,9 +211,9 @@ def why_left_out(judged: JudgedPair) -> str:
 # ------------------------------------------------------------------------------------------------- labelled pairs
 
 
-def _read_annotation(row: Row, where: str, reading: RowReading) -> Sequence[JudgedPair]:
+def _read_annotation(row: Row, where: str, reading: LabelReader) -> Sequence[JudgedPair]:
     is_draw = row["output_1"] == row["output_2"] or row.get("outcome") == "draw"
-    label = reading.labels.number(row[COLUMN], COLUMN, where, is_draw)
+    label = reading.number(row[COLUMN], COLUMN, where, is_draw)
     return [JudgedPair.from_row({**row, "order": _order(row), COLUMN: label}, where)]
 
 
@@ -198,7 +223,7 @@ def _order(row: Row) -> str:
     return order if isinstance(order, str) else ""
 
 
-def _read_pair(row: Row, where: str, reading: RowReading) -> Sequence[JudgedPair]:
+def _read_pair(row: Row, where: str, reading: LabelReader) -> Sequence[JudgedPair]:
     """Parse a pair labelled once or by people; its systems may be the two of `cmp_key` (PandaLM's)."""
     names = next(names for names in PAIRS if row.keys() >= {*names})
     label = next((column for column in LABELS if column in row), "")
@@ -210,7 +235,7 @@ def _read_pair(row: Row, where: str, reading: RowReading) -> Sequence[JudgedPair
             f"--labels FIRST,SECOND[,DRAW]); its fields are {', '.join(map(repr, row))}"
         )
     is_draw = outputs[0] == outputs[1] or row.get("outcome") == "draw"
-    numbers = [reading.labels.number(row[column], column, where, is_draw) for column in [label] * bool(label) + people]
+    numbers = [reading.number(row[column], column, where, is_draw) for column in [label] * bool(label) + people]
     systems = str(row.get("cmp_key") or "").split("_")
     plain = {
         **(dict(zip(("generator_1", "generator_2"), systems, strict=True)) if len(systems) == 2 else {}),
@@ -277,7 +302,7 @@ def _draw(pair: Pair) -> Preference:
 # --------------------------------------------------------------------------------------------- chosen and rejected
 
 
-def _read_chosen(row: Row, where: str, reading: RowReading) -> Sequence[JudgedPair]:
+def _read_chosen(row: Row, where: str, reading: LabelReader) -> Sequence[JudgedPair]:
     """Parse `chosen` and `rejected`: answers to a prompt, or whole chats that differ in their last answer."""
     column = _prompt_column(row)
     prompt = prompt_turns(row[column], row, f"{where}: field {column!r}") if column else ()
@@ -296,7 +321,7 @@ def _read_chosen(row: Row, where: str, reading: RowReading) -> Sequence[JudgedPa
     judged = _first_over_second(
         Pair(instruction, chosen[-1].content, rejected[-1].content, 0, "", "", *ends), reading.annotator
     )
-    _require_agreement(row, judged, where, reading.labels)
+    _require_agreement(row, judged, where, reading)
     return [judged]
 
 
@@ -367,7 +392,7 @@ def _require_answer(chat: Turns, place: str) -> Turns:
 # ------------------------------------------------------------------------------------------------------- votes
 
 
-def _read_vote(row: Row, where: str, reading: RowReading) -> Sequence[JudgedPair]:
+def _read_vote(row: Row, where: str, reading: LabelReader) -> Sequence[JudgedPair]:
     """Parse a vote on two whole chats: of more than one turn they differ earlier, and share no prompt."""
     chats = [_voted_chat(row, side, where) for side in "ab"]
     if chats[0][:-1] != chats[1][:-1]:

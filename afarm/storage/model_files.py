@@ -13,10 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from afarm.core.errors import ModelError
-from afarm.storage import gguf
 from afarm.storage.disk import is_source
 from afarm.storage.hub import PATIENCE, look_up
-from afarm.storage.safetensors import require_whole_weights
+from afarm.storage.weight_files import require_whole_gguf, require_whole_weights
 
 PACKAGE_PREFIX = "pkg:"
 
@@ -107,17 +106,7 @@ def require_local(spec: str) -> None:
         raise ModelError(
             f"model {spec!r}: of single files only .gguf can be loaded; check --model, or give the directory it is in"
         )
-    try:
-        with path.open("rb") as handle:
-            magic = handle.read(len(gguf.MAGIC))
-    except OSError as error:
-        raise ModelError(f"model {spec!r}: cannot be read ({error.strerror}); check --model") from error
-    if magic != gguf.MAGIC:
-        raise ModelError(
-            f"model {spec!r}: is no GGUF file, whatever its name says: it starts with {magic!r}, not {gguf.MAGIC!r}; "
-            "was its download cut short? Get it again, or check --model"
-        )
-    gguf.require_whole(path)
+    require_whole_gguf(path)
 
 
 @cache

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from afarm.core.errors import ConfigError, did_you_mean
 from afarm.core.records import Instruction, Message
-from afarm.storage.json_text import decode_json
+from afarm.storage.disk import decode_json
 
 if TYPE_CHECKING:
     from jinja2 import BaseLoader, Environment, Template
@@ -67,19 +67,20 @@ def read_prompt_template(spec: str) -> TemplateSource:
         )
     try:
         text = path.read_text(encoding="utf-8")
-        texts = {JINJA: text} if path.suffix == ".jinja" else _pair(decode_json(text))
+        texts = {JINJA: text} if path.suffix == ".jinja" else decode_json(text)
+        if path.suffix == ".json":
+            if not isinstance(texts, dict) or not all(isinstance(texts.get(name), str) for name in PAIR):
+                raise ValueError(f"must hold two texts, {PAIR[0]} and {PAIR[1]}")
+            texts = {name: texts[name] for name in PAIR}
         for sample in _SAMPLES[: 3 if JINJA in texts else 2]:
             prompt = render_template(texts, sample)
             shown = [("instruction", sample.instruction), ("input", sample.input)]
             for name, part in [*shown, *(("messages", turn.content) for turn in sample.messages)]:
                 if part not in prompt:
                     raise ValueError(f"its prompts do not show {name}")
-    except OSError as error:
-        raise ConfigError([f"prompt_template: {spec} cannot be read: {error.strerror}"]) from error
-    except ValueError as error:
-        raise ConfigError([f"prompt_template: {spec}: {error}"]) from error
-    except ConfigError as error:
-        raise ConfigError([f"prompt_template: {spec}: {problem}" for problem in error.problems]) from error
+    except (OSError, ValueError, ConfigError) as error:
+        said = f" cannot be read: {error.strerror}" if isinstance(error, OSError) else f": {error}"
+        raise ConfigError([f"prompt_template: {spec}{said}"]) from error
     return texts
 
 
@@ -117,13 +118,3 @@ def foreign_templates(loader: BaseLoader | None = None, **options: Any) -> Envir
     from afarm.storage.bounded_templates import BoundedTemplates
 
     return BoundedTemplates(loader, **options)
-
-
-def _pair(values: object) -> dict[str, str]:
-    """The texts of a pair. Raises `ValueError` if one is missing or lacks a place."""
-    if not isinstance(values, Mapping) or not all(isinstance(values.get(name), str) for name in PAIR):
-        raise ValueError(f"must hold two texts, {PAIR[0]} and {PAIR[1]}")
-    for name, places in zip(PAIR, (["instruction", "input"], ["instruction"]), strict=True):
-        if missing := [place for place in places if f"{{{place}}}" not in values[name]]:
-            raise ValueError(f"{name} has no {{{missing[0]}}}")
-    return {name: values[name] for name in PAIR}

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
-
-from afarm.core.errors import DataError
 
 ANNOTATION_FIELDS = ("output_1", "output_2", "preference")
 """The fields without which a row is no annotation."""
@@ -30,8 +27,6 @@ BETTER_AND_WORSE = "put a better and a worse answer to each into 'chosen' and 'r
 TRAIN = "afarm fit-reward --preferences {file}"
 MOST_LISTED = 12
 """Fields that a message lists."""
-MOST_LOOKED_AT = 1_000
-"""Files of a directory that are looked at for a hint."""
 
 Fields = Sequence[tuple[str, ...]]
 """The fields of a shape: any of these sets."""
@@ -98,20 +93,3 @@ def _shape(names: Iterable[str], file: str, shapes: Iterable[tuple[Fields, str]]
     names = {*names, *(["annotator1"] if people_columns(names) else [])}
     meaning = next((meaning for fields, meaning in shapes if any(names >= {*some} for some in fields)), "")
     return meaning.replace("{file}", file)
-
-
-def require_file_of_annotations(path: Path) -> None:
-    """Raise `DataError` naming what stands at `path` if it is a directory."""
-    if not path.is_dir():
-        return
-    held = [str(file) for depth in ("*", "*/*") for file in islice(path.glob(f"{depth}.json*"), MOST_LOOKED_AT)]
-    if (path / "configs.yaml").is_file() or (path / "config.yaml").is_file():
-        means = f"an annotator's directory: afarm evaluate FILE --reference FILE --annotator alpaca_eval:{path}"
-    elif (path / "run.json").is_file() or (path / "runs").is_dir():
-        means = f"a directory of runs: afarm leaderboard {path}"
-    elif held:
-        likely = [file for file in held if "annotation" in Path(file).name] or held
-        means = f"a directory: name its files of annotations, such as {min(likely)}"
-    else:
-        means = "a directory with no run and no file of annotations: name one that has either"
-    raise DataError(f"{path}: is {means}")

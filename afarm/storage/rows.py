@@ -11,7 +11,7 @@ import json
 import re
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -19,14 +19,13 @@ from typing import IO, Any, TypeVar, overload
 
 from afarm.core.errors import DataError
 from afarm.core.records import Instruction, JudgedPair, Output, Row
+from afarm.storage.contents import file_digest
 from afarm.storage.conversations import with_turns
 from afarm.storage.csv_files import FORMAT as CSV
 from afarm.storage.csv_files import csv_rows
-from afarm.storage.disk import writing
+from afarm.storage.disk import json_text, open_text, writing
 from afarm.storage.hub import hub_rows, is_on_hub
-from afarm.storage.json_text import json_text
 from afarm.storage.row_shapes import no_output
-from afarm.storage.text_files import open_text
 
 T = TypeVar("T")
 
@@ -72,18 +71,25 @@ def placed_rows(path: Path | str) -> Iterator[tuple[str, Row]]:
     yield from ((f"{path}: row {number}", row) for number, row in enumerate(rows))
 
 
-def why_no_file(path: Path | str) -> str:
-    """Say why there is no file at `path` to be read; empty if there is one."""
+def why_no_file(path: Path | str, wanted: str = "") -> str:
+    """Say why there is no file at `path` to be read; empty if there is one.
+
+    A directory is named for what it holds, such as a file with `wanted` in its name.
+    """
     place = Path(path).expanduser()
     if not place.exists() and re.match("https?:/", str(path)):
         return "URLs are not taken: download the file first"
     if not place.is_dir():
         return "" if place.is_file() else f"no such file (from {Path.cwd()}): name one that is there"
-    try:
-        inside = next((file for file in sorted(place.iterdir()) if names_a_file_of_rows(file.name)), None)
-    except OSError as error:
-        return f"a directory that cannot be read: {error.strerror}"
-    return f"a directory: name a file in it{f', such as {inside}' if inside else ''}"
+    if (place / "configs.yaml").is_file() or (place / "config.yaml").is_file():
+        return f"an annotator's directory: afarm evaluate FILE --reference FILE --annotator alpaca_eval:{path}"
+    if (place / "run.json").is_file() or (place / "runs").is_dir():
+        return f"a directory of runs: afarm leaderboard {path}"
+    files = [file for depth in ("*", "*/*") for file in place.glob(depth) if names_a_file_of_rows(file.name)]
+    if not files:
+        return "a directory with no run and no file of rows: name one that has either"
+    likeliest = min(files, key=lambda file: (wanted not in file.name, len(file.parts), file))
+    return f"a directory: name a file in it, such as {likeliest}"
 
 
 def _read_json(path: Path) -> Iterator[Row]:
@@ -97,11 +103,8 @@ def _read_json(path: Path) -> Iterator[Row]:
                 number += 1
     except UnicodeDecodeError:  # a `ValueError` too
         raise
-    except _RepeatedKeyError as error:
-        where = f"{path}: row {number} (line {error.line})"
-        raise DataError(f"{where}: field {error.key!r} is there twice; take one of the two out") from error
-    except _LineError as error:
-        raise DataError(f"{path}: row {number}: not valid JSON lines: {error}") from error
+    except _RowError as error:
+        raise DataError(f"{path}: row {number}{error.where}: {error}") from error
     except RecursionError as error:
         raise DataError(f"{path}: row {number}: not valid JSON: nested too deeply") from error
     except ValueError as error:
@@ -110,24 +113,18 @@ def _read_json(path: Path) -> Iterator[Row]:
         raise DataError(f"{path}: row {number}: not valid JSON: {said}") from error
 
 
-class _LineError(ValueError):
-    """A line that is no JSON."""
+class _RowError(ValueError):
+    """A fault of a row; `where` is the line that the row begins on, if its number is not enough."""
 
-
-class _RepeatedKeyError(ValueError):
-    """An object with one key twice, in a row that begins on `line`: JSON leaves open which one holds."""
-
-    def __init__(self, key: str):
-        super().__init__(key)
-        self.key = key
-        self.line = 0
+    where = ""
 
 
 def _object(fields: list[tuple[str, Any]]) -> Row:
     row = dict(fields)
-    if len(row) < len(fields):
+    if len(row) < len(fields):  # JSON leaves open which one holds
         names = [name for name, _ in fields]
-        raise _RepeatedKeyError(next(name for name in row if names.count(name) > 1))
+        twice = next(name for name in row if names.count(name) > 1)
+        raise _RowError(f"field {twice!r} is there twice; take one of the two out")
     return row
 
 
@@ -162,12 +159,12 @@ def _values(handle: IO[str], path: Path) -> Iterator[Any]:
     for number, line in lines:
         try:
             yield _DECODER.decode(line)
-        except _RepeatedKeyError as error:
-            error.line = number
+        except _RowError as error:
+            error.where = f" (line {number})"
             raise
         except json.JSONDecodeError as error:
             advice = "" if line.rstrip().endswith("}") else "; each row is one line"
-            raise _LineError(f"{error.msg} at column {error.colno}{advice}") from error
+            raise _RowError(f"not valid JSON lines: {error.msg} at column {error.colno}{advice}") from error
 
 
 def _list_items(handle: IO[str]) -> Iterator[Any]:
@@ -178,18 +175,17 @@ def _list_items(handle: IO[str]) -> Iterator[Any]:
     at, delimiter, lines_before = text.index("[") + 1, "[", 0
     while delimiter != "]":
         try:
-            at = space.match(text, at).end()  # type: ignore[union-attr]  # it matches the empty text too
-            if delimiter == "[" and text[at : at + 1] == "]":
-                end = at
-            else:
+            at = end = space.match(text, at).end()  # type: ignore[union-attr]  # it matches the empty text too
+            if delimiter == "," or text[at : at + 1] != "]":
                 item, end = decode(text, at)
                 end = space.match(text, end).end()  # type: ignore[union-attr]
                 if text[end : end + 1] not in (",", "]"):  # or nothing yet
                     raise json.JSONDecodeError("Expecting ',' delimiter", text, end)
                 yield item
             at, delimiter = end + 1, text[end]
-        except _RepeatedKeyError as error:
-            error.line = 1 + lines_before + text.count("\n", 0, at)
+        except _RowError as error:
+            line = 1 + lines_before + text.count("\n", 0, at)
+            error.where = f" (line {line})"
             raise
         except json.JSONDecodeError:
             more = handle.read(max(BLOCK, len(text) - at))
@@ -318,14 +314,30 @@ def rows_digest(rows: Iterable[object]) -> str:
     return total.hexdigest()
 
 
+def digest_source(source: str) -> str:
+    """Digest a file's content, or the rows of a data set of the Hub. Raises `DataError` if there is none."""
+    if is_on_hub(source):
+        rows = hashlib.sha256()
+        for row in read_rows(source):
+            rows.update(json.dumps(row, sort_keys=True, default=str).encode("utf-8", "backslashreplace"))
+        return rows.hexdigest()
+    path = Path(source).expanduser()
+    if problem := why_no_file(path):
+        raise DataError(f"{source}: {problem}")
+    try:
+        return file_digest(path)
+    except OSError as error:
+        raise DataError(f"{source}: cannot be read: {error.strerror}") from error
+
+
 def require_distinct(outputs: Iterable[Output], where: str) -> list[Output]:
     """Return the rows. Raises `DataError` if there is none, or naming instructions that several hold."""
     rows = list(outputs)
     if not rows:
         raise DataError(f"{where}: no instructions")
-    groups: dict[str, list[int]] = {}
-    for number, row in enumerate(rows):
-        groups.setdefault(row.instruction.id, []).append(number)
+    groups: dict[Hashable, list[int]] = {}
+    for number, asked in enumerate(row.instruction for row in rows):  # by what an id digests, which takes longer
+        groups.setdefault((asked.instruction, asked.input, asked.messages), []).append(number)
     if repeated := [numbers for numbers in groups.values() if len(numbers) > 1]:
         raise DataError(f"{where}: {'; '.join(describe_repeats(rows, repeated))}")
     return rows

@@ -5,13 +5,13 @@ A record may be an older version's or changed by hand: values that are absent or
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from afarm.core.errors import DataError, did_you_mean
-from afarm.storage.json_text import decode_json
+from afarm.storage.disk import decode_json
 from afarm.storage.names import require_plain_names
 
 RECORD = "run.json"
@@ -39,21 +39,12 @@ class RunResult:
     needs: tuple[str, ...] | None = None
 
 
-class RunRecord(Mapping[str, Any]):
+class RunRecord(dict[str, Any]):
     """The record of the run in `directory`: the contents of `run.json`, and its typed parts."""
 
     def __init__(self, directory: Path, values: Mapping[str, Any]):
+        super().__init__(values)
         self.directory = directory
-        self._values = values
-
-    def __getitem__(self, name: str) -> Any:
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
 
     @property
     def name(self) -> str:
@@ -79,9 +70,9 @@ class RunRecord(Mapping[str, Any]):
         """The results that have metrics, the main evaluation first."""
         return [
             RunResult(
-                _text(row.get("system")),
-                _text(row.get("reference")),
-                _text(row.get("evaluator")),
+                str(row.get("system") or ""),
+                str(row.get("reference") or ""),
+                str(row.get("evaluator") or ""),
                 row["metrics"],
                 _mapping(row.get("red_flags")),
                 _mapping(row.get("protocol")),
@@ -169,10 +160,6 @@ def find_run(name: str, output_dir: Path) -> Path:
     names = [run.name for run in run_directories(runs)]
     near = did_you_mean(name, names) if names else " `afarm run` makes one"
     raise DataError(f"no run {name!r}, neither here nor in {runs} (--output-dir).{near}")
-
-
-def _text(value: object) -> str:
-    return "" if value is None else str(value)
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -78,5 +78,4 @@ def _cell(value: object) -> str:
 
 
 def _make_row(record: Any) -> Row:
-    row: Row = record.to_row() if hasattr(record, "to_row") else asdict(record)
-    return row
+    return record.to_row() if hasattr(record, "to_row") else asdict(record)

@@ -15,6 +15,11 @@ FirstIsBetter = bool | None
 """None for an answer without a verdict."""
 
 _LABEL: dict[FirstIsBetter, str] = {True: "Output (a)", False: "Output (b)", None: "I cannot choose."}
+_REASON: dict[FirstIsBetter, str] = {
+    True: "The first output serves the instruction better.",
+    False: "The second output serves the instruction better.",
+    None: "I cannot choose.",
+}
 
 
 def render(verdicts: Sequence[FirstIsBetter], answer_format: str, labels: Sequence[str] = ()) -> str:
@@ -37,7 +42,7 @@ def render(verdicts: Sequence[FirstIsBetter], answer_format: str, labels: Sequen
         return "\n".join(f"{i}. {_LABEL[verdict]}" for i, verdict in enumerate(verdicts, start=1))
     if answer_format == "json":
         objects = [
-            {"index": i, "explanation": "as it seems to me", "first_is_better": verdict}
+            {"index": i, "explanation": _REASON[verdict], "first_is_better": verdict}
             for i, verdict in enumerate(verdicts, start=1)
         ]
         return json.dumps(objects)

@@ -16,7 +16,7 @@ def add_commands(app: typer.Typer) -> None:
     """Make `afarm annotators` print the listing, beside other plugins' commands of that group."""
     group = typer.Typer()
     group.callback(invoke_without_command=True)(annotators)
-    app.add_typer(group, name="annotators")
+    app.add_typer(group, name="annotators", rich_help_panel="Judges and their cost")
 
 
 def annotators(

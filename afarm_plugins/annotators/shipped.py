@@ -15,5 +15,4 @@ def shipped_yaml(file: str) -> dict[str, Any]:
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser takes a seventh of the time
-    contents: dict[str, Any] = yaml.load(resources.files(PACKAGE).joinpath(file).read_bytes(), Loader=loader)
-    return contents
+    return yaml.load(resources.files(PACKAGE).joinpath(file).read_bytes(), Loader=loader)

@@ -188,8 +188,7 @@ def loss_and_gradient(theta: Array, data: Labelled, counts: Array) -> tuple[floa
 
 
 def _sigmoid(x: Array) -> Array:
-    halved: Array = 0.5 * (1 + np.tanh(x / 2))
-    return halved
+    return 0.5 * (1 + np.tanh(x / 2))
 
 
 # --------------------------------------------------------------------------------------------------------- the fit

@@ -96,8 +96,7 @@ class Calibrate(JudgingStudy):
     def pool(self) -> FittablePool:
         """The pool to fit. Raises `ConfigError` for a file of a pool that is wrong."""
         component = discover(check_configs=False, kinds=["annotators"]).get("annotators", "pool")
-        pool: FittablePool = component.load()(component.settings(), self.config.pool)
-        return pool
+        return component.load()(component.settings(), self.config.pool)
 
     def grid(self, request: StudyRequest) -> Sequence[StudyRun]:
         if not self.config.humans:

@@ -71,8 +71,7 @@ def rate_systems(labels: Sequence[JudgedPair], fit: PoolFit, refits: Sequence[Ar
         return None
 
     def rates(p: Array) -> Array:
-        found: Array = 100 * (0.5 + met @ (p - 0.5) / counts)
-        return found
+        return 100 * (0.5 + met @ (p - 0.5) / counts)
 
     data = fit.data
     return SystemRates(

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from afarm import sample_size
+from afarm_plugins.costs.settings import CostsConfig
 
 SURE = 0.9
 """The probability that the best candidate by people is among the finalists."""
@@ -24,19 +25,6 @@ DRAWS = 40_000
 
 LARGEST = 50.0
 """The largest difference of win rates that is planned for, in points."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlanPrices:
-    """Dollars per simulated `run` and per human `label`, and spreads in points of win rate."""
-
-    run: float
-    label: float
-    run_spread: float
-    label_spread: float
-    candidates: int
-    spread: float
-    faith: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +58,23 @@ class Plan:
         }
 
 
-def plan_difference(prices: PlanPrices, difference: float) -> Plan:
-    """Plan an evaluation that detects a difference, in points, in simulation and by people."""
-    seeds = sample_size(difference, math.sqrt(2) * prices.run_spread)
-    shared = prices.spread**2 / (prices.spread**2 + prices.run_spread**2 / seeds)
-    finalists = finalists_needed(prices.candidates, round(prices.faith * math.sqrt(shared), 2))
-    labels = sample_size(difference, prices.label_spread)
-    runs = prices.candidates * seeds
-    return Plan(difference, seeds, runs, finalists, labels, runs * prices.run, finalists * labels * prices.label)
+def plan_difference(config: CostsConfig, run: float, run_spread: float, difference: float) -> Plan:
+    """Plan an evaluation that detects a difference, in points, in simulation and by people.
+
+    A simulated `run` costs so many dollars, and win rates have a standard deviation of `run_spread` points over seeds.
+    """
+    seeds = sample_size(difference, math.sqrt(2) * run_spread)
+    shared = config.spread**2 / (config.spread**2 + run_spread**2 / seeds)
+    finalists = finalists_needed(config.candidates, round(config.faith * math.sqrt(shared), 2))
+    labels = sample_size(difference, config.label_spread)
+    runs = config.candidates * seeds
+    return Plan(difference, seeds, runs, finalists, labels, runs * run, finalists * labels * config.label_price)
 
 
-def plan_within(prices: PlanPrices, spend: float) -> Plan | None:
-    """Plan for the smallest difference, to a tenth of a point, that the dollars pay; None for none."""
-    tenths = range(1, round(10 * LARGEST) + 1)
-    return next((plan for tenth in tenths if (plan := plan_difference(prices, tenth / 10)).total <= spend), None)
+def plan_within(config: CostsConfig, run: float, run_spread: float) -> Plan | None:
+    """Plan for the smallest difference, to a tenth of a point, that `config.spend` pays; None for none."""
+    plans = (plan_difference(config, run, run_spread, tenth / 10) for tenth in range(1, round(10 * LARGEST) + 1))
+    return next((plan for plan in plans if plan.total <= config.spend), None)
 
 
 def finalists_needed(candidates: int, correlation: float) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 from afarm import (
     Bounded,
@@ -27,7 +27,7 @@ from afarm import (
     undominated,
 )
 from afarm.report import frontier_plot
-from afarm_plugins.costs.planner import PlanPrices, plan_difference, plan_within
+from afarm_plugins.costs.planner import plan_difference, plan_within
 from afarm_plugins.costs.settings import CostsConfig
 
 SHARED = "shared"
@@ -114,9 +114,10 @@ def _records(place: Path, unread: list[str]) -> Iterator[RunRecord]:
             unread.append(str(error))
 
 
-def _win_rates(record: RunRecord) -> list[Any]:
+def _win_rates(record: RunRecord) -> list[float]:
     """Return the win rate of a run's main evaluation, if it has one."""
-    return [result.metrics["win_rate"] for result in record.results if "win_rate" in result.metrics][:1]
+    rates = [result.metrics["win_rate"] for result in record.results if "win_rate" in result.metrics][:1]
+    return [float(rate) for rate in rates if isinstance(rate, int | float)]
 
 
 def tabulate_costs(records: Sequence[RunRecord], config: CostsConfig) -> Findings:
@@ -128,7 +129,7 @@ def tabulate_costs(records: Sequence[RunRecord], config: CostsConfig) -> Finding
     methods = [_method(name, runs, stages, config) for name, runs in sorted(groups.items())]
     tables = [_stage_table(stages.values(), config), _method_table(methods)] if records else []
     costs = {method.name: method.dollars if config.hour else method.seconds for method in methods}
-    rates = {method.name: rate for method in methods if (rate := method.rate) is not None}
+    rates = {method.name: method.rate for method in methods if method.rate is not None}
     unit = "dollars per run" if config.hour else "seconds per run"
     plots = [frontier_plot(rates, costs, frontier(methods), unit)] if rates else []
     notes = _notes(records, stages.values(), config) if records else ["There is no stored run to read costs from."]
@@ -146,42 +147,38 @@ def _stages(records: Sequence[RunRecord]) -> dict[str, StageCost]:
     """Return what each artifact has cost, by its name; the record that made it says on which device."""
     found: dict[str, StageCost] = {}
     for record in sorted(records, key=lambda record: all(stage.get("reused") for stage in record.stages)):
-        device = str(record.section("machine").get("device", ""))
+        device, method = str(record.section("machine").get("device", "")), str(record.get("method", ""))
         for stage in record.stages:
-            name = f"{stage.get('kind')}/{stage.get('key')}"
+            name, label = f"{stage.get('kind')}/{stage.get('key')}", str(stage.get("stage", ""))
             made_here = not stage.get("reused") and not device.startswith("none")
             on_gpu = "cuda" in device if made_here else None
-            if name not in found or (found[name].on_gpu is None and on_gpu is not None):
-                found[name] = _stage_cost(record, stage, on_gpu)
+            if name in found and (found[name].on_gpu is not None or on_gpu is None):
+                continue
+            own = label in (f"train {method}", f"outputs {method}") or label.startswith(f"evaluate {method} ")
+            spent = spend if isinstance(spend := stage.get("spend"), Mapping) else {}
+            memory = stage.get("gpu_memory", stage.get("memory"))
+            found[name] = StageCost(
+                f"{record.get('recipe', '')} · {method}" if own else SHARED,
+                str(stage.get("kind", "")) if own else label,
+                float(stage.get("seconds") or 0.0),
+                float(spent.get("dollars") or 0.0),
+                int(spent.get("calls") or 0),
+                int(spent.get("unpriced_calls") or 0),
+                on_gpu,
+                float(memory) if isinstance(memory, int | float) else None,
+            )
     return found
 
 
-def _stage_cost(record: RunRecord, stage: Mapping[str, Any], on_gpu: bool | None) -> StageCost:
-    label, method = str(stage.get("stage", "")), str(record.get("method", ""))
-    own = label == f"train {method}" or label == f"outputs {method}" or label.startswith(f"evaluate {method} ")
-    spend = stage.get("spend")
-    spent: Mapping[str, Any] = spend if isinstance(spend, Mapping) else {}
-    what = str(stage.get("kind", "")) if own else label
-    memory = stage.get("gpu_memory", stage.get("memory"))
-    return StageCost(
-        f"{record.get('recipe', '')} · {method}" if own else SHARED,
-        what,
-        float(stage.get("seconds") or 0.0),
-        float(spent.get("dollars") or 0.0),
-        int(spent.get("calls") or 0),
-        int(spent.get("unpriced_calls") or 0),
-        on_gpu,
-        float(memory) if isinstance(memory, int | float) else None,
-    )
+class MethodCost(NamedTuple):
+    """A method's runs and win rate; and per run seconds of own stages and of all, GPU-hours and dollars.
 
-
-@dataclass(frozen=True, slots=True)
-class MethodCost:
-    """Runs of a method: win rates; and per run seconds of own stages and all, GPU-hours and dollars."""
+    `spreads` are the standard deviations of win rates over seeds, for each of its settings that has several.
+    """
 
     name: str
     runs: int
-    rates: Sequence[float]
+    rate: Bounded | None
     own_seconds: float
     seconds: float
     gpu_hours: float | None
@@ -189,35 +186,23 @@ class MethodCost:
     dollars: float
     spreads: Sequence[float]
 
-    @property
-    def rate(self) -> Bounded | None:
-        return mean_interval(list(self.rates)) if self.rates else None
-
 
 def _method(name: str, runs: Sequence[RunRecord], stages: Mapping[str, StageCost], config: CostsConfig) -> MethodCost:
     per_run = [[stages[f"{s.get('kind')}/{s.get('key')}"] for s in run.stages] for run in runs]
     is_known = any(stage.on_gpu is not None for some in per_run for stage in some)
     hours = fmean(sum(config.gpus * stage.seconds / HOUR for stage in some if stage.on_gpu) for some in per_run)
+    own_seconds = fmean(sum(stage.seconds for stage in some if stage.system != SHARED) for some in per_run)
     seconds = fmean(sum(stage.seconds for stage in some) for some in per_run)
     judge = fmean(sum(stage.dollars for stage in some) for some in per_run)
-    rates, by_settings = [], dict[str, list[float]]()
+    by_settings: dict[str, list[float]] = {}
     for run in runs:
-        for rate in _win_rates(run):
-            if isinstance(rate, int | float):
-                rates.append(float(rate))
-                settings = {key: value for key, value in run.section("config").items() if key != "seed"}
-                by_settings.setdefault(repr(settings), []).append(float(rate))
-    return MethodCost(
-        name,
-        len(runs),
-        rates,
-        fmean(sum(stage.seconds for stage in some if stage.system != SHARED) for some in per_run),
-        seconds,
-        hours if is_known else None,
-        judge,
-        judge + config.hour * seconds / HOUR,
-        [stdev(some) for some in by_settings.values() if len(some) > 1],
-    )
+        settings = repr({key: value for key, value in run.section("config").items() if key != "seed"})
+        by_settings.setdefault(settings, []).extend(_win_rates(run))
+    rates = [rate for run in runs for rate in _win_rates(run)]
+    rate = mean_interval(rates) if rates else None
+    spreads = [stdev(some) for some in by_settings.values() if len(some) > 1]
+    dollars = judge + config.hour * seconds / HOUR
+    return MethodCost(name, len(runs), rate, own_seconds, seconds, hours if is_known else None, judge, dollars, spreads)
 
 
 # -------------------------------------------------------------------------------------------------------- tables
@@ -259,25 +244,13 @@ def _stage_table(stages: Iterable[StageCost], config: CostsConfig) -> StudyTable
 
 def frontier(methods: Sequence[MethodCost]) -> set[str]:
     """Name the methods that no other beats at the same or a lower cost, in dollars and then in seconds."""
-    return undominated({one.name: (-fmean(one.rates), one.dollars, one.seconds) for one in methods if one.rates})
+    return undominated({one.name: (-one.rate.value, one.dollars, one.seconds) for one in methods if one.rate})
 
 
 def _method_table(methods: Sequence[MethodCost]) -> StudyTable:
     best = frontier(methods)
-    rows = [
-        [
-            method.name,
-            method.runs,
-            method.rate,
-            method.own_seconds,
-            method.seconds,
-            method.gpu_hours,
-            method.judge_dollars,
-            method.dollars,
-            "yes" if method.name in best else "",
-        ]
-        for method in sorted(methods, key=lambda method: -fmean(method.rates) if method.rates else 1.0)
-    ]
+    ordered = sorted(methods, key=lambda method: -method.rate.value if method.rate else 1.0)
+    rows = [[*method[:-1], "yes" if method.name in best else ""] for method in ordered]
     columns = {
         "method": "",
         "runs": "d",
@@ -314,23 +287,16 @@ def _notes(records: Sequence[RunRecord], stages: Iterable[StageCost], config: Co
 
 def _plan(methods: Sequence[MethodCost], config: CostsConfig) -> tuple[StudyTable, list[str]]:
     """Plan for the difference that is asked for, and for what the budget pays if that is too much."""
-    trained = [method for method in methods if method.rates]
+    trained = [method for method in methods if method.rate]
     seconds = config.steps * config.step_seconds or (fmean(m.seconds for m in trained) if trained else 0.0)
     judge = config.judge_dollars
     if judge is None:
         judge = fmean(m.judge_dollars for m in trained) if trained else 0.0
     spreads = [spread for method in methods for spread in method.spreads]
     spread = config.run_spread or (fmean(spreads) if spreads else 0.0) or TYPICAL_RUN_SPREAD
-    prices = PlanPrices(
-        run=config.hour * seconds / HOUR + judge,
-        label=config.label_price,
-        run_spread=spread,
-        label_spread=config.label_spread,
-        candidates=config.candidates,
-        spread=config.spread,
-        faith=config.faith,
-    )
-    wanted, possible = plan_difference(prices, config.difference), plan_within(prices, config.spend)
+    price = config.hour * seconds / HOUR + judge
+    wanted = plan_difference(config, price, spread, config.difference)
+    possible = plan_within(config, price, spread)
     pays = wanted.total <= config.spend
     plans = {"as asked": wanted.cells()}
     if possible and possible.difference != config.difference:
@@ -339,7 +305,7 @@ def _plan(methods: Sequence[MethodCost], config: CostsConfig) -> tuple[StudyTabl
     table = StudyTable("plan", f"Plan for ${config.spend:,.2f}", {"plan": "", **dict.fromkeys(plans, ",.6g")}, rows)
     source = "--run-spread" if config.run_spread else "stored runs over seeds" if spreads else "a guess: --run-spread"
     notes = [
-        f"A simulated run costs ${prices.run:,.2f}: {seconds:,.0f} s at ${config.hour:g} per hour, and ${judge:,.2f} "
+        f"A simulated run costs ${price:,.2f}: {seconds:,.0f} s at ${config.hour:g} per hour, and ${judge:,.2f} "
         "for judges.",
         f"Seeds: enough that two candidates whose simulated win rates differ by the difference are told apart (80% "
         f"power, 95% level) at a standard deviation of {spread:.1f} points over seeds ({source}).",

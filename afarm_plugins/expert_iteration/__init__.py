@@ -50,14 +50,11 @@ class ExpertIterationConfig(CheckpointChoice, TrainerConfig):
 
 
 class ExpertIteration(Method):
-    """Rounds of best-of-n and SFT; returns the policy of the last round, and leaves its inputs alone."""
+    """Rounds of best-of-n and SFT; returns the policy of the last round."""
 
     config: ExpertIterationConfig
     needs = frozenset({"reward_model", "unlabeled"})
     search_space = {"learning_rate": (1e-6, 1e-3), "n": [4, 8, 16], "num_train_epochs": [1, 2, 3]}
-
-    def __init__(self, config: ExpertIterationConfig | None = None):
-        super().__init__(config or ExpertIterationConfig())
 
     def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
         from afarm_plugins.expert_iteration.expert_iteration import train_in_rounds

@@ -90,8 +90,7 @@ class SentenceEncoder:
             states = model(**tokens).last_hidden_state.double()
         mask = tokens["attention_mask"].unsqueeze(-1)
         means = (states * mask).sum(1) / mask.sum(1).clamp(min=1)
-        vectors: Array = torch.nn.functional.normalize(means, dim=1).numpy()
-        return vectors
+        return torch.nn.functional.normalize(means, dim=1).numpy()
 
 
 def relatedness(asked: Array, answered: Array) -> float:

@@ -7,9 +7,7 @@ votes are independent.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Sequence
 from functools import cached_property
 
 from afarm import (
@@ -24,13 +22,12 @@ from afarm import (
     ShownPair,
 )
 from afarm.judging import CHARACTERS_PER_TOKEN
+from afarm.testing import render
 from afarm_plugins.fitted_judges.settings import FittedConfig
 from afarm_plugins.fitted_judges.utility import FittedUtility, second_wins
 
-WORDS = ("Output (a)", "Output (b)")
-SINGLE, LIST, JSON = "single", "list", "json"
-LABELS = "labels"
 TOKENS = "tokens"
+FORMATS = ("single", "list", "json", "labels", TOKENS)
 REMEMBERED = 65536
 
 
@@ -58,7 +55,7 @@ class FittedJudge(Judge):
 
     async def complete(self, request: ChatRequest) -> Completion:
         """Raises `JudgeError` for a request that compares nothing, or in a format that it cannot write."""
-        if not request.comparisons or request.answer_format not in (SINGLE, LIST, JSON, LABELS, TOKENS):
+        if not request.comparisons or request.answer_format not in FORMATS:
             asks = f"for {request.answer_format!r}" if request.answer_format else "for something else"
             raise JudgeError(
                 f"the fitted judge only compares two outputs, and {request.annotator or 'the annotator'} asks {asks}; "
@@ -72,7 +69,8 @@ class FittedJudge(Judge):
             positions = tuple(self._as_tokens(shown, request) for shown in request.comparisons)
             text = "".join(max(position, key=position.__getitem__) for position in positions)
             return Completion(text, size, len(positions), price=0.0, logprobs=positions)
-        text = _written([self._first_wins(shown, request) for shown in request.comparisons], request)
+        first_wins = [self._first_wins(shown, request) for shown in request.comparisons]
+        text = render(first_wins, request.answer_format, request.labels)
         return Completion(text, size, math.ceil(len(text) / CHARACTERS_PER_TOKEN), price=0.0)
 
     def _first_wins(self, shown: ShownPair, request: ChatRequest) -> bool:
@@ -102,19 +100,3 @@ class FittedJudge(Judge):
 def _key(shown: ShownPair) -> tuple[str, str, str]:
     low, high = sorted((shown.first, shown.second))
     return shown.instruction.id, low, high
-
-
-def _written(first_wins: Sequence[bool], request: ChatRequest) -> str:
-    """Write the verdicts in the request's format."""
-    if request.answer_format == LABELS:
-        return "\n".join(request.labels[not first] for first in first_wins)
-    if request.answer_format == SINGLE:
-        return WORDS[not first_wins[0]]
-    if request.answer_format == LIST:
-        return "\n".join(f"{i}. {WORDS[not first]}" for i, first in enumerate(first_wins, start=1))
-    better = [(first, "first" if first else "second") for first in first_wins]
-    objects = [
-        {"index": i, "explanation": f"The {place} output serves the instruction better.", "first_is_better": first}
-        for i, (first, place) in enumerate(better, start=1)
-    ]
-    return json.dumps(objects)

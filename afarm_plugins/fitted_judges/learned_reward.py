@@ -46,8 +46,7 @@ class LearnedReward:
             self.tell(f"reward model on {len(learned)} pairs")
             outputs = [Output(row.pair.instruction, text) for row in held for text in row.pair.canonical]
             values = np.array([score.value for score in farm.fit_reward().score_outputs(outputs)])
-            gaps: Array = values[1::2] - values[::2]
-            return gaps
+            return values[1::2] - values[::2]
 
     def fit(self, learned: Sequence[LabelledPair], directory: Path) -> None:
         """Fit to `learned`, and copy the reward model into `directory`."""

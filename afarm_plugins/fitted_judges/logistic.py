@@ -28,15 +28,13 @@ FEW_COLUMNS = 64
 
 def sigmoid(logits: Array) -> Array:
     """Logistic function, without overflow."""
-    halved: Array = 0.5 * (1 + np.tanh(np.clip(logits, -700, 700) / 2))
-    return halved
+    return 0.5 * (1 + np.tanh(np.clip(logits, -700, 700) / 2))
 
 
 def log_losses(p: Array, p2: Array) -> Array:
     """Cross-entropy in nats of each label `p2` [pairs] under `p` [pairs], which is kept 1e-12 off 0 and 1."""
     kept = np.clip(p, 1e-12, 1 - 1e-12)
-    losses: Array = -(p2 * np.log(kept) + (1 - p2) * np.log(1 - kept))
-    return losses
+    return -(p2 * np.log(kept) + (1 - p2) * np.log(1 - kept))
 
 
 def require_scikit_learn() -> None:
@@ -58,8 +56,7 @@ def fit_weights(differences: Array, p2: Array, ridge: float) -> Array:
     # A label between 0 and 1 is both, each with its share.
     labels = np.repeat([1, 0], len(p2))
     model.fit(np.vstack([scaled, scaled]), labels, sample_weight=np.concatenate([p2, 1 - p2]))
-    weights: Array = model.coef_[0] / scale
-    return weights
+    return model.coef_[0] / scale
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,8 +69,7 @@ class Measured:
 def credits(rows: Sequence[LabelledPair], leaning: Array) -> Array:
     """Credit a judge whose `leaning` [pairs] is above 0 for second outputs, below for first ones."""
     better = np.sign([row.p2 - 0.5 for row in rows])
-    credit: Array = 0.5 * (1 + np.sign(leaning) * better)
-    return credit
+    return 0.5 * (1 + np.sign(leaning) * better)
 
 
 def longer_leaning(rows: Sequence[LabelledPair]) -> Array:

@@ -85,7 +85,7 @@ class FittedWeights(_Part):
             if directory.is_file():
                 raise ConfigError([f"{directory} is a file: name the directory of a fitted judge"]) from error
             raise ConfigError(
-                [f"{directory} holds no fitted judge: make one with afarm judge fit ANNOTATIONS --out {directory}"]
+                f"{directory} holds no fitted judge: make one with afarm judge fit ANNOTATIONS --out {directory}"
             ) from error
         try:
             weights = cls.model_validate_json(text)

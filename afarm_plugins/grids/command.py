@@ -24,8 +24,7 @@ from afarm.cli.options import (
     write_examples,
 )
 from afarm.experiments import Component
-from afarm_plugins.grids.options import WITHOUT, Formats, Seeds, Yes
-from afarm_plugins.grids.study import conduct
+from afarm_plugins.grids.study import WITHOUT, Formats, Seeds, Yes, conduct, configure_study, parse_formats
 from afarm_plugins.grids.study_all import study_all
 
 ABOUT = "Make a grid of runs for a question, and tables and plots of the answer."
@@ -135,6 +134,7 @@ def run_study(
     dry_run: DryRun = False,
 ) -> None:
     """Run the study of a component with its `own` settings, or show what it would do."""
-    conducted = conduct(component, name, own, seeds, launcher, plots, yes, options, dry_run)
+    formats = parse_formats(plots)
+    conducted = conduct(configure_study(component, name, own, options, seeds), launcher, formats, yes, dry_run)
     if conducted is not None and conducted[0].failed:
         raise typer.Exit(1)

@@ -18,11 +18,11 @@ from afarm import AfarmError, BudgetError, ConfigError, JudgeError, RunRecord, S
 from afarm.experiments import (
     Answers,
     GridProgress,
-    JudgeEstimate,
     Launched,
     PlannedStage,
     Systems,
     Workspace,
+    by_judge,
     identity,
     list_stages,
     plan_run,
@@ -98,10 +98,16 @@ def run_grid(
             made = None
             try:
                 made = prepare([(run.method, workspace) for run, workspace in opened], account) if prepare else None
-            except (KeyboardInterrupt, BudgetError, JudgeError):  # what is whole is told of, then no more
-                for run, workspace in _complete(opened, account):
-                    progress.add(run, evaluate(run, workspace), _answers(workspace))
-                    yield progress
+            except (
+                KeyboardInterrupt,
+                BudgetError,
+                JudgeError,
+            ):  # complete runs are reported, then no more
+                wanted = task_graph([(run.method, workspace) for run, workspace in opened], account).wanted
+                for run, workspace in opened:
+                    if not wanted[workspace]:
+                        progress.add(run, evaluate(run, workspace), _answers(workspace))
+                        yield progress
                 raise
             for run, workspace in opened:
                 if made is None:
@@ -118,12 +124,6 @@ def run_grid(
                     progress.failed[run.label] = str(error)
                 workspace.close()
                 yield progress
-
-
-def _complete(opened: Sequence[tuple[StudyRun, Workspace]], account: str) -> list[tuple[StudyRun, Workspace]]:
-    """Return the runs all of whose stages are there."""
-    graph = task_graph([(run.method, workspace) for run, workspace in opened], account)
-    return [(run, workspace) for run, workspace in opened if not graph.wanted[workspace]]
 
 
 def _answers(workspace: Workspace) -> Answers:
@@ -173,7 +173,13 @@ def plan_grid(runs: Sequence[StudyRun], lay_out_run: OpenWith) -> list[PlannedSt
     groups: dict[tuple[str, bool], list[tuple[PlannedStage, float]]] = {}
     for stage, weight in weighted_stages(runs, lay_out_run).values():
         groups.setdefault((stage.kind, stage.reused), []).append((stage, weight))
-    return [_added_up(some) for some in groups.values()]
+    planned = []
+    for some in groups.values():
+        count = round(sum(weight for _, weight in some))
+        judges = by_judge([stage.times(weight) for stage, weight in some])
+        first = replace(some[0][0], judges=tuple(judges))
+        planned.append(replace(first, label=f"{first.kind} × {count:,}", why="") if count > 1 else first)
+    return planned
 
 
 def weighted_stages(runs: Sequence[StudyRun], lay_out_run: OpenWith) -> dict[str, tuple[PlannedStage, float]]:
@@ -205,13 +211,3 @@ def count_alike(seen: Mapping[int, int], seeds: float, places: float) -> float:
     others have too, and what one place has alone.
     """
     return (seeds if len(seen) == 1 else 1.0) * (places if max(seen.values()) == 1 else 1.0)
-
-
-def _added_up(stages: Sequence[tuple[PlannedStage, float]]) -> PlannedStage:
-    """Add up stages of one kind, each of which stands for so many."""
-    count = round(sum(weight for _, weight in stages))
-    totals: dict[str, JudgeEstimate] = {}
-    for judge in (judge for stage, weight in stages for judge in stage.times(weight).judges):
-        totals[judge.judge] = totals.get(judge.judge, JudgeEstimate(judge.judge)) + judge
-    first = replace(stages[0][0], judges=tuple(totals.values()))
-    return replace(first, label=f"{first.kind} × {count:,}", why="") if count > 1 else first

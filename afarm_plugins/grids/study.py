@@ -6,9 +6,9 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from afarm import ConfigError, DataError, PluginError
 from afarm.cli.options import (
@@ -19,6 +19,7 @@ from afarm.cli.options import (
     err,
     launch_stages,
     markup,
+    option,
     out,
     parse_seeds,
     preview_launch,
@@ -37,6 +38,15 @@ if TYPE_CHECKING:
     from afarm import Findings, RunRecord, Study, StudyRequest, StudyRun, StudyTable
     from afarm.experiments import GridProgress, Workspace
 
+    Shown = tuple[GridProgress, Findings, Path]
+
+Seeds = Annotated[str | None, option("--seeds", "The seeds, with commas between.", default="the recipe's")]
+Formats = Annotated[str | None, option("--plots FORMATS", "Plots also as png, pdf, or both with a comma between.")]
+Yes = Annotated[bool, option("--yes", "Begin without asking, however many runs there are.")]
+
+WITHOUT = {"method", "seed", "accelerate_config"}
+"""The options of a farm that a study has otherwise: its grid names methods and seeds."""
+
 OWN_LABELS = "preferences="
 """The setting of a run that learns from preferences of its own."""
 
@@ -45,47 +55,36 @@ BETWEEN = 20
 
 
 def conduct(
-    component: Component,
-    name: str,
-    own: Mapping[str, Any],
-    seeds: str | None,
+    asked: AskedStudy,
     launcher: str,
-    plots: str | None,
+    formats: Sequence[str],
     yes: bool,
-    options: FarmOptions,
     dry_run: bool = False,
     is_shown: bool = True,
 ) -> tuple[GridProgress, Path] | None:
     """Run a study, and show its findings if `is_shown`. Returns runs and page; None for a dry run."""
     from afarm import DataStudy, JudgingStudy
-    from afarm_plugins.grids.grid import MANY, require_possible, study_directory
+    from afarm_plugins.grids.grid import MANY, require_possible
 
-    started = time.time()
-    formats = parse_formats(plots)
-    asked = configure_study(component, name, own, options, seeds)
-    runs = asked.grid()
-    directory = study_directory(options.output_dir, name, runs, options.as_recipe(), asked.recipe, dict(own))
-    account = f"study-{directory.name}"  # whose budget it has
-    prepare, judging, simulated = None, dict[str, Any](), list[str]()
+    started, runs = time.time(), asked.runs
+    is_large = len(runs) > MANY and not yes
+    judging, simulated = dict[str, Any](), list[str]()
     if isinstance(asked.study, JudgingStudy):
-        judging, simulated = _have_judged(asked, account, dry_run)
+        judging, simulated = _have_judged(asked, dry_run)
     elif isinstance(asked.study, DataStudy) and not dry_run:
         judging = _have_read(asked)
-    elif not runs:
-        if dry_run:
-            out().print(f"Study {name} makes no run: it reads files.", markup=False)
-            return None
-    elif dry_run or (len(runs) > MANY and not yes):
-        _show_plan(asked, runs, account, launcher)
-    else:
+    elif not runs and dry_run:
+        out().print(f"Study {asked.name} makes no run: it reads files.", markup=False)
+    elif runs and (dry_run or is_large):
+        _show_plan(asked, launcher)
+    elif runs:
         require_possible(runs, asked.inspect_run)
     if dry_run:
         return None
-    if len(runs) > MANY and not yes:
+    if is_large:
         confirm(f"{len(runs):,} runs")
-    if runs:
-        prepare = _prepared(asked, runs, account, launcher)
-    progress, findings, page = _run(asked, runs, directory, account, prepare, formats, judging, simulated)
+    prepare = _prepared(asked, launcher) if runs else None
+    progress, findings, page = _run(asked, prepare, formats, judging, simulated)
     if is_shown:
         _show(asked, progress, findings, page, started)
     return progress, page
@@ -94,11 +93,15 @@ def conduct(
 def configure_study(
     component: Component, name: str, own: Mapping[str, Any], options: FarmOptions, seeds: str | None
 ) -> AskedStudy:
-    """Return a study configured by the command's options. Raises `ConfigError` for wrong settings."""
+    """Return a study configured by the command's options.
+
+    Raises `ConfigError` for wrong settings or a grid that cannot be, and `PluginError` for a fault of the study's.
+    """
     from pydantic import ValidationError
 
     from afarm import StudyRequest, explain_validation_error
     from afarm.experiments import RunConfig, read_recipe
+    from afarm_plugins.grids.grid import checked_grid, study_directory
 
     recipe = read_recipe(options.recipe_or_default)
     given = {**recipe, **options.as_recipe()}
@@ -109,46 +112,42 @@ def configure_study(
         assert component.config is not None
         problems = explain_validation_error(error, component.config, f"{name}.", unknown="", missing="")
         raise ConfigError(problems) from error
-    with attribute_failures("studies", name, component.load()):
-        study = component.load()(config) if component.config else component.load()()
     defaults = {field: RunConfig.model_fields[field].default for field in ("method", "seed")}
     numbers = parse_seeds(seeds) if seeds is not None else [int(given.get("seed", defaults["seed"]))]
     request = StudyRequest(str(given.get("method", defaults["method"])), tuple(numbers), options.output_dir)
-    settings = config.model_dump(mode="json") if config else {}
-    return AskedStudy(name, options, study, request, options.recipe_or_default, settings)
+    with attribute_failures("studies", name, component.load()):
+        study = component.load()(config) if component.config else component.load()()
+        runs = checked_grid(study, request)
+    own_labels = [text for run in runs for text in run.settings if text.startswith(("annotate.", OWN_LABELS))]
+    if own_labels and options.preferences:
+        raise ConfigError(
+            [
+                f"--preferences would train every run of study {name}, whose runs differ in their labels "
+                f"({own_labels[0]}): rankings and transfer take people's labels as --people-preferences FILE"
+            ]
+        )
+    directory = study_directory(
+        options.output_dir, name, runs, options.as_recipe(), options.recipe_or_default, dict(own)
+    )
+    return AskedStudy(name, options, study, request, config.model_dump(mode="json") if config else {}, runs, directory)
 
 
 @dataclass(frozen=True)
 class AskedStudy:
-    """A study as asked for, with its `settings`; the `options` of its runs and the recipe's name."""
+    """A study as asked for: `settings`, `runs` with their `options`, and the findings' directory."""
 
     name: str
     options: FarmOptions
     study: Study
     request: StudyRequest
-    recipe: str
     settings: Mapping[str, Any]
+    runs: Sequence[StudyRun]
+    directory: Path
 
-    def grid(self) -> list[StudyRun]:
-        """State the runs. Raises `ConfigError`, and `PluginError` for a fault of the study's."""
-        from afarm_plugins.grids.grid import checked_grid
-
-        with attribute_failures("studies", self.name, self.study):
-            runs = checked_grid(self.study, self.request)
-        labels = [text for run in runs for text in run.settings if text.startswith(("annotate.", OWN_LABELS))]
-        if labels and self.options.preferences:
-            raise ConfigError(
-                [
-                    f"--preferences would train every run of study {self.name}, whose runs differ in their labels "
-                    f"({labels[0]}): rankings and transfer take people's labels as --people-preferences FILE"
-                ]
-            )
-        return runs
-
-    def findings(self, progress: GridProgress) -> Findings:
-        """Read the findings off the runs that are there. Raises `PluginError` for a fault of the study's."""
-        with attribute_failures("studies", self.name, self.study):
-            return self.study.analyse(progress.finished)
+    @property
+    def account(self) -> str:
+        """The account whose budget it has."""
+        return f"study-{self.directory.name}"
 
     def of(self, run: StudyRun) -> FarmOptions:
         """Return the options of a run: if some learn from preferences, each has the options of its own labels."""
@@ -156,11 +155,8 @@ class AskedStudy:
         options = replace(self.options, method=run.method, seed=run.seed, settings=settings)
         if any(setting.startswith(OWN_LABELS) for setting in run.settings):
             return replace(options, annotator=None, label_noise=None)
-        return replace(options, on_unusable=None, labels=None) if self._some_have_own_labels else options
-
-    @cached_property
-    def _some_have_own_labels(self) -> bool:
-        return any(setting.startswith(OWN_LABELS) for run in self.grid() for setting in run.settings)
+        some_have = any(setting.startswith(OWN_LABELS) for run in self.runs for setting in run.settings)
+        return replace(options, on_unusable=None, labels=None) if some_have else options
 
     def inspect_run(self, run: StudyRun) -> Any:
         """Open a run's workspace as for a dry run; a context manager."""
@@ -169,7 +165,7 @@ class AskedStudy:
         return self.of(run).dry_run(run_checks())
 
 
-def _have_judged(asked: AskedStudy, account: str, dry_run: bool) -> tuple[dict[str, Any], list[str]]:
+def _have_judged(asked: AskedStudy, dry_run: bool) -> tuple[dict[str, Any], list[str]]:
     """Have judges label the pairs of a study, on its account, or show what they would be asked.
 
     Returns the settings that they were asked with, and the names of those that are formulas.
@@ -189,7 +185,7 @@ def _have_judged(asked: AskedStudy, account: str, dry_run: bool) -> tuple[dict[s
 
     with (
         options.dry_run(judging_checks(), trains=False) if dry_run else options.judging_workspace() as workspace,
-        workspace.judges.client.charge_run(account),
+        workspace.judges.client.charge_run(asked.account),
     ):
         if dry_run:
             show_plan(workspace, "", options.as_json, planned=planned(workspace), step=step)
@@ -217,10 +213,11 @@ def _dump_settings(workspace: Workspace) -> dict[str, Any]:
     return {**workspace.config.model_dump(mode="json"), **workspace.settings.sections}
 
 
-def _show_plan(asked: AskedStudy, runs: Sequence[StudyRun], account: str, launcher: str) -> None:
+def _show_plan(asked: AskedStudy, launcher: str) -> None:
     """Show how many runs there are, which stages are missing and what judges would cost."""
     from afarm_plugins.grids.grid import AT_ONCE, plan_grid, sample_runs
 
+    runs, account = asked.runs, asked.account
     with ExitStack() as looks:
         workspace = looks.enter_context(asked.inspect_run(runs[0]))
         systems = [(runs[0].method, workspace)]
@@ -238,13 +235,14 @@ def _show_plan(asked: AskedStudy, runs: Sequence[StudyRun], account: str, launch
     console.print(text, markup=False)
 
 
-def _prepared(asked: AskedStudy, runs: Sequence[StudyRun], account: str, launcher: str) -> Any:
+def _prepared(asked: AskedStudy, launcher: str) -> Any:
     """Say if the budget is too small. Returns what has a launcher make stages; None for this process."""
     from afarm_plugins.grids.grid import plan_grid
 
-    with asked.of(runs[0]).farm() as farm, farm.workspace.judges.client.charge_run(account):
-        there = build_launcher(launcher, [(runs[0].method, farm.workspace)])
-        warn_of_budget(farm.workspace, lambda: plan_grid(runs, asked.inspect_run))
+    first = asked.runs[0]
+    with asked.of(first).farm() as farm, farm.workspace.judges.client.charge_run(asked.account):
+        there = build_launcher(launcher, [(first.method, farm.workspace)])
+        warn_of_budget(farm.workspace, lambda: plan_grid(asked.runs, asked.inspect_run))
         return partial(launch_stages, launcher) if there else None
 
 
@@ -265,18 +263,11 @@ def parse_formats(text: str | None) -> list[str]:
 
 
 def _run(
-    asked: AskedStudy,
-    runs: Sequence[StudyRun],
-    directory: Path,
-    account: str,
-    prepare: Any,
-    formats: Sequence[str],
-    judging: Mapping[str, Any],
-    simulated: Sequence[str],
-) -> tuple[GridProgress, Findings, Path]:
+    asked: AskedStudy, prepare: Any, formats: Sequence[str], judging: Mapping[str, Any], simulated: Sequence[str]
+) -> Shown:
     """Run the grid and write the findings as they come, so that a stopped study leaves some."""
-    from afarm import Findings
-    from afarm.experiments import GridProgress, StudyRecord, write_study_record
+    from afarm import Farm, Findings
+    from afarm.experiments import GridProgress, StudyRecord, tell_once, write_study_record
     from afarm.report import ShownStudy, write_study
     from afarm_plugins.grids.grid import run_grid
 
@@ -285,60 +276,67 @@ def _run(
         asked.study.know(facts := asked.study.look_up())
     record = StudyRecord(asked.name, command, asked.settings, asked.request, judging=judging, facts=facts)
 
-    def pages(progress: GridProgress, findings: Findings, formats: Sequence[str]) -> Path:
-        page = write_study(directory, ShownStudy(asked.name, command, progress, findings, formats))
-        write_study_record(directory, replace(record, formats=formats), progress)
-        return page
+    def write(progress: GridProgress, findings: Findings, formats: Sequence[str]) -> Shown:
+        page = write_study(asked.directory, ShownStudy(asked.name, command, progress, findings, formats))
+        write_study_record(asked.directory, replace(record, formats=formats), progress)
+        return progress, findings, page
 
-    def written(progress: GridProgress, formats: Sequence[str] = ()) -> tuple[GridProgress, Findings, Path]:
+    def analyse(progress: GridProgress, formats: Sequence[str] = ()) -> Shown:
         try:
-            findings = asked.findings(progress)
-            return progress, findings, pages(progress, findings, formats)
+            with attribute_failures("studies", asked.name, asked.study):
+                findings = asked.study.analyse(progress.finished)
+            return write(progress, findings, formats)
         except (DataError, PluginError) as error:  # the runs are kept, and go on
-            page = pages(progress, Findings(notes=[f"No findings: {error}"]), ())
+            shown = write(progress, Findings(notes=[f"No findings: {error}"]), ())
             if not progress.missing:
                 raise
-            return progress, Findings(), page
+            return shown
 
     def lay_out_run(run: StudyRun) -> Workspace:
-        from afarm.experiments import tell_once
-
         workspace = asked.of(run).farm().workspace
         workspace.on_stage = partial(tell_once, told, workspace.on_stage)
         return workspace
 
+    def evaluate(run: StudyRun, workspace: Workspace) -> RunRecord:
+        return record_run(Farm.over(workspace), run.method, time.time())[0]
+
     def tell(heading: str) -> None:
         err().print(f"[bold]{markup(heading)}[/]")
 
-    progress, waited, took = GridProgress(runs, simulated=set(simulated)), time.monotonic(), 0.0
+    progress, waited, took = GridProgress(asked.runs, simulated=set(simulated)), time.monotonic(), 0.0
     try:
-        for progress in run_grid(runs, lay_out_run, _evaluate, account, prepare, tell):
+        for progress in run_grid(asked.runs, lay_out_run, evaluate, asked.account, prepare, tell):
             if progress.missing and time.monotonic() - waited >= BETWEEN * took:
                 began = time.monotonic()
-                written(progress)
+                analyse(progress)
                 waited = time.monotonic()
                 took = waited - began
     except BaseException:
         if progress.finished and progress.missing:
-            written(progress)
+            analyse(progress)
         raise
-    return written(progress, formats)
-
-
-def _evaluate(run: StudyRun, workspace: Workspace) -> RunRecord:
-    from afarm import Farm
-
-    return record_run(Farm.over(workspace), run.method, time.time())[0]
+    return analyse(progress, formats)
 
 
 def _show(asked: AskedStudy, progress: GridProgress, findings: Findings, page: Path, started: float) -> None:
     """Show the tables and where everything is."""
     if asked.options.as_json:
-        print_json(_as_json(progress, findings, page))
+        tables = {
+            table.name: [dict(zip(table.columns, row, strict=True)) for row in table.rows] for table in findings.tables
+        }
+        runs = [{**asdict(done.run), "record": done.name, "figures": dict(done.figures)} for done in progress.finished]
+        print_json(
+            {
+                "tables": tables,
+                "runs": runs,
+                "failed": progress.failed,
+                "notes": list(findings.notes),
+                "page": str(page),
+            }
+        )
     console = err() if asked.options.as_json else out()
-    for table in findings.tables:
-        if table.rows:  # none if every run failed, which is told below
-            _show_table(console, table)
+    for table in filter(lambda table: table.rows, findings.tables):  # none if every run failed, which is told below
+        _show_table(console, table)
     for note in findings.notes:
         console.print(markup(note), style="dim")
     for label, why in progress.failed.items():
@@ -353,11 +351,3 @@ def _show_table(console: Console, table: StudyTable) -> None:
     forms = table.columns.values()
     rows = [[short_text(cell, form) for cell, form in zip(row, forms, strict=True)] for row in table.rows]
     print_table(console, table.title, {name: bool(form) for name, form in table.columns.items()}, rows)
-
-
-def _as_json(progress: GridProgress, findings: Findings, page: Path) -> dict[str, Any]:
-    tables = {
-        table.name: [dict(zip(table.columns, row, strict=True)) for row in table.rows] for table in findings.tables
-    }
-    runs = [{**asdict(done.run), "record": done.name, "figures": dict(done.figures)} for done in progress.finished]
-    return {"tables": tables, "runs": runs, "failed": progress.failed, "notes": list(findings.notes), "page": str(page)}

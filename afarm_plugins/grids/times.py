@@ -56,31 +56,25 @@ class MissingStages:
             round(sum(weight for _, weight in stages)),
             sum(weight * (seconds or 0.0) for seconds, weight in times),
             round(sum(weight for seconds, weight in times if seconds is None)),
-            add_prices([stage.dollars and weight * stage.dollars for stage, weight in stages]),
-            add_prices([stage.most_dollars and weight * stage.most_dollars for stage, weight in stages]),
+            add_up([stage.dollars and weight * stage.dollars for stage, weight in stages]),
+            add_up([stage.most_dollars and weight * stage.most_dollars for stage, weight in stages]),
         )
 
     @property
     def sentence(self) -> str:
         """All of it in words."""
-        stages = f"{self.runs:,} runs, {self.stages:,} new stages"
-        price = price_words(self.dollars, self.most_dollars)
-        if self.unknown and self.unknown == self.stages:
-            return f"{stages}, whose time no stored one tells{price}"
-        more = f", {self.unknown:,} of unknown time" if self.unknown else ""
-        return f"{stages}, about {self.seconds / 60:.1f} minutes{more}{price}"
+        parts = [f"{self.runs:,} runs, {self.stages:,} new stages"]
+        if self.seconds or not self.unknown:
+            parts.append(f"about {self.seconds / 60:.1f} minutes")
+        if self.unknown:
+            parts.append(f"{self.unknown:,} stages of unknown time until one of their kind is made")
+        if self.most_dollars != 0:
+            expected = [] if self.dollars is None else [dollars(self.dollars)]
+            most = [] if self.most_dollars is None else [f"at most {dollars(self.most_dollars)}"]
+            parts.append(f"judges {', '.join([*expected, *most]) or 'of unknown price'}")
+        return ", ".join(parts)
 
 
-def add_prices(prices: Sequence[float | None]) -> float | None:
-    """Add up prices, None if one is not known."""
-    known = [price for price in prices if price is not None]
-    return sum(known) if len(known) == len(prices) else None
-
-
-def price_words(expected: float | None, most: float | None) -> str:
-    """Say what judges cost, as expected and at most, None if unknown; empty for nothing."""
-    if most == 0:
-        return ""
-    parts = [] if expected is None else [dollars(expected)]
-    parts += [] if most is None else [f"at most {dollars(most)}"]
-    return f", judges {', '.join(parts) or 'of unknown price'}"
+def add_up(values: Sequence[float | None]) -> float | None:
+    """Add up values, None if one is not known."""
+    return None if None in values else sum(value or 0 for value in values)

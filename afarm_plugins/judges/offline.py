@@ -16,9 +16,8 @@ with just the probability above, position apart, so that ratings are the same ta
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 from afarm import (
@@ -35,6 +34,7 @@ from afarm import (
     seeding,
 )
 from afarm.judging import CHARACTERS_PER_TOKEN
+from afarm.testing import render
 from afarm_plugins.judges.settings import OfflineConfig, RoleNoise
 
 REMEMBERED_SCORES = 65536
@@ -44,6 +44,7 @@ CRITERIA = "criteria"
 """The answer format of an instruction for which criteria are drawn up."""
 CRITERIA_ANSWER = "1. It does what the instruction asks.\n2. It is complete and does not repeat itself."
 """This judge goes by its utility, whatever the criteria."""
+UNPARSED = "I cannot choose."
 ALONE = "alone"
 RATED_WORDS = 10
 """The number of words that is no advantage where an output is rated alone."""
@@ -98,12 +99,14 @@ class OfflineJudge(Judge):
             return _completion(request, self._rate(request.comparisons[0], request))
         if request.answer_format == CRITERIA:
             return _completion(request, CRITERIA_ANSWER)
-        render = FORMATS.get(request.answer_format)
-        if render is None:
-            known = ", ".join([*FORMATS, RATING, CRITERIA])
-            raise JudgeError(f"the offline judge has no answer format {request.answer_format!r}; it knows {known}")
         self._remember([c for c in request.comparisons if c.pair_id])
-        return _completion(request, render([self._choose(comparison, request) for comparison in request.comparisons]))
+        choices = [self._choose(comparison, request) for comparison in request.comparisons]
+        try:
+            return _completion(request, render(choices, request.answer_format, request.labels))
+        except ValueError as error:
+            raise JudgeError(
+                f"the offline judge cannot answer {request.annotator or 'an annotator'}: {error}"
+            ) from error
 
     def worst_case_price(self, request: ChatRequest) -> float:
         return 0.0
@@ -122,14 +125,13 @@ class OfflineJudge(Judge):
         return 0.5 * (1 + math.tanh(logit / temperature / 2))
 
     def _noise(self, role: str) -> RoleNoise:
-        noise: RoleNoise = getattr(self.config, role) if role in ROLES else self.config.other
-        return noise
+        return getattr(self.config, role) if role in ROLES else self.config.other
 
     def _rate(self, shown: ShownPair, request: ChatRequest) -> str:
         """The mark of the one output of `shown`, which is its `first`."""
         key = (request.annotator, shown.pair_id, shown.sample_index)
         if seeding.uniform(request.seed, "offline unparsed", *key) < self.config.unparsed_rate:
-            return _LABEL[None]
+            return UNPARSED
         role = self._noise(request.role)
         self._remember([shown])
         value = self._scores[shown.instruction.id, shown.first]
@@ -175,26 +177,3 @@ def _words(text: str) -> int:
 
 def _tokens(text: str) -> int:
     return math.ceil(len(text) / CHARACTERS_PER_TOKEN)
-
-
-# --------------------------------------------------------------------------------------- answers, as prompts ask for
-
-_LABEL = {True: "Output (a)", False: "Output (b)", None: "I cannot choose."}
-_REASON = {
-    True: "The first output serves the instruction better.",
-    False: "The second output serves the instruction better.",
-    None: "I cannot choose.",
-}
-
-
-def _json(choices: Sequence[bool | None]) -> str:
-    return json.dumps(
-        [{"index": i, "explanation": _REASON[c], "first_is_better": c} for i, c in enumerate(choices, start=1)]
-    )
-
-
-FORMATS: dict[str, Callable[[Sequence[bool | None]], str]] = {
-    "single": lambda choices: _LABEL[choices[0]],
-    "list": lambda choices: "\n".join(f"{i}. {_LABEL[choice]}" for i, choice in enumerate(choices, start=1)),
-    "json": _json,
-}

@@ -276,6 +276,7 @@ def _encoding(name: str) -> Any:
     return bpe_openai.get_encoding(name)
 
 
+@lru_cache(maxsize=1024)  # requests share their examples, and each is counted for its price and for its bound
 def token_count(encoding: str, text: str) -> int:
     """Exact, and an upper bound (UTF-8 bytes) for a text that the tokenizer finds too long."""
     try:

@@ -38,12 +38,14 @@ from afarm import (
     why_no_file,
 )
 from afarm.judging import SAMPLES_PER_VOTE
-from afarm_plugins.judges.offline import FORMATS
+from afarm.testing import render
 from afarm_plugins.judges.settings import ReplayConfig
 
 T = TypeVar("T")
 
 DRAW = 0.5
+FORMATS = ("single", "list", "json", "labels")
+"""The answer formats that a preference can be written in, beside "tokens"."""
 ANSWER = Form("answer of the ledger", "request, text", [frozenset(("request", "text"))], lambda row, where, reading: ())
 """A row that holds no pair: `_answered` reads it."""
 CHOICE_KEYS = frozenset(["message", "text", "logprobs", "finish_reason"])
@@ -318,7 +320,7 @@ def _written(verdicts: Sequence[float | None], request: ChatRequest, where: str)
         positions = tuple({token: math.log(q) for token, q in pair if q > 0} for pair in pairs)
         text = "".join(max(position, key=position.__getitem__) if position else "" for position in positions)
         return Completion(text, price=0.0, logprobs=positions)
-    if request.answer_format != "labels" and request.answer_format not in FORMATS:
+    if request.answer_format not in FORMATS:
         raise JudgeError(
             f"{where} holds no answer to {request.annotator} itself, and a preference cannot be written as "
             f"{request.answer_format or 'it answers'!r}"
@@ -327,6 +329,6 @@ def _written(verdicts: Sequence[float | None], request: ChatRequest, where: str)
         raise JudgeError(f"{where} holds a draw, which the answers of {request.annotator} cannot say")
     if request.answer_format != "labels":
         choices = [None if p is None else p > DRAW for p in verdicts]
-        return Completion(FORMATS[request.answer_format](choices), price=0.0)
+        return Completion(render(choices, request.answer_format), price=0.0)
     lines = ["" if p is None else request.labels[2 if p == DRAW else int(p < DRAW)] for p in verdicts]
     return Completion("\n".join(lines), price=0.0)

@@ -12,7 +12,7 @@ from afarm_plugins.memory.stages import GB, Choices, StageOnCard
 
 if TYPE_CHECKING:
     from afarm import BackendConfig
-    from afarm.backend import Held
+    from afarm_plugins.memory.estimate import Held
 
 WHOLE = {"sample": "the model is", "outputs": "the models are", "evaluate": "the reward model is"}
 """The stages that the first process runs alone, and what is then whole on one card."""

@@ -43,9 +43,9 @@ def memory(
 
     With `--offload` also what each process has on the host. Exits with 1 if a stage does not fit.
     """
-    from afarm.backend import PARTS
     from afarm.experiments import discover
     from afarm_plugins.memory.advice import changes_that_help
+    from afarm_plugins.memory.estimate import PARTS
     from afarm_plugins.memory.stages import GB, Choices
 
     given: list[Any] = [{name: value for name, value in (("method", method), ("model", model)) if value}]

@@ -11,7 +11,7 @@ from afarm import AfarmError, ConfigError, OnPolicyConfig, TrainerConfig
 from afarm.experiments import Components, Plugins, ProcessInfo, Settings, failures, require_method, resolve
 
 if TYPE_CHECKING:
-    from afarm.backend import Held, Workload
+    from afarm_plugins.memory.estimate import Held, Workload
 
 GB = 10**9
 
@@ -60,7 +60,7 @@ class Choices:
 
     def stages(self) -> Iterator[StageOnCard]:
         """Yield each stage that puts a model on a card. Raises as `settled`, or `ModelError` without a config."""
-        from afarm.backend import Workload
+        from afarm_plugins.memory.estimate import Workload
 
         resolved = self.settled()
         config, counted = _model_config(resolved.run.model)

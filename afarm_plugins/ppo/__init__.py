@@ -111,7 +111,7 @@ class PPOConfig(OnPolicyConfig):
 
 
 class PPO(Method):
-    """PPO, which returns the policy of the best or the last step and leaves start and reward model alone."""
+    """PPO, which returns the policy of the best or the last step."""
 
     config: PPOConfig
     needs = frozenset({"reward_model", "unlabeled"})
@@ -122,9 +122,6 @@ class PPO(Method):
         "kl_coef": (1e-3, 1.0),
         "num_ppo_epochs": [1, 2, 4],
     }
-
-    def __init__(self, config: PPOConfig | None = None):
-        super().__init__(config or PPOConfig())
 
     def check(self, reward_model: type[RewardModel] | None = None) -> Sequence[str]:
         if reward_model is None or reward_model.has_backbone or self.config.value_init == "sft":

@@ -1,13 +1,13 @@
 """Proximal policy optimisation against a reward model, read from top to bottom.
 
-A step: sample a response to each of `rollout_batch_size` prompts; score it; take the KL to the start policy off the
-reward, token by token; estimate advantages with the value model; then `num_ppo_epochs` passes of the clipped update.
-`train_ppo` is that loop. What `layout=shared` does otherwise is in `shared.py`. What differs from the paper (Dubois et
-al. 2023, section 4 and appendix B) and its reference implementation, and why: `docs/methods/ppo.md`.
+A step: sample a response to each of `rollout_batch_size` prompts; score it; subtract the KL to the start policy from
+the reward, token by token; estimate advantages with the value model; then `num_ppo_epochs` passes of the clipped
+update. `train_ppo` is that loop. `shared.py` has what `layout=shared` does differently. Deviations from the paper
+(Dubois et al. 2023, section 4 and appendix B) and its reference implementation, and why: `docs/methods/ppo.md`.
 
-Old log-probabilities come from the training forward at collection, except in float32: elsewhere the sampler's cache and
-left padding round differently, and the ratio must start at 1. Dropout is off throughout, for the same reason. Pads
-enter no statistic, loss, value or KL. The reference is the start policy itself, since what is trained is a copy.
+The ratio must start at 1, so dropout is off, and below float32, where the sampler's cache and left padding round
+differently, old log-probabilities come from a forward pass of training. Pads enter no statistic, loss, value or KL. The
+reference is the start policy itself, since training changes a copy.
 
 Shapes: B responses in a rollout, R tokens in the longest, n response tokens in a batch, m in a chunk of one. Tensors
 [B, R] are 0 or False at pads.
@@ -72,18 +72,19 @@ LEARNED = (
     *("loss/policy_avg", "policy/approxkl_avg", "policy/clipfrac_avg", "val/ratio"),
     *("loss/value_avg", "val/clipfrac_avg"),
 )
-"""The sums of a minibatch, in the order of the log: either loss may be the first to add its own."""
+"""The sums of a minibatch, in the order of the log."""
 
 
 def train_ppo(config: PPOConfig, inputs: MethodInputs, context: TrainContext) -> CheckpointPolicy:
     """Train a copy of `inputs.start`. Returns the policy of the best or the last checkpoint.
 
-    If training diverges, that of the checkpoint before counts. Raises `TrainingError` naming the step if there is none
-    yet, `DataError` if no prompt is short enough, and `KeyboardInterrupt` once the context says to stop.
+    If training diverges, it ends at the last checkpoint, or raises `TrainingError` naming the step if there is none.
+    Raises `DataError` if no prompt is short enough, and `KeyboardInterrupt` once the context says to stop.
     """
     training, value = start_ppo(config, inputs, context)
     add_gradients = shared.add_gradients if config.layout == "shared" else add_gradients_apart
-    together = shared.in_turn if config.layout == "shared" else context.backend.together
+    # Reads of a shared layout switch adapters on one model, so they take turns
+    together = (lambda *reads: [read() for read in reads]) if config.layout == "shared" else context.backend.together
     kl_coef = config.kl_coef
     try:
         done, state = resume_training(training)
@@ -104,7 +105,7 @@ def train_ppo(config: PPOConfig, inputs: MethodInputs, context: TrainContext) ->
                 raise Diverged(config, step + 1, "a score or a log-probability is not a finite number")
             watch_kl(training, step, mean_kl)
 
-            # The policy that drew these samples, which the step before made, is sound: only now is it kept
+            # The policy of the step before has drawn sound samples: only now is it saved
             if step > done:
                 save_if_due(training, step, kl_coef=kl_coef)
             if step == config.total_steps:
@@ -158,7 +159,7 @@ def train_ppo(config: PPOConfig, inputs: MethodInputs, context: TrainContext) ->
 
 
 def start_ppo(config: PPOConfig, inputs: MethodInputs, context: TrainContext) -> tuple[Training, nn.Module]:
-    """Set up the four models: (training, value model, which is a head alone if the layout is shared)."""
+    """Set up the four models: (training, value model), where a shared layout's value model is just a head."""
     assert inputs.reward_model is not None  # named in `needs`
     start = require_checkpoint(inputs.start, "ppo")
     context.backend.seed(context.seed)  # adapters start from random numbers
@@ -177,10 +178,10 @@ def start_ppo(config: PPOConfig, inputs: MethodInputs, context: TrainContext) ->
 
 
 def start_value_model(start: CheckpointPolicy, reward_model: RewardModel, config: PPOConfig) -> Any:
-    """A classifier with the reward model's backbone (or the policy's) and a head, read before every token.
+    """Make a classifier, read before every token, with the reward model's backbone (or the policy's).
 
-    With LoRA its frozen weights are those of the reward model (or of the policy), not copies. Raises `TrainingError` if
-    it is to start from a reward model that has no backbone over the policy's tokens.
+    With LoRA its frozen weights are shared with that model. Raises `TrainingError` if the reward model has no backbone
+    over the policy's tokens.
     """
     if config.value_init == "sft":
         model = TorchRewardModel.classifier_from(start, share_weights=config.lora is not None)
@@ -205,9 +206,9 @@ def start_value_model(start: CheckpointPolicy, reward_model: RewardModel, config
 
 
 class ValuedRollout(NamedTuple):
-    """B responses and what is known of them: `scores` [B], the other tensors [B, R].
+    """B responses with their `scores` [B]; the other tensors are [B, R].
 
-    `logprobs` are of the policy that sampled, `values` and `returns` of the state before each token.
+    `logprobs` are the sampling policy's; `values` and `returns` are of the state before each token.
     """
 
     samples: Sequence[Sample]
@@ -220,7 +221,7 @@ class ValuedRollout(NamedTuple):
 
 
 def read_scores(training: Training, prompts: Sequence[int], samples: Sequence[Sample]) -> Tensor:
-    """Score samples [B], and take `missing_eos_penalty` off the score of each that did not end by itself."""
+    """Score samples [B], less `missing_eos_penalty` for each that did not end by itself."""
     device, penalty = training.context.backend.device, training.config.missing_eos_penalty
     scores = torch.tensor(score(training, prompts, samples), device=device)
     if penalty is None:
@@ -248,12 +249,12 @@ def compute_values(training: Training, value: Any, batch: TokenBatch) -> Tensor:
 
 
 def charged_ratios(config: PPOConfig, kl: KLEstimates) -> Tensor:
-    """The log ratios [B, R] that tokens are charged for, by `kl_penalty`."""
+    """Return the log ratios [B, R] that tokens are charged for, by `kl_penalty`."""
     return kl.k1.clamp(min=0) if config.kl_penalty == "clamped" else kl.k1
 
 
 def shape_rewards(config: PPOConfig, kl_coef: float, scores: Tensor, kl: KLEstimates, mask: Tensor) -> Tensor:
-    """Rewards [B, R]: the score [B] on the last token, less the KL penalty on each; scaled as configured."""
+    """Compute rewards [B, R]: the score [B] on the last token, less each token's KL penalty; whitened."""
     rewards = kl_penalised_rewards(scores, charged_ratios(config, kl), mask, kl_coef)
     if config.whiten_rewards == "scale":
         return scale_rewards(rewards, mask)
@@ -261,7 +262,7 @@ def shape_rewards(config: PPOConfig, kl_coef: float, scores: Tensor, kl: KLEstim
 
 
 def rollout_metrics(training: Training, collected: ValuedRollout, kl: KLEstimates, kl_coef: float) -> dict[str, float]:
-    """Metrics of what was sampled, before the update."""
+    """Compute metrics of the samples, before the update."""
     samples, mask, scores, logprobs, values, _, returns = collected
     non_score = -kl_coef * charged_ratios(training.config, kl).sum(1)
     _, unexplained = masked_mean_variance(returns - values, mask)
@@ -296,9 +297,9 @@ def policy_loss(
     advantages: Tensor,
     mask: Tensor,
 ) -> Tensor:
-    """The share of m tokens in the clipped policy loss of a minibatch of `tokens` response tokens.
+    """Compute the share of m tokens in the clipped policy loss of a minibatch of `tokens` response tokens.
 
-    `new` and `old` log-probabilities are [m], as all tensors. Adds to `sums`, for metrics.
+    `new` and `old` log-probabilities and the other tensors are [m]. Adds to `sums`, for metrics.
     """
     clipped = clipped_policy_loss(new, old, advantages, mask, config.cliprange, tokens)
     sums["loss/policy_avg"] += clipped.loss.detach() * tokens
@@ -317,7 +318,7 @@ def value_loss(
     returns: Tensor,
     mask: Tensor,
 ) -> Tensor:
-    """The share of n tokens in the clipped value loss of a minibatch, times `vf_coef`.
+    """Compute the share of n tokens in the clipped value loss of a minibatch, times `vf_coef`.
 
     Tensors are [n]: `new` values and the rollout's `old` ones. Adds to `sums`, for metrics.
     """
@@ -336,9 +337,9 @@ def add_gradients_apart(
     value_share: Callable[..., Tensor],
     *tensors: Tensor,
 ) -> None:
-    """Add the gradients of both losses of a minibatch, side by side if cores are idle.
+    """Add the gradients of both losses of a minibatch, in parallel if cores are idle.
 
-    Of this process's share of `rows`, which are of all processes. `policy_share` is `policy_loss`, `value_share`
+    `rows` are the minibatch's, in all processes; each adds its share. `policy_share` is `policy_loss`, `value_share`
     `value_loss`; `tensors` [B, R] are log-probabilities, advantages, values, returns and mask.
     """
     logprobs, advantages, values, returns, mask = tensors
@@ -362,10 +363,9 @@ def whiten_rows(advantages: Tensor, mask: Tensor, rows: Sequence[int]) -> Tensor
 
 
 def scale_rewards(rewards: Tensor, mask: Tensor) -> Tensor:
-    """Divide `rewards` [B, R] by their standard deviation over `mask`, so that returns have a usual size.
+    """Divide `rewards` [B, R] by their standard deviation over `mask`, which does not move the optimum.
 
-    A common factor leaves the optimum where it was. Subtracting a mean over `mask` would pay or charge a constant for
-    each token: a hidden bonus or fine on length.
+    Subtracting the mean too would add a constant per token: a hidden bonus or penalty on length.
     """
     _, variance = masked_mean_variance(rewards, mask)
     return masked(rewards * torch.rsqrt(variance + 1e-8), mask)
@@ -374,9 +374,8 @@ def scale_rewards(rewards: Tensor, mask: Tensor) -> Tensor:
 def shift_rewards(rewards: Tensor, mask: Tensor, length: int) -> Tensor:
     """Standardise `rewards` [B, R] over B · `length` positions and add their mean back unscaled.
 
-    As AlpacaFarm's released code does to a tensor [B, `length`] in which pads are positions with the reward 0. So a
-    constant is paid at every position, and behind the end of a response with its last token, which is the same for
-    undiscounted returns: in all `length` times, whatever the response's own length.
+    AlpacaFarm's released code does so to a tensor [B, `length`] with rewards of 0 at pads. That pays a constant at each
+    of `length` positions, here for those after the end with the last token: the same for undiscounted returns.
     """
     rewards = masked(rewards, mask)
     lengths = mask.sum(1)
@@ -390,10 +389,10 @@ def shift_rewards(rewards: Tensor, mask: Tensor, length: int) -> Tensor:
 
 
 def next_kl_coef(kl_coef: float, kl: float, target: float, horizon: int, episodes: int) -> float:
-    """KL coefficient after a step of `episodes` responses whose mean KL was `kl`: it rises above `target`.
+    """Compute the KL coefficient after a step of `episodes` responses whose mean KL was `kl`.
 
-    Proportional to the relative error, clipped at ±0.2 (Ziegler et al. 2019, section 2.2): within `horizon` responses
-    it moves by about a fifth at most.
+    It changes in proportion to the relative error, clipped at ±0.2 (Ziegler et al. 2019, section 2.2): by a fifth at
+    most within `horizon` responses.
     """
     error = min(max(kl / target - 1, -0.2), 0.2)
     return kl_coef * (1 + error * episodes / horizon)

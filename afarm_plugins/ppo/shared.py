@@ -1,16 +1,15 @@
 """PPO on one frozen backbone (`layout=shared`), the start policy's own: what differs from `ppo.py`.
 
 The policy is an adapter on the backbone. The value model is a linear head: on the policy's hidden states
-(`shared_value=backbone`, one forward and backward pass for both losses) or on those of a second adapter (`adapter`,
-which learns nothing of the policy's and costs a pass of its own). The reference is the start policy, as ever, and the
-reward model stays apart: what is loaded of one is merged weights.
+(`shared_value=backbone`, one pass for both losses) or on a second adapter's (`adapter`, which shares nothing with the
+policy's and needs a pass of its own). Reference and reward model are as in the separate layout.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -30,11 +29,9 @@ from afarm_plugins.ppo import PPOConfig
 VALUE = "value"
 """The name of the value model's adapter."""
 
-T = TypeVar("T")
-
 
 def add_value_head(model: Any, config: PPOConfig) -> nn.Linear:
-    """Make a value head in float32, and give the policy's `model` the value's adapter if it has its own."""
+    """Make a value head in float32, and add the value's adapter to the policy's `model` if configured."""
     assert config.lora is not None  # the configuration says so
     if config.shared_value == "adapter":
         add_adapter(model, config.lora, name=VALUE)
@@ -42,7 +39,7 @@ def add_value_head(model: Any, config: PPOConfig) -> nn.Linear:
 
 
 def zero_head(width: int) -> nn.Linear:
-    """Make a value head that says 0."""
+    """Make a value head whose values are 0."""
     head = nn.Linear(width, 1)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
@@ -50,7 +47,7 @@ def zero_head(width: int) -> nn.Linear:
 
 
 def value_adapter(model: Any, config: PPOConfig) -> AbstractContextManager[None]:
-    """Activate the adapter whose states the head reads, if it is not the policy's."""
+    """Activate the value's adapter, if it has one."""
     return active_adapter(model, VALUE) if config.shared_value == "adapter" else nullcontext()
 
 
@@ -70,7 +67,7 @@ def add_gradients(
     value_share: Callable[..., Tensor],
     *tensors: Tensor,
 ) -> None:
-    """Add the gradients of both losses, as `ppo.add_gradients_apart` does, in one pass or in turn."""
+    """Add the gradients of both losses like `ppo.add_gradients_apart`, in one pass or one after the other."""
     model, config = training.policy.model, training.config
     for batch, (old, advantages, values, returns, mask) in micro_batches(training, samples, rows, *tensors):
         hidden, targets = states_before(model, batch)
@@ -82,8 +79,3 @@ def add_gradients(
         loss.backward()
         with value_adapter(model, config):  # around the backward pass too, which may recompute
             value_share(head_values(training, head, batch), values, returns, mask).backward()
-
-
-def in_turn(*calls: Callable[[], T]) -> list[T]:
-    """Return the results of `calls`, which switch adapters on one model."""
-    return [call() for call in calls]

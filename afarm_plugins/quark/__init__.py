@@ -22,7 +22,7 @@ class QuarkConfig(OnPolicyConfig):
 
     method_name: ClassVar[str] = "Quark"
     even_sizes: ClassVar[tuple[str, ...]] = ("rollout_batch_size",)
-    """Minibatches may be uneven among processes that shard: `quark.read_divergence` fills up."""
+    """Processes that shard need not divide minibatches: `quark.read_divergence` fills up."""
 
     variant: Literal["top", "all"] = setting(
         "top",
@@ -45,15 +45,12 @@ class QuarkConfig(OnPolicyConfig):
 
 
 class Quark(Method):
-    """Quark, which returns the policy after the last step and leaves start and reward model alone."""
+    """Quark, which returns the policy after the last step."""
 
     config: QuarkConfig
     needs = frozenset({"reward_model", "unlabeled"})
     measures_kl = True
     search_space = {"learning_rate": (1e-6, 1e-3), "kl_coef": (0.01, 1.0), "num_quantiles": [3, 5, 10]}
-
-    def __init__(self, config: QuarkConfig | None = None):
-        super().__init__(config or QuarkConfig())
 
     def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
         """Raises `TrainingError` if it diverges before a checkpoint, `DataError` if all prompts are too long."""

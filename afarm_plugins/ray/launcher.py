@@ -1,9 +1,9 @@
-"""The launcher `ray`: each stage is a task of a Ray cluster, begun when those before it are done.
+"""The launcher `ray`: each stage is a task of a Ray cluster, begun when its inputs are done.
 
 Source: Moritz et al. 2018, "Ray: A Distributed Framework for Emerging AI Applications".
 
-The driver begins tasks itself instead of handing Ray the whole graph. A failure then stops only what needs the failed
-stage, not what merely waits for its end, and each lost worker is told of as it is lost.
+The driver begins tasks itself instead of handing Ray the whole graph, so that a failure stops only the stages that need
+the failed one, and lost workers are reported at once.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from afarm import (
 from afarm_plugins.ray.config import RayConfig
 
 LOST = (WorkerCrashedError, NodeDiedError, OutOfMemoryError)
-"""The errors that say that a worker is gone, not that its task has failed."""
+"""Errors that mean a lost worker, not a failed task."""
 
 PATIENCE = 0.5
-"""Seconds between two looks at what tasks have told."""
+"""Seconds between two looks at the tasks' events."""
 
 PATIENCE_WITH_HEAD = 10.0
-"""Seconds that the head of a cluster has to answer."""
+"""Seconds that a cluster's head has to answer."""
 
 
 class RayLauncher(Launcher):
-    """Runs tasks on the Ray cluster at an address (`auto` finds it), or without one on one made here."""
+    """Runs tasks on the Ray cluster at an address (`auto` finds it), or without an address on a local one."""
 
     def __init__(self, config: RayConfig, spec: str, context: BuildContext):
         self.config = config
@@ -62,7 +62,7 @@ class RayLauncher(Launcher):
         return f"the Ray cluster at {self.address}" if self.address else "a Ray cluster of this machine"
 
     def nodes(self) -> Sequence[str]:
-        """Name the nodes that have CPUs for stages, by their addresses; of a cluster made here, that one."""
+        """List the addresses of the nodes that have CPUs for stages; of a local cluster, this one's."""
         if not self.address:
             return ["127.0.0.1"]
         with self._cluster():
@@ -91,14 +91,14 @@ class RayLauncher(Launcher):
         return replace(needs, cpus=self.config.cpus if needs.cpus else 0, gpus=needs.gpus * self.config.gpus)
 
     def problems(self, tasks: Sequence[StageTask]) -> list[str]:
-        """List what no node of the cluster at the address has; of one made here, `run` sees it."""
+        """List requests that the cluster at the address cannot meet; `run` checks a local cluster."""
         if not self.address or not tasks:
             return []
         with self._cluster():
             return self._never_met(tasks)
 
     def _never_met(self, tasks: Sequence[StageTask]) -> list[str]:
-        """Say what the cluster can never give; nothing if an autoscaler may make it larger."""
+        """List requests that the cluster can never meet; none if an autoscaler may enlarge it."""
         if ray._private.state.state.get_max_resources_from_cluster_config():
             return []
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -116,7 +116,7 @@ class RayLauncher(Launcher):
         return list(dict.fromkeys(problems))
 
     def _run(self, schedule: Schedule, execute: Execute, tell: Tell) -> None:
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)  # outlives others
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         news = ray.remote(News).options(num_cpus=0, scheduling_strategy=here).remote()
         has_gpus = bool(ray.cluster_resources().get("GPU"))
         begin, begin_group = ray.remote(make), ray.remote(make_together)
@@ -131,7 +131,7 @@ class RayLauncher(Launcher):
                     asked = begin_group.options(name=task.id, num_cpus=0, max_retries=0)
                     at_work[asked.remote(execute, task, news, each, self.config.sharded)] = task
                     continue
-                if task.needs.node and task.needs.node not in _alive():  # or it would wait for it for ever
+                if task.needs.node and task.needs.node not in _alive():  # or it would wait forever
                     gone = f"{task.needs.node} does not answer: it left the Ray cluster"
                     schedule.settle(Outcome(task.id, error=gone, error_type="PluginError"))
                     continue
@@ -157,7 +157,7 @@ class RayLauncher(Launcher):
 
     @contextmanager
     def _cluster(self) -> Iterator[None]:
-        """Join the cluster or make one, and leave it at the end, which ends what is still at work."""
+        """Join the cluster or start one; leaving it at the end stops running tasks."""
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         if self.address and self.address != "auto":
             _require_head(self.address)
@@ -178,7 +178,7 @@ class RayLauncher(Launcher):
 
 
 class News:
-    """An actor beside the driver that keeps what tasks tell until it is taken."""
+    """An actor on the driver's node that keeps the tasks' events until the driver takes them."""
 
     def __init__(self) -> None:
         self._events: list[TaskEvent] = []
@@ -188,21 +188,21 @@ class News:
         self._events.append(event)
 
     def taken(self) -> list[TaskEvent]:
-        """Return the news since the last call."""
+        """Return the events since the last call."""
         events, self._events = self._events, []
         return events
 
     def end(self, group: str, rank: int, outcome: Outcome) -> None:
-        """Keep how the process of that rank in a group has ended."""
+        """Keep the outcome of a group's process."""
         self._ends.setdefault(group, {})[rank] = outcome
 
     def ends(self, group: str) -> dict[int, Outcome]:
-        """Return how the processes of a group have ended, by rank in that order of time."""
+        """Return the outcomes of a group's processes by rank, in the order in which they ended."""
         return self._ends.pop(group, {})
 
 
 def make(execute: Execute, task: StageTask, news: Any) -> Outcome:
-    """Make a task in this worker, and return once all that it told has arrived."""
+    """Execute a task in this worker, and return once all its events have arrived."""
     told: list[Any] = []
     outcome = execute(task, lambda event: told.append(news.add.remote(event)))
     ray.get(told)
@@ -212,17 +212,16 @@ def make(execute: Execute, task: StageTask, news: Any) -> Outcome:
 def make_together(
     execute: Execute, task: StageTask, news: Any, each: Mapping[str, float], sharded: bool
 ) -> Outcome | str:
-    """Make a task in a group of processes, each with the resources `each`: a Ray Train group.
+    """Execute a task in a Ray Train group of processes, with the resources `each`.
 
-    Returns the outcome, or how a process was lost. The group then ends: the schedule begins another, so that it is told
-    of and counted as any lost worker is.
+    Returns the outcome, or how a process was lost: then the group ends, and the schedule handles it as a lost worker.
     """
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
     from ray.train.v2.api.exceptions import TrainingFailedError, WorkerGroupError
 
     group = f"{task.kind}-{uuid.uuid4().hex}"
-    storage = Path(task.farm.output_dir) / ".ray" / group  # for Ray's own state, nothing of which is wanted
+    storage = Path(task.farm.output_dir) / ".ray" / group  # Ray's own state, which is deleted
     timeout = int(task.farm.run["backend"]["timeout"])
     try:
         TorchTrainer(
@@ -245,13 +244,13 @@ def make_together(
         ends = ray.get(news.ends.remote(group))
     finally:
         shutil.rmtree(storage, ignore_errors=True)
-        with suppress(OSError):  # that of another group is there
+        with suppress(OSError):  # another group's is there
             storage.parent.rmdir()
     return next((outcome for outcome in ends.values() if outcome.error), ends[0])
 
 
 def take_part(how: dict[str, Any]) -> None:
-    """Make a task in this process of a group. The first alone tells; one that fails ends the group."""
+    """Execute a task in this process of a group. Only rank 0 sends events; a failure ends the group."""
     from ray.train import get_context
 
     rank, news = get_context().get_world_rank(), how["news"]
@@ -270,7 +269,7 @@ def take_part(how: dict[str, Any]) -> None:
 
 
 def _alive() -> list[str]:
-    """Name the nodes of the cluster that have CPUs for stages, by their addresses."""
+    """List the addresses of the nodes that have CPUs for stages."""
     alive = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
     return sorted({node["NodeManagerAddress"] for node in alive})
 
@@ -287,10 +286,10 @@ def _too_much(processes: int, room: int, each: Mapping[str, float], nodes: Seque
 
 
 def _require_head(address: str) -> None:
-    """Raise `ConfigError` if nothing answers at an address: Ray itself would try for minutes."""
+    """Raise `ConfigError` if nothing answers at an address, which takes Ray minutes."""
     host, _, port = address.rpartition(":")
     if not (host and port.isdecimal()):
-        raise ConfigError([f"launcher ray:{address}: write ray:HOST:PORT, such as ray:10.0.0.1:6379"])
+        raise ConfigError(f"launcher ray:{address}: write ray:HOST:PORT, such as ray:10.0.0.1:6379")
     try:
         socket.create_connection((host, int(port)), timeout=PATIENCE_WITH_HEAD).close()
     except (OSError, OverflowError) as error:
@@ -301,7 +300,7 @@ def _require_head(address: str) -> None:
 
 
 def _in_short(error: BaseException) -> str:
-    """The first sentence of an error, with the node that it names."""
+    """Return the first sentence of an error, with the node that it names."""
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     node = re.search(r"Node IP: ([^\s,]+)", first)
     return f"{first.split('. ')[0].removesuffix('.')}{f', {node[1]}' if node else ''}"

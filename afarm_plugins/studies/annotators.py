@@ -27,10 +27,10 @@ from afarm import (
     member_family,
     with_prices,
 )
-from afarm.report import annotator_findings
-from afarm_plugins.studies import AnnotatorsConfig
+from afarm_plugins.studies.annotator_findings import annotator_findings
 from afarm_plugins.studies.labels import Labels, labels_in_run
 from afarm_plugins.studies.people import PEOPLE, read_all_labels, require_both
+from afarm_plugins.studies.settings import AnnotatorsConfig
 
 ANNOTATOR, DRAW = "annotator", "draw"
 """The places of a run: the annotator, and which of its labels of a pair."""

@@ -37,9 +37,9 @@ from afarm import (
     seeding,
     why_no_file,
 )
-from afarm_plugins.studies import EvalSetsConfig, split_names
 from afarm_plugins.studies.boards import FEWEST_SYSTEMS, correlate_shared, read_systems
 from afarm_plugins.studies.over_seeds import mean_share
+from afarm_plugins.studies.settings import EvalSetsConfig, split_names
 
 SET = "set"
 """The place of a run: the set of one's own that it is evaluated on, empty for the recipe's instructions."""

@@ -34,10 +34,10 @@ from afarm import (
     placed_rows,
     seeding,
 )
-from afarm_plugins.studies import InstructionsConfig, split_names
 from afarm_plugins.studies.imperatives import OTHER, QUESTION, TASK, Reading, reader
 from afarm_plugins.studies.over_seeds import mean_share
 from afarm_plugins.studies.people import named_files
+from afarm_plugins.studies.settings import InstructionsConfig, split_names
 
 OBJECTS = 4
 """The commonest objects of a verb that are named."""
@@ -204,7 +204,7 @@ def _lengths(sets: Sequence[InstructionSet]) -> StudyTable:
 def _distances(several: Sequence[tuple[InstructionSet, InstructionSet]]) -> StudyTable:
     rows = []
     for one, other in several:
-        cells = [cell for by in ("asked", "verb_objects") for cell in distance(getattr(one, by), getattr(other, by))]
+        cells = [cell for by in ("requests", "verb_objects") for cell in distance(getattr(one, by), getattr(other, by))]
         shares = [Counter(part.requests) for part in (one, other)]
         gaps = {
             verb: 100 * (shares[0][verb] / len(one.rows) - shares[1][verb] / len(other.rows))

@@ -5,16 +5,15 @@ Source: Dubois et al. 2023 (AlpacaFarm), tables 3, 6 and 7.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import fmean
 
 from afarm import (
     Bounded,
     Findings,
     FinishedRun,
-    JudgedPair,
     Series,
     Study,
     StudyPlot,
@@ -24,12 +23,12 @@ from afarm import (
     correlate_boards,
     mean_interval,
 )
-from afarm_plugins.studies import LengthsConfig, split_names
 from afarm_plugins.studies.boards import FEWEST_SYSTEMS, read_systems
 from afarm_plugins.studies.over_seeds import draw_lines, mean_share
+from afarm_plugins.studies.settings import LengthsConfig, split_names
 
-ENDS = (0.0, 0.5, 0.8, 1.25, 2.0, float("inf"))
-"""The ends of the bands of relative length: the output's characters over the reference's."""
+ENDS = (0.5, 0.8, 1.25, 2.0)
+"""The ends between bands of relative length: the output's characters over the reference's."""
 
 BANDS = ("under half", "half to 0.8", "0.8 to 1.25", "1.25 to twice", "over twice")
 
@@ -48,9 +47,7 @@ class PairLengths:
     def band(self) -> str:
         """The band of its relative length; an empty reference is shorter than anything else."""
         ratio = self.after / self.before if self.before else (float("inf") if self.after else 1.0)
-        return next(
-            name for name, (_, end) in zip(BANDS, pairwise(ENDS), strict=True) if ratio < end or end == ENDS[-1]
-        )
+        return BANDS[bisect_right(ENDS, ratio)]
 
 
 class Lengths(Study):
@@ -66,19 +63,16 @@ class Lengths(Study):
         return [StudyRun(method, seed) for method in split_names(self.config.methods) for seed in request.seeds]
 
     def analyse(self, finished: Sequence[FinishedRun]) -> Findings:
-        systems: dict[str, list[PairLengths]] = {}
-        for file in dict.fromkeys(self.config.annotations):
-            for system, judged in read_systems(file):
-                systems.setdefault(system, []).append(_compared(judged, 0))
+        files = dict.fromkeys(self.config.annotations)
+        compared = [(system, 0, judged) for file in files for system, judged in read_systems(file)]
         for done in finished:
-            found = [_compared(pair, done.run.seed) for pair in done.pairs() if not pair.unanswered]
-            systems.setdefault(done.run.method, []).extend(found)
-        return length_findings({name: pairs for name, pairs in systems.items() if pairs}, self.config.difference)
-
-
-def _compared(judged: JudgedPair, seed: int) -> PairLengths:
-    pair = judged.pair
-    return PairLengths(seed, pair.instruction.id, len(pair.output_1), len(pair.output_2), judged.win)
+            compared += [(done.run.method, done.run.seed, pair) for pair in done.pairs() if not pair.unanswered]
+        systems: dict[str, list[PairLengths]] = {}
+        for system, seed, judged in compared:
+            pair = judged.pair
+            lengths = PairLengths(seed, pair.instruction.id, len(pair.output_1), len(pair.output_2), judged.win)
+            systems.setdefault(system, []).append(lengths)
+        return length_findings(systems, self.config.difference)
 
 
 # ----------------------------------------------------------------------------------------------------------- findings

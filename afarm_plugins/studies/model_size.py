@@ -23,8 +23,8 @@ from afarm import (
     StudyRun,
     StudyTable,
 )
-from afarm_plugins.studies import ModelSizeConfig, split_names
 from afarm_plugins.studies.over_seeds import draw_lines, gap_by_seed, grouped, measured_figures, over_seeds
+from afarm_plugins.studies.settings import ModelSizeConfig, split_names
 
 MODEL, METHOD, SFT = "model", "method", "sft"
 
@@ -42,7 +42,7 @@ class ModelSize(Study):
     def grid(self, request: StudyRequest) -> Sequence[StudyRun]:
         if len(self.models) < 2:
             raise ConfigError(
-                ["--models: sizes are compared: name two base models or more, such as --models small,large"]
+                "--models: sizes are compared: name two base models or more, such as --models small,large"
             )
         return [
             StudyRun(method, seed, {MODEL: name, METHOD: method}, (f"model={spec}", "evaluate.reference=data"))

@@ -30,9 +30,9 @@ from afarm import (
     StudyTable,
     seeding,
 )
-from afarm_plugins.studies import LabelNoiseConfig, OverOptimizationConfig, split_names, whole_numbers
 from afarm_plugins.studies.labels import Labels, is_share_flipped
 from afarm_plugins.studies.over_seeds import gap_by_seed, grouped, measured_figures, over_seeds
+from afarm_plugins.studies.settings import LabelNoiseConfig, OverOptimizationConfig, split_names, whole_numbers
 
 SETTINGS = {"best_of_n": "best_of_n.n", "expert_iteration": "expert_iteration.n", "ppo": "ppo.total_steps"}
 """The setting by which each method goes further."""
@@ -58,9 +58,7 @@ class OverOptimization(Study):
         self.methods = split_names(config.methods)
         self.labels = Labels.parse_all(config.labelled_by)
         if unknown := [name for name in self.methods if name not in SETTINGS]:
-            raise ConfigError(
-                [f"methods: {unknown[0]!r} is none that goes further by a setting: {', '.join(SETTINGS)}"]
-            )
+            raise ConfigError(f"methods: {unknown[0]!r} is none that goes further by a setting: {', '.join(SETTINGS)}")
 
     def grid(self, request: StudyRequest) -> Sequence[StudyRun]:
         return [

@@ -23,14 +23,14 @@ from afarm import (
     StudyRequest,
     StudyRun,
     StudyTable,
+    as_bounded,
     compare_annotators,
     mean_percent,
     seeding,
 )
-from afarm.report import as_bounded
-from afarm_plugins.studies import PoolSizeConfig, split_names, whole_numbers
 from afarm_plugins.studies.labels import Labels, labels_in_run
 from afarm_plugins.studies.over_seeds import draw_lines, grouped, measured_figures, over_seeds
+from afarm_plugins.studies.settings import PoolSizeConfig, split_names, whole_numbers
 
 SIZE, POOL, DRAW = "members", "pool", "draw"
 """The places of a run: a pool's size (0 for people), its number, and which of its labels (0 to learn from them)."""

@@ -28,11 +28,11 @@ from afarm import (
     mean_interval,
     rank_of_each,
 )
-from afarm_plugins.studies import RankingsConfig, split_names
 from afarm_plugins.studies.boards import FEWEST_SYSTEMS, Board, correlate_shared
 from afarm_plugins.studies.labels import HumanLabels
 from afarm_plugins.studies.over_seeds import over_seeds
 from afarm_plugins.studies.people import PEOPLE, PairsOfPeople, read_people, require_both
+from afarm_plugins.studies.settings import RankingsConfig, split_names
 
 SIMULATED = "simulated"
 
@@ -83,8 +83,8 @@ def of_files(games: PairsOfPeople) -> Findings:
     systems = games.systems
     raters = {PEOPLE: games.people, **{judge: [judge] for judge in games.judges}}
     boards = {name: games.board(members) for name, members in raters.items()}
-    rates = {name: _rates(systems, board) for name, board in boards.items()}
-    ranks = {name: _ranks(systems, board) for name, board in boards.items()}
+    measured = {name: _rate_and_rank(systems, board) for name, board in boards.items()}
+    rates, ranks = ({name: both[place] for name, both in measured.items()} for place in (0, 1))
     rows = []
     for judge in games.judges:
         cells = _cells(correlate_shared(boards[judge], boards[PEOPLE]))
@@ -106,20 +106,16 @@ def of_files(games: PairsOfPeople) -> Findings:
     return Findings(tables, [_plot(systems, rates)], notes)
 
 
-def _rates(systems: Sequence[str], board: Board) -> Rates:
-    """Return the win rate of each system that has two instructions."""
-    rates = {}
-    for system, values in zip(systems, board, strict=True):
-        known = [100 * value for value in values if not math.isnan(value)]
-        if len(known) > 1:
-            rates[system] = mean_interval(known)
-    return rates
-
-
-def _ranks(systems: Sequence[str], board: Board) -> Rates:
-    known = [n for n, values in enumerate(board) if sum(not math.isnan(value) for value in values) > 1]
-    ranks = rank_of_each([board[n] for n in known]) if known else []
-    return dict(zip([systems[n] for n in known], ranks, strict=True))
+def _rate_and_rank(systems: Sequence[str], board: Board) -> tuple[Rates, Rates]:
+    """Return the win rate and the rank of each system that has two instructions."""
+    known = {
+        system: values
+        for system, values in zip(systems, board, strict=True)
+        if sum(not math.isnan(value) for value in values) > 1
+    }
+    rates = {name: mean_interval([100 * v for v in values if not math.isnan(v)]) for name, values in known.items()}
+    ranks = rank_of_each(list(known.values())) if known else []
+    return rates, dict(zip(known, ranks, strict=True))
 
 
 def _mismatches(

@@ -19,8 +19,8 @@ from afarm import (
     StudyRun,
     StudyTable,
 )
-from afarm_plugins.studies import SweepConfig
 from afarm_plugins.studies.over_seeds import gap_by_seed, grouped, measured_figures, over_seeds
+from afarm_plugins.studies.settings import SweepConfig
 
 METHOD = "method"
 

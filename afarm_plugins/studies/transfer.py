@@ -18,9 +18,9 @@ from afarm import (
     StudyRun,
     StudyTable,
 )
-from afarm_plugins.studies import TransferConfig, split_names
 from afarm_plugins.studies.labels import STAND_IN, HumanLabels, Labels
 from afarm_plugins.studies.over_seeds import draw_lines, gap_by_seed, grouped, measured_figures, over_seeds
+from afarm_plugins.studies.settings import TransferConfig, split_names
 
 METHOD, LABELS = "method", "labels"
 
@@ -36,7 +36,7 @@ class Transfer(Study):
         labels, stand_in = Labels.parse_all(config.labelled_by), Labels(self.people.annotator or STAND_IN, 0.0)
         if stand_in not in labels and not self.people.files:
             raise ConfigError(
-                [f"labelled_by: must name {stand_in.name}, the annotator that the others are compared with"]
+                f"labelled_by: must name {stand_in.name}, the annotator that the others are compared with"
             )
         self.simulated = [kind for kind in labels if kind != stand_in]
 

@@ -26,7 +26,7 @@ class ToyDataset(Dataset):
 
     def load(self, split: str) -> list[Output]:
         """See `Dataset.load`. Raises as `instructions`."""
-        return [self._row(instruction) for instruction in self.instructions(split)]
+        return list(_rows(*self._place(split)))
 
     def instructions(self, split: str) -> list[Instruction]:
         """See `Dataset.instructions`.
@@ -34,6 +34,11 @@ class ToyDataset(Dataset):
         Raises `DataError` also if the world has fewer instructions than the splits, or a file of its edition is not the
         frozen one.
         """
+        seed, size, start, stop = self._place(split)
+        return list(_instructions(seed, size)[start:stop])
+
+    def _place(self, split: str) -> tuple[int, int, int, int]:
+        """Return seed and number of all instructions, and where a split begins and ends. Raises `DataError`."""
         require_frozen(self.config.world)
         if split not in SPLITS:
             raise DataError(f"the toy data set has no split {split!r}.{did_you_mean(split, SPLITS)}")
@@ -42,12 +47,19 @@ class ToyDataset(Dataset):
         start, size = sum(sizes[:place]), sizes[place]
         if not size:
             raise DataError(f"the toy split {split!r} is empty; give it a size with --set toy.{split}=500")
-        return list(_instructions(self.config.world_seed, sum(sizes))[start : start + size])
+        return self.config.world_seed, sum(sizes), start, start + size
 
-    def _row(self, instruction: Instruction) -> Output:
-        random = Random(f"{NAME}:{self.config.world_seed}:demonstration:{instruction.id}")
-        task = read_task(instruction.instruction, instruction.input)
-        return Output(instruction, write_answer(task, draw_author(random), random), "demonstrator")
+
+def _row(seed: int, instruction: Instruction) -> Output:
+    random = Random(f"{NAME}:{seed}:demonstration:{instruction.id}")
+    task = read_task(instruction.instruction, instruction.input)
+    return Output(instruction, write_answer(task, draw_author(random), random), "demonstrator")
+
+
+@lru_cache(maxsize=8)
+def _rows(seed: int, size: int, start: int, stop: int) -> tuple[Output, ...]:
+    """Answer the instructions of a place: once, as a comparison opens a workspace for each method."""
+    return tuple(_row(seed, instruction) for instruction in _instructions(seed, size)[start:stop])
 
 
 @lru_cache(maxsize=4)

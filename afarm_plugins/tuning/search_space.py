@@ -179,8 +179,7 @@ def _suggestion(space: SearchSpace, tried: Sequence[tuple[Mapping[str, Any], flo
                 params=inside, distributions={name: distributions[name] for name in inside}, value=worth
             )
         )
-    params: dict[str, Any] = study.ask(distributions).params
-    return params
+    return study.ask(distributions).params
 
 
 def _distribution(values: Sequence[Any]) -> BaseDistribution:

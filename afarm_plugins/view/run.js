@@ -68,7 +68,7 @@ function result(run) {
   ];
   // The pairs behind a count of the main evaluation, whose outputs are stored.
   const pairs = (verdict, many) => (rate) => (rate === run.win_rates[0] && run.outputs && many(rate) ? link(`${outputsOf(run.id)}?verdict=${verdict}`, count(many(rate))) : count(many(rate)));
-  const counts = [["Won", "win", (r) => r.wins], ["Lost", "loss", (r) => r.losses], ["Draws", "draw", (r) => r.draws], ["No answer", "none", (r) => r.unanswered]];
+  const counts = [["Won", "win", (r) => r.n_wins], ["Lost", "loss", (r) => r.n_wins_base], ["Draws", "draw", (r) => r.n_draws], ["No answer", "none", (r) => r.unanswered]];
   return section("result", "Result", run.commands.result, h("dl", { class: "tiles" }, tiles.filter(Boolean)),
     [...run.flags, ...run.notes, ...run.training].length ? h("aside", { class: "banner" }, h("ul", {}, [...run.flags, ...run.notes, ...run.training].map((text) => h("li", {}, text)))) : "",
     run.win_rates.length ? table({ caption: "Win rates", rows: run.win_rates, columns: [
@@ -107,13 +107,12 @@ function labellers(run) {
 
 function diagram(run) {
   return run.diagrams.map((one) => {
-    const tip = `tip-${one.direction}`;
     const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
-    return h("div", { class: `diagram ${one.direction}` }, h("svg", { viewBox: `0 0 ${one.width} ${one.height}`, style: `max-width: ${one.width}px`, role: "img", "aria-label": `Diagram of the ${run.stages.length} stages; the table below has the same facts` },
-      h("svg:defs", {}, h("svg:marker", { id: tip, viewBox: "0 0 8 8", refX: 1, refY: 4, markerWidth: 8, markerHeight: 8, markerUnits: "userSpaceOnUse", orient: "auto" }, h("svg:path", { d: "M0 0L8 4L0 8z" }))),
-      one.arrows.map((d) => h("svg:path", { class: "arrow", d, "marker-end": `url(#${tip})` })),
-      one.boxes.map((box) => {
-        const stage = run.stages[box.stage];
+    return h("div", { class: "diagram" }, h("svg", { viewBox: `0 0 ${one.width} ${one.height}`, style: `--width: ${one.width}px`, role: "img", "aria-label": `Diagram of the ${run.stages.length} stages; the table below has the same facts` },
+      h("svg:defs", {}, h("svg:marker", { id: "tip", viewBox: "0 0 8 8", refX: 1, refY: 4, markerWidth: 8, markerHeight: 8, markerUnits: "userSpaceOnUse", orient: "auto" }, h("svg:path", { d: "M0 0L8 4L0 8z" }))),
+      one.arrows.map((d) => h("svg:path", { class: "arrow", d, "marker-end": "url(#tip)" })),
+      one.boxes.map((box, place) => {
+        const stage = run.stages[place];
         const paid = stage.spend.calls ? `${dollars(stage.spend.dollars)}, ${count(stage.spend.calls)} calls` : isNumber(stage.rows) ? `${count(stage.rows)} rows` : "";
         const human = [box.subject || "by people", duration((stage.rows ?? 0) * pace.value), `${dollars((stage.rows ?? 0) * wage.value)}, ${count(stage.rows)}`];
         const lines = byPeople(stage) ? human : [box.subject, stage.status === "reused" ? `reused (${duration(stage.seconds)})` : duration(stageTime(stage, Date.now() / 1000)), paid].filter(Boolean);

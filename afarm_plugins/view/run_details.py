@@ -9,9 +9,7 @@ from pathlib import Path
 
 from afarm import Row, RunRecord
 from afarm.report import (
-    HEIGHT,
     PAGE,
-    WIDTH,
     Chart,
     chart_held_out,
     curve_charts,
@@ -64,7 +62,7 @@ def describe_details(run: SeenRun) -> Row:
         "notes": [*map(text, record.rows("notes")), *degraded(record.stages), *not_finite(record.stages)],
         "training": list(training(record.section("checkpoint"))),
         "stages": stages,
-        "diagrams": describe_diagrams(stages),
+        "diagrams": diagrams(stages),
         "charts": {
             "main": [*main, *filter(None, further)],
             "others": others,
@@ -138,26 +136,6 @@ def describe_stages(run: SeenRun) -> list[Row]:
             }
         )
     return described
-
-
-def describe_diagrams(stages: list[Row]) -> list[Row]:
-    """The pipeline as boxes and arrows, wide and narrow, with time and cost per stage."""
-    if len(stages) < 2 or not any(stage["inputs"] for stage in stages):
-        return []
-    return [
-        {
-            "direction": diagram.direction,
-            "width": diagram.width,
-            "height": diagram.height,
-            "box": [WIDTH, HEIGHT],
-            "arrows": diagram.arrows,
-            "boxes": [
-                {"x": b.x, "y": b.y, "kind": b.kind, "subject": b.subject, "stage": stages.index(b.stage)}  # type: ignore[arg-type]
-                for b in diagram.boxes
-            ],
-        }
-        for diagram in diagrams(stages)
-    ]
 
 
 def run_charts(run: SeenRun) -> tuple[list[Chart], list[Chart]]:

@@ -14,5 +14,5 @@ def register_samplers(register: Register) -> None:
         "afarm_plugins.vllm.engine:VllmEngine",
         config=VllmConfig,
         spec="URL",
-        summary="a vLLM server at an URL: it is given adapters, and proves that it holds the policy's weights",
+        summary="a vLLM server at a URL: it gets adapters, and proves that it holds the policy's weights",
     )

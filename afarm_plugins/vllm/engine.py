@@ -1,6 +1,6 @@
 """The engine `vllm`: which server, and which of its models is the policy.
 
-Light: asking for the version, as an artifact's key does, loads no torch.
+Asking for the version, as an artifact's key does, loads no torch.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 KEPT = 2
-"""Adapters that the server keeps."""
+"""Adapters that the server keeps loaded."""
 
 
 class VllmEngine:
-    """Samples by the vLLM server at `spec`, an URL. It follows adapters, which are handed over as files.
+    """Samples by the vLLM server at `spec`, a URL, which gets adapters as files.
 
-    An adapter's name digests its content: neither a request nor vLLM's prefix cache, keyed by name and path, can meet
+    An adapter's name digests its content, so neither a request nor vLLM's prefix cache, keyed by name and path, can hit
     another step's weights, and several runs can share a server.
     """
 
@@ -39,26 +39,24 @@ class VllmEngine:
         url = spec.rstrip("/").removesuffix("/v1")
         if not re.fullmatch(r"https?://[^/@?#\s]+", url):
             raise ConfigError(
-                [
-                    f"backend.sampler=vllm@{spec}: write vllm@http://HOST:PORT, the address of a vLLM server without "
-                    f"path or key (a key goes into the environment variable {config.key_variable})"
-                ]
+                f"backend.sampler=vllm@{spec}: write vllm@http://HOST:PORT, the address of a vLLM server without "
+                f"path or key (a key goes into the environment variable {config.key_variable})"
             )
         self.config = config
         self.server = VllmServer(url, config)
         self.place: int | None = None
-        """How many low-rank updates of a policy's the server's own weights hold, as the last proof has shown."""
+        """How many of a policy's low-rank updates the server's own weights contain, by the last proof."""
         self.proofs: list[Proof] = []
         """The last proofs of different weights that the server has passed."""
         self._adapters: list[str] = []
 
     @cached_property
     def version(self) -> str:
-        """Name vLLM's version, which the server is asked for unless the settings say it."""
+        """vLLM's version, from the settings or else the server."""
         return f"vllm {self.config.version or self.server.first_version()}"
 
     def require_version(self) -> None:
-        """Raise `ModelError` if the server is another version of vLLM than the artifacts' keys say."""
+        """Raise `ModelError` if the server runs another version of vLLM than the artifacts' keys name."""
         if (running := f"vllm {self.server.version()}") != self.version:
             raise ModelError(
                 f"the server at {self.server.url} is {running}, and this run's artifacts are keyed by {self.version}: "
@@ -67,7 +65,7 @@ class VllmEngine:
 
     @cached_property
     def directory(self) -> Path:
-        """The directory that adapters are handed over in."""
+        """The directory of adapters for the server."""
         if self.config.adapter_dir:
             directory = Path(self.config.adapter_dir).expanduser().absolute()
             directory.mkdir(parents=True, exist_ok=True)
@@ -76,7 +74,7 @@ class VllmEngine:
         return Path(self._temporary.name)
 
     def keep(self, adapter: Adapter | None) -> None:
-        """Have the server forget all adapters but this one and the one before, still sampled from perhaps."""
+        """Unload all adapters but this one and the one before, which may still be sampled from."""
         if adapter is None:
             return
         self._adapters = [*(name for name in self._adapters if name != adapter.name), adapter.name]
@@ -86,7 +84,7 @@ class VllmEngine:
             shutil.rmtree(self.directory / forgotten, ignore_errors=True)
 
     def sampler(self, policy: CheckpointPolicy) -> VllmSampler:
-        """Hand over the policy's adapters, if it has any, and have the server prove that it holds its weights."""
+        """Hand over the policy's adapters, if any, and have the server prove that it holds its weights."""
         from afarm_plugins.vllm.sampler import proved_sampler
 
         return proved_sampler(self, policy)

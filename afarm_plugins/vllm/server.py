@@ -1,4 +1,4 @@
-"""A vLLM server over HTTP: its requests, bounded patience, and refusals as errors that say what to do.
+"""A vLLM server over HTTP: requests, bounded retries, and errors that say what to do.
 
 Written for vLLM 0.32 (`vllm serve`): `/version`, `/v1/models`, `/tokenize`, `/v1/completions` with token ids, and the
 loading of adapters at run time.
@@ -17,20 +17,20 @@ from afarm import ModelError
 from afarm_plugins.vllm.config import VllmConfig
 
 PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Statuses that a later try may not meet."""
+"""Statuses that are retried."""
 
 LIKELIEST = 20
-"""Log-probabilities per position that a server gives without more ado."""
+"""Log-probabilities per position, as many as a server gives by default."""
 
 FIRST_PATIENCE = 5.0
-"""Seconds that a server has to answer for the first time."""
+"""Seconds that a server has for its first answer."""
 
 FIRST_WAIT, LONGEST_WAIT = 0.05, 5.0
-"""Seconds before the second try, and the most between two."""
+"""Seconds before the first retry, and the most between two."""
 
 
 class Refused(ModelError):
-    """The server answered with a `status` that another try would not change; `told` are its own words."""
+    """The server answered with a `status` that a retry would not change; `told` is its message."""
 
     def __init__(self, message: str, status: int, told: str):
         super().__init__(message)
@@ -43,10 +43,10 @@ class Away(ModelError):
 
 
 class VllmServer:
-    """The server at `url`. Safe for several threads.
+    """The server at `url`, thread-safe.
 
-    A request is sent again after an outage, a 429 or a 5xx until `config.patience` is over. `outages` counts failed
-    connections: after one, the server may be another than before.
+    A request is retried after an outage, a 429 or a 5xx until `config.patience` is over. `outages` counts failed
+    connections: after one, it may be another server.
     """
 
     def __init__(self, url: str, config: VllmConfig):
@@ -86,13 +86,11 @@ class VllmServer:
 
     def models(self) -> list[Mapping[str, Any]]:
         """List the model that it was started with, first, and its adapters: id, max_model_len and more."""
-        listed: list[Mapping[str, Any]] = self._ask("GET", "/v1/models")["data"]
-        return listed
+        return self._ask("GET", "/v1/models")["data"]
 
     def tokenize(self, text: str) -> list[int]:
         """Encode `text` by the server's tokenizer, without special tokens."""
-        tokens: list[int] = self._ask("POST", "/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
-        return tokens
+        return self._ask("POST", "/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
 
     def complete(self, model: str, prompts: Any, **settings: Any) -> list[Mapping[str, Any]]:
         """Continue token ids, one prompt or a list of them. Returns the choices, in the order of prompts."""
@@ -111,9 +109,9 @@ class VllmServer:
         return [{int(token.removeprefix("token_id:")): value for token, value in top.items()} for top in tops]
 
     def load_adapter(self, name: str, directory: str) -> None:
-        """Have it load the adapter in `directory` as `name`. Raises `ModelError` that says how to enable it."""
+        """Load the adapter in `directory` as `name`. Raises `ModelError` that says how to enable it."""
         try:
-            # A 500 is its answer to a rank that is too high, say, and no passing trouble.
+            # A 500 may mean that the rank is too high, so it is not retried.
             self._ask("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": directory}, PASSING - {500})
         except Refused as error:
             if "already been loaded" in error.told:
@@ -129,7 +127,7 @@ class VllmServer:
             ) from error
 
     def unload_adapter(self, name: str) -> None:
-        """Have it forget an adapter, which it may have forgotten already."""
+        """Unload an adapter, if it is loaded."""
         try:
             self._ask("POST", "/v1/unload_lora_adapter", {"lora_name": name})
         except Refused as error:
@@ -146,7 +144,7 @@ class VllmServer:
         passing: Container[int] = PASSING,
         patience: float | None = None,
     ) -> Any:
-        """Send a request, `body` as JSON, until it is answered by no `passing` status, or patience is over.
+        """Send a request with a JSON `body`, and retry on outages and `passing` statuses.
 
         `patience` is in seconds (default: the settings'). Raises `Refused`, and `Away` once patience is over.
         """
@@ -183,7 +181,7 @@ class VllmServer:
 
 
 def _message(answer: httpx2.Response) -> str:
-    """Read the server's own words from an answer."""
+    """Read the server's message from an answer."""
     try:
         body = answer.json()
         told = body["error"]["message"] if "error" in body else body["detail"]

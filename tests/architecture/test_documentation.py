@@ -6,7 +6,7 @@ import ast
 import inspect
 import tomllib
 from collections.abc import Iterator
-from functools import cache
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -50,12 +50,9 @@ def _classes(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _classes(argument)
 
 
-def fields() -> list[Any]:
-    return [
-        pytest.param(config, name, id=f"{config.__name__}.{name}")
-        for config in configs()
-        for name in config.model_fields
-    ]
+def fields() -> dict[str, Any]:
+    """Every field of every config, by the config's name and its own."""
+    return {f"{c.__name__}.{name}": info for c in configs() for name, info in c.model_fields.items()}
 
 
 @pytest.mark.parametrize("hook", hook_names())
@@ -65,24 +62,20 @@ def test_a_hook_is_documented(hook: str) -> None:
         assert hook in (ROOT / "docs" / page).read_text(encoding="utf-8"), f"{hook} is missing in docs/{page}"
 
 
-@pytest.mark.parametrize(("config", "field"), fields())
-def test_a_setting_has_a_description_and_says_whether_it_changes_the_result(
-    config: type[BaseModel], field: str
-) -> None:
-    info = config.model_fields[field]
-    extra = info.json_schema_extra
-    assert info.description
-    assert isinstance(extra, dict)
-    assert isinstance(extra.get("changes_result"), bool), "declare it with afarm.setting(…)"
+def test_each_setting_has_a_description_and_says_whether_it_changes_the_result() -> None:
+    assert len(fields()) > 300
+    assert [name for name, info in fields().items() if not info.description] == []
+    extras = {name: info.json_schema_extra for name, info in fields().items()}
+    said = {name: extra.get("changes_result") if isinstance(extra, dict) else None for name, extra in extras.items()}
+    assert [name for name, value in said.items() if not isinstance(value, bool)] == [], "use afarm.setting(…)"
 
 
-@pytest.mark.parametrize(("config", "field"), fields())
-def test_a_setting_is_read_somewhere(config: type[BaseModel], field: str) -> None:
+def test_each_setting_is_read_somewhere() -> None:
     """A setting that nothing reads promises what it does not do."""
-    assert field in names_that_are_read(), f"{config.__name__}.{field} is declared, and read nowhere"
+    read = names_that_are_read()
+    assert [name for name in fields() if name.partition(".")[2] not in read] == [], "declared, and read nowhere"
 
 
-@cache
 def names_that_are_read() -> frozenset[str]:
     """Every attribute, argument and text in the packages, the kit for tests apart: no declaration is among them."""
     read = {*inspect.signature(afarm.Decoding).parameters}  # `sample` hands its fields to a Decoding by name
@@ -99,27 +92,17 @@ def names_that_are_read() -> frozenset[str]:
     return frozenset(read)
 
 
-@pytest.mark.parametrize("name", afarm.__all__)
-def test_a_public_name_has_a_docstring(name: str) -> None:
-    check_docstring(getattr(afarm, name))
+@pytest.mark.parametrize("door", [afarm, afarm.backend, afarm.testing], ids=lambda door: door.__name__)
+def test_each_public_name_has_a_docstring(door: ModuleType) -> None:
+    assert [name for name in door.__all__ if lacks_docstring(getattr(door, name))] == []
 
 
-@pytest.mark.parametrize("name", afarm.backend.__all__)
-def test_a_public_name_of_the_backend_has_a_docstring(name: str) -> None:
-    check_docstring(getattr(afarm.backend, name))
-
-
-@pytest.mark.parametrize("name", afarm.testing.__all__)
-def test_a_public_name_of_the_kit_has_a_docstring(name: str) -> None:
-    check_docstring(getattr(afarm.testing, name))
-
-
-def check_docstring(public: object) -> None:
+def lacks_docstring(public: object) -> bool:
     if not (inspect.isclass(public) or inspect.isfunction(public)):
-        return
+        return False
     text = public.__doc__ or ""
-    written = not (inspect.isclass(public) and text.startswith(f"{public.__name__}("))  # what dataclass writes itself
-    assert text.strip() and written, f"{public.__module__}.{public.__qualname__} has no docstring"  # noqa: PT018
+    by_dataclass = inspect.isclass(public) and text.startswith(f"{public.__name__}(")
+    return by_dataclass or not text.strip()
 
 
 def test_every_first_party_plugin_is_an_entry_point() -> None:
@@ -141,7 +124,6 @@ def test_the_installed_entry_points_are_the_declared_ones() -> None:
     assert installed == points, "install it again: pip install -e ."
 
 
-@pytest.mark.parametrize("component", list(PLUGINS.registry), ids=lambda c: f"{c.kind}/{c.full_name}")
-def test_a_component_has_a_summary_of_one_line(component: Any) -> None:
-    assert component.summary
-    assert "\n" not in component.summary
+def test_each_component_has_a_summary_of_one_line() -> None:
+    components = [c for c in PLUGINS.registry if not c.summary or "\n" in c.summary]
+    assert [f"{c.kind}/{c.full_name}" for c in components] == []

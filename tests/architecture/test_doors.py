@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-import pytest
 from places import ROOT
 from syntax import ALL, PLUGINS, Module, modules, within
 
@@ -42,10 +41,10 @@ def taken(module: Module) -> Iterator[tuple[int, str, str]]:
             yield node.lineno, "afarm", node.attr
 
 
-@pytest.mark.parametrize("module", [*PLUGINS, *CONTRIB], ids=lambda module: module.name)
-def test_a_plugin_takes_names_of_the_doors_only(module: Module) -> None:
+def test_plugins_take_names_of_the_doors_only() -> None:
     past = [
-        f"line {line}: {source}.{name}" if name else f"line {line}: {source}"
+        f"{module.name}, line {line}: {source}.{name}" if name else f"{module.name}, line {line}: {source}"
+        for module in [*PLUGINS, *CONTRIB]
         for line, source, name in taken(module)
         if name not in EXPORTED.get(source, ()) and not (source == "afarm" and not name)
     ]
@@ -57,11 +56,10 @@ def test_there_are_plugins_of_both_kinds() -> None:
     assert CONTRIB
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_a_door_lists_each_name_once(door: str) -> None:
-    [module] = [module for module in ALL if module.name == door]
-    names = module.exported()
-    assert len(names) == len(set(names))
+def test_a_door_lists_each_name_once() -> None:
+    doors = {module.name: module.exported() for module in ALL if module.name in DOORS}
+    assert doors.keys() == {*DOORS}
+    assert [door for door, names in doors.items() if len(names) != len(set(names))] == []
 
 
 def test_a_public_name_is_defined_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -17,13 +18,13 @@ HEAVY = ["torch", "transformers", "datasets", "trl", "peft", "accelerate", "open
 
 STEPS = {
     "importing afarm": "import afarm",
-    "importing every public name": "import afarm; [getattr(afarm, name) for name in afarm.__all__]",
-    "importing the conformance kit": "import afarm.testing",
+    "importing every public name": "[getattr(afarm, name) for name in afarm.__all__]",
     "loading every entry point": """
 from afarm.core.plugins import discover
 found = discover()
 assert found.found and not found.broken, found.broken
 """,
+    "importing the conformance kit": "import afarm.testing",
     "showing the help": """
 from afarm.cli import main
 try:
@@ -32,33 +33,31 @@ except SystemExit as stop:
     assert not stop.code, stop.code
 """,
     "resolving a recipe": """
-from afarm.core.plugins import discover
 from afarm.experiment.recipe import recipe_names, resolve
 assert [resolve(name, [], discover()).recipe for name in recipe_names()]
 """,
 }
+"""What is done in one process, one after the other."""
+TO_IMPORT = 3
+"""The first of them, which change neither environment nor warnings."""
 
-
-@pytest.mark.parametrize("step", STEPS)
-def test_nothing_heavy_is_loaded_by(step: str) -> None:
-    code = f"{STEPS[step]}\nimport sys, json\nsys.stderr.write(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stderr) == []
-
-
-def test_importing_changes_neither_environment_nor_warnings() -> None:
-    code = """
-import os, warnings
-before = dict(os.environ), list(warnings.filters)
-import afarm
-[getattr(afarm, name) for name in afarm.__all__]
-from afarm.core.plugins import discover
-discover()
-assert (dict(os.environ), list(warnings.filters)) == before
+FOLLOW = """
+import json, os, sys, warnings
+before, loaded = [dict(os.environ), list(warnings.filters)], {}
+for number, (step, code) in enumerate(json.loads(sys.argv[1]).items()):
+    exec(code, globals())
+    loaded[step] = [module for module in json.loads(sys.argv[2]) if module in sys.modules]
+    changed = [dict(os.environ), list(warnings.filters)] != before
+    assert not changed or number >= int(sys.argv[3]), f"{step} changes environment or warnings"
+sys.stderr.write(json.dumps(loaded))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+
+def test_nothing_heavy_is_loaded_and_nothing_changed_until_something_is_trained() -> None:
+    command = [sys.executable, "-c", FOLLOW, json.dumps(STEPS), json.dumps(HEAVY), str(TO_IMPORT)]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    assert json.loads(done.stderr) == {step: [] for step in STEPS}
 
 
 def test_afarm_is_found_beside_a_folder_of_its_name(tmp_path: Path) -> None:
@@ -112,11 +111,30 @@ LOOKS = {
 }
 
 
-@pytest.mark.parametrize("look", LOOKS)
-def test_looking_ahead_loads_nothing_that_trains(look: str, tmp_path: Path) -> None:
-    arguments, code = LOOKS[look]
-    ended, said, loaded = afarm_loads(tmp_path, *arguments, among=[*TRAINS, "afarm.experiment.export"])
-    assert (ended, loaded) == (code, []), said
+def test_looking_ahead_loads_nothing_that_trains(tmp_path: Path) -> None:
+    """In one process, one after the other: what a look loads stays loaded."""
+    code = """
+import json, sys
+from afarm.cli import main
+found = {}
+for look, arguments in json.loads(sys.argv[1]).items():
+    try:
+        main(arguments)
+        code = 0
+    except SystemExit as stop:
+        code = stop.code
+    found[look] = [code or 0, [module for module in json.loads(sys.argv[2]) if module in sys.modules]]
+with open("found.json", "w") as file:
+    json.dump(found, file)
+"""
+    looks = json.dumps({look: arguments for look, (arguments, _) in LOOKS.items()})
+    watched = json.dumps([*TRAINS, "afarm.experiment.export"])
+    own = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    command = [sys.executable, "-c", code, looks, watched]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=own)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found == {look: [code, []] for look, (_, code) in LOOKS.items()}, done.stdout + done.stderr
 
 
 @pytest.fixture

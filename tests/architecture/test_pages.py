@@ -8,6 +8,7 @@ import os
 import re
 import tomllib
 import types
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -42,34 +43,47 @@ def anchors(page: Path) -> frozenset[str]:
     return frozenset(found)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_links_lead_to_pages_and_headings_that_exist(page: Path) -> None:
-    broken = []
-    for target in re.findall(r"\]\(([^)\s]+)\)", text_of(page)):
-        if re.match(r"[a-z]+:", target):
-            continue
-        path, _, anchor = target.partition("#")
-        there = Path(os.path.normpath(page.parent / path)) if path else page
-        if not there.exists() or (anchor and there.suffix == ".md" and anchor not in anchors(there)):
-            broken.append(target)
-    assert broken == []
+def on_each_page(wrong: Callable[[Path], list[str]]) -> dict[str, list[str]]:
+    """What is wrong on each page, for pages on which anything is."""
+    assert len(PAGES) > 50
+    return {name(page): found for page in PAGES if (found := wrong(page))}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_paths_of_the_repository_exist(page: Path) -> None:
-    paths = set(
-        re.findall(r"`((?:afarm|afarm_plugins|benchmarks|docs|tests|tools|plugins-contrib)/[^`\s]*)`", text_of(page))
-    )
-    assert [p for p in paths if not any(c in p for c in "<*…") and not (ROOT / p).exists()] == []
+def test_links_lead_to_pages_and_headings_that_exist() -> None:
+    def broken_links(page: Path) -> list[str]:
+        broken = []
+        for target in re.findall(r"\]\(([^)\s]+)\)", text_of(page)):
+            if re.match(r"[a-z]+:", target):
+                continue
+            path, _, anchor = target.partition("#")
+            there = Path(os.path.normpath(page.parent / path)) if path else page
+            if not there.exists() or (anchor and there.suffix == ".md" and anchor not in anchors(there)):
+                broken.append(target)
+        return broken
+
+    assert on_each_page(broken_links) == {}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_dotted_names_exist(page: Path) -> None:
+def test_paths_of_the_repository_exist() -> None:
+    folders = "afarm|afarm_plugins|benchmarks|docs|tests|tools|plugins-contrib"
+
+    def missing_paths(page: Path) -> list[str]:
+        paths = re.findall(rf"`((?:{folders})/[^`\s]*)`", text_of(page))
+        return [p for p in set(paths) if not any(c in p for c in "<*…") and not (ROOT / p).exists()]
+
+    assert on_each_page(missing_paths) == {}
+
+
+def test_dotted_names_exist() -> None:
+    assert on_each_page(lambda page: [dotted for dotted in dotted_names(page) if not exists(dotted)]) == {}
+
+
+def dotted_names(page: Path) -> list[str]:
     """`afarm.x.y` in backticks, calls included, and what code blocks import."""
     quoted = re.findall(r"`(?:@|python -m )?((?:afarm|afarm_plugins|benchmarks|tools)(?:\.\w+)+)", text_of(page))
     for module, names in re.findall(r"^ *from ((?:afarm|afarm_plugins)[\w.]*) import ([\w, ]+)", text_of(page), re.M):
         quoted += [f"{module}.{each.strip().partition(' as ')[0]}" for each in names.split(",")]
-    assert [dotted for dotted in quoted if not exists(dotted)] == []
+    return quoted
 
 
 @cache

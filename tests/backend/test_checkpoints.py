@@ -6,9 +6,8 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
-import gguf as gguf_package
 import pytest
 import torch
 from places import ROOT
@@ -209,20 +208,10 @@ def test_trackers_are_off_unless_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_gguf_file_loads_answers_and_saves_as_safetensors(
-    tmp_path: Path, gguf: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class CountingReader(gguf_package.GGUFReader):  # type: ignore[misc]
-        def __init__(self, *args: Any) -> None:
-            parsed.append(args)
-            super().__init__(*args)
-
-    parsed: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(gguf_package, "GGUFReader", CountingReader)
-    backend = Backend(BackendConfig(device="cpu"))
-    policy = backend.load_policy(gguf)
-    assert len(parsed) == 1, "transformers asks for it three times, and it takes seconds"
-    assert gguf_package.GGUFReader is CountingReader
+def test_a_gguf_file_loads_answers_and_saves_as_safetensors(tmp_path: Path, loaded_gguf: SimpleNamespace) -> None:
+    assert loaded_gguf.parsed == 1, "transformers asks for it three times, and it takes seconds"
+    assert loaded_gguf.reader_is_back
+    policy, backend = loaded_gguf.policy, Backend(BackendConfig(device="cpu"))
     question = [Instruction("What is the capital of France? Answer with one word.")]
     answer = next(policy.sample(question, Decoding(temperature=0, max_new_tokens=12), seed=0))
     assert "Paris" in answer.text

@@ -170,11 +170,11 @@ ASKED = {
 
 
 @pytest.mark.slow
-def test_log_probabilities_in_bfloat16_are_those_of_float32_within_the_stated_error(gguf: str) -> None:
+def test_log_probabilities_in_bfloat16_are_those_of_float32_within_the_stated_error(smollm2: str) -> None:
     """docs/notes/smol-results.md states 0.033 per token on average, over many more tokens."""
     found = []
     for dtype in ("float32", "bfloat16"):
-        policy = Backend(BackendConfig(device="cpu", dtype=dtype)).load_policy(gguf)
+        policy = Backend(BackendConfig(device="cpu", dtype=dtype)).load_policy(smollm2)
         pairs, _ = policy.encode([Instruction(text) for text in ASKED], list(ASKED.values()), 128)
         prompts, responses = zip(*pairs, strict=True)
         found.append(batched_logprobs(policy, list(prompts), list(responses), batch_size=4))

@@ -51,8 +51,8 @@ def servers() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory in which `tasks` have left what they end with in several processes."""
+def trained(tmp_path_factory: pytest.TempPathFactory, lost_launches: object) -> Path:
+    """The directory in which `tasks` have left what they end with in several processes, as `lost_launches` wait."""
     directory = tmp_path_factory.mktemp("trained")
     own = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), str(SUPPORT)])}
     finish(Popen([sys.executable, tasks.__file__, str(directory)], env=own, stdout=PIPE, stderr=PIPE, text=True), 600)

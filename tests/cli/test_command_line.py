@@ -256,9 +256,10 @@ def test_two_files_of_outputs_are_compared(afarm: Afarm, tmp_path: Path) -> None
     assert CountingJudge.asked == 3, "identical outputs are a draw without a call"
     assert said.json["degraded"] == {}
     plain = afarm(*arguments)
-    assert "mine: win rate 62.5 %" in plain.out
-    assert "2 won, 1 lost, 1 drawn (1 of identical outputs, not judged), 0 unparsed" in plain.out
-    assert "for 3 calls (this time $0.00 for 0)" in plain.out
+    assert "mine against theirs" in plain.out
+    assert "win rate 62.5 %" in plain.words
+    assert "2 won, 1 lost, 1 drawn (1 of identical outputs, not judged), 0 unparsed" in plain.words
+    assert "for 3 calls (this time $0.00 for 0)" in plain.words
     assert "reused" in plain.err
     assert CountingJudge.asked == 3, "answers are not bought twice"
     assert Path(said.json["report"]).is_file()

@@ -85,4 +85,4 @@ def test_a_plugins_evaluator_is_worked_out_for_boards_of_annotations(afarm: Afar
     figures = [(entry["system"], entry["metrics"]["words_said"]["value"]) for entry in board["entries"]]
     assert figures == [("two or three words", 6.0), ("one", 3.0)]
     stray = afarm("leaderboard", str(tmp_path))
-    assert "is a directory: name its files of annotations" in stray.err, "no run in it"
+    assert "is a directory: name a file in it" in stray.err, "no run in it"

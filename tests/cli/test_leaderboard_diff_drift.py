@@ -230,11 +230,11 @@ def test_outputs_that_play_to_the_judge_are_flagged_wherever_they_are_shown(afar
     flags = said.json["results"][0]["red_flags"]["flags"]
     assert [flag["name"] for flag in flags] == ["constant", "addresses_judge"]
     for sentence in ("nearly the same text answers 12 of 12 instructions", "12 of 12 outputs talk to the judge"):
-        assert sentence in said.err
+        assert sentence in said.words
         assert sentence in afarm("leaderboard").out
         assert sentence in Path(said.json["report"]).read_text()
     assert "Look before you believe it" in Path(said.json["report"]).read_text()
-    assert "Judge: chose the longer output" in said.err
+    assert "judge chose the longer output" in said.words
     swapped = afarm("evaluate", "honest.json", "--reference", "cheat.json", "--recipe", "light.yaml", "--json")
     assert swapped.json["results"][0]["red_flags"]["flags"] == []
 

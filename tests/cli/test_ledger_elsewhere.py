@@ -65,7 +65,7 @@ def test_without_the_plugins_of_servers_all_else_works_and_what_installs_them_is
     installed = importlib.metadata.entry_points(group="afarm")
     rest = [point for point in installed if point.name not in ("postgres", "object_store")]
     assert len(rest) == len(installed) - 2
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: rest)
+    monkeypatch.setattr("afarm.core.plugins._entry_points", lambda places: rest)
     load_by_scheme.cache_clear()
     run = ["run", "--recipe", "light.yaml"]
     assert [afarm(*command).code for command in (run, ["ledger"], ["artifacts", "gc"])] == [0, 0, 0]

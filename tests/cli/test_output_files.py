@@ -169,7 +169,8 @@ def test_missing_rows_are_an_error_or_left_out_or_lost(afarm: Afarm, tmp_path: P
     assert CountingJudge.asked == 3, "what is lost costs no call"
     assert "2 without an output counted as lost" in lost.words
     assert "2 without an output counted as lost" in Path(lost.json["report"]).read_text()
-    failed(afarm(*files, "--on-missing", "skp"), "--on-missing skp: one of error, skip, loss")
+    unknown = afarm(*files, "--on-missing", "skp")
+    assert (unknown.code, "'skp' is not one of 'error', 'skip', 'loss'" in unknown.err) == (2, True)
 
 
 def test_what_is_left_out_is_said_before_the_result(afarm: Afarm, tmp_path: Path) -> None:

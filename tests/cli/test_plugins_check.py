@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from afarm.cli import main
+from afarm.cli import listing, main
 from afarm.core import plugins
 
 BROKEN = """
@@ -36,7 +36,7 @@ def test_a_broken_promise_is_named_and_an_unknown_name_too(
     (tmp_path / "nan_plugin.py").write_text(BROKEN)
     monkeypatch.syspath_prepend(tmp_path)
     theirs = plugins.discover([importlib.metadata.EntryPoint("nan", "nan_plugin", "afarm")])
-    monkeypatch.setattr(plugins, "discover", lambda **_: theirs)
+    monkeypatch.setattr(listing, "discover", lambda **_: theirs)
     with pytest.raises(SystemExit) as done:
         main(["plugins", "--check", "nan_figure"])
     assert done.value.code == 1
@@ -83,7 +83,7 @@ def test_a_component_that_fails_is_named_with_its_line(
     (tmp_path / "hostile_plugin.py").write_text(HOSTILE)
     monkeypatch.syspath_prepend(tmp_path)
     theirs = plugins.discover([importlib.metadata.EntryPoint("hostile", "hostile_plugin", "afarm")])
-    monkeypatch.setattr(plugins, "discover", lambda **_: theirs)
+    monkeypatch.setattr(listing, "discover", lambda **_: theirs)
     with pytest.raises(SystemExit) as done:
         main(["plugins", "--check", name])
     assert done.value.code == 1

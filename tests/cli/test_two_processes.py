@@ -19,7 +19,7 @@ from forks import SHARDED
 from launches import LIMIT, finish, kill, launched
 from ports import free_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("two processes")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("end_to_end")]
 
 SMALL = {
     "rows.sft": 64,

@@ -307,10 +307,10 @@ def test_a_directory_is_named_for_what_it_holds(tmp_path: Path) -> None:
     file = written(tmp_path / "published/model/weighted/annotations.json", [])
     written(tmp_path / "published/model/model_outputs.json", [])
     (tmp_path / "annotator" / "configs.yaml").write_text("{}")
-    assert f"is a directory: name its files of annotations, such as {file}" in said(tmp_path / "published" / "model")
+    assert f"is a directory: name a file in it, such as {file}" in said(tmp_path / "published" / "model")
     assert f"a directory of runs: afarm leaderboard {tmp_path}" in said(tmp_path)
     assert f"--annotator alpaca_eval:{tmp_path / 'annotator'}" in said(tmp_path / "annotator")
-    assert "a directory with no run and no file of annotations" in said(tmp_path / "empty")
+    assert "a directory with no run and no file of rows" in said(tmp_path / "empty")
 
 
 def test_nan_is_no_answer_and_nothing_is_no_system(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from afarm.core.errors import ConfigError, DataError
+from afarm.core.errors import DataError
 from afarm.core.records import Instruction, Message, Output
 from afarm.evaluation.matching import Coverage, MatchPolicy, distinct, match_rows, same_answers
 
@@ -171,13 +171,6 @@ def test_the_data_set_of_a_row_is_taken_from_where_it_is_known() -> None:
 def test_systems_with_the_same_answers_are_found_whatever_their_names_and_order() -> None:
     again = rows("renamed", [("a", "x"), ("e", "too much"), ("c", "z")])
     assert same_answers({"one": SYSTEM, "two": REFERENCE, "three": again}) == [("one", "three")]
-
-
-def test_a_policy_that_there_is_not_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"--on-missing skp: one of error, skip, loss\. Did you mean 'skip'"):
-        MatchPolicy("skp")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="--on-duplicate last: one of error, first"):
-        MatchPolicy("error", "last")  # type: ignore[arg-type]
 
 
 def test_coverage_survives_the_disk() -> None:

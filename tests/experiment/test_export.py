@@ -25,7 +25,7 @@ from afarm.experiment.export import alpaca_eval_rows, export_run, trl_rows
 from afarm.experiment.model_card import model_card
 from afarm.experiment.run_record import record
 from afarm.storage.hub import push_folder, require_token
-from afarm.storage.preference_files import own_preferences
+from afarm.storage.labelled_pairs import own_preferences
 from afarm.storage.rows import read_outputs
 from afarm.storage.runs import RunRecord
 from afarm.storage.text import longest_run

@@ -23,8 +23,8 @@ from afarm.core.records import Output
 from afarm.core.registry import Component
 from afarm.experiment.dry_run import plan_run
 from afarm.experiment.farm import Farm
-from afarm.storage.gguf import require_whole
 from afarm.storage.model_files import require_on_hub
+from afarm.storage.weight_files import require_whole_gguf
 
 
 def problems(tmp_path: Path, *settings: str, **choices: object) -> list[str]:
@@ -130,14 +130,14 @@ def tiny_gguf(path: Path) -> None:
 
 def test_a_gguf_file_that_ends_early_is_found_out_wherever_it_ends(tmp_path: Path) -> None:
     tiny_gguf(tmp_path / "whole.gguf")
-    require_whole(tmp_path / "whole.gguf")
+    require_whole_gguf(tmp_path / "whole.gguf")
     content = (tmp_path / "whole.gguf").read_bytes()
     # What pads the last tensor is no part of it.
     data = content.rstrip(b"\0")
     for end in (4, 8, 20, 24, 60, len(data) // 2, len(data) - 2):
         (tmp_path / "cut.gguf").write_bytes(content[:end])
         with pytest.raises(ModelError, match=r"cut\.gguf' is truncated or damaged.*download it again"):
-            require_whole(tmp_path / "cut.gguf")
+            require_whole_gguf(tmp_path / "cut.gguf")
 
 
 def test_a_model_that_is_not_there_is_a_problem_of_the_configuration(tmp_path: Path) -> None:

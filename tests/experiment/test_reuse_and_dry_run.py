@@ -16,7 +16,7 @@ from places import SUPPORT
 
 from afarm.core.config import Config
 from afarm.core.registry import Component
-from afarm.experiment.dry_run import PlannedStage, plan_run
+from afarm.experiment.dry_run import PlannedStage, over_budget, plan_run
 from afarm.experiment.farm import Farm
 from afarm.experiment.plugin_code import files_digest
 from afarm.storage.artifacts import Artifact
@@ -220,3 +220,7 @@ def test_a_dry_run_validates_the_settings_of_each_component_once(
     plan_run(Farm("toy", output_dir=tmp_path, progress=False).workspace, "ppo")
     assert {("methods", "ppo"), ("reward_models", "bradley_terry"), ("annotators", "pool")} <= validated.keys()
     assert set(validated.values()) == {1}
+
+
+def test_a_plan_with_nothing_to_buy_fits_a_budget_that_is_spent() -> None:
+    assert over_budget([], budget=1.0, committed=2.0, split="evaluation") == ""

@@ -26,12 +26,12 @@ from afarm.backend import (
     shard_model,
     token_loss,
 )
-from afarm.backend.memory import Workload
 from afarm.backend.sharding import all_finite, clip_gradients
 from afarm.core.config import BackendConfig
 from afarm.core.interfaces import Decoding, MethodInputs, TrainContext
 from afarm.core.records import Output
 from afarm.storage.checkpoints import DirectoryCheckpoints
+from afarm_plugins.memory.estimate import Workload
 from afarm_plugins.sft import SFT, SFTConfig
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here")

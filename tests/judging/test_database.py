@@ -46,7 +46,7 @@ class Plugin:
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     points = list(importlib.metadata.entry_points(group="afarm"))
     own = importlib.metadata.EntryPoint("own", f"{__name__}:Plugin", "afarm")
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [*points, own])
+    monkeypatch.setattr("afarm.core.plugins._entry_points", lambda places: [*points, own])
     load_by_scheme.cache_clear()
 
 

@@ -13,10 +13,10 @@ from afarm.core.interfaces import Decoding, Method, MethodInputs, Policy, TrainC
 from afarm.core.records import Instruction, Output, Sample
 from afarm.testing import tiny_reward_model
 from afarm_plugins.dpo import DPO, DPOConfig
-from afarm_plugins.expert_iteration import ExpertIteration
+from afarm_plugins.expert_iteration import ExpertIteration, ExpertIterationConfig
 from afarm_plugins.feedme import FeedME, FeedMEConfig
-from afarm_plugins.ppo import PPO
-from afarm_plugins.quark import Quark
+from afarm_plugins.ppo import PPO, PPOConfig
+from afarm_plugins.quark import Quark, QuarkConfig
 from afarm_plugins.reward_conditioning import RewardConditioning, RewardConditioningConfig
 from afarm_plugins.reward_model import RewardModelConfig
 from afarm_plugins.reward_model.bradley_terry import BradleyTerryRewardModel
@@ -45,9 +45,9 @@ class Sampler(Policy):
         ("feedme", FeedME(FeedMEConfig())),
         ("reward_conditioning", RewardConditioning(RewardConditioningConfig())),
         ("dpo", DPO(DPOConfig())),
-        ("expert_iteration", ExpertIteration()),
-        ("ppo", PPO()),
-        ("quark", Quark()),
+        ("expert_iteration", ExpertIteration(ExpertIterationConfig())),
+        ("ppo", PPO(PPOConfig())),
+        ("quark", Quark(QuarkConfig())),
     ],
 )
 def test_a_start_without_weights_is_refused(tmp_path: Path, name: str, method: Method) -> None:

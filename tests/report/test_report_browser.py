@@ -12,15 +12,14 @@ from playwright.sync_api import Browser, expect
 from afarm.experiment.studies.progress import GridProgress
 from afarm.experiment.studies.study import Findings
 from afarm.report import build
-from afarm.report.study_files import ShownStudy
-from afarm.report.study_page import write_study
+from afarm.report.study_page import ShownStudy, write_study
 
 MakeRun = Callable[..., Path]
 RATES = [
     {"system": "ppo", "reference": name, "evaluator": "win_rate", "metrics": {"win_rate": rate, "standard_error": 1.6}}
     for name, rate in (("sft", 60.1), ("base", 70.0))
 ]
-"""Win rates against two references: of one alone the headline has all, and no chart repeats it."""
+"""Win rates against two references."""
 
 HOSTILE = "</script><img src=x onerror=\"alert('pwned')\"><script>alert('pwned')</script>"
 pytestmark = pytest.mark.browser
@@ -28,32 +27,32 @@ pytestmark = pytest.mark.browser
 
 def test_page_is_quiet_fetches_nothing_and_draws_every_point(browser: Browser, make_run: MakeRun) -> None:
     opened = OpenedPage(browser, build(make_run(results=RATES)))
-    opened.wait_for_charts(5)
-    assert opened.page.locator("#chart-win-rate .points path.point").count() == 2
-    assert opened.page.locator("#chart-win-rate .errorbars path").count() >= 2
+    opened.wait_for_charts(4)
     assert opened.page.locator("#chart-main-0 .shapelayer path").count() == 1, "the kept checkpoint"
     assert opened.page.locator("#chart-main-3 .points path.point").count() == 41, "and its ring"
     for place in range(3):
         assert opened.page.locator(f"#chart-main-{place} .points path.point").count() == 40
     opened.page.locator("#more-charts summary").click()
-    opened.wait_for_charts(12)
+    opened.wait_for_charts(11)
     assert opened.is_quiet(), (opened.complaints, opened.requests)
 
 
-def test_charts_stand_where_the_figures_are(browser: Browser, make_run: MakeRun) -> None:
-    """The win rate's point must lie between the ends of its error bar, and right of the line for even."""
-    opened = OpenedPage(browser, build(make_run(results=RATES)))
-    opened.wait_for_charts(4)
-    point = opened.page.locator("#chart-win-rate .points path.point").first.bounding_box()
-    bar = opened.page.locator("#chart-win-rate .errorbars path").first.bounding_box()
-    even = opened.page.locator("#chart-win-rate .shapelayer path").first.bounding_box()
-    assert point is not None
-    assert bar is not None
-    assert even is not None
-    centre = point["x"] + point["width"] / 2
-    assert centre == pytest.approx(bar["x"] + bar["width"] / 2, abs=2)
+def test_intervals_stand_where_the_figures_are(browser: Browser, make_run: MakeRun) -> None:
+    """The win rate's point lies in the middle of its interval, and right of the line for even."""
+    page = OpenedPage(browser, build(make_run(results=RATES))).page
+    assert page.locator(".stretch").count() == len(RATES)
+    point, bar = (page.locator(f".stretch {part}").first for part in ("circle", ".range"))
+    centre, low, high = (
+        float(part.get_attribute(name) or "nan") for part, name in ((point, "cx"), (bar, "x1"), (bar, "x2"))
+    )
+    assert centre == pytest.approx((low + high) / 2, abs=0.02)
+    even = page.locator(".stretch .even").first.get_attribute("x1")
     # 60.1 is 10.1 above even, and half the bar is 1.96 · 1.6 = 3.136 long.
-    assert (centre - even["x"]) / (bar["width"] / 2) == pytest.approx(10.1 / 3.136, rel=0.05)
+    assert (centre - float(even or "nan")) / ((high - low) / 2) == pytest.approx(10.1 / 3.136, rel=0.05)
+    shown, stretched = point.bounding_box(), bar.bounding_box()
+    assert shown is not None
+    assert stretched is not None
+    assert shown["x"] + shown["width"] / 2 == pytest.approx(stretched["x"] + stretched["width"] / 2, abs=2)
 
 
 def test_filter_shows_one_verdict_and_says_how_many(browser: Browser, make_run: MakeRun) -> None:
@@ -79,11 +78,11 @@ def test_hostile_outputs_run_nothing(browser: Browser, make_run: MakeRun) -> Non
     metrics = [{"stage": "train", "step": step, attack: 1.0} for step in (1, 2)]
     name = attack.replace("/", "")  # of one file: a name with a path in it is not read
     opened = OpenedPage(browser, build(make_run(outputs=[row], metrics=metrics, results=[result] * 2, name=name)))
-    opened.wait_for_charts(2)
+    opened.wait_for_charts(1)
     assert opened.is_quiet(), (opened.complaints, opened.requests)
     assert opened.page.locator("img").count() == 0
     assert opened.page.locator(".system .text").inner_text() == attack
-    assert "<b>sft</b>" in (opened.page.locator("#chart-win-rate .ytick text").first.text_content() or "")
+    assert "<b>sft</b>" in opened.page.get_by_label("Table of win rates").inner_text()
 
 
 @pytest.mark.parametrize("width", [1280, 390])
@@ -95,8 +94,8 @@ def test_nothing_is_wider_than_the_screen(browser: Browser, make_run: MakeRun, w
     )
     opened.wait_for_charts(4)
     assert opened.page.evaluate("document.documentElement.scrollWidth") == width
-    shown = "wide" if width == 1280 else "narrow"
-    assert opened.page.locator(".diagram:visible").get_attribute("class") == f"diagram {shown} scroll"
+    diagram = opened.page.locator(".diagram").evaluate("box => [box.scrollWidth > box.clientWidth, box.clientWidth]")
+    assert diagram == [width == 390, diagram[1]], "it scrolls by itself on a narrow screen"
 
 
 def test_tables_of_a_run_sort_by_their_numbers(browser: Browser, make_run: MakeRun) -> None:

@@ -49,6 +49,14 @@ def test_equal_plots_are_equal_files(tmp_path: Path) -> None:
     assert svg(PLOT, tmp_path) == svg(PLOT, tmp_path)
 
 
+def test_series_without_names_have_no_legend_and_no_warning(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    draw_plot(replace(PLOT, series=[series._replace(name="") for series in PLOT.series]), tmp_path / "p.svg")
+    assert recwarn.list == []
+    assert caplog.records == []
+
+
 def test_points_of_one_name_and_place_are_named_once() -> None:
     named = [Series(name, [1.0], [Bounded(y)], ["llama"], False) for name, y in (("a", 50), ("b", 60))]
     assert list(name_sides(replace(PLOT, series=named))) == [(1, 0)]

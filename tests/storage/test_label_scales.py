@@ -14,8 +14,7 @@ from afarm.evaluation.annotation_files import annotated_systems
 from afarm.evaluation.boards import read_boards
 from afarm.evaluation.labels import read_labels
 from afarm.storage.label_scales import LabelReader, LabelScale
-from afarm.storage.labelled_pairs import read_annotations
-from afarm.storage.preference_files import own_preferences
+from afarm.storage.labelled_pairs import own_preferences, read_annotations
 from afarm_plugins.judges.replay import read_stored
 
 

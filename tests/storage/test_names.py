@@ -13,7 +13,7 @@ from afarm.core.errors import DataError, ModelError
 from afarm.experiment.studies.record import read_study_record
 from afarm.storage.names import LONGEST, is_plain_name, is_plain_path
 from afarm.storage.runs import read_run
-from afarm.storage.safetensors import require_whole_weights
+from afarm.storage.weight_files import require_whole_weights
 
 OUTSIDE = ["", ".", "..", "...", " ", "/", "/etc", "a/b", "../a", "a/..", "a\\b", "..\\a", "C:\\a", "a\0", "\ud800"]
 OUTSIDE.append((LONGEST + 1) * "a")

@@ -16,8 +16,7 @@ from afarm.core.errors import DataError
 from afarm.core.records import Instruction, JudgedPair, Message, Pair, Preference, Row
 from afarm.storage.conversations import UnusableError
 from afarm.storage.label_scales import LabelReader
-from afarm.storage.labelled_pairs import PREFERENCES, RowReading, Unusable, read_row
-from afarm.storage.preference_files import own_preferences
+from afarm.storage.labelled_pairs import PREFERENCES, Unusable, own_preferences, read_row
 from afarm.storage.rows import read_preferences
 
 SYSTEM, USER, ASSISTANT = Message("system", "Be brief."), Message("user", "Hi."), Message("assistant", "Hello.")
@@ -26,7 +25,7 @@ HISTORY = "\n\nHuman: Hi.\n\nAssistant: Hello.\n\nHuman: Name a colour.\n\nAssis
 
 
 def judged_row(row: Row, where: str, name: str = "") -> JudgedPair:
-    [judged] = read_row(row, where, RowReading(LabelReader(where, ""), name, average=True), PREFERENCES)
+    [judged] = read_row(row, where, LabelReader(where, "", name, average=True), PREFERENCES)
     return judged
 
 

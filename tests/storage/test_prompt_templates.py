@@ -53,7 +53,7 @@ def test_a_jinja_file_has_the_input_and_earlier_turns(tmp_path: Path) -> None:
         ("own.jinja", "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "too much for"),
         ("own.jinja", "{{ instruction * 3000000000 }}", r"\* is for two numbers"),
         ("own.json", "[]", "prompt_inputs and prompt_noinputs"),
-        ("own.json", '{"prompt_inputs": "{instruction}", "prompt_noinputs": ""}', r"prompt_inputs has no \{input\}"),
+        ("own.json", '{"prompt_inputs": "{instruction}", "prompt_noinputs": "{instruction}"}', "do not show input"),
         ("own.json", "{", "own.json: Expecting"),
         ("own.txt", "", "neither auto, chat, alpaca, dialogue, summary nor a .jinja or .json file"),
     ],

@@ -179,7 +179,7 @@ def test_a_missing_file_or_a_directory_is_named(tmp_path: Path) -> None:
     for path in (tmp_path / "none.json", tmp_path / "none.csv"):
         with pytest.raises(DataError, match="no such file"):
             read_outputs(path)
-    with pytest.raises(DataError, match="a directory: name a file in it"):
+    with pytest.raises(DataError, match="a directory with no run and no file of rows"):
         read_outputs(tmp_path)
 
 

@@ -24,12 +24,11 @@ NARROW = {
         "storage": {
             "afarm.storage.checkpoints",
             "afarm.storage.conversations",
-            "afarm.storage.gguf",
             "afarm.storage.model_files",
             "afarm.storage.names",
             "afarm.storage.prompt_templates",
             "afarm.storage.record_fields",
-            "afarm.storage.safetensors",
+            "afarm.storage.weight_files",
         }
     },
     "testing": {

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from afarm.core.plugins import Plugins, discover
+from afarm.core.plugins import Plugins, discover, installed_entry_points
 from afarm.experiment import preflight
 from afarm.experiment.farm import Farm, as_overrides
 from afarm.experiment.opening import open_workspace
@@ -35,7 +35,7 @@ RECIPE: dict[str, Any] = {
 def light_plugins(module: str = "light_plugin") -> Plugins:
     ours = [
         point
-        for point in importlib.metadata.entry_points(group="afarm")
+        for point in installed_entry_points()
         if point.name in ("annotators", "calibration", "evaluators", "fitted_judges", "judges")
     ]
     plugins = discover([*ours, importlib.metadata.EntryPoint("light", module, "afarm")])

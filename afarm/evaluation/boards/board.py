@@ -276,10 +276,6 @@ class Leaderboard(Tabular):
         """Equal for leaderboards whose entries may be merged: the protocol and the order, or title and origin."""
         return f"{self.protocol.id} {self.order}" if self.protocol.known else f"{self.title}\n{self.origin}"
 
-    def to_dict(self) -> Row:
-        """Return the board as JSON has it."""
-        return self.to_row()
-
     def table_rows(self) -> Iterator[Row]:
         """Yield a row per entry: its numbers, the win rate's interval, and each metric under its name."""
         for entry in self.entries:
@@ -297,7 +293,8 @@ class Leaderboard(Tabular):
         columns = ("rank", "system", "win_rate", "low", "high", "n")
         return html_table(columns, [[row.get(name) for name in columns] for row in self.table_rows()], self.heading)
 
-    def to_row(self) -> Row:
+    def to_dict(self) -> Row:
+        """Return the board as JSON has it."""
         return {
             "title": self.title,
             "heading": self.heading,
@@ -310,7 +307,7 @@ class Leaderboard(Tabular):
 
     @classmethod
     def from_row(cls, row: Any, where: str) -> Leaderboard:
-        """Read what `to_row` wrote. Raises `DataError` naming `where` and what is wrong."""
+        """Read what `to_dict` returned. Raises `DataError` naming `where` and what is wrong."""
         rows = row.get("entries") if isinstance(row, Mapping) else None
         if not isinstance(rows, list) or not all(isinstance(entry, Mapping) for entry in rows):
             raise DataError(f"{where}: must hold a list of entries")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -18,6 +17,7 @@ from typing import Any
 
 from afarm.core.errors import DataError
 from afarm.evaluation.boards.board import Entry, Leaderboard, ranked
+from afarm.evaluation.metrics import finite_number
 from afarm.evaluation.protocol import EvaluationProtocol
 from afarm.storage.rows import placed_rows
 
@@ -136,14 +136,7 @@ def imported(path: Path, orders: Sequence[str] = ()) -> list[Leaderboard]:
 
 def _only_figure(rows: Sequence[Mapping[str, Any]], names: Sequence[str], path: Path) -> str:
     """Find the only column of numbers. Raises `DataError` naming the columns if there is none, or several."""
-
-    def is_number(text: Any) -> bool:
-        try:
-            return math.isfinite(float(text))
-        except (TypeError, ValueError):
-            return False
-
-    numbers = [name for name in names if all(is_number(row[name]) for row in rows)]
+    numbers = [name for name in names if all(finite_number(_number(row[name])) is not None for row in rows)]
     if len(numbers) == 1:
         return numbers[0]
     if not numbers:
@@ -206,9 +199,14 @@ def _values(row: Mapping[str, Any], columns: Mapping[str, str], where: str) -> d
         text = str(row.get(column, "")).strip()
         if text.lower() in ("", "nan", "none"):
             continue
-        try:
-            value = float(text)
-        except ValueError as error:
-            raise DataError(f"{where}: column {column!r} must be a number, not {text!r}") from error
+        if (value := _number(text)) is None:
+            raise DataError(f"{where}: column {column!r} must be a number, not {text!r}")
         numbers[name] = round(value) if name in COUNTS and abs(value) < float("inf") else value
     return numbers
+
+
+def _number(text: object) -> float | None:
+    try:
+        return float(str(text))
+    except ValueError:
+        return None

@@ -156,8 +156,7 @@ def _evaluator(name: str) -> Evaluator:
                 settings, name.partition(":")[2], BuildContext(reward_model=partial(_no_model, name))
             )
         return made
-    evaluator: Evaluator = build() if settings is None else build(settings)
-    return evaluator
+    return build() if settings is None else build(settings)
 
 
 def _no_model(evaluator: str, name: str) -> NoReturn:

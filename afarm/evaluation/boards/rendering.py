@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from afarm.evaluation.boards.board import DIFFERENCE, Entry, Leaderboard
@@ -102,7 +102,7 @@ def columns(board: Leaderboard) -> list[Column]:
 
     def length_controlled(entry: Entry) -> str | None:
         rate = _figure(entry.length_controlled, ".1f", entry.length_controlled_error)
-        return rate and rate + _marks(notes, _on_length_control(entry))
+        return rate and rate + _marks(notes, entry, "length_controlled")
 
     def of_evaluator(name: str) -> Column:
         # A file of an earlier afarm names no unit: its figures are in that of the others.
@@ -114,7 +114,7 @@ def columns(board: Leaderboard) -> list[Column]:
                 return None
             sign, digits = "+" if name.startswith(DIFFERENCE) else "", 1 if unit or abs(metric.value) >= 100 else 3
             text = _figure(metric.value, f"{sign}.{digits}f", metric.error, metric.low, metric.high) or ""
-            return text + _marks(notes, _on_metric(entry, name))
+            return text + _marks(notes, entry, name)
 
         return Column(one_line(f"{name}, {unit}" if unit else name), cell, spared=1)
 
@@ -194,15 +194,10 @@ def remarks(board: Leaderboard) -> list[str]:
 
 def footnotes(board: Leaderboard) -> dict[str, int]:
     """Number the footnotes that cells of a board refer to."""
-    first = 0 if len(_sources(board)) > 1 else 1  # what is so of all is no footnote
+    sources = _sources(board)
+    of_all = {OF_SOURCE.format(source) for source in sources} if len(sources) == 1 else set()  # is no footnote
     notes = dict.fromkeys(
-        text
-        for entry in board.entries
-        for text in (
-            *_on_length_control(entry)[first:],
-            *(text for name in entry.metrics for text in _on_metric(entry, name)),
-        )
-        if text
+        text for entry in board.entries for texts in _cautions(entry).values() for text in texts if text not in of_all
     )
     return {text: number for number, text in enumerate(notes, start=1)}
 
@@ -213,23 +208,20 @@ def _sources(board: Leaderboard) -> dict[str, None]:
     return dict.fromkeys(filter(None, known))
 
 
-def _on_length_control(entry: Entry) -> tuple[str, str]:
+OF_SOURCE = "length control: {}; figures of different kinds cannot be compared"
+
+
+def _cautions(entry: Entry) -> dict[str, list[str]]:
+    """Cautions about the figures of an entry, by their names."""
     source, warning = entry.length_controlled_source, entry.length_controlled_warning
-    if entry.length_controlled is None:
-        return "", ""
-    return (
-        f"length control: {source}; figures of different kinds cannot be compared" if source else "",
-        f"length control: {warning}" if warning else "",
-    )
+    on_length = [OF_SOURCE.format(source)] if source else []
+    on_length += [f"length control: {warning}"] if warning else []
+    on_metrics = {name: [f"{name}: {metric.flag}"] for name, metric in entry.metrics.items() if metric.flag}
+    return {**({} if entry.length_controlled is None else {"length_controlled": on_length}), **on_metrics}
 
 
-def _on_metric(entry: Entry, name: str) -> list[str]:
-    flag = entry.metrics[name].flag
-    return [f"{name}: {flag}"] if flag else []
-
-
-def _marks(notes: Mapping[str, int], texts: Iterable[str]) -> str:
-    numbers = [str(notes[text]) for text in texts if text in notes]
+def _marks(notes: Mapping[str, int], entry: Entry, name: str) -> str:
+    numbers = [str(notes[text]) for text in _cautions(entry).get(name, ()) if text in notes]
     return f" [{', '.join(numbers)}]" if numbers else ""
 
 
@@ -284,7 +276,7 @@ def _markdown(board: Leaderboard) -> Iterator[str]:
 
 def as_json(boards: Sequence[Leaderboard], left_out: Sequence[str] = (), agreements: Sequence[Agreement] = ()) -> str:
     """Write what `afarm leaderboard FILE` reads again."""
-    shared = {"boards": [board.to_row() for board in boards], "left_out": list(left_out)}
+    shared = {"boards": [board.to_dict() for board in boards], "left_out": list(left_out)}
     if agreements:
         shared["correlations"] = [agreement.to_row() for agreement in agreements]
     return json.dumps(shared, ensure_ascii=False, indent=1) + "\n"

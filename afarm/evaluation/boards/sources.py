@@ -13,7 +13,7 @@ from afarm.evaluation.boards.from_round_robin import round_robins
 from afarm.evaluation.boards.from_runs import boards_of_runs
 from afarm.evaluation.boards.merging import group, repeated
 from afarm.evaluation.boards.ranking import evaluator_class, looks_at_all_systems
-from afarm.storage.json_text import decode_json
+from afarm.storage.disk import decode_json
 
 REFERENCE_BOARDS = ("paper",)
 """The leaderboards that ship with afarm."""

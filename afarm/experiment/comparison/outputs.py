@@ -16,7 +16,7 @@ from afarm.core.seeding import digest
 from afarm.evaluation.matching import STRICT, MatchedRows, MatchPolicy, looks_swapped, match_rows
 from afarm.experiment.annotation import annotate_to_file, annotation_identity
 from afarm.experiment.evaluation_stages import build_protocol, write_results
-from afarm.experiment.promises import problems_seen
+from afarm.experiment.return_checks import problems_seen
 from afarm.experiment.stage import Inputs, Labelling, Stage, StageRun
 from afarm.experiment.workspace import Workspace
 from afarm.storage.rows import preferences_on_disk, rows_digest

@@ -181,6 +181,6 @@ class Launcher(ABC):
         return []
 
     def problems(self, tasks: Sequence[StageTask]) -> list[str]:
-        """List why it cannot run `tasks`, before any runs; by default it cannot run several processes together."""
+        """List why it cannot run `tasks`, before any runs; by default, that some need several processes."""
         several = [task.id for task in tasks if task.needs.processes > 1]
         return [f"{several[0]} needs several processes that start together, which it cannot give"] if several else []

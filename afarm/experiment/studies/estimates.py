@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from operator import le
 
-from afarm.evaluation.metrics import within_percent
+from afarm.evaluation.metrics import NORMAL_95, Estimate, within_percent
 from afarm.experiment.studies.study import Bounded
 
 CORRELATIONS = {"Spearman": "spearman", "Kendall": "kendall", "R²": "pearson"}
@@ -86,3 +86,14 @@ def _squared(figure: Bounded) -> Bounded:
         return Bounded(value * value)
     ends = sorted([low * low, high * high])
     return Bounded(value * value, 0.0 if low <= 0 <= high else ends[0], ends[1])
+
+
+def as_bounded(figure: Estimate | None) -> Bounded | None:
+    """Return an estimate with its 95% interval, which begins at 0 unless the estimate is negative."""
+    if figure is None:
+        return None
+    if figure.error is None:
+        return Bounded(figure.value)
+    half = NORMAL_95 * figure.error
+    low = figure.value - half
+    return Bounded(figure.value, max(0.0, low) if figure.value >= 0 else low, figure.value + half)

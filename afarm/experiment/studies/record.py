@@ -12,8 +12,7 @@ from pydantic import StringConstraints, TypeAdapter
 from afarm.core.errors import DataError
 from afarm.experiment.studies.progress import GridProgress
 from afarm.experiment.studies.study import StudyRequest, StudyRun
-from afarm.storage.disk import write_json
-from afarm.storage.json_text import decode_json
+from afarm.storage.disk import decode_json, write_json
 from afarm.storage.names import require_plain_names
 
 STUDY = "study.json"

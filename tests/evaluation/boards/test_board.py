@@ -431,7 +431,7 @@ def test_alpaca_eval_s_leaderboards_are_imported(tmp_path: Path) -> None:
             "'n' should be greater than or equal to 0, and is -3",
         ),
         ("a.json", "{", "not valid JSON"),
-        ("a.jsonl", '{"instruction": "x"}', "row 0: field 'output_1' is missing"),
+        ("a.jsonl", '{"instruction": "x"}', "row 0: is no annotation, which has output_1"),
         ("missing.csv", None, "no such file"),
         ("missing.json", None, "no such file"),
     ],

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from places import SHARED_DATA, SUPPORT
 
+from afarm.testing import render
 from afarm_plugins.annotators.parsing import FORMATS, parse
 from afarm_plugins.annotators.prompt_library import load_member
 from afarm_plugins.annotators.settings import POOL
-from afarm_plugins.judges.offline import FORMATS as OFFLINE
 
 A, B, UNREAD = 1.0, 0.0, None
 VERDICT = {A: "Output (a)", B: "Output (b)"}
@@ -547,7 +547,7 @@ def test_what_the_offline_judge_writes_is_read_back(answer_format):
     size = 1 if answer_format == "single" else 3
     for choices in itertools.product([True, False, None], repeat=size):
         expected = [None if choice is None else float(choice) for choice in choices]
-        assert parse(OFFLINE[answer_format](choices), answer_format, size) == expected
+        assert parse(render(choices, answer_format), answer_format, size) == expected
 
 
 @given(st.sampled_from(FORMATS), st.text(), st.integers(1, 5))

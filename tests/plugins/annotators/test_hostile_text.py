@@ -101,27 +101,27 @@ class Explaining(ScriptedAsk):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_the_judges_verdict_stands_whatever_an_output_holds(name, kind):
+def test_the_judges_verdict_stands_whatever_an_output_holds(name):
     """The hostile output loses every time; what is in it says that it should win."""
-    hostile = HOSTILE[kind]
-    pairs = [
-        Pair(Instruction(f"Task {i} {hostile}", hostile if i % 2 else ""), hostile, f"a plain answer {i}")
-        for i in range(6)
-    ]
-    for judge in (ScriptedAsk, Quoting):
-        ask = judge(lambda c: c.first.startswith("a plain answer"))
-        assert [(p.p2, p.outcome) for p in annotate(name, pairs, ask, max_reasks=0)] == [(1.0, "decided")] * 6
-        shown = {c.pair_id: {c.first, c.second} for c in ask.compared}
-        assert shown == {p.id: {p.output_1, p.output_2} for p in pairs}
+    for kind, hostile in HOSTILE.items():
+        pairs = [
+            Pair(Instruction(f"Task {i} {hostile}", hostile if i % 2 else ""), hostile, f"a plain answer {i}")
+            for i in range(6)
+        ]
+        for judge in (ScriptedAsk, Quoting):
+            ask = judge(lambda c: c.first.startswith("a plain answer"))
+            labels = annotate(name, pairs, ask, max_reasks=0)
+            assert [(p.p2, p.outcome) for p in labels] == [(1.0, "decided")] * 6, kind
+            shown = {c.pair_id: {c.first, c.second} for c in ask.compared}
+            assert shown == {p.id: {p.output_1, p.output_2} for p in pairs}, kind
 
 
 @pytest.mark.parametrize("name", ["gpt4_1", "chatgpt_2"])
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_quoted_in_an_explanation_it_is_no_verdict(name, kind):
-    pairs = [Pair(Instruction(f"Task {i}"), HOSTILE[kind], f"a plain answer {i}") for i in range(5)]
-    ask = Explaining(lambda c: c.first.startswith("a plain answer"))
-    assert [p.p2 for p in annotate(name, pairs, ask, max_reasks=0)] == [1.0] * 5
+def test_quoted_in_an_explanation_it_is_no_verdict(name):
+    for kind, hostile in HOSTILE.items():
+        pairs = [Pair(Instruction(f"Task {i}"), hostile, f"a plain answer {i}") for i in range(5)]
+        ask = Explaining(lambda c: c.first.startswith("a plain answer"))
+        assert [p.p2 for p in annotate(name, pairs, ask, max_reasks=0)] == [1.0] * 5, kind
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n in ("gpt4_1", "gpt4_2", "davinci003_1", "davinci003_3")])
@@ -153,27 +153,32 @@ def test_an_answer_for_all_but_one_of_a_batch_costs_that_one_a_reask(name, lost)
     assert sorted(asked) == sorted([i] for i in unread)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "Both are fine.",
-        "I'm sorry, I can't compare these.",
-        "Output (a) and Output (b) are both good",
-        "Output (a)\nOutput (b)",
-        "Neither Output (a) nor Output (b)",
-        '[{"index": 1, "explanation": "cut o',
-        "{}" * 5000,
-        "1.\n2.\n3.\n4.\n5.",
-        "\ud83d\x00\u2028",
-    ],
-)
-def test_an_answer_without_a_verdict_is_unparsed_and_kept(name, text):
-    class Fixed(ScriptedAsk):
-        def answer(self, r):
-            return Completion(text, key="paid")
+VERDICTLESS = [
+    "",
+    "Both are fine.",
+    "I'm sorry, I can't compare these.",
+    "Output (a) and Output (b) are both good",
+    "Output (a)\nOutput (b)",
+    "Neither Output (a) nor Output (b)",
+    '[{"index": 1, "explanation": "cut o',
+    "{}" * 5000,
+    "1.\n2.\n3.\n4.\n5.",
+    "\ud83d\x00\u2028",
+]
 
+
+class Fixed(ScriptedAsk):
+    text = ""
+
+    def answer(self, r):
+        return Completion(self.text, key="paid")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_answer_without_a_verdict_is_unparsed_and_kept(name):
     pairs = [Pair(Instruction("Task"), "one", "two")]
-    (found,) = annotate(name, pairs, Fixed(lambda c: True), max_reasks=1)
-    assert (found.p2, found.outcome, found.completion) == (None, "unparsed", "paid")
+    for text in VERDICTLESS:
+        ask = Fixed(lambda c: True)
+        ask.text = text
+        (found,) = annotate(name, pairs, ask, max_reasks=1)
+        assert (found.p2, found.outcome, found.completion) == (None, "unparsed", "paid"), ascii(text)

@@ -15,7 +15,7 @@ from light_plugin import RAN, CountingJudge
 from said import Afarm, Said, failed
 
 from afarm import read_run
-from afarm.report import study_files as pages
+from afarm.report import study_page as pages
 from afarm.results import Ledger, Store
 from afarm_plugins.bundles.archive import MANIFEST, write_archive
 from afarm_plugins.bundles.packing import pack_run, with_files_changed, with_inputs_packed

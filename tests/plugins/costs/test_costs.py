@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from afarm import DataError, RunRecord, StudyRequest
-from afarm_plugins.costs.planner import PlanPrices, chance_of_the_best, finalists_needed, plan_difference, plan_within
+from afarm_plugins.costs.planner import chance_of_the_best, finalists_needed, plan_difference, plan_within
 from afarm_plugins.costs.settings import CostsConfig
 from afarm_plugins.costs.study import Costs, tabulate_costs
 
-PRICES = PlanPrices(run=2.0, label=0.25, run_spread=2.0, label_spread=70.7, candidates=8, spread=5.0, faith=1.0)
+SURE = CostsConfig(faith=1.0, spend=300.0)
+RUN, RUN_SPREAD = 2.0, 2.0
 
 
 def stage(
@@ -78,7 +79,7 @@ def test_a_device_that_no_record_tells_is_not_taken_for_a_gpu() -> None:
 
 
 def test_a_plan_by_hand() -> None:
-    plan = plan_difference(PRICES, 10.0)
+    plan = plan_difference(SURE, RUN, RUN_SPREAD, 10.0)
     # (1.960 + 0.842)² · 7.07² = 392.3, and a little more for Student's quantiles.
     assert plan.labels_each == pytest.approx(394, abs=1)
     assert plan.seeds == 3, "(4.303 + 1.061) · √2 · 2 / √3 = 8.8 points; with two seeds 28"
@@ -98,10 +99,10 @@ def test_finalists_hold_the_best_with_the_probability_stated() -> None:
 
 
 def test_what_a_budget_pays_is_the_smallest_difference_that_fits() -> None:
-    plan = plan_within(PRICES, 300.0)
+    plan = plan_within(SURE, RUN, RUN_SPREAD)
     assert plan is not None
-    assert plan.total <= 300.0 < plan_difference(PRICES, round(plan.difference - 0.1, 1)).total
-    assert plan_within(PRICES, 1.0) is None
+    assert plan.total <= 300.0 < plan_difference(SURE, RUN, RUN_SPREAD, round(plan.difference - 0.1, 1)).total
+    assert plan_within(CostsConfig(faith=1.0, spend=1.0), RUN, RUN_SPREAD) is None
     findings = tabulate_costs(RECORDS, CostsConfig(spend=300.0, difference=3.0))
     table = findings.tables[-1]
     assert list(table.columns) == ["plan", "as asked", "what it pays"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from afarm import BuildContext, DataError, Farm, Instruction, JudgedPair, Pair, Preference
-from afarm.report.reward_model_charts import describe_held_out
+from afarm.report.charts import describe_held_out
 from afarm.storage.runs import RunRecord
 from afarm.testing import MetricsRecorder, check_fitted_reward_model, check_reward_model, load_context, train_context
 from afarm_plugins.fitted_judges.learned_features import FeaturesRewardModel

@@ -355,11 +355,11 @@ def test_label_probabilities_become_weighted_preferences_and_are_not_asked_for_t
 
 
 @pytest.mark.slow
-def test_smollm2_weighs_labels_and_writes_what_it_is_asked_for(gguf: str) -> None:
+def test_smollm2_weighs_labels_and_writes_what_it_is_asked_for(smollm2: str) -> None:
     comparison = ShownPair("p", Instruction("Name a colour."), "Blue.", "I had a sandwich on Tuesday.")
     asked = f"Instruction:\nName a colour.\n\nOutput (a):\n{comparison.first}\n\nOutput (b):\n{comparison.second}\n\n"
     request = requests(1, messages=(Message("user", asked + "Which output is better?"),), comparisons=(comparison,))[0]
-    model = LocalModel(gguf, BACKEND)
+    model = LocalModel(smollm2, BACKEND)
     [weighed] = model.weigh([request])
     assert weighed.logprobs is not None
     assert sum(map(math.exp, weighed.logprobs[0].values())) == pytest.approx(1)

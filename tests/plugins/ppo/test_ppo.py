@@ -666,8 +666,9 @@ def test_a_gradient_that_is_not_a_number_spoils_no_weight_and_is_never_saved(
 
 
 def test_a_reward_model_without_a_trunk_is_refused_when_planning(tmp_path: Path) -> None:
-    assert PPO().check() == PPO().check(TorchRewardModel) == PPO(PPOConfig(value_init="sft")).check(Likes) == ()
-    [problem] = PPO().check(Likes)
+    method = PPO(PPOConfig())
+    assert method.check() == method.check(TorchRewardModel) == PPO(PPOConfig(value_init="sft")).check(Likes) == ()
+    [problem] = method.check(Likes)
     assert "Likes has no backbone" in problem
     assert "--set ppo.value_init=sft" in problem
     with pytest.raises(ConfigError, match=r"^ppo: GoldReward has no backbone"):

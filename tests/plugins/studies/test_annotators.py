@@ -23,8 +23,8 @@ from afarm import (
     Preference,
     StudyRequest,
 )
-from afarm_plugins.studies import AnnotatorsConfig
 from afarm_plugins.studies.annotators import Annotators
+from afarm_plugins.studies.settings import AnnotatorsConfig
 
 PANDALM = SHARED_DATA / "pandalm"
 REQUEST = StudyRequest("ppo", (1,))

@@ -14,8 +14,8 @@ from places import SHARED_DATA
 from scipy import stats
 
 from afarm import ConfigError, DataError, Findings, FinishedRun, Instruction, JudgedPair, Pair, Preference, StudyRequest
-from afarm_plugins.studies import EvalSetsConfig
 from afarm_plugins.studies.eval_sets import Board, EvalSets, Win, board_findings, of_random_sets
+from afarm_plugins.studies.settings import EvalSetsConfig
 
 REAL = SHARED_DATA / "alpaca_eval"
 SYSTEMS = ["gpt-3.5-turbo-0301", "alpaca-farm-ppo-human", "alpaca-7b", "text_davinci_001"]

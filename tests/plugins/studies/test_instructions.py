@@ -11,9 +11,9 @@ import pytest
 from places import SHARED_DATA
 
 from afarm import Bounded, ConfigError, DataError, Findings, Instruction, Output, PluginError, placed_rows
-from afarm_plugins.studies import InstructionsConfig
 from afarm_plugins.studies.imperatives import Reading, parse_by_rules, parse_tree, read_request, reader
 from afarm_plugins.studies.instructions import Instructions, distance
+from afarm_plugins.studies.settings import InstructionsConfig
 
 REAL = (
     SHARED_DATA / "alpaca" / "alpaca_5000.json.gz",

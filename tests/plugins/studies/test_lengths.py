@@ -9,8 +9,8 @@ import pytest
 from places import SHARED_DATA
 
 from afarm import Findings, FinishedRun, Instruction, JudgedPair, Pair, Preference, StudyRequest
-from afarm_plugins.studies import LengthsConfig
 from afarm_plugins.studies.lengths import BANDS, Lengths, PairLengths
+from afarm_plugins.studies.settings import LengthsConfig
 
 REAL = SHARED_DATA / "alpaca_eval"
 SYSTEMS = ["gpt-3.5-turbo-0301", "alpaca-farm-ppo-human", "text_davinci_001"]

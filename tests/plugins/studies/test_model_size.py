@@ -9,8 +9,8 @@ import pytest
 
 from afarm import Bounded, ConfigError, FinishedRun, StudyRequest
 from afarm.testing import check_study
-from afarm_plugins.studies import ModelSizeConfig
 from afarm_plugins.studies.model_size import ModelSize, read_parameter_count, short_names, size_findings
+from afarm_plugins.studies.settings import ModelSizeConfig
 
 REQUEST = StudyRequest("ppo", (1, 2, 3))
 TOY = "pkg:afarm_plugins.toy/base2"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from afarm import Bounded, ConfigError, Findings, FinishedRun, Study, StudyRequest
-from afarm_plugins.studies import LabelNoiseConfig, OverOptimizationConfig
 from afarm_plugins.studies.labels import Labels
 from afarm_plugins.studies.over_optimization import LabelNoise, OverOptimization, fit_peak
+from afarm_plugins.studies.settings import LabelNoiseConfig, OverOptimizationConfig
 
 
 def table(findings: Findings, name: str) -> list[dict[str, Any]]:

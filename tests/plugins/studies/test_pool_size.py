@@ -10,8 +10,8 @@ import pytest
 
 from afarm import Bounded, ConfigError, Findings, FinishedRun, Instruction, JudgedPair, Pair, Preference, StudyRequest
 from afarm.testing import check_study
-from afarm_plugins.studies import PoolSizeConfig
 from afarm_plugins.studies.pool_size import DRAW, SIZE, PoolSize, draw_pools
+from afarm_plugins.studies.settings import PoolSizeConfig
 
 REQUEST = StudyRequest("ppo", (1,))
 SMALL: dict[str, Any] = {"members": "a,b,c,d", "sizes": "1,2,4", "pools": 2, "draws": 3}

@@ -15,8 +15,8 @@ from places import SHARED_DATA
 from scipy import stats
 
 from afarm import Bounded, ConfigError, DataError, Findings, FinishedRun, StudyRequest
-from afarm_plugins.studies import RankingsConfig
 from afarm_plugins.studies.rankings import Rankings
+from afarm_plugins.studies.settings import RankingsConfig
 
 PANDALM = SHARED_DATA / "pandalm"
 FILES = {"gpt": ("gpt-3.5-turbo-testset-v1", "gpt_result"), "panda": ("pandalm-7b-testset-v1", "pandalm_result")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from afarm import Bounded, FinishedRun, StudyRequest
-from afarm_plugins.studies import SweepConfig
+from afarm_plugins.studies.settings import SweepConfig
 from afarm_plugins.studies.sweep import Sweep
 
 REQUEST = StudyRequest("dpo", (1, 2))

@@ -6,7 +6,7 @@ import pytest
 
 from afarm import Bounded, ConfigError, FinishedRun, StudyRequest
 from afarm.core.plugins import discover
-from afarm_plugins.studies import TransferConfig
+from afarm_plugins.studies.settings import TransferConfig
 from afarm_plugins.studies.transfer import Transfer
 
 REQUEST = StudyRequest("ppo", (1, 2, 3))

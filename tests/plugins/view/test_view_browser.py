@@ -317,13 +317,13 @@ def test_people_take_the_place_of_judges_in_the_pipeline(browser: Browser, view:
     many = sum(stage["rows"] for stage in judged)
     with served(view) as home, opened(browser, home, f"run/{run}.html") as page:
         expect(page.locator("#labelled")).to_contain_text(f"{many} labels by judges")
-        expect(page.locator(".diagram.wide .people")).to_have_count(0)
+        expect(page.locator(".diagram .people")).to_have_count(0)
         page.get_by_text("human", exact=True).click()
-        expect(page.locator(".diagram.wide .people")).to_have_count(len(judged))
+        expect(page.locator(".diagram .people")).to_have_count(len(judged))
         price = page.get_by_label("Person’s price per label")
         price.press("End")  # $20
         expect(page.locator("#labelled")).to_contain_text(f"${20 * many:,}.00, instead of")
-        expect(page.locator(".diagram.wide .people").first).to_contain_text(f"${20 * judged[0]['rows']:,}.00")
+        expect(page.locator(".diagram .people").first).to_contain_text(f"${20 * judged[0]['rows']:,}.00")
         page.goto(home + "costs.html")
         expect(page.get_by_label("Person’s price per label")).to_have_attribute("aria-valuetext", "$20.00")
 

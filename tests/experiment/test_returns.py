@@ -156,7 +156,7 @@ RETURNS: dict[str, tuple[type, str, Callable[..., object] | object, Do, str]] = 
         "method 'sft': sample must yield 2 .*; its details is .*: Object of type bytes is not JSON serializable",
     ),
     "decoding that fails": (WordPolicy, "decoding", breaks, OUTPUTS, "method 'nudge' failed: KeyError: 'missing'"),
-    "train that exits": (Nudge, "train", ends, TRAIN, r"method 'nudge' failed: SystemExit: 0 \(experiment/test_pr"),
+    "train that exits": (Nudge, "train", ends, TRAIN, r"method 'nudge' failed: SystemExit: 0 \(experiment/test_ret"),
     "fit that exits": (WordReward, "fit", classmethod(ends), FIT, "reward model 'words' failed: SystemExit: 0"),
     "load that exits": (Numbers, "load", ends, SFT, "data set 'numbers' failed: SystemExit: 0"),
     "evaluate that exits": (WinRate, "evaluate", ends, EVALUATE, "evaluator 'win_rate' failed: SystemExit: 0"),
@@ -245,7 +245,7 @@ def test_a_price_that_cannot_be_told_names_the_judge_and_its_line(
     function: str, farm: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CountingJudge, function, breaks)
-    with pytest.raises(AfarmError, match=r"judge 'counting:' failed: KeyError: 'missing' \(experiment/test_promises"):
+    with pytest.raises(AfarmError, match=r"judge 'counting:' failed: KeyError: 'missing' \(experiment/test_returns"):
         farm("budget=1").annotate()
 
 
@@ -313,7 +313,7 @@ def judged_by(values: Callable[..., object], farm: Make, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_scores_that_are_no_numbers_are_no_losses(number: float, farm: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    message = rf"reward model 'test_promises:Broken' failed: ValueError: a score must be a finite number, not {number}"
+    message = rf"reward model 'test_returns:Broken' failed: ValueError: a score must be a finite number, not {number}"
     with pytest.raises(PluginError, match=message):
         judged_by(lambda self, lengths: [Score(number) for _ in lengths], farm, monkeypatch)
 
@@ -330,7 +330,7 @@ def test_scores_that_are_no_numbers_are_no_losses(number: float, farm: Make, mon
 def test_the_reward_model_is_named_and_not_the_annotator_that_asks_it(
     values: Callable[..., object], message: str, farm: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(PluginError, match=f"^reward model 'test_promises:Broken'(: | ){message}"):
+    with pytest.raises(PluginError, match=f"^reward model 'test_returns:Broken'(: | ){message}"):
         judged_by(values, farm, monkeypatch)
 
 
@@ -344,7 +344,7 @@ def test_a_score_is_held_to_its_promise_when_it_is_returned_too(
         return scores
 
     with pytest.raises(
-        PluginError, match=f"^reward model 'test_promises:Broken' failed: .* a finite number, not {number}"
+        PluginError, match=f"^reward model 'test_returns:Broken' failed: .* a finite number, not {number}"
     ):
         judged_by(changed, farm, monkeypatch)
 

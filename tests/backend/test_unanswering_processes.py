@@ -1,16 +1,16 @@
-"""A process that is stopped, killed or never started: the others end in time and name it."""
+"""A process that is stopped, killed or never started: the others end in time and name it.
+
+Collected after `test_two_processes_train.py`, which trains while these launches wait.
+"""
 
 from __future__ import annotations
 
 import json
-import os
 import platform
 import subprocess
-import sys
 
 import pytest
 from launches import LIMIT
-from places import ROOT, SUPPORT
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("two processes")]
 
@@ -18,16 +18,14 @@ HERE = platform.node()
 
 
 @pytest.fixture(scope="module")
-def ended() -> dict[str, str]:
+def ended(lost_launches: subprocess.Popen[str]) -> dict[str, str]:
     """The last line of each process that was left, by its launch and rank.
 
     Where one was lost the others have ended with 1, and none has left a process group or a thread behind.
     """
-    own = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), str(SUPPORT)])}
-    command = [sys.executable, str(SUPPORT / "lost_launches.py")]
-    done = subprocess.run(command, capture_output=True, text=True, env=own, timeout=LIMIT)
-    assert done.returncode == 0, done.stderr
-    left = {name: (code, said) for name, (code, said) in json.loads(done.stdout).items() if code >= 0}
+    out, err = lost_launches.communicate(timeout=LIMIT)
+    assert lost_launches.returncode == 0, err
+    left = {name: (code, said) for name, (code, said) in json.loads(out).items() if code >= 0}
     assert {name: code for name, (code, _) in left.items()} == {
         name: 0 if name.startswith("ended ") else 1 for name in left
     }, left

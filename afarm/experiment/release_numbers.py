@@ -1,8 +1,8 @@
 """Numbers that stand for code in the keys of artifacts, for code that came from a package index.
 
-`result_numbers.json` holds a number for each kind of stage and each first-party plugin, raised by hand in a release
+`release_numbers.json` holds a number for each kind of stage and each first-party plugin, raised by hand in a release
 whose results differ: a patch release reuses what is there. Beside it lies the digest of the code it stands for, which a
-test compares (`python tools/result_numbers.py`). Other code is digested: an edit never gets yesterday's artifact.
+test compares (`python tools/release_numbers.py`). Other code is digested: an edit never gets yesterday's artifact.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 PACKAGE = Path(__file__).parents[1]
 
-NUMBERS = Path(__file__).with_name("result_numbers.json")
+NUMBERS = Path(__file__).with_name("release_numbers.json")
 
 
 @cache
@@ -38,8 +38,7 @@ def released_version() -> str:
 @cache
 def read_numbers(path: Path = NUMBERS) -> Mapping[str, Mapping[str, Any]]:
     """Return `number` and `digest` of each kind of stage, of each plugin folder, and of "doors"."""
-    numbers: Mapping[str, Mapping[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-    return numbers
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def numbered(name: str) -> str:

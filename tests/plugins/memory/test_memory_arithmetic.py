@@ -9,9 +9,9 @@ import torch
 from tiny_models import make_model
 from torch.autograd.graph import saved_tensors_hooks
 
-from afarm.backend.memory import Held, Workload
 from afarm.core.config import BackendConfig, LoraConfig
 from afarm_plugins.dpo import DPOConfig
+from afarm_plugins.memory.estimate import Held, Workload
 from afarm_plugins.ppo import PPOConfig
 from afarm_plugins.sft import SFTConfig
 

@@ -1,10 +1,10 @@
 """Hold the numbers in the keys of a release to the code that they stand for.
 
-    python tools/result_numbers.py                      # what has changed since its number was set
-    python tools/result_numbers.py --same train doors   # no result changes: the numbers stay ("all" for all)
-    python tools/result_numbers.py --raise train        # results change: these artifacts are made again
+    python tools/release_numbers.py                      # what has changed since its number was set
+    python tools/release_numbers.py --same train doors   # no result changes: the numbers stay ("all" for all)
+    python tools/release_numbers.py --raise train        # results change: these artifacts are made again
 
-It writes `afarm/experiment/result_numbers.json`. A name is a kind of stage, a folder of `afarm_plugins`, or "doors".
+It writes `afarm/experiment/release_numbers.json`. A name is a kind of stage, a folder of `afarm_plugins`, or "doors".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from afarm.experiment.plugin_code import PLUGINS, files_digest
-from afarm.experiment.result_numbers import NUMBERS, PACKAGE
+from afarm.experiment.release_numbers import NUMBERS, PACKAGE
 from afarm.experiment.stage_code import DOORS, STAGE_CODE, code_digest
 
 

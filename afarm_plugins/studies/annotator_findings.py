@@ -5,34 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from afarm.evaluation.agreement import AnnotatorReport
-from afarm.evaluation.metrics import NORMAL_95, Estimate
-from afarm.experiment.studies.progress import GridProgress
-from afarm.experiment.studies.study import Bounded, Cell, Findings, Series, StudyPlot, StudyTable
-from afarm.report.charts import plotly_script
-from afarm.report.study_files import ShownStudy
-from afarm.report.study_page import render_study
-from afarm.storage.disk import write_whole
-
-COLUMNS: tuple[tuple[str, str, int], ...] = (
-    ("agreement", "agreement, %", 1),
-    ("bias", "bias, %", 1),
-    ("variance", "variance, %", 1),
-    ("unparsed", "unparsed, %", 1),
-    ("price", "$ per 1,000", 2),
-    ("seconds", "s per 1,000", 0),
-    ("spearman", "Spearman", 2),
-    ("pearson", "Pearson", 2),
-    ("prefers_longer", "prefers longer", 2),
-    ("prefers_lists", "prefers lists", 2),
-    ("prefers_first", "prefers output_1", 2),
-    ("prefers_first_shown", "prefers first shown", 2),
-    ("prefers_own_family", "prefers own family", 2),
-)
-"""The columns of the table of annotators: the field, its heading and its decimals."""
-PREFERENCES = ("prefers_longer", "prefers_lists", "prefers_first", "prefers_first_shown", "prefers_own_family")
-"""The columns that show what annotators prefer."""
+from afarm import AnnotatorReport, Bounded, Findings, Series, StudyPlot, StudyTable, as_bounded
+from afarm.experiments import GridProgress
+from afarm.report import COLUMNS, PREFERENCES, ShownStudy, write_comparison
 
 HEADINGS = {name: title.removeprefix("prefers ") for name, title, _ in COLUMNS}
 
@@ -43,7 +20,7 @@ def write(comparison: AnnotatorReport, command: str, path: Path) -> None:
     findings = annotator_findings(comparison)
     findings = replace(findings, notes=[*findings.notes, *comparison.notes()])
     shown = ShownStudy(f"{count} annotator{'s' * (count != 1)} compared", command, GridProgress(()), findings)
-    write_whole(path, render_study(shown, plotly_script(), kind="comparison"), "choose another --html")
+    write_comparison(path, shown, "choose another --html")
 
 
 def annotator_findings(
@@ -63,7 +40,7 @@ def annotator_findings(
     profiles = report.profiles
     known = [(n, places) for n, _, places in COLUMNS if n in figures and any(getattr(p, n) for p in profiles)]
     columns = {"annotator": "", **({"family": ""} if family else {}), "pairs": "d", "labels": "d"}
-    rows: list[list[Cell]] = [
+    rows: list[list[Any]] = [
         [
             called(profile.annotator),
             *([family(profile.annotator)] if family else []),
@@ -78,7 +55,7 @@ def annotator_findings(
     names = [profile.annotator for profile in profiles]
     if report.matrix:
         mutual = [[report.agreement(one, other) for other in names] for one in names]
-        cells: list[list[Cell]] = [
+        cells: list[list[Any]] = [
             [called(one), *(f.value if f else None for f in row)] for one, row in zip(names, mutual, strict=True)
         ]
         headings = {"annotator": "", **{called(name): ".0f" for name in names}}
@@ -93,17 +70,6 @@ def annotator_findings(
         _each(report, called, "preferences", "What annotators prefer: shares of choices", "share", preferred),
     ]
     return Findings(tables, [plot for plot in plots if plot is not None], _notes(report))
-
-
-def as_bounded(figure: Estimate | None) -> Bounded | None:
-    """Return an estimate with its 95% interval, which begins at 0 unless the estimate is negative."""
-    if figure is None:
-        return None
-    if figure.error is None:
-        return Bounded(figure.value)
-    half = NORMAL_95 * figure.error
-    low = figure.value - half
-    return Bounded(figure.value, max(0.0, low) if figure.value >= 0 else low, figure.value + half)
 
 
 def _each(

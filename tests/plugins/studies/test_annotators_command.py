@@ -13,7 +13,7 @@ from playwright.sync_api import Browser
 from afarm.cli import main
 from afarm.evaluation.agreement import AnnotatorReport, compare_annotators
 from afarm.evaluation.labels import read_labels
-from afarm.report.annotators_page import annotator_findings
+from afarm_plugins.studies.annotator_findings import annotator_findings
 
 HOSTILE = "</script><b>judge</b>"
 
@@ -169,7 +169,7 @@ def test_errors_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_the_page_has_its_tables_without_plotly_and_reads_names_as_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("afarm.report.annotators_page.plotly_script", lambda: None)
+    monkeypatch.setattr("afarm.report.page_shell.plotly_script", lambda: None)
     run(*write_labels(tmp_path), "--html", str(tmp_path / "page.html"))
     page = (tmp_path / "page.html").read_text()
     assert "pip install" in page

@@ -16,15 +16,9 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
-from transformers import AutoConfig, LlamaConfig
 
-from afarm.backend.distributed import shared_batch
-from afarm.backend.logprobs import CPU_LOGITS_BUDGET, LOGITS_BUDGET, backbone
-from afarm.backend.reward_model import TOKENS_PER_BATCH, TOKENS_PER_BATCH_ON_CPU
-from afarm.backend.sharding import transformer_layers
-from afarm.core.config import BackendConfig, LoraConfig, OnPolicyConfig, TrainerConfig
-from afarm.core.errors import ModelError
-from afarm.storage.model_files import local_path, model_identity, require_on_hub
+from afarm import BackendConfig, LoraConfig, OnPolicyConfig, TrainerConfig
+from afarm.backend import backbone, logits_at_once, shared_batch, tokens_at_once, transformer_layers
 
 MOMENTS = 2
 """Numbers that AdamW keeps per weight, in the weights' precision."""
@@ -183,7 +177,7 @@ class Workload:
     @property
     def _scored(self) -> int:
         """Tokens that a reward model reads at once."""
-        return TOKENS_PER_BATCH_ON_CPU if self.backend.device == "cpu" else TOKENS_PER_BATCH
+        return tokens_at_once(self.backend.device)
 
     # ------------------------------------------------------------------------------------------------ moments
 
@@ -247,7 +241,13 @@ class Workload:
     def evaluation(self) -> list[Held]:
         """List the moment in which the first process scores outputs with its whole reward model."""
         network = self.network(scores=True)
-        return [Held("evaluation", network.share(1) * network.bytes, activations=self._read(self._scored))]
+        return [
+            Held(
+                "evaluation",
+                network.share(1) * network.bytes,
+                activations=self._read(self._scored),
+            )
+        ]
 
     def served(self, *, scored: bool = False) -> list[Held]:
         """List the moments of a stage whose sampling server is proved by this process's copy of the policy.
@@ -296,8 +296,7 @@ class Workload:
 
     def _logits(self, tokens: int, *, learns: bool = False) -> int:
         """Bytes of a chunk of the logits of `tokens` tokens."""
-        budget = CPU_LOGITS_BUDGET if self.backend.device == "cpu" else LOGITS_BUDGET
-        chunk = min(budget, tokens * self.config.get_text_config().vocab_size)
+        chunk = min(logits_at_once(self.backend.device), tokens * self.config.get_text_config().vocab_size)
         halves = 0 if self._computed == 4 else self._computed * (2 if learns else 1)
         return chunk * (4 + halves)
 
@@ -362,44 +361,3 @@ class Workload:
 def _pinned(size: int) -> int:
     """Round bytes of pinned memory up to a power of two, as torch's `CachingHostAllocator` does."""
     return 1 << (size - 1).bit_length() if size else 0
-
-
-# --------------------------------------------------------------------------------------------- configs of base models
-
-SHAPES = {
-    "huggyllama/llama-7b": (4096, 11008, 32, 32, 32, 32000),
-    "meta-llama/Llama-2-70b-hf": (8192, 28672, 80, 64, 8, 32000),
-}
-"""Models whose config is known here: width, inner width, layers, heads, heads of keys, vocabulary."""
-
-
-def read_model_config(spec: str) -> Any:
-    """Read a model's config from its files or the Hub, or look it up in `SHAPES`. Raises `ModelError`."""
-    if spec in SHAPES:
-        width, inner, layers, heads, key_heads, vocabulary = SHAPES[spec]
-        return LlamaConfig(
-            hidden_size=width,
-            intermediate_size=inner,
-            num_hidden_layers=layers,
-            num_attention_heads=heads,
-            num_key_value_heads=key_heads,
-            vocab_size=vocabulary,
-        )
-    path = local_path(spec)
-    require_on_hub(spec)
-    try:
-        if path and path.suffix == ".gguf":
-            return AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name)
-        if path:
-            return AutoConfig.from_pretrained(str(path))
-        # By its commit, a cached config is read without asking the Hub.
-        return AutoConfig.from_pretrained(spec, revision=model_identity(spec).partition("@")[2] or "main")
-    except (OSError, ValueError) as error:
-        cause = str(error).partition("\n")[0].rstrip(".")
-        raise ModelError(f"the config of {spec!r} cannot be read: {cause}; check --model") from error
-
-
-def count_parameters(spec: str) -> int:
-    """Count the weights of a base model by its config; shared ones count once. Raises `ModelError`."""
-    network = Workload(read_model_config(spec), BackendConfig()).network()
-    return network.layers + network.ends

@@ -4,36 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from afarm.cli.command_list import OWN
-from afarm.cli.console import command_line, err, out, print_json
-from afarm.cli.shared_options import (
+from afarm.cli.options import (
     DEFAULT_OUTPUT_DIR,
     LABELS,
     LABELS_HELP,
     Json,
     LedgerPlace,
     OutputDir,
+    command_line,
+    err,
     option,
+    out,
+    print_json,
+    print_table,
     write_examples,
 )
-from afarm.cli.tables import print_table
-from afarm.core.errors import ConfigError
-from afarm.evaluation.agreement import AnnotatorReport, Profile, compare_annotators
-from afarm.evaluation.labels import read_labels, with_prices
-from afarm.evaluation.metrics import Estimate
-from afarm.judging.database import is_there
-from afarm.judging.ledger import Ledger
+
+if TYPE_CHECKING:
+    from afarm import AnnotatorReport, Estimate
 
 WIDE = 4
 """Annotators up to which a matrix with errors fits a terminal."""
 
 
 def add_commands(app: typer.Typer) -> None:
-    group = typer.Typer(help=OWN["annotators"].summary)
+    """Add `compare` to the group `annotators`."""
+    group = typer.Typer()
     group.command(
         "compare", epilog=write_examples("annotators compare", "labels.jsonl", "gpt4.json --humans people.json")
     )(compare_labels)
@@ -60,17 +60,19 @@ def compare_labels(
     as_json: Json = False,
 ) -> None:
     """Compare annotators: agreement with people and each other, bias, variance, price, what they prefer."""
+    from afarm import ConfigError, compare_annotators, read_labels, with_prices
+    from afarm.results import open_ledger
+    from afarm_plugins.studies.annotator_findings import write
+
     families = {name: of for name, _, of in (text.rpartition("=") for text in family or [])}
     if not all(name and of for name, of in families.items()):
         raise ConfigError([f"--family {' '.join(family or [])}: the form is NAME=FAMILY"])
     labels, place = read_labels(files, humans or [], by_member, by_file, scale), ledger or output_dir / "ledger.sqlite"
-    if any(label.completion for given in labels.values() for label in given) and is_there(place):
-        with Ledger(place) as opened:
-            labels = with_prices(labels, opened.completions)
+    if any(label.completion for given in labels.values() for label in given):
+        with open_ledger(place) as opened:
+            labels = with_prices(labels, opened.completions) if opened else labels
     comparison = compare_annotators(labels, families)
     if html is not None:
-        from afarm.report.annotators_page import write
-
         write(comparison, command_line(), html)
     if as_json:
         print_json(comparison.to_json())
@@ -95,9 +97,10 @@ def _present(comparison: AnnotatorReport) -> None:
         out().print(note, style="dim", markup=False)
 
 
-def _print(title: str, profiles: Sequence[Profile], preferences: bool) -> None:
+def _print(title: str, profiles: Sequence[Any], preferences: bool) -> None:
     """Print one row per annotator, without the columns that nobody has an estimate for."""
-    from afarm.report.annotators_page import COLUMNS, HEADINGS, PREFERENCES
+    from afarm.report import COLUMNS, PREFERENCES
+    from afarm_plugins.studies.annotator_findings import HEADINGS
 
     known = [(name, places) for name, _, places in COLUMNS if any(getattr(profile, name) for profile in profiles)]
     shown = [(name, places) for name, places in known if (name in PREFERENCES) == preferences]

@@ -74,7 +74,8 @@ def require_rows(rows: object, wanted: type[R], name: str, function: str, owner:
         require_promise(isinstance(row, wanted), "datasets", name, f"{place} is {type_name(row)}", owner)
         require_record(row, wanted, "datasets", name, place, owner)
         instruction = row.instruction if isinstance(row, Output) else row
-        require_record(instruction, Instruction, "datasets", name, place, owner)
+        if isinstance(row, Output):
+            require_record(instruction, Instruction, "datasets", name, place, owner)
         for message in instruction.messages:
             require_record(message, Message, "datasets", name, place, owner)
     return list(rows)

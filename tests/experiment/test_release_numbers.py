@@ -15,7 +15,7 @@ from light_plugin import RAN
 from places import ROOT
 
 from afarm.core.registry import FIRST_PARTY
-from afarm.experiment import result_numbers
+from afarm.experiment import release_numbers
 from afarm.experiment.plugin_code import plugin_digest, plugin_identity
 from afarm.experiment.stage_code import DOORS, STAGE_CODE, code_digest, code_identity
 from afarm.storage.artifacts import Store
@@ -25,7 +25,7 @@ Release = Callable[..., None]
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("result_numbers_tool", ROOT / "tools" / "result_numbers.py")
+    spec = importlib.util.spec_from_file_location("release_numbers_tool", ROOT / "tools" / "release_numbers.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -38,11 +38,11 @@ def release(monkeypatch: pytest.MonkeyPatch) -> Iterator[Release]:
     """Makes afarm a release of a version, with raised numbers and with code that is not the one before."""
 
     def pretend(version: str, edited: bool = False, **raised: int) -> None:
-        numbers = {name: dict(entry) for name, entry in json.loads(result_numbers.NUMBERS.read_text()).items()}
+        numbers = {name: dict(entry) for name, entry in json.loads(release_numbers.NUMBERS.read_text()).items()}
         for name, number in raised.items():
             numbers[name]["number"] = number
-        monkeypatch.setattr(result_numbers, "released_version", lambda: version)
-        monkeypatch.setattr(result_numbers, "read_numbers", lambda: numbers)
+        monkeypatch.setattr(release_numbers, "released_version", lambda: version)
+        monkeypatch.setattr(release_numbers, "read_numbers", lambda: numbers)
         if edited:
             monkeypatch.setattr("afarm.experiment.stage_code.source_digest", lambda files: f"code of {version}")
             code_digest.cache_clear()
@@ -52,21 +52,21 @@ def release(monkeypatch: pytest.MonkeyPatch) -> Iterator[Release]:
 
 
 def test_the_numbers_are_held_to_the_code(tool: ModuleType) -> None:
-    changed = tool.find_changes(json.loads(result_numbers.NUMBERS.read_text()), tool.digest_code())
-    assert changed == [], "decide with python tools/result_numbers.py if results change"
+    changed = tool.find_changes(json.loads(release_numbers.NUMBERS.read_text()), tool.digest_code())
+    assert changed == [], "decide with python tools/release_numbers.py if results change"
 
 
 def test_an_edit_is_named_and_asks_for_a_decision(
     tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = tmp_path / "numbers.json"
-    copy.write_text(result_numbers.NUMBERS.read_text())
+    copy.write_text(release_numbers.NUMBERS.read_text())
     digests = {**tool.digest_code(), "train": "edited", "afarm_plugins.ppo": "edited"}
     monkeypatch.setattr(tool, "NUMBERS", copy)
     monkeypatch.setattr(tool, "digest_code", lambda: digests)
 
     def run(*words: str) -> int:
-        monkeypatch.setattr("sys.argv", ["result_numbers.py", *words])
+        monkeypatch.setattr("sys.argv", ["release_numbers.py", *words])
         return int(tool.main())
 
     assert run() == 1
@@ -100,12 +100,12 @@ def test_a_patch_release_makes_nothing_again(release: Release, tmp_path: Path) -
 def test_a_raised_number_makes_the_stages_of_its_kind_again(release: Release, tmp_path: Path) -> None:
     release("1.0")
     make(tmp_path)
-    release("1.1", evaluate=result_numbers.read_numbers()["evaluate"]["number"] + 1)
+    release("1.1", evaluate=release_numbers.read_numbers()["evaluate"]["number"] + 1)
     assert make(tmp_path) == {"evaluate nudge against base"}
 
 
 def test_a_clone_is_digested(tmp_path: Path) -> None:
-    assert result_numbers.released_version() == "", "tests run from a clone"
+    assert release_numbers.released_version() == "", "tests run from a clone"
     assert {stage: code_identity(stage) for stage in STAGE_CODE} == {stage: code_digest(stage) for stage in STAGE_CODE}
 
 
@@ -121,7 +121,7 @@ def test_what_stands_for_a_plugin_is_the_number_of_its_folder_if_it_is_ours(rele
 
 
 def number_of(name: str) -> int:
-    return int(result_numbers.read_numbers()[name]["number"])
+    return int(release_numbers.read_numbers()[name]["number"])
 
 
 class Distribution:
@@ -151,9 +151,9 @@ class Distribution:
 def test_a_release_is_what_came_from_an_index_and_runs(
     own: bool, texts: dict[str, str], version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = result_numbers.PACKAGE.parent if own else tmp_path
+    place = release_numbers.PACKAGE.parent if own else tmp_path
     monkeypatch.setattr("importlib.metadata.distribution", lambda name: Distribution(place, texts))
-    assert result_numbers.released_version.__wrapped__() == version
+    assert release_numbers.released_version.__wrapped__() == version
 
 
 def test_what_a_killed_stage_of_another_release_left_is_never_gone_on_with(tmp_path: Path) -> None:
