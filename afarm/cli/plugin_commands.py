@@ -41,8 +41,9 @@ def add_plugin_commands(app: typer.Typer, taken: Collection[str], groups: Collec
 
 
 def _attribute_commands(app: typer.Typer, plugin: str) -> None:
-    """Have failures inside the commands of `app` name the plugin; what the command line explains itself passes."""
-    for command in filter(None, [*app.registered_commands, app.registered_callback]):
+    """Have failures of a plugin's commands name it."""
+    commands: list[Any] = [*app.registered_commands, *filter(None, [app.registered_callback])]
+    for command in commands:
         if command.callback and not hasattr(command.callback, "names_plugin"):  # a group may be added in each start
             command.callback = _attributed(command.callback, plugin)
     for group in app.registered_groups:

@@ -83,7 +83,7 @@ def discover(
     Without `check_configs`, which takes nearly as long as all the rest, a config that pydantic cannot build passes:
     enough if only the names are wanted. Only these `kinds` of components are registered: none for the commands alone.
     """
-    plugins, alone = Plugins(_manager(), Registry(), []), _manager()
+    plugins, alone = Plugins(_Manager(), Registry(), []), _Manager()
     points = installed_entry_points() if entry_points is None else entry_points
     packages: dict[Distribution | None, tuple[str, str]] = {None: ("unknown", "")}
     for point in sorted(points, key=lambda p: (p.value.partition(".")[0] != "afarm_plugins", p.name, p.value)):
@@ -111,17 +111,15 @@ def load_by_scheme(kind: str, scheme: str, unknown: str) -> Any:
 
 
 class _Manager(pluggy.PluginManager):
+    def __init__(self) -> None:
+        super().__init__(GROUP)
+        self.add_hookspecs(Hooks)
+
     def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
         # Only functions can be marked: to look closely at all names of a module took half of a discovery.
         functions = (FunctionType, MethodType, classmethod, staticmethod)
         skipped = isinstance(plugin, ModuleType) and not isinstance(vars(plugin).get(name), functions)
         return None if skipped else super().parse_hookimpl_opts(plugin, name)
-
-
-def _manager() -> _Manager:
-    manager = _Manager(GROUP)
-    manager.add_hookspecs(Hooks)
-    return manager
 
 
 def _load(
@@ -137,9 +135,7 @@ def _load(
             for config in {component.config for component in plugin.components if component.config}:
                 config.model_rebuild()  # builds it, if it is not built yet
         plugins.manager.register(module, name)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # a plugin may raise anything at import, SystemExit included
+    except (Exception, SystemExit) as error:
         plugin.error = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         plugin.components.clear()
         plugins.registry.discard(name)

@@ -8,7 +8,6 @@ an ambiguous bare name is an error that names both, raised only when it is used.
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -85,17 +84,11 @@ _EXTRA_OF = {
 
 
 def name_package(name: str) -> str:
-    """Say if the package of an unknown `package/name` is installed; empty for other names."""
-    package, slash, rest = name.partition("/")
-    if not slash or "/" in rest or not re.fullmatch(r"[A-Za-z0-9][\w.-]*", package, re.ASCII):
+    """Say what an unknown `package/name` needs; empty for other names."""
+    if not (named := re.fullmatch(r"([A-Za-z0-9][\w.-]*)/[^/]*", name, re.ASCII)):
         return ""
-    try:
-        importlib.metadata.distribution(package)
-    except importlib.metadata.PackageNotFoundError:
-        # Other packages may be called like a model's or a data set's owner: no command for these.
-        command = f"; install it with: pip install {package}" if package.startswith("afarm-") else ""
-        return f" The package {package!r} is not installed{command}."
-    return f" The package {package!r} is installed, but brings no such name."
+    command = f"; install it with: pip install {named[1]}" if named[1].startswith("afarm-") else ""
+    return f" The package {named[1]!r} is not installed, or brings no such name{command}."  # or it is an owner's
 
 
 class Registry:

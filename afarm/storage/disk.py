@@ -149,14 +149,6 @@ def json_text(value: Any, **options: Any) -> str:
         return json.dumps(_named(value), allow_nan=False, **options)
 
 
-def decode_json(text: str | bytes) -> Any:
-    """Parse JSON. Raises `ValueError`, also for what is nested too deeply."""
-    try:
-        return json.loads(text)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-
-
 def _named(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

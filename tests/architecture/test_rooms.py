@@ -11,21 +11,21 @@ from syntax import AFARM, ALL, PLUGINS, Module, modules
 
 BESIDE_THE_ROOMS = {"__init__.py", "__main__.py", "py.typed", "recipes"}
 
-CORE_LINES, CORE_MODULES = 1870, 9
+CORE_LINES, CORE_MODULES = 1880, 9
 LONGEST_MODULE, LONGEST_FUNCTION = 500, 80
 
 LINES = {
-    "core": 1900,
-    "storage": 3830,
-    "judging": 3270,
-    "evaluation": 5320,
-    "backend": 5500,
-    "experiment": 7920,
-    "report": 2150,
-    "results": 380,
-    "experiments": 100,
+    "core": 1905,
+    "storage": 3690,
+    "judging": 3220,
+    "evaluation": 5200,
+    "backend": 5100,
+    "experiment": 7680,
+    "report": 1690,
+    "results": 360,
+    "experiments": 65,
     "testing": 1900,
-    "cli": 4800,
+    "cli": 4500,
 }
 """The most lines of each room. A room that outgrows its budget wants another idea, or gives something away."""
 

@@ -156,14 +156,17 @@ def test_what_installs_a_part_of_afarm_names_the_clone_that_it_runs_from(
 def test_a_package_that_is_not_installed_is_named_with_its_command(afarm: Afarm, option: str) -> None:
     given = [f"{option}.y=1"] if "=" in option else [option, "afarm-concise/x"]
     said = afarm("run", *LIGHT, *given)
-    assert "The package 'afarm-concise' is not installed; install it with: pip install afarm-concise." in said.err
+    assert (
+        "'afarm-concise' is not installed, or brings no such name; install it with: pip install afarm-concise."
+        in said.err
+    )
     assert "Known:" not in said.err
 
 
 def test_a_package_that_lacks_a_name_is_told_from_one_that_is_not_installed(afarm: Afarm) -> None:
-    assert "'light' is installed, but brings no such name" in afarm("run", *LIGHT, "--annotator", "light/x").err
+    assert "'light' is not installed, or brings no such name" in afarm("run", *LIGHT, "--annotator", "light/x").err
     said = afarm("run", *LIGHT, "--dataset", "some-owner/data")
-    assert "'some-owner' is not installed." in said.err
+    assert "'some-owner' is not installed, or brings no such name." in said.err
     assert "pip install" not in said.err, "it may be an owner of data sets on the Hub"
 
 
