@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from typing import Any
 
 from afarm.core.errors import require_promise
-from afarm.experiment.studies.study import Bounded, Findings, Series
+from afarm.experiment.studies.study import Bounded, Findings, Series, StudyPlot, StudyTable
 from afarm.storage.record_fields import require_record, short_repr
 
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -16,14 +17,15 @@ TAKEN = {"runs", "report"}
 
 
 def require_findings(findings: object, name: str, owner: object = None) -> None:
-    """Check that a study's findings can be written, by their types, names, rows, formats and points.
+    """Check that a study's findings can be written: their types, names, rows, formats and points.
 
     Raises `PluginError` that names the study, its plugin and the promise.
     """
     require = partial(require_promise, kind="studies", name=name, owner=owner)
     require_record(findings, Findings, "studies", name, "analyse must return afarm.Findings", owner)
     assert isinstance(findings, Findings)
-    for part in (*findings.tables, *findings.plots):
+    parts: list[StudyTable | StudyPlot] = [*findings.tables, *findings.plots]
+    for part in parts:
         sound = f"analyse must return sound tables and plots, not {part.name!r:.80}"
         require_record(part, type(part), "studies", name, sound, owner)
         fits = FILE_NAME.fullmatch(part.name) is not None and part.name not in TAKEN
@@ -51,7 +53,7 @@ def require_findings(findings: object, name: str, owner: object = None) -> None:
             require(paired, broken=each)
 
 
-def _can_write(cell: object, form: str) -> bool:
+def _can_write(cell: Any, form: str) -> bool:
     """Tell if a cell can be written in its column's format; the half of an interval is no whole number."""
     numbers = [float(end) for end in cell if end is not None] if isinstance(cell, Bounded) else [cell]
     try:
