@@ -41,10 +41,11 @@ def add_plugin_commands(app: typer.Typer, taken: Collection[str], groups: Collec
 
 
 def _attribute_commands(app: typer.Typer, plugin: str) -> None:
-    """Have failures of a plugin's commands name it."""
-    commands: list[Any] = [*app.registered_commands, *filter(None, [app.registered_callback])]
+    """Have failures inside the commands of `app` name the plugin."""
+    commands: list[Any] = [*app.registered_commands, app.registered_callback]
     for command in commands:
-        if command.callback and not hasattr(command.callback, "names_plugin"):  # a group may be added in each start
+        # a plugin may add the same group at each start
+        if command and command.callback and not hasattr(command.callback, "names_plugin"):
             command.callback = _attributed(command.callback, plugin)
     for group in app.registered_groups:
         assert group.typer_instance is not None

@@ -80,6 +80,8 @@ def why_no_file(path: Path | str, wanted: str = "") -> str:
     if not place.exists() and re.match("https?:/", str(path)):
         return "URLs are not taken: download the file first"
     if not place.is_dir():
+        if place.exists() and not place.is_file():
+            return "no regular file but a pipe or a device: save its contents to a file first"
         return "" if place.is_file() else f"no such file (from {Path.cwd()}): name one that is there"
     if (place / "configs.yaml").is_file() or (place / "config.yaml").is_file():
         return f"an annotator's directory: afarm evaluate FILE --reference FILE --annotator alpaca_eval:{path}"

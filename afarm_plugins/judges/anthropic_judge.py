@@ -16,7 +16,7 @@ import httpx2
 
 from afarm import Capabilities, ChatRequest, Completion, JudgeError
 from afarm_plugins.judges.payloads import closed, make_batch_id, parse_batch_id, sendable
-from afarm_plugins.judges.vendor import VendorJudge, require_package
+from afarm_plugins.judges.vendor import VendorJudge, require_package, token_counts
 
 require_package("anthropic")
 
@@ -90,13 +90,13 @@ class AnthropicJudge(VendorJudge):
         blocks = [block for block in body["content"] if isinstance(block, Mapping)]
         calls = [json.dumps(b.get("input"), ensure_ascii=False) for b in blocks if b.get("type") == "tool_use"]
         text = "".join(str(block.get("text", "")) for block in blocks if block.get("type") == "text")
-        usage = body.get("usage") or {}
-        cached = usage.get("cache_read_input_tokens") or 0
+        names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
+        fresh, stored, cached, made = token_counts(body.get("usage"), *names)
         reason = body.get("stop_reason") or ""
         return Completion(
             calls[0] if calls else text,
-            input_tokens=(usage.get("input_tokens") or 0) + cached + (usage.get("cache_creation_input_tokens") or 0),
-            output_tokens=usage.get("output_tokens") or 0,
+            input_tokens=fresh + stored + cached,
+            output_tokens=made,
             cached_input_tokens=cached,
             finish_reason=FINISH.get(reason, reason),
             model=body.get("model") or self.model,

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from afarm import BuildContext, Capabilities, ChatRequest, Completion, JudgeError
 from afarm_plugins.judges.payloads import closed, make_batch_id, margin, parse_batch_id, sendable, texts
 from afarm_plugins.judges.settings import VendorConfig
-from afarm_plugins.judges.vendor import VendorJudge, require_package
+from afarm_plugins.judges.vendor import VendorJudge, require_package, token_counts
 from afarm_plugins.judges.vendor_errors import redacted
 
 require_package("openai")
@@ -121,12 +121,13 @@ class OpenAIJudge(VendorJudge):
         refusal = message.get("refusal")
         text = refusal or called(message) or written(message.get("content", choice.get("text")))
         finish = "refusal" if refusal else FINISH.get(choice.get("finish_reason"), choice.get("finish_reason")) or ""
-        usage = body.get("usage") or {}
+        given, made = token_counts(body.get("usage"), "prompt_tokens", "completion_tokens")
+        [cached] = token_counts(body["usage"].get("prompt_tokens_details") if given else None, "cached_tokens")
         return Completion(
             text,
-            input_tokens=usage.get("prompt_tokens") or 0,
-            output_tokens=usage.get("completion_tokens") or 0,
-            cached_input_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
+            input_tokens=given,
+            output_tokens=made,
+            cached_input_tokens=min(cached, given),
             finish_reason=finish,
             model=body.get("model") or self.model,
             logprobs=parse_logprobs(choice.get("logprobs")),

@@ -49,6 +49,8 @@ from afarm_plugins.judges.vendor_errors import (
 
 GO_ON = "the same command goes on from here: nothing that was answered is asked again"
 CONNECT_SECONDS = 10.0
+MOST_TOKENS = 10**9
+"""The largest number that is believed to be a count of an answer's tokens."""
 BODY = "afarm_body"
 LIMITS = ("x-ratelimit-", "anthropic-ratelimit-")
 """Beginnings of the headers about rate limits."""
@@ -65,6 +67,13 @@ def require_package(name: str) -> None:
     """Raise `ModuleNotFoundError` if a package is not installed. Does not import it."""
     if importlib.util.find_spec(name) is None:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def token_counts(usage: Any, *names: str) -> list[int]:
+    """Read a vendor's counts of tokens: all 0, as where none were counted, if one is no count."""
+    counts = [usage.get(name) or 0 for name in names] if isinstance(usage, Mapping) else []
+    fits = counts and all(type(count) is int and 0 <= count <= MOST_TOKENS for count in counts)
+    return counts if fits else [0] * len(names)
 
 
 class VendorJudge(Judge):
@@ -87,6 +96,9 @@ class VendorJudge(Judge):
     def __init__(self, model: str, config: VendorConfig, context: BuildContext):
         if not model:
             raise JudgeError(f"--judge {self.section} names no model: write --judge {self.section}:MODEL")
+        if "@http" in model:
+            name = model.partition("@http")[0]  # the address may hold a key
+            raise JudgeError(f"--judge {self.section} takes no address: openai-compatible:{name}@URL takes one")
         self.model = self.spec = model
         self.config = config
         self.base_url = config.base_url or self.vendor_url

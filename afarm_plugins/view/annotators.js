@@ -27,7 +27,7 @@ function dots(data, column) {
   const rows = data.rows.filter((row) => row[column.name]);
   const [x, half] = [rows.map((row) => row[column.name].value), rows.map((row) => Z_95 * (row[column.name].error ?? 0))];
   const range = [Math.max(0, Math.min(0.5, ...x.map((at, i) => at - half[i]))) - 0.03, Math.min(1, Math.max(0.5, ...x.map((at, i) => at + half[i]))) + 0.03];
-  return [[{ type: "scatter", mode: "markers", x, y: rows.map((_, i) => i), marker: { size: 9, color: colour("system") }, error_x: { type: "data", array: half, color: colour("system"), thickness: 1.5, width: 4 }, customdata: rows.map((row) => plain(row.annotator)), hovertemplate: "%{customdata}: %{x:.2f}<extra></extra>" }],
+  return [[{ type: "scatter", mode: "markers", x, y: rows.map((_, i) => i), marker: { size: 9, color: colour("system") }, error_x: { type: "data", symmetric: false, array: half.map((h, i) => Math.min(h, 1 - x[i])), arrayminus: half.map((h, i) => Math.min(h, x[i])), color: colour("system"), thickness: 1.5, width: 4 }, customdata: rows.map((row) => plain(row.annotator)), hovertemplate: "%{customdata}: %{x:.2f}<extra></extra>" }],
     { ...layout(90 + 24 * rows.length), xaxis: { ...axis("share"), range }, yaxis: { ...axis(""), range: [rows.length - 0.5, -0.5], showgrid: false, tickmode: "array", tickvals: rows.map((_, i) => i), ticktext: rows.map((row) => plain(row.annotator)) },
       shapes: [{ type: "line", x0: 0.5, x1: 0.5, yref: "paper", y0: 0, y1: 1, line: { color: colour("muted"), width: 1, dash: "dot" } }] }];
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -181,6 +182,10 @@ def test_a_missing_file_or_a_directory_is_named(tmp_path: Path) -> None:
             read_outputs(path)
     with pytest.raises(DataError, match="a directory with no run and no file of rows"):
         read_outputs(tmp_path)
+    os.mkfifo(tmp_path / "pipe.json")
+    for path in (tmp_path / "pipe.json", Path(os.devnull)):
+        with pytest.raises(DataError, match=f"{path}: no regular file"):
+            read_outputs(path)
 
 
 def test_an_empty_list_is_no_set_of_instructions_and_repeats_are_named() -> None:

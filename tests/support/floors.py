@@ -35,6 +35,7 @@ NARROW = {
         "experiment": {
             "afarm.experiment.launching.launcher",
             "afarm.experiment.launching.schedule",
+            "afarm.experiment.studies.findings",
             "afarm.experiment.studies.study",
         },
         "storage": {"afarm.storage.checkpoints"},

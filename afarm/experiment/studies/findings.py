@@ -17,7 +17,7 @@ TAKEN = {"runs", "report"}
 
 
 def require_findings(findings: object, name: str, owner: object = None) -> None:
-    """Check that a study's findings can be written, by their types, names, rows, formats and points.
+    """Check that a study's findings can be written: their types, names, rows, formats and points.
 
     Raises `PluginError` that names the study, its plugin and the promise.
     """

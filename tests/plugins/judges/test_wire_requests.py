@@ -336,6 +336,19 @@ def test_a_price_is_unknown_where_no_tokens_were_counted(server: WireServer) -> 
     assert (answer.text, answer.price, answer.input_tokens) == ("Output (b)", None, 0)
 
 
+@pytest.mark.parametrize("wrong", [10**30, "x", -5, 7.5, True, [3]])
+@pytest.mark.parametrize("name", ["openai-compatible", "anthropic"])
+def test_a_faulty_count_of_tokens_is_none(server: WireServer, name: str, wrong: object) -> None:
+    """The worst case is then paid, as where none were counted."""
+    made, given = (message, "input_tokens") if name == "anthropic" else (completion, "prompt_tokens")
+    faulty, worse = made({"model": "m"}, "Output (b)"), made({"model": "m"}, "Output (b)")
+    faulty["usage"][given], worse["usage"] = wrong, [wrong]
+    server.script(Body(faulty), Body(worse))
+    for answer in ask(make(name, server), chat(), chat()):
+        assert (answer.text, answer.price) == ("Output (b)", None)
+        assert (answer.input_tokens, answer.cached_input_tokens, answer.output_tokens) == (0, 0, 0)
+
+
 def test_refusals_are_answers_that_say_so(server: WireServer) -> None:
     refused = completion({"model": "gpt-4o"}, "")
     refused["choices"][0]["message"] = {"role": "assistant", "content": None, "refusal": "I will not."}
@@ -417,6 +430,13 @@ def test_a_compatible_spec_that_is_none_is_refused_without_repeating_a_key(serve
     judge = make("openai-compatible", server)
     with pytest.raises(JudgeError, match="MODEL@URL") as caught:
         type(judge)(spec, judge.config, judge._context)
+    assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["openai", "anthropic"])
+def test_an_address_belongs_to_a_compatible_server(server: WireServer, name: str) -> None:
+    with pytest.raises(JudgeError, match=f"{name} takes no address: openai-compatible:m@URL") as caught:
+        make(name, server, f"m@http://me:{KEY}@h/v1")
     assert KEY not in str(caught.value)
 
 

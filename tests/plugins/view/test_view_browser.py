@@ -344,3 +344,6 @@ def test_members_are_profiled_and_probes_are_shown(browser: Browser, view: View,
         page.get_by_label("Labels").select_option(index=place)
         expect(page.locator("#annotators tbody tr")).to_have_count(len(profiles))
         expect(page.locator("#annotators tbody tr td:nth-child(2)").first).to_have_text(str(profiles[0]["labels"]))
+        rows = [{"annotator": "a", "longer": {"value": 1 - at, "error": 1.0}} for at in (0.25, 0.75)]
+        bars = page.evaluate("rows => dots({ rows }, { name: 'longer' })[0][0].error_x", rows)
+        assert (bars["arrayminus"], bars["array"]) == ([0.75, 0.25], [0.25, 0.75]), "a share ends at 0 and 1"
