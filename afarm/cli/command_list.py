@@ -99,7 +99,6 @@ COMMANDS: Mapping[str, Mapping[str, Listed]] = {
         ),
         "recipes": Listed("List the recipes, or show one.", ("", "toy"), target="listing"),
         "plugins": Listed("List every plugin, and why a broken one is broken.", ("", "--json"), target="listing"),
-        "cluster": Listed("Check the machines that a launcher runs stages on.", is_group=True),
         "artifacts": Listed("What is stored, what can go, and what was reused.", is_group=True),
     },
 }

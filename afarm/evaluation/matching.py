@@ -276,7 +276,7 @@ def _mismatch(
     shared: int,
 ) -> str:
     problems = [
-        f"{len(rows)} {problem}, such as {_quoted(rows[0].instruction)}"
+        f"{len(rows)} {problem}, such as {rows[0].instruction.instruction[:60]!r}"
         for rows, problem in ((missing, "of the reference's have no output"), (extra, "are not the reference's"))
         if rows
     ]
@@ -299,10 +299,6 @@ def _mismatch(
     if alike:
         return f"{text}; {alike} have the same 'instruction' but another 'input': both fields must be equal"
     return text if spaced else f"{text}; none is in both: they answer different sets of instructions"
-
-
-def _quoted(instruction: Instruction) -> str:
-    return repr(instruction.instruction[:60])
 
 
 def looks_swapped(system: str, reference: str) -> list[str]:

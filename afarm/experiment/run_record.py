@@ -36,6 +36,8 @@ def record(workspace: Workspace, method: str, result: Result, command: str, star
     main = next((run for run in history if run.label.startswith(f"evaluate {method} ")), None)
     training = workspace.history.get(f"train {method}")
     trained = training.artifact.meta["summary"] if training else {}
+    fit = workspace.history.get("fit-reward")
+    held_out = fit.artifact.path / "calibration.json" if fit else None  # absent if the fit measured nothing
     earlier: Mapping[str, Any] = {}
     with suppress(DataError):  # there is no record, or it was damaged
         earlier = read_run(workspace.store.run_dir(workspace.run_name(method))).section("machine")
@@ -44,7 +46,7 @@ def record(workspace: Workspace, method: str, result: Result, command: str, star
         "machine": machine(workspace, earlier),
         "judges": judges(workspace),
         "headline": headline(result, trained),
-        "reward_model": read_held_out(workspace.history.get("fit-reward")),
+        "reward_model": json.loads(held_out.read_text("utf-8")) if held_out and held_out.is_file() else {},
         "checkpoint": {
             name: value for name, value in trained.items() if name.startswith(("best/", "last/", "stopped/", "data/"))
         },
@@ -206,12 +208,6 @@ def headline(result: Result, trained: Mapping[str, Any]) -> dict[str, float | No
 def final_kl(trained: Mapping[str, Any]) -> Any:
     """Return the KL that training logged: the chosen checkpoint's, else the last; None without one."""
     return trained.get("best/kl", trained.get("last/kl", trained.get("objective/kl")))
-
-
-def read_held_out(fit: StageRun | None) -> dict[str, Any]:
-    """Read what the reward model's fit measured on held-out pairs; empty if it measured nothing."""
-    path = fit.artifact.path / "calibration.json" if fit else None
-    return json.loads(path.read_text(encoding="utf-8")) if path and path.is_file() else {}
 
 
 def spend(workspace: Workspace, history: Iterable[StageRun]) -> dict[str, Any]:

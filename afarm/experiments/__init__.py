@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from afarm.core.plugins import Plugins as Plugins
     from afarm.core.plugins import discover as discover
     from afarm.core.registry import Component as Component
+    from afarm.experiment.cluster_check import check_nodes as check_nodes
     from afarm.experiment.components import Components as Components
     from afarm.experiment.dry_run import JudgeEstimate as JudgeEstimate
     from afarm.experiment.dry_run import PlannedStage as PlannedStage

@@ -63,17 +63,12 @@ def _text(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def _setting(value: object) -> str:
-    """Write any value of a setting but text as JSON."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
 FILTERS: dict[str, Callable[..., Any]] = {
     **{function.__name__: function for function in (decimal, compact, seconds, moment)},
     "count": lambda value: decimal(value, 0),
     "dollars": in_dollars,
     "text": _text,
-    "setting": _setting,
+    "setting": lambda value: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False),
     "markdown": markdown,
     "code": code,
 }

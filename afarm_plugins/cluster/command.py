@@ -6,17 +6,23 @@ from dataclasses import asdict, replace
 
 import typer
 
-from afarm.cli.command_list import OWN
-from afarm.cli.console import err, out, print_json
-from afarm.cli.farm_options import FarmOptions, with_options
-from afarm.cli.launch import LOCAL
-from afarm.cli.launchers import LauncherName
-from afarm.cli.shared_options import write_examples
-from afarm.storage.text import markup
+from afarm.cli.options import (
+    LOCAL,
+    FarmOptions,
+    LauncherName,
+    build_launcher,
+    err,
+    markup,
+    out,
+    print_json,
+    with_options,
+    write_examples,
+)
 
 
 def add_commands(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help=OWN["cluster"].summary)
+    """Add the group `cluster` with `check`."""
+    group = typer.Typer(no_args_is_help=True, help="Check the machines that a launcher runs stages on.")
     group.command(
         "check",
         epilog=write_examples(
@@ -24,18 +30,16 @@ def add_commands(app: typer.Typer) -> None:
         ),
     )(check)
     group.callback()(lambda: None)  # or the only command would take the group's place
-    app.add_typer(group, name="cluster")
+    app.add_typer(group, name="cluster", rich_help_panel="Look up")
 
 
 @with_options
 def check(launcher: LauncherName = LOCAL, *, options: FarmOptions) -> None:
     """Check each machine: code, libraries, shared directory, locks, clock, ledger, keys and GPUs."""
-    from afarm.experiment import preflight
-    from afarm.experiment.cluster_check import check_nodes
-    from afarm.experiment.tasks import open_launcher
+    from afarm.experiments import check_nodes, judging_checks
 
-    with options.workspace(preflight.judging_checks(), options.output_dir) as workspace:
-        opened = open_launcher("local:1" if launcher == LOCAL else launcher, workspace)
+    with options.workspace(judging_checks(), options.output_dir) as workspace:
+        opened = build_launcher("local:1" if launcher == LOCAL else launcher, [("", workspace)])
         assert opened is not None
         if not options.as_json:
             err().print(f"Looking at {opened.describe()} …", markup=False)
