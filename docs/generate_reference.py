@@ -490,7 +490,7 @@ def members(cls: type) -> Iterator[str]:
         if not text or any("validator" in decorator or ".setter" in decorator for decorator in decorators):
             continue
         is_property = bool(decorators & {"property", "cached_property", "functools.cached_property"})
-        returns = f": {ast.unparse(node.returns)}" if node.returns else ""
+        returns = f": {ast.unparse(node.returns)}".replace("'", '"') if node.returns else ""
         yield f"### `{cls.__name__}.{node.name}`"
         yield python(f"{node.name}{returns}" if is_property else signature(node))
         yield markdown(text)

@@ -170,7 +170,7 @@ def output_comparisons(
     if not options.names_a_judge and asks:
         from afarm.experiment.comparison.compare import TEXT_JUDGE
 
-        err().print(f"[dim]Unless you name a judge with --judge, it is {TEXT_JUDGE}, a formula.[/]")
+        err().print(f"[dim]No --judge was given: {TEXT_JUDGE}, a formula, judges.[/]")
     return found
 
 

@@ -298,7 +298,7 @@ def _mismatch(
     alike = sum(row.instruction.instruction in by_instruction for row in reference.values())
     if alike:
         return f"{text}; {alike} have the same 'instruction' but another 'input': both fields must be equal"
-    return text if spaced else f"{text}; none is in both: they answer different sets of instructions"
+    return text if spaced else f"{text}; they have no instruction in common"
 
 
 def looks_swapped(system: str, reference: str) -> list[str]:

@@ -132,7 +132,7 @@ def _no_recipe(path: Path) -> str:
     """Say what there is at a path that is no recipe's."""
     if path.is_dir():
         return f"--recipe {path} is a directory: a recipe is a name or a YAML file"
-    told = f"--recipe {path} is no recipe, which is a name or a file that ends in .yaml"
+    told = f"--recipe {path} names no recipe: give a name or a .yaml file"
     if not names_a_file_of_rows(path.name):
         return told
     try:

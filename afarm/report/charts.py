@@ -59,12 +59,12 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "reward over n": ("Reward of the best of the first n samples", "mean score", "n"),
     "gold over reward": ("Gold over the reward model’s score, per output", "gold reward", "reward model’s score"),
     "reliability": (
-        "How often it is right when it is so sure",
+        "Calibration: share of labels it agrees with, by its confidence",
         "share of labels that agree",
         "its probability for the output it prefers",
     ),
     "margins": (
-        "By how much the preferred output is ahead",
+        "Margin of the preferred output",
         "pairs",
         "reward ahead (below 0: the model disagrees)",
     ),

@@ -65,7 +65,7 @@ def require_whole_gguf(path: Path) -> None:
         raise ModelError(f"model '{path}': cannot be read ({error.strerror}); check --model") from error
     if magic != GGUF:
         raise ModelError(
-            f"model '{path}': is no GGUF file, whatever its name says: it starts with {magic!r}, not {GGUF!r}; "
+            f"model '{path}': is not a GGUF file, despite its name: it starts with {magic!r}, not {GGUF!r}; "
             "was its download cut short? Get it again, or check --model"
         )
     try:

@@ -343,7 +343,7 @@ class VendorJudge(Judge):
             return JudgeError(message, charged=False)
         cause = next((cause for cause in reversed(list_causes(error)) if str(cause)), error)
         if isinstance(cause, NoAnswer):
-            failure = f"answered {self._tries} with nothing that can be read ({self.quote(cause)})"
+            failure = f"answered {self._tries} with an unreadable reply ({self.quote(cause)})"
         elif any(isinstance(cause, httpx2.ReadTimeout) for cause in list_causes(error)):
             failure = f"did not answer within {self.config.timeout:g} s, {self._tries}"
         elif isinstance(error, self.sdk.APIConnectionError):

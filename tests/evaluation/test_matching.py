@@ -97,7 +97,7 @@ def test_a_merged_text_that_could_be_of_two_rows_is_not_guessed() -> None:
 
 def test_different_sets_of_instructions_are_refused_whatever_the_policy() -> None:
     for policy in (MatchPolicy("skip"), MatchPolicy("loss")):
-        with pytest.raises(DataError, match="they answer different sets of instructions"):
+        with pytest.raises(DataError, match="they have no instruction in common"):
             match_rows(rows("sys", [("x", "1"), ("y", "2")]), REFERENCE, policy)
 
 

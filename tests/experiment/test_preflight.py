@@ -101,7 +101,7 @@ def test_everything_that_only_a_look_at_the_machine_can_tell_is_reported_beside_
         )
     expected = [
         "file/out cannot be written",
-        "is no GGUF file",
+        "is not a GGUF file",
         "backend.device 'warp' is not available here",
         "unknown tracker 'abacus'",
         "rows.preference asks for 13 rows",

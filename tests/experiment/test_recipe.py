@@ -217,7 +217,7 @@ def test_what_is_no_recipe_is_named_for_what_it_looks_like(tmp_path: Path) -> No
     (tmp_path / "d.jsonl").write_text('{"instruction": "i", "output": "o"}')
     (tmp_path / "broken.json").write_text("[{")
     (tmp_path / "notes.txt").touch()
-    none = "is no recipe, which is a name or a file that ends in .yaml"
+    none = "names no recipe: give a name or a .yaml file"
     assert said("p.csv") == (
         f"--recipe p.csv {none}; it holds rows: its fields are 'prompt', 'chosen', 'rejected'. These look like "
         "preferences to train on, in TRL's form: afarm fit-reward --preferences p.csv"

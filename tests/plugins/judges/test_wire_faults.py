@@ -94,11 +94,11 @@ def test_a_fault_is_asked_about_again_and_the_answer_is_taken(
     [
         (Status(500, "the server broke"), "failed 3 times (500: the server broke)"),
         (Drop(), "could not be reached at http://127.0.0.1"),
-        (Body(b'{"choices": [{"mess'), "answered 3 times with nothing that can be read (no JSON: "),
-        (Body({"choices": []}), "answered 3 times with nothing that can be read (no answer in "),
+        (Body(b'{"choices": [{"mess'), "answered 3 times with an unreadable reply (no JSON: "),
+        (Body({"choices": []}), "answered 3 times with an unreadable reply (no answer in "),
         (
             Body({"error": {"message": "model crashed"}}),
-            "answered 3 times with nothing that can be read (model crashed)",
+            "answered 3 times with an unreadable reply (model crashed)",
         ),
     ],
     ids=str,
