@@ -121,9 +121,10 @@ class Registry:
         candidates = [components[name]] if name in components else [c for c in components.values() if c.name == name]
         if not candidates:
             writable = [c.full_name if "/" in name else self.list_names(c)[-1] for c in components.values()]
-            near, lacking = did_you_mean(name, [*also, *writable]), name_package(name)
-            near = "" if lacking and near.startswith(" Known") else near
-            raise PluginError(f"unknown {KINDS[kind]} {name!r}.{lacking}{near}{hints}")
+            near = did_you_mean(name, [*also, *writable])
+            if not near.endswith("?"):
+                near = name_package(name) or near
+            raise PluginError(f"unknown {KINDS[kind]} {name!r}.{near}{hints}")
         if len(candidates) > 1:
             names = " or ".join(repr(c.full_name) for c in candidates)
             raise PluginError(f"{KINDS[kind]} {name!r} is ambiguous: write {names}")

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from afarm.testing.examples import separable_preferences as separable_preferences
     from afarm.testing.fake_judge import FakeJudgeClient as FakeJudgeClient
     from afarm.testing.fake_judge import first_at_random as first_at_random
-    from afarm.testing.fake_judge import render as render
     from afarm.testing.fake_judge import unreadable as unreadable
     from afarm.testing.judges import check_judge as check_judge
     from afarm.testing.launchers import check_launcher as check_launcher

@@ -8,10 +8,11 @@ from afarm.core.interfaces import Annotator
 from afarm.core.judge import ChatRequest
 from afarm.core.records import Instruction, Pair, Preference
 from afarm.judging.ledger import request_key
+from afarm.judging.prompt_annotator import render
 from afarm.testing.conformance import require
 from afarm.testing.contexts import annotate_context
 from afarm.testing.examples import HOSTILE_TEXTS, make_instructions, make_pairs
-from afarm.testing.fake_judge import Answer, FakeJudgeClient, first_at_random, render, unreadable
+from afarm.testing.fake_judge import Answer, FakeJudgeClient, first_at_random, unreadable
 
 Label = tuple[float | None, str]
 

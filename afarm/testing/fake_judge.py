@@ -2,51 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from afarm.core.judge import Capabilities, ChatRequest, Completion, Judgement, JudgementKey
 from afarm.core.seeding import uniform
 from afarm.judging.degraded import unsupported
 from afarm.judging.ledger import request_key
+from afarm.judging.prompt_annotator import render
 
 Answer = Callable[[ChatRequest], str]
-FirstIsBetter = bool | None
-"""None for an answer without a verdict."""
-
-_LABEL: dict[FirstIsBetter, str] = {True: "Output (a)", False: "Output (b)", None: "I cannot choose."}
-_REASON: dict[FirstIsBetter, str] = {
-    True: "The first output serves the instruction better.",
-    False: "The second output serves the instruction better.",
-    None: "I cannot choose.",
-}
-
-
-def render(verdicts: Sequence[FirstIsBetter], answer_format: str, labels: Sequence[str] = ()) -> str:
-    """Write verdicts as a judge does, in one of the six answer formats.
-
-    "single": `Output (a)` or `Output (b)`. "list": such lines, numbered from 1. "json": objects with `index` (from 1),
-    `explanation` and the boolean `first_is_better`. "rating", of one output: 6 for True, 2 for False. "criteria", of an
-    instruction: two numbered lines. "labels": the first of `labels` for True, the second for False, one per line.
-    Raises `ValueError` for others.
-    """
-    if answer_format == "labels":
-        return "\n".join(_LABEL[None] if verdict is None else labels[not verdict] for verdict in verdicts)
-    if answer_format == "single":
-        return _LABEL[verdicts[0]]
-    if answer_format == "rating":
-        return {True: "6", False: "2", None: _LABEL[None]}[verdicts[0]]
-    if answer_format == "criteria":
-        return _LABEL[None] if verdicts[0] is None else "1. It answers the instruction.\n2. It is correct."
-    if answer_format == "list":
-        return "\n".join(f"{i}. {_LABEL[verdict]}" for i, verdict in enumerate(verdicts, start=1))
-    if answer_format == "json":
-        objects = [
-            {"index": i, "explanation": _REASON[verdict], "first_is_better": verdict}
-            for i, verdict in enumerate(verdicts, start=1)
-        ]
-        return json.dumps(objects)
-    raise ValueError(f"unknown answer format {answer_format!r}; known: single, list, json, rating, criteria, labels")
 
 
 def first_at_random(request: ChatRequest) -> str:

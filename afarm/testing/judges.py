@@ -134,7 +134,7 @@ def _request(instructions: Sequence[Instruction], answer_format: str, count: int
 
 
 def read(text: str, answer_format: str) -> list[bool]:
-    """Parse the verdicts (true: the first is better) in an answer that `afarm.testing.render` wrote."""
+    """Parse the verdicts (true: the first is better) in an answer that `afarm.judging.render` wrote."""
     if answer_format == "json":
         return [row["first_is_better"] for row in json.loads(text) if isinstance(row["first_is_better"], bool)]
     lines = text.strip().splitlines()

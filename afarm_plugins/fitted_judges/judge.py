@@ -21,8 +21,7 @@ from afarm import (
     Price,
     ShownPair,
 )
-from afarm.judging import CHARACTERS_PER_TOKEN
-from afarm.testing import render
+from afarm.judging import CHARACTERS_PER_TOKEN, render
 from afarm_plugins.fitted_judges.settings import FittedConfig
 from afarm_plugins.fitted_judges.utility import FittedUtility, second_wins
 

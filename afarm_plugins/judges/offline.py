@@ -33,8 +33,7 @@ from afarm import (
     ShownPair,
     seeding,
 )
-from afarm.judging import CHARACTERS_PER_TOKEN
-from afarm.testing import render
+from afarm.judging import CHARACTERS_PER_TOKEN, render
 from afarm_plugins.judges.settings import OfflineConfig, RoleNoise
 
 REMEMBERED_SCORES = 65536

@@ -37,8 +37,7 @@ from afarm import (
     seeding,
     why_no_file,
 )
-from afarm.judging import SAMPLES_PER_VOTE
-from afarm.testing import render
+from afarm.judging import SAMPLES_PER_VOTE, render
 from afarm_plugins.judges.settings import ReplayConfig
 
 T = TypeVar("T")

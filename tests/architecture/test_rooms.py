@@ -17,7 +17,7 @@ LONGEST_MODULE, LONGEST_FUNCTION = 500, 80
 LINES = {
     "core": 1905,
     "storage": 3690,
-    "judging": 3220,
+    "judging": 3260,
     "evaluation": 5200,
     "backend": 5100,
     "experiment": 7680,

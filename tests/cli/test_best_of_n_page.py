@@ -35,9 +35,7 @@ def test_best_of_n_is_read_over_n_from_the_run_on(afarm: Afarm, browser: Browser
     view = View([tmp_path / "afarm-runs"])
     with served(view) as home, opened(browser, home, f"run/{record.parent.name}.html") as page:
         titles = page.locator("#curves figcaption")
-        expect(titles).to_contain_text(
-            ["Reward of the best of the first n", "How often it is right", "By how much the"]
-        )
+        expect(titles).to_contain_text(["Reward of the best of the first n", "Calibration", "Margin of the preferred"])
         expect(page.locator("#curves .js-plotly-plot")).to_have_count(3)
         expect(page.locator("#curves")).to_contain_text("pairs 50, cross-entropy 0.6312")
         said = page.locator("#over-n")

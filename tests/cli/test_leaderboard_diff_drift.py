@@ -16,7 +16,7 @@ from said import Afarm
 from afarm.core.interfaces import EvaluationInputs
 from afarm.core.judge import ChatRequest, Completion, Price
 from afarm.core.records import Evaluation
-from afarm.testing import render
+from afarm.judging import render
 
 LIGHT = ["--recipe", "light.yaml"]
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge
 from afarm.core.seeding import uniform
-from afarm.testing import render
+from afarm.judging import render
 
 UNREADABLE = 0.02
 

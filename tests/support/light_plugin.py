@@ -29,7 +29,7 @@ from afarm.core.interfaces import (
 from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge
 from afarm.core.records import Evaluation, Instruction, JudgedPair, Output, Pair, Sample, Score
 from afarm.core.seeding import uniform
-from afarm.testing import render
+from afarm.judging import render
 
 RAN: list[str] = []
 

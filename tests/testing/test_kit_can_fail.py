@@ -36,6 +36,7 @@ from afarm.core.interfaces import (
 from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge, Judgement, JudgementKey, ShownPair
 from afarm.core.records import Evaluation, Instruction, JudgedPair, Output, Pair, Preference, Sample, Score
 from afarm.core.seeding import integer, uniform
+from afarm.judging import render
 from afarm.testing import (
     ConformanceError,
     KeyedReward,
@@ -47,7 +48,6 @@ from afarm.testing import (
     check_method,
     check_reward_model,
     make_instructions,
-    render,
 )
 
 C = TypeVar("C")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from places import SHARED_DATA, SUPPORT
 
-from afarm.testing import render
+from afarm.judging import render
 from afarm_plugins.annotators.parsing import FORMATS, parse
 from afarm_plugins.annotators.prompt_library import load_member
 from afarm_plugins.annotators.settings import POOL

@@ -16,8 +16,8 @@ from afarm.core.records import Instruction, JudgedPair, Output, Pair, Preference
 from afarm.evaluation.drift_log import latest_shift, read_drift_log
 from afarm.experiment.comparison.outputs import OutputComparison
 from afarm.experiment.workspace import Workspace
+from afarm.judging import render
 from afarm.storage.rows import read_preferences, write_rows
-from afarm.testing import render
 from afarm_plugins.drift import drift
 from afarm_plugins.drift.drift import exchange_test, plan_probe, probe, require_same_judge, stored_labels
 
