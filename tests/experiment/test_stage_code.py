@@ -232,7 +232,6 @@ def test_what_a_strangers_component_can_reach_through_the_doors_is_in_its_identi
     behind = [DOOR, *(MODULES[f"afarm.{room}"] for room in ("judging", "backend"))]
     imported = {found.module for door in behind for found in door.imports} & MODULES.keys()
     whole_farms = {"afarm.experiment.farm", "afarm.experiment.result", "afarm.experiment.comparison.compare"}
-    whole_farms.add("afarm.evaluation.matching")
     whole_farms |= {
         name
         for name in imported
