@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 from light_farm import light_farm
+from plugin_site import installed, light_recipe
 from rich.console import Console
 from said import Afarm
 from terminal import run_in_terminal, screen
@@ -146,12 +147,16 @@ def test_compare_says_which_of_the_methods_it_is_at(afarm: Afarm) -> None:
 
 def test_ctrl_c_takes_the_bars_down_and_leaves_the_prompt_a_line_of_its_own(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    environment |= {"TERM": "xterm-256color", "OMP_NUM_THREADS": "1"}
+    environment |= {
+        "TERM": "xterm-256color",
+        "PYTHONPATH": os.pathsep.join(installed(tmp_path / "site", "light_worker")),
+    }
+    light_recipe(tmp_path)
     code, text = run_in_terminal(
-        [sys.executable, "-m", "afarm", "sft", "--set", "sft.num_train_epochs=5000", "--set", "rows={sft: 64}"],
+        [sys.executable, "-m", "afarm", "train", "--recipe", "light.yaml", "--method", "long"],
         environment,
         tmp_path,
-        interrupt=lambda text: "sft" in text and "/" in screen(text)[-1] and "left" in text,
+        interrupt=lambda text: "long" in text and "/" in screen(text)[-1] and "left" in text,
     )
     shown = screen(text)
     assert code == 130

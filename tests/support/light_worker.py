@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import light_plugin
 from counting_server import HttpJudge
@@ -51,9 +52,21 @@ class Waits(Teach):
         return super().train(inputs, context)
 
 
+class Long(Teach):
+    """Goes through a loop that has a bar, and would for hours."""
+
+    needs = frozenset()
+
+    def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
+        for _ in context.progress(range(2**20), "long", 2**20):
+            time.sleep(0.01)
+        return super().train(inputs, context)
+
+
 @hookimpl
 def register_methods(register: Register) -> None:
     light_plugin.register_methods(register)
+    register("long", Long, config=TeachConfig)
     register("killed", Killed, config=TeachConfig)
     register("waits", Waits, config=TeachConfig)
 
