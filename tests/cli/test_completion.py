@@ -1,4 +1,4 @@
-"""Completion as bash asks for it: through the script that afarm gives the shell, with a real bash."""
+"""Completion as bash asks for it: with a real bash, through the script that afarm gives it, and as that script asks."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from afarm.cli import completion, main
 
 BIN = Path(sys.executable).parent
 
@@ -22,9 +25,12 @@ ask() {
 }
 """
 
+Complete = Callable[..., list[list[str]]]
+"""The candidates for each line, whose last word is being typed."""
 
-def completed(directory: Path, *lines: list[str]) -> list[list[str]]:
-    """The candidates for each line, whose last word is being typed. Fails if anything is said on stderr."""
+
+def completed_by_bash(directory: Path, *lines: list[str]) -> list[list[str]]:
+    """The candidates as bash has them. Fails if anything is said on stderr."""
     script = ASK + "\n".join("ask " + shlex.join(words) for words in lines)
     environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}"}
     done = subprocess.run(
@@ -34,12 +40,42 @@ def completed(directory: Path, *lines: list[str]) -> list[list[str]]:
     return [line.split() for line in done.stdout.splitlines()]
 
 
-pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.fixture
+def completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Complete]:
+    """Asks as the script does, in this process and in `tmp_path`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stderr", sys.stderr)  # which a command that completes takes away
+    monkeypatch.setenv("_AFARM_COMPLETE", "complete_bash")
+
+    def ask(*lines: list[str]) -> list[list[str]]:
+        found = []
+        for words in lines:
+            monkeypatch.setenv("COMP_WORDS", "\n".join(["afarm", *words]))
+            monkeypatch.setenv("COMP_CWORD", str(len(words)))
+            with pytest.raises(SystemExit) as ended:
+                main([])
+            assert ended.value.code == 0
+            found.append(capsys.readouterr().out.split())
+        return found
+
+    completion._plugins.cache_clear()
+    yield ask
+    completion._plugins.cache_clear()
 
 
-def test_bash_completes_commands_methods_and_the_options_of_each(tmp_path: Path) -> None:
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_completes_through_the_script_that_it_is_given(tmp_path: Path) -> None:
+    commands, some, file = completed_by_bash(tmp_path, ["d"], ["compare", "--methods", "ppo,d"], ["run", "--data", "m"])
+    assert commands == ["diff", "drift", "dpo"]
+    assert some == ["ppo,dpo"]
+    assert file == []  # the script has bash's own completion for that: complete -o default
+
+
+def test_commands_methods_and_the_options_of_each_are_completed(completed: Complete) -> None:
     commands, options, method, some = completed(
-        tmp_path, ["d"], ["dpo", "--"], ["run", "--method", "p"], ["compare", "--methods", "ppo,d"]
+        ["d"], ["dpo", "--"], ["run", "--method", "p"], ["compare", "--methods", "ppo,d"]
     )
     assert commands == ["diff", "drift", "dpo"]
     assert "--preferences" in options
@@ -48,9 +84,8 @@ def test_bash_completes_commands_methods_and_the_options_of_each(tmp_path: Path)
     assert some == ["ppo,dpo"]
 
 
-def test_bash_completes_names_of_components_and_recipes_and_leaves_files_to_itself(tmp_path: Path) -> None:
+def test_names_of_components_and_recipes_are_completed_and_files_left_to_bash(completed: Complete) -> None:
     annotator, judge, recipe, section, file = completed(
-        tmp_path,
         ["run", "--annotator", "davinci"],
         ["cost", "--judge", "anthr"],
         ["run", "--recipe", "paper"],
@@ -61,12 +96,11 @@ def test_bash_completes_names_of_components_and_recipes_and_leaves_files_to_itse
     assert judge == ["anthropic:"]
     assert recipe == ["paper", "paper-code", "paper-lora"]
     assert section == ["quark"]
-    assert file == []  # the script has bash's own completion for that: complete -o default
+    assert file == []
 
 
-def test_bash_completes_settings_section_by_section_without_a_blank_after_half_a_word(tmp_path: Path) -> None:
+def test_settings_are_completed_section_by_section_without_a_blank_after_half_a_word(completed: Complete) -> None:
     sections, only, setting, of_run = completed(
-        tmp_path,
         ["run", "--set", ""],
         ["run", "--set", "qua"],
         ["run", "--set", "ppo.learning"],
@@ -79,7 +113,7 @@ def test_bash_completes_settings_section_by_section_without_a_blank_after_half_a
     assert of_run == ["annotate.annotator=", "annotate.label_noise="]
 
 
-def test_bash_completes_runs_and_artifacts_of_the_output_directory(tmp_path: Path) -> None:
+def test_runs_and_artifacts_of_the_output_directory_are_completed(completed: Complete, tmp_path: Path) -> None:
     for name in ("toy-ppo", "toy-dpo"):
         (tmp_path / "mine" / "runs" / name).mkdir(parents=True)
         (tmp_path / "mine" / "runs" / name / "run.json").write_text("{}")
@@ -87,7 +121,6 @@ def test_bash_completes_runs_and_artifacts_of_the_output_directory(tmp_path: Pat
     (tmp_path / "mine" / "artifacts" / "train" / "1a2b3c" / "artifact.json").write_text("{}")
     (tmp_path / "broken").write_text("no directory")
     runs, artifacts, nowhere, broken = completed(
-        tmp_path,
         ["diff", "--output-dir", "mine", "toy"],
         ["artifacts", "why", "--output-dir", "mine", ""],
         ["report", ""],
