@@ -7,13 +7,12 @@ import os
 import re
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import light_forks
 import pytest
 from counting_server import CountingServer
-from places import ROOT, SUPPORT
 from purchases import purchases
 from said import Afarm, Said
 from waiting import LIMIT
@@ -32,6 +31,13 @@ def workers(afarm: Afarm, tmp_path: Path) -> Afarm:
     """The command line with the light plugin installed for worker processes as well."""
     (tmp_path / "site" / "light-1.2.dist-info" / "entry_points.txt").write_text("[afarm]\nlight = light_worker\n")
     return afarm
+
+
+@pytest.fixture
+def forks(workers: Afarm, monkeypatch: pytest.MonkeyPatch) -> Afarm:
+    """The same with worker processes that start faster."""
+    light_forks.workers_are_forks(monkeypatch)
+    return workers
 
 
 def contents(output_dir: str) -> dict[str, str]:
@@ -63,7 +69,7 @@ def test_stages_side_by_side_make_what_one_process_makes(workers: Afarm) -> None
 
 @pytest.mark.parametrize(("directories", "launcher"), [(("one", "one"), TWO), (("one", "other"), [])])
 def test_two_commands_at_once_buy_each_answer_once(
-    workers: Afarm, directories: tuple[str, str], launcher: list[str]
+    forks: Afarm, directories: tuple[str, str], launcher: list[str]
 ) -> None:
     """Two real commands of one comparison, in one output directory or with only a ledger in common. The judge counts.
 
@@ -71,31 +77,16 @@ def test_two_commands_at_once_buy_each_answer_once(
     """
     with CountingServer(seconds=0.05).running() as server:
         compared = ["compare", *LIGHT, "--methods", "nudge,direct", "--judge", f"asked:{server.port}", "--json"]
-        alone = workers(*compared, "--output-dir", "alone")
+        alone = forks(*compared, "--output-dir", "alone")
         assert alone.code == 0, alone.err
-        asked_alone = dict(server.calls)
+        asked_alone, said_by = dict(server.calls), [Path("first"), Path("second")]
         drivers = [
-            subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "afarm",
-                    *compared,
-                    *launcher,
-                    "--ledger",
-                    "ledger.sqlite",
-                    "--output-dir",
-                    directory,
-                ],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(["site", str(SUPPORT), str(ROOT)])},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for directory in directories
+            light_forks.start([*compared, *launcher, "--ledger", "ledger.sqlite", "--output-dir", directory], said)
+            for directory, said in zip(directories, said_by, strict=True)
         ]
-        said = [driver.communicate(timeout=LIMIT) for driver in drivers]
-    assert [driver.returncode for driver in drivers] == [0, 0], said
+        for driver in drivers:
+            driver.join(LIMIT)
+    assert [driver.exitcode for driver in drivers] == [0, 0], [(said / "stderr").read_text() for said in said_by]
     for directory in directories:
         assert contents(directory) == contents("alone")
     assert server.calls == dict.fromkeys(asked_alone, 2), "once by one process, once by both commands"
@@ -113,62 +104,62 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
-def test_a_full_disk_is_named_by_the_stage_and_nothing_is_lost(workers: Afarm, small_disk: Path) -> None:
+def test_a_full_disk_is_named_by_the_stage_and_nothing_is_lost(forks: Afarm, small_disk: Path) -> None:
     """The disk of a worker is full where a policy is written; what came before stays."""
     asked = ["run", *LIGHT, "--method", "direct", "--ledger", "ledger.sqlite"]
-    assert workers(*asked, "--output-dir", "alone").code == 0
+    assert forks(*asked, "--output-dir", "alone").code == 0
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(2**19 - 2**13))
-    full = workers(*asked, "--output-dir", "together", *TWO)
+    full = forks(*asked, "--output-dir", "together", *TWO)
     assert full.code == 1
     assert re.search(r"✗ train direct: .* cannot be written: No space left on device", full.err), full.err
     made = contents("together")
     assert made
     ballast.unlink()
-    again = workers(*asked, "--output-dir", "together", *TWO)
+    again = forks(*asked, "--output-dir", "together", *TWO)
     assert again.code == 0, again.err
     assert made.items() < contents("together").items() == contents("alone").items()
     paid, answers = purchases(Path("ledger.sqlite"))
     assert paid == answers, "what was bought before the disk was full is not bought again"
 
 
-def test_the_record_says_what_this_command_made(workers: Afarm) -> None:
-    record = workers("run", *LIGHT, "--json", *TWO).json
+def test_the_record_says_what_this_command_made(forks: Afarm) -> None:
+    record = forks("run", *LIGHT, "--json", *TWO).json
     assert not any(stage["reused"] for stage in record["stages"])
     spend = record["spend"]
     assert spend["this_time"]["calls"] == spend["calls"] > 0, "what the workers bought, this command bought"
-    again = workers("run", *LIGHT, "--json", *TWO)
+    again = forks("run", *LIGHT, "--json", *TWO)
     assert (again.json["spend"]["this_time"]["calls"], again.json["spend"]["calls"]) == (0, spend["calls"])
     assert all(stage["reused"] for stage in again.json["stages"])
     assert lines(again, "…") == [], "nothing is left to be launched"
 
 
-def test_a_killed_worker_is_told_of_and_its_stage_goes_on_from_its_checkpoint(workers: Afarm) -> None:
-    said = workers("compare", *LIGHT, "--methods", "direct,killed", *TWO)
+def test_a_killed_worker_is_told_of_and_its_stage_goes_on_from_its_checkpoint(forks: Afarm) -> None:
+    said = forks("compare", *LIGHT, "--methods", "direct,killed", *TWO)
     assert said.code == 0, said.err
     assert "↻ train killed: lost (process" in said.err
     assert "ended by SIGKILL), run again" in said.err
     assert "train killed: train killed: going on from step 1" in said.err
-    alone = workers("run", *LIGHT, "--method", "direct", "--output-dir", "alone")
+    alone = forks("run", *LIGHT, "--method", "direct", "--output-dir", "alone")
     assert alone.code == 0
     assert contents("alone").items() <= contents("afarm-runs").items()
 
 
 def test_a_node_with_another_code_is_named_before_any_stage_begins(
-    workers: Afarm, monkeypatch: pytest.MonkeyPatch
+    forks: Afarm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LocalLauncher, "nodes_at_once", LocalLauncher.nodes)
-    assert workers("run", *LIGHT, "--output-dir", "same", *TWO).code == 0
+    assert forks("run", *LIGHT, "--output-dir", "same", *TWO).code == 0
     monkeypatch.setattr(cluster_check, "code_digest", lambda kind: f"edited {kind}")  # in the command's process alone
-    said = workers("run", *LIGHT, *TWO)
+    said = forks("run", *LIGHT, *TWO)
     assert said.code == 1
     assert ": another code of afarm: install the same on every machine" in " ".join(said.err.split())
     assert lines(said, "…") == []
     assert contents("afarm-runs") == {}
 
 
-def test_a_failed_stage_stops_only_what_comes_after_it(workers: Afarm) -> None:
-    said = workers("compare", *LIGHT, "--methods", "diverges,direct", "--json", *TWO)
+def test_a_failed_stage_stops_only_what_comes_after_it(forks: Afarm) -> None:
+    said = forks("compare", *LIGHT, "--methods", "diverges,direct", "--json", *TWO)
     assert said.code == 1
     assert "✗ train diverges: step 3: the loss is [nan]" in said.err
     assert "– outputs diverges: not begun, since train diverges failed" in said.err
@@ -176,40 +167,40 @@ def test_a_failed_stage_stops_only_what_comes_after_it(workers: Afarm) -> None:
     assert "the loss is [nan] (in train diverges" in said.json["left_out"]["diverges"]
 
 
-def test_all_workers_share_one_budget(workers: Afarm) -> None:
-    said = workers("run", *LIGHT, "--budget", "0.014", *TWO)
+def test_all_workers_share_one_budget(forks: Afarm) -> None:
+    said = forks("run", *LIGHT, "--budget", "0.014", *TWO)
     assert said.code == 1
     assert "budget" in said.err.splitlines()[-1]
     spent = sqlite3.connect("afarm-runs/ledger.sqlite").execute("select sum(price) from completions").fetchone()[0]
     assert 0 < spent <= 0.014 + 1e-9
 
 
-def test_a_study_makes_its_runs_side_by_side(workers: Afarm) -> None:
+def test_a_study_makes_its_runs_side_by_side(forks: Afarm) -> None:
     swept = ["study", "sweep", *LIGHT, "--method", "nudge", "--values", "nudge.skill=0.1,0.9", "--json"]
-    alone = workers(*swept, "--output-dir", "alone")
-    together = workers(*swept, "--output-dir", "together", *TWO)
+    alone = forks(*swept, "--output-dir", "alone")
+    together = forks(*swept, "--output-dir", "together", *TWO)
     assert together.code == 0, together.err
     assert together.json["runs"] == alone.json["runs"]
     assert contents("together") == contents("alone")
 
 
-def test_a_study_whose_budget_ends_reports_the_runs_that_are_whole(workers: Afarm) -> None:
+def test_a_study_whose_budget_ends_reports_the_runs_that_are_whole(forks: Afarm) -> None:
     swept = ["study", "sweep", *LIGHT, "--method", "nudge", "--values", "nudge.skill=0.1,0.4,0.6,0.9"]
-    first = workers("run", *LIGHT, "--method", "nudge", "--set", "nudge.skill=0.1", "--json", "--output-dir", "first")
+    first = forks("run", *LIGHT, "--method", "nudge", "--set", "nudge.skill=0.1", "--json", "--output-dir", "first")
     budget = first.json["spend"]["dollars"] + 0.004
-    said = workers(*swept, "--budget", str(budget), *TWO)
+    said = forks(*swept, "--budget", str(budget), *TWO)
     assert said.code == 1
     assert "budget" in said.err
     [page] = Path("afarm-runs/studies").glob("*/report.md")
     assert "Not all is here: 1 of 4 runs are there, 3 missing" in page.read_text()
 
 
-def test_tuning_makes_its_trials_side_by_side_and_decides_as_one_process_does(workers: Afarm) -> None:
+def test_tuning_makes_its_trials_side_by_side_and_decides_as_one_process_does(forks: Afarm) -> None:
     searched = ["tune", *LIGHT, "--methods", "nudge,direct", "--space", "nudge.skill=0.1:0.9", "--trials", "2"]
     searched += ["--space", "direct.skill=0.1:0.9"]
     searched += ["--finalists", "2", "--seeds", "1,2", "--json"]
-    alone = workers(*searched, "--output-dir", "alone")
-    together = workers(*searched, "--output-dir", "together", *TWO)
+    alone = forks(*searched, "--output-dir", "alone")
+    together = forks(*searched, "--output-dir", "together", *TWO)
     assert together.code == 0, together.err
     assert contents("together") == contents("alone")
     for part in ("trials", "finals"):
