@@ -49,10 +49,16 @@ def test_the_pages_print_commands() -> None:
     assert len(PRICED) > 8
 
 
+@pytest.fixture(scope="module")
+def command_line() -> Any:
+    """The command line's parser, which looks for plugins once."""
+    return typer.main.get_command(make_app())
+
+
 @pytest.mark.parametrize("command", sorted({command for _, command in PRINTED}))
-def test_a_printed_command_is_one_that_the_command_line_knows(command: str) -> None:
+def test_a_printed_command_is_one_that_the_command_line_knows(command: str, command_line: Any) -> None:
     words = [word for word in shlex.split(command)[1:] if not re.fullmatch(r"[<>|$].*", word)]
-    known: Any = typer.main.get_command(make_app())
+    known = command_line
     while hasattr(known, "commands"):
         if not words or words[0].startswith("-"):
             return  # of the group itself, such as `afarm --help`
