@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from places import ROOT
+from light_forks import call
 
 from afarm.core.errors import PluginError
 from afarm.core.hooks import GROUP
 from afarm.core.plugins import discover
 from afarm.core.registry import Component
+from afarm.experiment.components import Components
 from afarm.experiment.plugin_code import find_package, plugin_digest, plugin_files
 
 PLUGIN = """
@@ -48,24 +49,17 @@ NAMES = [name.removesuffix(".py") for name in MODULES]
 INFO = "afarm_turned-1.0.dist-info"
 EDITABLE = "__editable__.afarm_turned-1.0.pth"
 
-IDENTITY = """
-from types import SimpleNamespace
-from afarm.core.plugins import discover
-from afarm.experiment.components import Components
-components = Components(discover(), SimpleNamespace(of=lambda component: None))
-print(components.identity(components.component("methods", "turned")))
-print(getattr(components.annotator("turned"), "source", ""))
-"""
 
-
-def identity(site: Path) -> str:
+def identity(site: Path) -> list[str]:
     """The identity of the method and the annotator's source, in a process of its own, as the next command has them."""
-    link = next((line for pth in site.glob("*.pth") for line in pth.read_text().splitlines()), "")
-    path = os.pathsep.join(str(place) for place in (site, link, ROOT) if place)  # pth files work in site folders only
-    command, environment = [sys.executable, "-c", IDENTITY], {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=site)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    links = [line for pth in site.glob("*.pth") for line in pth.read_text().splitlines()]
+    return call(found_in, [str(site), *links])  # pth files work in site folders only
+
+
+def found_in(places: list[str]) -> list[str]:
+    sys.path[:0] = places
+    components: Any = Components(discover(), SimpleNamespace(of=lambda component: None))  # type: ignore[arg-type]
+    return [str(components.identity(components.component("methods", "turned"))), components.annotator("turned").source]
 
 
 def write(folder: Path, files: dict[str, str]) -> None:
@@ -121,7 +115,7 @@ def test_a_sign_flipped_in_a_helper_module_is_another_method(layout, tmp_path: P
     site.mkdir()
     source = layout(site)
     before = identity(site)
-    assert before.splitlines()[1] in before.splitlines()[0], "a prompt annotator tells its stored judgements by it"
+    assert before[1] in before[0], "a prompt annotator tells its stored judgements by it"
     write(source, {"runs/out/notes.txt": "2", "README.md": "2"})
     assert identity(site) == before, "nothing that is no part of the package"
     write(source, {"turned_losses.py": "SIGN = -1.0\n"})
@@ -134,7 +128,7 @@ def test_one_distribution_has_one_digest_however_it_is_installed(tmp_path: Path)
         site = tmp_path / layout.__name__ / "site-packages"
         site.mkdir(parents=True)
         layout(site)
-        identities.add(identity(site))
+        identities.add(tuple(identity(site)))
     assert len(identities) == 1
 
 

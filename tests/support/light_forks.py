@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing import forkserver, popen_forkserver
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TypeVar
 
 import pytest
 from places import SUPPORT
 from warm import run_afarm
 
 from afarm.experiment.launching import workers
+
+T = TypeVar("T")
 
 FORKED = multiprocessing.get_context("forkserver")
 
@@ -26,11 +30,16 @@ SERVER = forkserver.ForkServer()
 SERVER.set_forkserver_preload(["light_warmth"])
 
 
-def workers_are_forks(patch: pytest.MonkeyPatch) -> None:
-    """Have the workers of `local:N` be forks: everything else of them is as ever."""
-    patch.setattr(workers, "SPAWN", FORKED)
+def forks_are_light(patch: pytest.MonkeyPatch) -> None:
+    """Have the server of light forks start what `FORKED` starts."""
     calls = SimpleNamespace(connect_to_new_process=connect, read_signed=forkserver.read_signed)
     patch.setattr(popen_forkserver, "forkserver", calls)
+
+
+def workers_are_forks(patch: pytest.MonkeyPatch) -> None:
+    """Have the workers of `local:N` be light forks: everything else of them is as ever."""
+    forks_are_light(patch)
+    patch.setattr(workers, "SPAWN", FORKED)
 
 
 def connect(descriptors: Sequence[int]) -> tuple[int, int]:
@@ -39,6 +48,25 @@ def connect(descriptors: Sequence[int]) -> tuple[int, int]:
         patch.setenv("OMP_NUM_THREADS", "1")
         SERVER.ensure_running()
     return SERVER.connect_to_new_process(list(descriptors))
+
+
+def call(function: Callable[..., T], *arguments: object) -> T:
+    """Return what a function returns in a process of its own, which has not seen what this one has."""
+    with pytest.MonkeyPatch.context() as patch:
+        forks_are_light(patch)
+        ours, theirs = FORKED.Pipe(duplex=False)
+        process = FORKED.Process(target=answer, args=(theirs, function, arguments))
+        process.start()
+        theirs.close()
+        try:
+            returned: T = ours.recv()
+        finally:
+            process.join()
+    return returned
+
+
+def answer(connection: Connection[object, object], function: Callable[..., object], arguments: tuple[object]) -> None:
+    connection.send(function(*arguments))
 
 
 def start(arguments: Sequence[str], said: Path) -> BaseProcess:
