@@ -449,12 +449,14 @@ def test_a_single_annotation_has_a_win_rate_and_no_error(afarm: Afarm, tmp_path:
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"AlpacaEval's published data is not at {DATA}")
-def test_all_published_rows_come_out_of_one_command(afarm: Afarm) -> None:
-    files = sorted(DATA.glob("annotations.*.json.gz"))
+def test_published_rows_come_out_of_one_command(afarm: Afarm) -> None:
+    """Two systems by one annotator, and one of them by another as well."""
+    shown = ("alpaca_eval_gpt4.alpaca-7b", "alpaca_eval_gpt4.text_davinci_001", "weighted_gpt4_turbo.alpaca-7b")
+    files = [DATA / f"annotations.{name}.json.gz" for name in shown]
     said = afarm("evaluate", "--annotations", *map(str, files), *LIGHT, "--json")
     assert said.code == 0, said.err
     found = {(s["annotator"], s["system"]): s["metrics"] for s in said.json["systems"]}
-    assert len(found) == len(files) == 6
+    assert len(found) == len(files)
     for file in files:
         _, annotator, model = file.name.removesuffix(".json.gz").split(".", 2)
         with (DATA / f"leaderboard.{annotator}.csv").open() as handle:
