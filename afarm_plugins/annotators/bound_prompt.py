@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from afarm import Ask, ChatRequest, Completion, JudgeError, Judgement, ShownPair, seeding
@@ -56,6 +57,16 @@ def bind(member: PoolMember, ask: Ask) -> BoundPrompt:
     role = member.spec.role
     judge = ask.judge(role)
     as_chat = member.spec.kind == "completion" and not ask.capabilities(role).completion
-    degraded = ask.degraded(member.request([dummy(False)], seed=0, sample_index=0, as_chat=as_chat))
-    fingerprint = seeding.digest(member.fingerprint(judge, as_chat, degraded), READING)
+    degraded = ask.degraded(_blank_request(member, as_chat))
+    fingerprint = seeding.digest(_fingerprint(member, judge, as_chat, tuple(degraded)), READING)
     return BoundPrompt(member.name, member.spec.batch_size, fingerprint, degraded, member, as_chat, judge=judge)
+
+
+@lru_cache(maxsize=64)
+def _blank_request(member: PoolMember, as_chat: bool) -> ChatRequest:
+    return member.request([dummy(False)], seed=0, sample_index=0, as_chat=as_chat)
+
+
+@lru_cache(maxsize=256)
+def _fingerprint(member: PoolMember, judge: str, as_chat: bool, degraded: tuple[str, ...]) -> str:
+    return member.fingerprint(judge, as_chat, degraded)

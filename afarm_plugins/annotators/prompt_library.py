@@ -109,7 +109,7 @@ VERDICTS: Mapping[str, Any] = {
 Vendors want an object at its root, so the list that the prompt asks for is inside one; the parser reads both."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PoolMember:
     """A prompt annotator: its spec, its demonstrations, and the source of every template of its prompt."""
 
@@ -117,7 +117,7 @@ class PoolMember:
     spec: PromptSpec
     rounds: tuple[tuple[Demonstration, ...], ...]
     sources: tuple[tuple[str, str], ...]
-    templates: jinja2.Environment = field(compare=False, repr=False)
+    templates: jinja2.Environment = field(repr=False)
 
     def fingerprint(self, judge: str = "", as_chat: bool = False, degraded: Sequence[str] = ()) -> str:
         """Digest whatever changes its answers: prompt, parameters, the judge and the parameters it leaves out.
