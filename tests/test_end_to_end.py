@@ -47,10 +47,7 @@ def command(output_dir: Path, *arguments: str) -> list[str]:
 
 def afarm(arguments: list[str], said: Path) -> str:
     """What a command says that goes well, in a process that has its imports."""
-    process = warm.start(arguments, said)
-    process.join(300)
-    assert process.exitcode == 0, (said / "stderr").read_text()
-    return (said / "stdout").read_text()
+    return warm.finish(warm.start(arguments, said), said)
 
 
 def run(output_dir: Path, *arguments: str) -> dict[str, Any]:

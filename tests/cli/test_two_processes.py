@@ -73,8 +73,7 @@ def two_started(output_dir: Path) -> list[BaseProcess]:
 
 def finish_all(processes: list[BaseProcess], output_dir: Path) -> None:
     for rank, process in enumerate(processes):
-        process.join(LIMIT)
-        assert process.exitcode == 0, (output_dir / f"said {rank}" / "stderr").read_text()
+        warm.finish(process, output_dir / f"said {rank}", LIMIT)
 
 
 def test_two_processes_train_as_one_does(whole: Path, tmp_path: Path) -> None:
