@@ -21,6 +21,12 @@ from loaded import afarm_loads
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("end_to_end")]
 
 SMALL = {
+    # Each process draws all instructions of the data set anew.
+    "toy.sft": 400,
+    "toy.preference": 400,
+    "toy.unlabeled": 100,
+    "toy.validation": 32,
+    "toy.evaluation": 64,
     "rows.sft": 200,
     "rows.preference": 300,
     "rows.unlabeled": 64,

@@ -22,6 +22,12 @@ from ports import free_port
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("end_to_end")]
 
 SMALL = {
+    # Each process draws all instructions of the data set anew.
+    "toy.sft": 100,
+    "toy.preference": 10,
+    "toy.unlabeled": 32,
+    "toy.validation": 16,
+    "toy.evaluation": 16,
     "rows.sft": 64,
     "rows.unlabeled": 16,
     "rows.validation": 8,
