@@ -78,7 +78,7 @@ def test_prompts_read_in_two_parts_continue_as_those_read_whole(monkeypatch: pyt
     half = halved(make_policy(num_key_value_heads=2))
     shared = [10 + i for i in range(12)]
     prompts = [[*shared, 30 + i, *([31] * (i % 3))] for i in range(6)]
-    greedy = Decoding(temperature=0.0, max_new_tokens=30, per_device_batch_size=4, n=n)
+    greedy = Decoding(temperature=0.0, max_new_tokens=8, per_device_batch_size=4, n=n)
     keys = [str(i) for i in range(6)]
     parts = [g.token_ids for g in half.sampler().generate(prompts, keys, greedy, seed=0)]
     monkeypatch.setattr(sampling_module, "WORTH_SHARING", 1000)

@@ -5,23 +5,22 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from subprocess import PIPE, Popen
 
 import pytest
 import tasks
 import torch
+import warm
 from fake_vllm import FakeVllm
-from launches import Results, finish
-from places import ROOT, SUPPORT
+from launches import Results
 
 from afarm.backend.trl_bridge import StepBatches
 from afarm.testing import tiny_policy
 
-pytestmark = pytest.mark.xdist_group("two processes")
+pytestmark = pytest.mark.xdist_group("end_to_end")  # one process that has the imports, for all of its tests
 
 LEFT_OUT = {"num_tokens", "epoch", "rewards/accuracies", "held"}
 """TRL's counts over micro-batches, which are cut otherwise here; which of two rewards is higher before there is a
@@ -54,8 +53,8 @@ def servers() -> Iterator[None]:
 def trained(tmp_path_factory: pytest.TempPathFactory, lost_launches: object) -> Path:
     """The directory in which `tasks` have left what they end with in several processes, as `lost_launches` wait."""
     directory = tmp_path_factory.mktemp("trained")
-    own = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), str(SUPPORT)])}
-    finish(Popen([sys.executable, tasks.__file__, str(directory)], env=own, stdout=PIPE, stderr=PIPE, text=True), 600)
+    servers = {name: os.environ[name] for name in (tasks.SERVER, tasks.STALE_SERVER)}
+    warm.finish(warm.begin(partial(tasks.main, directory), directory / "said", **servers), directory / "said", 600)
     return directory
 
 
@@ -84,6 +83,7 @@ def comparable(trained: tasks.Trained) -> list[Mapping[str, float]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", tasks.TASKS)
 def test_two_processes_learn_what_one_does(two: Results, name: str) -> None:
+    """Those of `tasks.STOPPED` although they were stopped and went on."""
     assert_alike(two.of_one(name), two.of(name, 0))
 
 
@@ -96,6 +96,7 @@ def test_both_processes_hold_the_same_weights(two: Results, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", tasks.SHARDED_TASKS)
 def test_two_processes_with_a_shard_of_the_weights_each_learn_what_one_does(two_sharded: Results, name: str) -> None:
+    """Those of `tasks.SHARDED_STOPPED` although they were stopped and went on."""
     assert_alike(two_sharded.of_one(name), two_sharded.of(name, 0))
 
 
@@ -128,15 +129,6 @@ def test_a_process_holds_at_most_what_the_arithmetic_says_also_while_it_takes_gr
 
 
 STOPPED = [("two", name) for name in tasks.STOPPED] + [("two_sharded", name) for name in tasks.SHARDED_STOPPED]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("launch", "name"), STOPPED)
-def test_two_processes_that_were_stopped_go_on_to_the_same_end(
-    request: pytest.FixtureRequest, launch: str, name: str
-) -> None:
-    results = request.getfixturevalue(launch)
-    assert_alike(after_step_2(results.of_one(name)), results.of(f"{name} gone on", 0))
 
 
 @pytest.mark.slow

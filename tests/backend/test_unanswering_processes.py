@@ -7,24 +7,25 @@ from __future__ import annotations
 
 import json
 import platform
-import subprocess
+from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 import pytest
+import warm
 from launches import LIMIT
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("two processes")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("end_to_end")]
 
 HERE = platform.node()
 
 
 @pytest.fixture(scope="module")
-def ended(lost_launches: subprocess.Popen[str]) -> dict[str, str]:
+def ended(lost_launches: tuple[BaseProcess, Path]) -> dict[str, str]:
     """The last line of each process that was left, by its launch and rank.
 
     Where one was lost the others have ended with 1, and none has left a process group or a thread behind.
     """
-    out, err = lost_launches.communicate(timeout=LIMIT)
-    assert lost_launches.returncode == 0, err
+    out = warm.finish(*lost_launches, LIMIT)
     left = {name: (code, said) for name, (code, said) in json.loads(out).items() if code >= 0}
     assert {name: code for name, (code, _) in left.items()} == {
         name: 0 if name.startswith("ended ") else 1 for name in left

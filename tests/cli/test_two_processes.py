@@ -22,6 +22,12 @@ from ports import free_port
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("end_to_end")]
 
 SMALL = {
+    # Each process draws all instructions of the data set anew.
+    "toy.sft": 100,
+    "toy.preference": 10,
+    "toy.unlabeled": 32,
+    "toy.validation": 16,
+    "toy.evaluation": 16,
     "rows.sft": 64,
     "rows.unlabeled": 16,
     "rows.validation": 8,
@@ -73,8 +79,7 @@ def two_started(output_dir: Path) -> list[BaseProcess]:
 
 def finish_all(processes: list[BaseProcess], output_dir: Path) -> None:
     for rank, process in enumerate(processes):
-        process.join(LIMIT)
-        assert process.exitcode == 0, (output_dir / f"said {rank}" / "stderr").read_text()
+        warm.finish(process, output_dir / f"said {rank}", LIMIT)
 
 
 def test_two_processes_train_as_one_does(whole: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Launches of which a process is lost: `python lost_launches.py` prints how those left have ended, as JSON.
+"""Launches of which a process is lost: `main` prints how those left have ended, as JSON.
 
 All run at once, in forks of one process: importing torch takes longer than all of them.
 """
@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -96,8 +95,3 @@ def main(directory: Path) -> None:
             os.kill(process, signal.SIGKILL)
     last = {name: (directory / name).read_text().splitlines()[-1:] for name in children.values()}
     print(json.dumps({name: (ended[process], last[name]) for process, name in children.items()}))
-
-
-if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as scratch:
-        main(Path(scratch))

@@ -1,17 +1,14 @@
-"""Tiny trainings: `tasks.py DIRECTORY` runs them in several processes and keeps what each ended with.
-Imported, the same functions run alone."""
+"""Tiny trainings, alone or, by `main`, in several processes, which keep what each ended with."""
 
 from __future__ import annotations
 
 import gc
 import os
 import shutil
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib import import_module
 from itertools import count
 from pathlib import Path
 from time import sleep
@@ -29,6 +26,7 @@ from afarm.core.errors import ModelError
 from afarm.core.interfaces import Decoding, Method, MethodInputs, TrainContext
 from afarm.core.records import JudgedPair, Output, Pair, Preference
 from afarm.experiment.process_info import ProcessInfo
+from afarm.storage import checkpoints
 from afarm.storage.checkpoints import DirectoryCheckpoints, FollowedCheckpoints
 from afarm.testing.contexts import KeyedReward, judge_context
 from afarm.testing.examples import make_instructions
@@ -43,7 +41,10 @@ from afarm_plugins.vllm.engine import VllmEngine
 PROCESS = ProcessInfo()
 INSTRUCTIONS = make_instructions(13)
 ANSWERS = [" ".join(f"w{(7 * n + k) % 40}" for k in range(1 + n % 5)) for n in range(26)]
-STEPS = {"learning_rate": 1e-2, "num_train_epochs": 2, "save_steps": 2, "max_length": 40}
+STEPS = {"learning_rate": 1e-2, "num_train_epochs": 1, "save_steps": 2, "max_length": 40}
+"""Four steps, the last of which has a row for one process only."""
+HELD = ("sft", "dpo", "reward_model", "ppo_fitted_even")
+"""Those of which is measured what a process with shards holds: that collects garbage and waits."""
 
 
 def held_bytes() -> int:
@@ -56,6 +57,13 @@ def held_bytes() -> int:
         sleep(0.1)
         before, held = held, tensor_bytes()
     return held
+
+
+def held_before(directory: Path) -> int | None:
+    """The bytes held before a training in `directory`; None if they are not measured."""
+    begins = not (directory / checkpoints.CHECKPOINTS).exists()
+    measured = PROCESS.sharded and not PROCESS.offloads and directory.name in HELD
+    return held_bytes() if begins and measured else None
 
 
 def tensor_bytes() -> int:
@@ -81,10 +89,10 @@ def context(directory: Path, rows: list[dict[str, float]], before: int | None = 
         rows.append({"step": step, **metrics, **held})
 
     directory.mkdir(parents=True, exist_ok=True)
-    checkpoints = DirectoryCheckpoints(directory) if PROCESS.is_main_process else FollowedCheckpoints(directory)
+    kept = DirectoryCheckpoints(directory) if PROCESS.is_main_process else FollowedCheckpoints(directory)
     config, several = BackendConfig(device="cpu"), PROCESS.is_distributed
     backend = Backend(config, is_distributed=several, sharded=PROCESS.sharded, offloads=PROCESS.offloads)
-    return TrainContext(3, directory, backend, checkpoints, log)
+    return TrainContext(3, directory, backend, kept, log)
 
 
 def demonstrations() -> list[Output]:
@@ -119,7 +127,7 @@ def method(
 ) -> Trained:
     """Trained on the tiny data; with `stop_after` that many steps of it, as far as the checkpoint then."""
     rows: list[dict[str, float]] = []
-    before = held_bytes() if PROCESS.sharded else None
+    before = held_before(directory)
     start = own_policy(engine)
     inputs = MethodInputs(
         start,
@@ -134,7 +142,7 @@ def method(
     if stop_after is not None:
         asked = count(1)
         with pytest.raises(KeyboardInterrupt):
-            made.train(inputs, replace(context(directory, rows), should_stop=lambda: next(asked) == stop_after))
+            made.train(inputs, replace(context(directory, rows, before), should_stop=lambda: next(asked) == stop_after))
         return Trained({}, rows)
     trained = made.train(inputs, context(directory, rows, before))
     assert isinstance(trained, CheckpointPolicy)
@@ -146,9 +154,8 @@ def method(
 def sft(directory: Path, stop_after: int | None = None) -> Trained:
     from afarm_plugins.sft import SFT
 
-    return method(
-        SFT(SFTConfig(**STEPS, per_device_train_batch_size=2, gradient_accumulation_steps=2)), directory, stop_after
-    )
+    config = SFTConfig(**{**STEPS, "num_train_epochs": 2}, per_device_train_batch_size=2, gradient_accumulation_steps=2)
+    return method(SFT(config), directory, stop_after)
 
 
 def feedme(directory: Path) -> Trained:
@@ -185,9 +192,9 @@ def reward_model(directory: Path) -> Trained:
     from afarm_plugins.reward_model.bradley_terry import BradleyTerryRewardModel
 
     rows: list[dict[str, float]] = []
-    before, start = held_bytes() if PROCESS.sharded else None, own_policy()
+    before, start = held_before(directory), own_policy()
     config = RewardModelConfig(
-        **{**STEPS, "learning_rate": 1e-3},  # at 1e-2 AdamW magnifies rounding past the tolerance
+        **{**STEPS, "num_train_epochs": 2, "learning_rate": 1e-3},  # at 1e-2 AdamW magnifies rounding too far
         per_device_train_batch_size=3,
         gradient_accumulation_steps=2,
         eval_fraction=0.2,
@@ -219,7 +226,7 @@ def quark(directory: Path, stop_after: int | None = None) -> Trained:
 
 
 PPO_SETTINGS: Mapping[str, Any] = {**ROLLOUTS, "mini_batch_size": 4, "value_init": "sft", "kl_coef": 0.1}
-TWO_STEPS: Mapping[str, Any] = {"total_steps": 2, "rollout_batch_size": 12, "mini_batch_size": 8}
+TWO_STEPS: Mapping[str, Any] = {"total_steps": 2, "rollout_batch_size": 8, "mini_batch_size": 4}
 
 
 def ppo(directory: Path, stop_after: int | None = None) -> Trained:
@@ -235,6 +242,7 @@ def ppo_shared(directory: Path) -> Trained:
     from afarm_plugins.ppo import PPO, PPOConfig
 
     settings = {**PPO_SETTINGS, "mini_batch_size": 5, "num_generations": 3, "whiten_advantages": "minibatch"}
+    settings |= {"total_steps": 2, "save_steps": 1}
     return method(PPO(PPOConfig(**settings, layout="shared", lora={"r": 2})), directory)
 
 
@@ -255,11 +263,12 @@ def ppo_fitted_even(directory: Path, stop_after: int | None = None) -> Trained:
     return method(PPO(config), directory, stop_after, reads_tokens=True)
 
 
-def quark_even(directory: Path, stop_after: int | None = None) -> Trained:
+def quark_adapters_even(directory: Path, stop_after: int | None = None) -> Trained:
+    """Adapters, and the embeddings of control tokens, which every process holds whole."""
     from afarm_plugins.quark import Quark
 
-    settings = {**ROLLOUTS, "rollout_batch_size": 12, "num_generations": 2, "num_quantiles": 2}
-    return method(Quark(QuarkConfig(**settings)), directory, stop_after)
+    settings = {**ROLLOUTS, "rollout_batch_size": 12, "num_generations": 2, "num_quantiles": 2, "variant": "all"}
+    return method(Quark(QuarkConfig(**settings, lora={"r": 2})), directory, stop_after)
 
 
 def expert_iteration(directory: Path) -> Trained:
@@ -275,32 +284,18 @@ def expert_iteration(directory: Path) -> Trained:
         return method(ExpertIteration(config), directory)
 
 
-def ppo_adapters_even(directory: Path) -> Trained:
-    from afarm_plugins.ppo import PPO, PPOConfig
-
-    settings = {**PPO_SETTINGS, **TWO_STEPS}
-    return method(PPO(PPOConfig(**settings, lora={"r": 2}, checkpoint="last")), directory)
-
-
 def ppo_shared_even(directory: Path) -> Trained:
     from afarm_plugins.ppo import PPO, PPOConfig
 
-    settings = {**PPO_SETTINGS, "rollout_batch_size": 12, "mini_batch_size": 8}
+    settings = {**PPO_SETTINGS, **TWO_STEPS, "save_steps": 1}
     return method(PPO(PPOConfig(**settings, layout="shared", shared_value="adapter", lora={"r": 2})), directory)
-
-
-def quark_adapters_even(directory: Path) -> Trained:
-    from afarm_plugins.quark import Quark
-
-    settings = {**ROLLOUTS, "rollout_batch_size": 12, "num_quantiles": 2, "variant": "all", "lora": {"r": 2}}
-    return method(Quark(QuarkConfig(**settings)), directory)
 
 
 def quark_only_adapters_even(directory: Path) -> Trained:
     """Without control tokens, no weight that is kept whole is trained."""
     from afarm_plugins.quark import Quark
 
-    settings = {**ROLLOUTS, "rollout_batch_size": 12, "num_quantiles": 2, "variant": "top", "lora": {"r": 2}}
+    settings = {**ROLLOUTS, **TWO_STEPS, "num_quantiles": 2, "variant": "top", "lora": {"r": 2}}
     return method(Quark(QuarkConfig(**settings)), directory)
 
 
@@ -361,43 +356,25 @@ SHARDED_TASKS: Mapping[str, Task] = {
     "expert_iteration": expert_iteration,
     "ppo_even": ppo_even,
     "ppo_fitted_even": ppo_fitted_even,
-    "quark_even": quark_even,
-    "ppo_adapters_even": ppo_adapters_even,
     "ppo_shared_even": ppo_shared_even,
     "quark_adapters_even": quark_adapters_even,
     "quark_only_adapters_even": quark_only_adapters_even,
     "ppo_by_server": ppo_by_server,
     "ppo_by_stale_server": ppo_by_stale_server,
 }
-ON_HOST = ("sft gone on", "dpo_adapters", "ppo_fitted_even")
+ON_HOST: Mapping[str, Task] = {name: SHARDED_TASKS[name] for name in ("sft", "dpo_adapters", "ppo_fitted_even")}
 """Those that are trained once more with shards on the host."""
 ALL = {**TASKS, **SHARDED_TASKS}
-STOPPED, SHARDED_STOPPED = ("sft", "quark", "ppo"), ("sft", "dpo_adapters", "ppo_even", "quark_even")
-"""Those that are also stopped after two steps; a copy of what they left is kept, and they go on."""
-
-
-IMPORTED = (
-    "afarm_plugins.dpo.dpo",
-    "afarm_plugins.expert_iteration.expert_iteration",
-    "afarm_plugins.ppo.ppo",
-    "afarm_plugins.quark.quark",
-    "afarm_plugins.reward_model.bradley_terry",
-    "afarm_plugins.sft.sft",
-    "peft",
-    "torch.distributed.checkpoint",
-    "torch.distributed.fsdp",
-)
-"""What all processes need, and is imported before they are forked."""
+STOPPED, SHARDED_STOPPED = ("sft", "quark", "ppo"), ("sft", "dpo_adapters", "ppo_even", "quark_adapters_even")
+"""Those that are stopped after two steps and go on; a copy of what they left is kept."""
 
 
 def main(directory: Path) -> None:
-    """Run everything, each in processes of its own, and measure what one holds at most."""
-    for name in IMPORTED:
-        import_module(name)
+    """Run everything, each in forks of this process, and measure what one holds at most."""
     gc.freeze()
-    together(partial(train_all, directory / "two"), 2)
-    together(partial(train_all, directory / "sharded"), 2, **SHARDED)
-    together(partial(train_on_host, directory / "on host"), 2, **OFFLOADED)
+    together(partial(train_all, directory / "two", TASKS, STOPPED), 2)
+    together(partial(train_all, directory / "sharded", SHARDED_TASKS, SHARDED_STOPPED), 2, **SHARDED)
+    together(partial(train_all, directory / "on host", ON_HOST, ["sft"]), 2, **OFFLOADED)
     shutil.copytree(directory / "sharded" / "sft left", directory / "four" / "sft left")
     together(partial(go_on, directory / "four"), 4, **SHARDED)
     together(partial(measure, directory / "memory.json"), 2, **SHARDED)
@@ -407,32 +384,23 @@ def begin() -> None:
     """Read which process this is."""
     global PROCESS
     PROCESS = ProcessInfo.of(os.environ)
+    checkpoints.PAUSE = 0.02  # a tiny step takes less than what one waits between two looks
     os.environ.pop("ACCELERATE_USE_FSDP", None)  # as the command line does, lest accelerate wraps models itself
 
 
-def train_all(directory: Path) -> None:
+def train_all(directory: Path, named: Mapping[str, Task], stopped: Collection[str]) -> None:
     begin()
     directory.mkdir(exist_ok=True)
-    for name, task in (SHARDED_TASKS if PROCESS.sharded else TASKS).items():
-        save(task(directory / name), directory / f"{name}-{PROCESS.rank}.pt")
-        if name in (SHARDED_STOPPED if PROCESS.sharded else STOPPED):
-            stopped = directory / f"{name} stopped"
-            task(stopped, stop_after=2)
+    for name, task in named.items():
+        rows = []
+        if name in stopped:
+            rows = task(directory / name, stop_after=2).metrics
             torch.distributed.barrier()
             if PROCESS.is_main_process:
-                shutil.copytree(stopped, directory / f"{name} left")
+                shutil.copytree(directory / name, directory / f"{name} left")
             torch.distributed.barrier()
-            save(task(stopped), directory / f"{name} gone on-{PROCESS.rank}.pt")
-
-
-def train_on_host(directory: Path) -> None:
-    """Train some with shards on the host: SFT, which is stopped and gone on with, DPO with adapters, PPO."""
-    begin()
-    assert PROCESS.offloads
-    directory.mkdir(exist_ok=True)
-    sft(directory / "sft gone on", stop_after=2)
-    for name, task in zip(ON_HOST, (sft, dpo_adapters, ppo_fitted_even), strict=True):
-        save(task(directory / name), directory / f"{name}-{PROCESS.rank}.pt")
+        trained = task(directory / name)
+        save(Trained(trained.weights, [*rows, *trained.metrics]), directory / f"{name}-{PROCESS.rank}.pt")
 
 
 def go_on(directory: Path) -> None:
@@ -451,7 +419,3 @@ def measure(printed: Path) -> None:
 
 def save(trained: Trained, path: Path) -> None:
     torch.save((trained.weights, trained.metrics), path)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
