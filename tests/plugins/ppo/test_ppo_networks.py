@@ -251,10 +251,10 @@ def test_a_head_with_a_rate_of_its_own_comes_to_explain_what_a_slow_one_does_not
     def explained(rate: float | None) -> float:
         run, start = Run(tmp_path / str(rate)), tiny_policy()
         inputs = MethodInputs(start, reward_model=OfPrompt(), unlabeled=INSTRUCTIONS)
-        settings = {"total_steps": 8, "rollout_batch_size": 24, "mini_batch_size": 8, "num_ppo_epochs": 4}
+        settings = {"total_steps": 4, "rollout_batch_size": 24, "mini_batch_size": 8, "num_ppo_epochs": 4}
         settings |= {"learning_rate": 1e-4, "value_init": "sft", "cliprange_value": 5.0, "whiten_rewards": "none"}
         train(tmp_path, run, inputs, **settings, kl_coef=0.0, value_head_learning_rate=rate)
         return run.metrics[-1]["val/explained_variance"]
 
     assert abs(explained(None)) < 0.05
-    assert explained(1e-2) > 0.2
+    assert explained(2e-2) > 0.2
