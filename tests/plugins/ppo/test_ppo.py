@@ -577,7 +577,7 @@ def test_a_bandit_ends_near_its_regularised_optimum(tmp_path: Path, whiten_rewar
 def test_a_long_response_earns_its_score_too(tmp_path: Path) -> None:
     """With several tokens and a reward model that reads tokens, the mean score goes up and the KL with it."""
     run = Run(tmp_path)
-    train(tmp_path, run, total_steps=12, rollout_batch_size=60, mini_batch_size=30, learning_rate=5e-3, kl_coef=0.05)
+    train(tmp_path, run, total_steps=10, rollout_batch_size=60, mini_batch_size=60, learning_rate=1e-2, kl_coef=0.05)
     scores = [metrics["objective/scores"] for metrics in run.metrics]
     assert sum(scores[-3:]) / 3 > scores[0] + 0.2
     assert run.metrics[-1]["objective/kl"] > 0.5

@@ -179,7 +179,7 @@ def test_value_heads_of_bfloat16_models_are_in_float32(tmp_path: Path, settings:
 
 @pytest.mark.parametrize("shared_value", ["backbone", "adapter"])
 def test_the_policy_of_a_shared_run_reloads_as_a_plain_model(tmp_path: Path, shared_value: str) -> None:
-    settings = {**SHARED, "shared_value": shared_value, "total_steps": 4, "learning_rate": 1e-2}
+    settings = {**SHARED, "shared_value": shared_value, "total_steps": 4, "learning_rate": 1e-2, "mini_batch_size": 12}
     straight = Run(tmp_path / "straight")
     one = train(tmp_path, straight, **settings)
     one.save(tmp_path / "saved")
@@ -197,8 +197,9 @@ def test_the_policy_of_a_shared_run_reloads_as_a_plain_model(tmp_path: Path, sha
 
 @pytest.mark.parametrize("shared_value", ["backbone", "adapter"])
 def test_gradient_checkpointing_changes_nothing_in_a_shared_backbone(tmp_path: Path, shared_value: str) -> None:
-    plain = train(tmp_path / "plain", **SHARED, shared_value=shared_value)
-    recomputed = train(tmp_path / "again", **SHARED, shared_value=shared_value, gradient_checkpointing=True)
+    settings = {**SHARED, "shared_value": shared_value, "mini_batch_size": 12}
+    plain = train(tmp_path / "plain", **settings)
+    recomputed = train(tmp_path / "again", **settings, gradient_checkpointing=True)
     assert_same_weights(plain.model, recomputed.model, rtol=0, atol=1e-6)
 
 

@@ -178,11 +178,19 @@ def test_the_gradient_equals_one_written_out_row_by_row(tmp_path: Path, variant:
     torch.testing.assert_close(found, gradients(training), rtol=1e-3, atol=1e-5)
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[CheckpointPolicy, Recorder]:
+    """A training whose minibatches are not cut."""
+    context, log = make_context(tmp_path_factory.mktemp("whole"))
+    return train(context, variant="all"), log
+
+
 @pytest.mark.parametrize("size", [1, 2])
-def test_how_a_minibatch_is_cut_for_memory_changes_nothing(tmp_path: Path, size: int) -> None:
-    whole, log = make_context(tmp_path / "whole")
-    cut, cut_log = make_context(tmp_path / "cut")
-    one = train(whole, variant="all")
+def test_how_a_minibatch_is_cut_for_memory_changes_nothing(
+    tmp_path: Path, whole: tuple[CheckpointPolicy, Recorder], size: int
+) -> None:
+    one, log = whole
+    cut, cut_log = make_context(tmp_path)
     two = train(cut, variant="all", per_device_train_batch_size=size, per_device_rollout_batch_size=size)
     assert same_weights(one.model, two.model, tolerance=1e-5)
     for (_, a), (_, b) in zip(log.lines, cut_log.lines, strict=True):
