@@ -24,6 +24,7 @@ from afarm.testing import check_method, tiny_config
 BANDIT: dict[str, Any] = {
     "total_steps": 20,
     "rollout_batch_size": 96,
+    "num_generations": 32,  # one batch is sampled
     "mini_batch_size": 96,
     "per_device_train_batch_size": 96,
     "per_device_rollout_batch_size": 96,

@@ -13,6 +13,7 @@ from itertools import combinations
 import torch
 
 from afarm.backend import CheckpointPolicy, join_and_pad, response_logprobs
+from afarm.backend.batching import TokenBatch
 from afarm.core.interfaces import RewardModel
 from afarm.core.records import Instruction, JudgedPair, Pair, Preference, Score
 from afarm.testing.models import tiny_policy
@@ -42,9 +43,9 @@ def bandit_policy() -> CheckpointPolicy:
 @cache
 def _fitted() -> CheckpointPolicy:
     policy = tiny_policy()
-    optimizer = torch.optim.Adam(policy.model.parameters(), lr=3e-3)
-    for _ in range(200):
-        loss = -(torch.tensor(START) * _answer_logprobs(policy)).sum()
+    optimizer, batch = torch.optim.Adam(policy.model.parameters(), lr=1e-2), _answer_batch(policy)
+    for _ in range(60):
+        loss = -(torch.tensor(START) * _answer_logprobs(policy, batch)).sum()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -55,13 +56,15 @@ def _fitted() -> CheckpointPolicy:
 def answer_probabilities(policy: CheckpointPolicy) -> torch.Tensor:
     """The probability [instructions, answers] that `policy` gives to each answer and its end; the rest is leftover."""
     with torch.no_grad():
-        return _answer_logprobs(policy).exp()
+        return _answer_logprobs(policy, _answer_batch(policy)).exp()
 
 
-def _answer_logprobs(policy: CheckpointPolicy) -> torch.Tensor:
+def _answer_batch(policy: CheckpointPolicy) -> TokenBatch:
     prompts = [p for p in policy.prompt_ids(INSTRUCTIONS) for _ in ANSWERS]
-    responses = policy.template.encode_responses(ANSWERS) * len(INSTRUCTIONS)
-    batch = join_and_pad(prompts, responses, policy.pad_id)
+    return join_and_pad(prompts, policy.template.encode_responses(ANSWERS) * len(INSTRUCTIONS), policy.pad_id)
+
+
+def _answer_logprobs(policy: CheckpointPolicy, batch: TokenBatch) -> torch.Tensor:
     logprobs = response_logprobs(policy.model, batch.input_ids, batch.attention_mask, batch.response_mask)
     return logprobs.sum(-1).reshape(len(INSTRUCTIONS), len(ANSWERS))
 

@@ -111,9 +111,9 @@ def test_soft_labels_lead_to_the_known_optimum_of_a_bandit(tmp_path: Path) -> No
         bandit.bandit_preferences(soft=True),
         start,
         beta=beta,
-        num_train_epochs=150,
+        num_train_epochs=80,
         per_device_train_batch_size=18,
-        learning_rate=2e-3,
+        learning_rate=4e-3,
     )
     reference, found = bandit.answer_probabilities(start), bandit.answer_probabilities(trained)
     wanted = reference * (bandit.rewards() / beta).exp()

@@ -156,8 +156,9 @@ def test_a_bandits_best_answer_gets_most_of_the_probability(tmp_path: Path) -> N
     more = [Instruction(f"{i.instruction} {'w39 ' * k}".strip()) for i in INSTRUCTIONS for k in (0, 1, 2, 3, 4, 5)]
     context, log = make_context(tmp_path)
     inputs = MethodInputs(start, reward_model=BanditReward(), unlabeled=more)
-    settings: dict[str, Any] = {"n": 64, "response_length": 2, "num_train_epochs": 30, "learning_rate": 2e-3}
-    trained = train(context, inputs, per_device_rollout_batch_size=64, save_steps=0, **settings)
+    settings: dict[str, Any] = {"n": 64, "response_length": 2, "num_train_epochs": 15, "learning_rate": 5e-3}
+    settings |= {"per_device_rollout_batch_size": 64, "per_device_train_batch_size": 18, "save_steps": 0}
+    trained = train(context, inputs, **settings)
     best = answer_probabilities(trained)[:, ANSWERS.index("w12")]
     assert float(answer_probabilities(start)[:, ANSWERS.index("w12")].max()) < 0.2
     assert float(best.min()) > 0.9
@@ -224,19 +225,25 @@ class Kill(Exception):
     """Stands for a kill."""
 
 
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> CheckpointPolicy:
+    """Two rounds of all weights that nothing kills."""
+    return train(make_context(tmp_path_factory.mktemp("whole"))[0], rounds=2, pool="accumulate", lora=None)
+
+
 @pytest.mark.parametrize(
     ("killed_at", "lora", "sampled"),
     [(1, None, [1, 2]), (4, LoraConfig(r=2), [2]), (5, None, [2]), (6, None, [2]), (9, None, [])],
 )
 def test_killed_at_any_line_of_the_log_it_ends_as_it_would_have(
-    tmp_path: Path, killed_at: int, lora: Any, sampled: list[int]
+    tmp_path: Path, uninterrupted: CheckpointPolicy, killed_at: int, lora: Any, sampled: list[int]
 ) -> None:
     """Two rounds, each of: sampling, steps with a checkpoint after each second and the last, and the end.
 
     What is in the log up to the checkpoint is kept there, so a round that was `sampled` is not logged again.
     """
     settings: dict[str, Any] = {"rounds": 2, "pool": "accumulate", "lora": lora}
-    whole = train(make_context(tmp_path / "whole")[0], **settings)
+    whole = train(make_context(tmp_path / "whole")[0], **settings) if lora else uninterrupted
     context, _ = make_context(tmp_path / "cut")
     lines = 0
 

@@ -260,10 +260,19 @@ def test_a_token_is_charged_its_log_ratio_or_that_clamped_at_0(
 # ------------------------------------------------------------------------------------------------------- invariances
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_how_a_minibatch_is_cut_for_memory_changes_nothing(tmp_path: Path, size: int) -> None:
-    whole, cut = Run(tmp_path / "whole"), Run(tmp_path / "cut")
-    one = train(tmp_path, whole)
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, CheckpointPolicy]:
+    """A training of `SMALL` as it stands."""
+    directory = tmp_path_factory.mktemp("plain")
+    run = Run(directory)
+    return run, train(directory, run)
+
+
+@pytest.mark.parametrize("size", [1, 3])  # of minibatches of 5 and 2 rows
+def test_how_a_minibatch_is_cut_for_memory_changes_nothing(
+    tmp_path: Path, plain: tuple[Run, CheckpointPolicy], size: int
+) -> None:
+    (whole, one), cut = plain, Run(tmp_path)
     two = train(tmp_path, cut, per_device_train_batch_size=size, per_device_rollout_batch_size=size)
     assert_same_weights(one.model, two.model, rtol=0, atol=5e-6)  # sums in another order
     for a, b in zip(whole.metrics, cut.metrics, strict=True):
@@ -355,10 +364,9 @@ def test_the_ratio_starts_at_one_and_the_kl_at_zero(tmp_path: Path) -> None:
     assert metrics["loss/policy_avg"] == pytest.approx(0, abs=1e-6)  # whitened advantages have mean 0
 
 
-def test_gradient_checkpointing_changes_nothing(tmp_path: Path) -> None:
-    plain = train(tmp_path / "plain")
-    recomputed = train(tmp_path / "recomputed", gradient_checkpointing=True)
-    assert_same_weights(plain.model, recomputed.model, rtol=0, atol=1e-6)
+def test_gradient_checkpointing_changes_nothing(tmp_path: Path, plain: tuple[Run, CheckpointPolicy]) -> None:
+    recomputed = train(tmp_path, gradient_checkpointing=True)
+    assert_same_weights(plain[1].model, recomputed.model, rtol=0, atol=1e-6)
 
 
 def test_gradient_checkpointing_recomputes_after_sampling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,10 +401,9 @@ def test_side_by_side_on_two_cores_changes_nothing(tmp_path: Path, monkeypatch: 
     assert_same_weights(policies[0].model, policies[1].model, rtol=0.0, atol=0.0)
 
 
-def test_another_seed_gives_another_policy(tmp_path: Path) -> None:
-    one = train(tmp_path, Run(tmp_path / "1"))
-    other = train(tmp_path, Run(tmp_path / "2", seed=1))
-    assert not torch.equal(one.model.lm_head.weight, other.model.lm_head.weight)
+def test_another_seed_gives_another_policy(tmp_path: Path, plain: tuple[Run, CheckpointPolicy]) -> None:
+    other = train(tmp_path, Run(tmp_path, seed=1))
+    assert not torch.equal(plain[1].model.lm_head.weight, other.model.lm_head.weight)
 
 
 # ------------------------------------------------------------------------------------------------------- collecting
@@ -461,7 +468,9 @@ def test_a_fresh_value_head_says_zero(tmp_path: Path) -> None:
     assert step.metrics["val/explained_variance"] == pytest.approx(0, abs=1e-6)
 
 
-def test_advantages_are_standardised_over_the_rollout_or_the_minibatch(tmp_path: Path) -> None:
+def test_advantages_are_standardised_over_the_rollout_or_the_minibatch(
+    tmp_path: Path, plain: tuple[Run, CheckpointPolicy]
+) -> None:
     step = first_step(tmp_path / "first")
     over_all = step.rollout.advantages[step.rollout.mask]
     assert float(over_all.mean()) == pytest.approx(0, abs=1e-6)
@@ -471,13 +480,12 @@ def test_advantages_are_standardised_over_the_rollout_or_the_minibatch(tmp_path:
     assert float(part[step.rollout.mask].std(correction=0)) < 1
     assert float(part[rows][step.rollout.mask[rows]].std(correction=0)) == pytest.approx(1, abs=1e-4)
     assert float(step.rollout.advantages[rows][step.rollout.mask[rows]].mean()) != pytest.approx(0, abs=1e-3)
-    whole, parts = train(tmp_path / "a"), train(tmp_path / "b", whiten_advantages="minibatch")
-    assert not torch.equal(whole.model.lm_head.weight, parts.model.lm_head.weight)
+    parts = train(tmp_path / "parts", whiten_advantages="minibatch")
+    assert not torch.equal(plain[1].model.lm_head.weight, parts.model.lm_head.weight)
 
 
-def test_metrics_carry_the_names_of_trl_and_add_up(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    train(tmp_path, run)
+def test_metrics_carry_the_names_of_trl_and_add_up(plain: tuple[Run, CheckpointPolicy]) -> None:
+    run, _ = plain
     names = "objective/kl objective/entropy objective/scores objective/rlhf_reward objective/non_score_reward"
     names += " policy/approxkl_avg policy/clipfrac_avg loss/policy_avg loss/value_avg val/clipfrac_avg val/ratio"
     names += " val/num_eos_tokens lr episode objective/length objective/kl_k2 objective/kl_k3 objective/kl_coef"
@@ -547,7 +555,8 @@ def test_a_bandit_ends_near_its_regularised_optimum(tmp_path: Path, whiten_rewar
     inputs = MethodInputs(start, reward_model=Likes("good"), unlabeled=INSTRUCTIONS)
     p = first_token_probabilities(start, "good")
     optimum = p * math.exp(1 / beta) / (1 - p + p * math.exp(1 / beta))
-    settings = {"rollout_batch_size": 120, "mini_batch_size": 60, "total_steps": 40, "learning_rate": 5e-3}
+    settings = {"rollout_batch_size": 120, "mini_batch_size": 120, "total_steps": 20, "learning_rate": 1e-2}
+    settings |= {"num_generations": 8, "per_device_rollout_batch_size": 120}  # one batch is sampled
     run = Run(tmp_path)
     trained = train(
         tmp_path,
@@ -568,7 +577,7 @@ def test_a_bandit_ends_near_its_regularised_optimum(tmp_path: Path, whiten_rewar
 def test_a_long_response_earns_its_score_too(tmp_path: Path) -> None:
     """With several tokens and a reward model that reads tokens, the mean score goes up and the KL with it."""
     run = Run(tmp_path)
-    train(tmp_path, run, total_steps=12, rollout_batch_size=60, mini_batch_size=30, learning_rate=5e-3, kl_coef=0.05)
+    train(tmp_path, run, total_steps=10, rollout_batch_size=60, mini_batch_size=60, learning_rate=1e-2, kl_coef=0.05)
     scores = [metrics["objective/scores"] for metrics in run.metrics]
     assert sum(scores[-3:]) / 3 > scores[0] + 0.2
     assert run.metrics[-1]["objective/kl"] > 0.5

@@ -179,7 +179,7 @@ def test_value_heads_of_bfloat16_models_are_in_float32(tmp_path: Path, settings:
 
 @pytest.mark.parametrize("shared_value", ["backbone", "adapter"])
 def test_the_policy_of_a_shared_run_reloads_as_a_plain_model(tmp_path: Path, shared_value: str) -> None:
-    settings = {**SHARED, "shared_value": shared_value, "total_steps": 4, "learning_rate": 1e-2}
+    settings = {**SHARED, "shared_value": shared_value, "total_steps": 4, "learning_rate": 1e-2, "mini_batch_size": 12}
     straight = Run(tmp_path / "straight")
     one = train(tmp_path, straight, **settings)
     one.save(tmp_path / "saved")
@@ -197,8 +197,9 @@ def test_the_policy_of_a_shared_run_reloads_as_a_plain_model(tmp_path: Path, sha
 
 @pytest.mark.parametrize("shared_value", ["backbone", "adapter"])
 def test_gradient_checkpointing_changes_nothing_in_a_shared_backbone(tmp_path: Path, shared_value: str) -> None:
-    plain = train(tmp_path / "plain", **SHARED, shared_value=shared_value)
-    recomputed = train(tmp_path / "again", **SHARED, shared_value=shared_value, gradient_checkpointing=True)
+    settings = {**SHARED, "shared_value": shared_value, "mini_batch_size": 12}
+    plain = train(tmp_path / "plain", **settings)
+    recomputed = train(tmp_path / "again", **settings, gradient_checkpointing=True)
     assert_same_weights(plain.model, recomputed.model, rtol=0, atol=1e-6)
 
 
@@ -251,10 +252,10 @@ def test_a_head_with_a_rate_of_its_own_comes_to_explain_what_a_slow_one_does_not
     def explained(rate: float | None) -> float:
         run, start = Run(tmp_path / str(rate)), tiny_policy()
         inputs = MethodInputs(start, reward_model=OfPrompt(), unlabeled=INSTRUCTIONS)
-        settings = {"total_steps": 8, "rollout_batch_size": 24, "mini_batch_size": 8, "num_ppo_epochs": 4}
+        settings = {"total_steps": 4, "rollout_batch_size": 24, "mini_batch_size": 8, "num_ppo_epochs": 4}
         settings |= {"learning_rate": 1e-4, "value_init": "sft", "cliprange_value": 5.0, "whiten_rewards": "none"}
         train(tmp_path, run, inputs, **settings, kl_coef=0.0, value_head_learning_rate=rate)
         return run.metrics[-1]["val/explained_variance"]
 
     assert abs(explained(None)) < 0.05
-    assert explained(1e-2) > 0.2
+    assert explained(2e-2) > 0.2

@@ -168,7 +168,7 @@ def judged_inputs(annotate: PairLabels) -> MethodInputs:
     return replace(inputs_for(tiny_policy()), validation=VALIDATION, annotate=annotate, decoding=DECODING)
 
 
-BEST: dict[str, Any] = {"total_steps": 5, "save_steps": 2, "checkpoint": "best"}
+BEST: dict[str, Any] = {"total_steps": 5, "save_steps": 2, "checkpoint": "best", "mini_batch_size": 6}
 """Candidates are steps 2, 4 and 5."""
 
 
@@ -210,11 +210,20 @@ def test_the_policy_of_the_best_step_is_returned(tmp_path: Path, best: int, netw
         assert torch.equal(parameter, weights[name])
 
 
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, CheckpointPolicy]:
+    """A choice of step 2, which nothing interrupts."""
+    directory = tmp_path_factory.mktemp("straight")
+    straight = Run(directory)
+    return straight, train(directory, straight, judged_inputs(prefers({2: 0.75, 4: 0.5, 5: 0.5})), **BEST)
+
+
 @pytest.mark.parametrize("stop_after", [2, 3])
-def test_a_resumed_choice_equals_an_uninterrupted_one(tmp_path: Path, stop_after: int) -> None:
+def test_a_resumed_choice_equals_an_uninterrupted_one(
+    tmp_path: Path, stop_after: int, uninterrupted: tuple[Run, CheckpointPolicy]
+) -> None:
     annotate = prefers({2: 0.75, 4: 0.5, 5: 0.5})
-    straight = Run(tmp_path / "straight")
-    one = train(tmp_path, straight, judged_inputs(annotate), **BEST)
+    straight, one = uninterrupted
     stopped, resumed = Run(tmp_path / "resumed", stop_after=stop_after), Run(tmp_path / "resumed")
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path, stopped, judged_inputs(annotate), **BEST)
@@ -226,9 +235,9 @@ def test_a_resumed_choice_equals_an_uninterrupted_one(tmp_path: Path, stop_after
     assert again.metrics == []
 
 
-def test_two_sets_of_policy_weights_are_kept_at_most(tmp_path: Path) -> None:
-    train(tmp_path, inputs=judged_inputs(prefers({2: 0.75, 4: 0.5, 5: 0.5})), **BEST)
-    kept = sorted(str(path.relative_to(tmp_path)) for path in (tmp_path / "checkpoints").rglob("*.*"))
+def test_two_sets_of_policy_weights_are_kept_at_most(uninterrupted: tuple[Run, CheckpointPolicy]) -> None:
+    directory = uninterrupted[0].context.directory
+    kept = sorted(str(path.relative_to(directory)) for path in (directory / "checkpoints").rglob("*.*"))
     assert kept == [f"checkpoints/5/{name}" for name in ("best.pt", "selection.json", "trainer.pt")]
 
 
@@ -294,6 +303,7 @@ def test_a_kl_beyond_the_limit_before_any_checkpoint_is_an_error(tmp_path: Path)
 
 def test_the_adaptive_coefficient_follows_the_kl_and_is_resumed(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"total_steps": 6, "kl_controller": "adaptive", "kl_target": 0.05, "kl_horizon": 60}
+    settings["mini_batch_size"] = 12
     straight = Run(tmp_path / "straight")
     one = train(tmp_path, straight, **settings)
     coefficients = [metrics["objective/kl_coef"] for metrics in straight.metrics]
@@ -389,17 +399,13 @@ def test_a_plan_counts_the_comparisons_that_choosing_buys_and_the_key_holds_what
     def key(made: Farm) -> object:
         return pipeline.train(made.workspace, "ppo").key_fields
 
-    train_ppo = next(stage for stage in plan_run(farm().workspace, "ppo") if stage.label == "train ppo")
-    assert train_ppo.calls == 3 * 10
-    last = next(stage for stage in plan_run(farm("ppo.checkpoint=last").workspace, "ppo") if stage.label == "train ppo")
-    assert last.calls == 0
-    assert key(farm("evaluate.temperature=0.5")) != key(farm()) != key(farm("rows.validation=9"))
     unjudged = "ppo.checkpoint=last"
-    assert (
-        key(farm("evaluate.temperature=0.5", unjudged))
-        == key(farm(unjudged))
-        == key(farm(unjudged, "rows.validation=9"))
-    )
+    best, last = farm(), farm(unjudged)
+    for made, calls in ((best, 3 * 10), (last, 0)):
+        train_ppo = next(stage for stage in plan_run(made.workspace, "ppo") if stage.label == "train ppo")
+        assert train_ppo.calls == calls
+    assert key(farm("evaluate.temperature=0.5")) != key(best) != key(farm("rows.validation=9"))
+    assert key(farm("evaluate.temperature=0.5", unjudged)) == key(last) == key(farm(unjudged, "rows.validation=9"))
 
 
 def test_a_bandit_of_several_answers_ends_at_its_tilted_policy(tmp_path: Path) -> None:
@@ -409,7 +415,8 @@ def test_a_bandit_of_several_answers_ends_at_its_tilted_policy(tmp_path: Path) -
     inputs = MethodInputs(start, reward_model=bandit.BanditReward(), unlabeled=bandit.INSTRUCTIONS)
     before = bandit.answer_probabilities(start)
     optimum = bandit.tilted(before, beta)
-    settings = {"rollout_batch_size": 120, "mini_batch_size": 60, "total_steps": 40, "learning_rate": 1e-3}
+    settings = {"rollout_batch_size": 120, "mini_batch_size": 120, "total_steps": 14, "learning_rate": 4e-3}
+    settings |= {"num_generations": 40, "per_device_rollout_batch_size": 120}  # one batch is sampled
     trained = train(tmp_path, None, inputs, response_length=2, kl_coef=beta, value_init="sft", **settings)
     reached = bandit.answer_probabilities(trained)
     assert bandit.kl_to(optimum, reached) < 0.01 < bandit.kl_to(optimum, before) / 4

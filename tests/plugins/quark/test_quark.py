@@ -178,11 +178,19 @@ def test_the_gradient_equals_one_written_out_row_by_row(tmp_path: Path, variant:
     torch.testing.assert_close(found, gradients(training), rtol=1e-3, atol=1e-5)
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[CheckpointPolicy, Recorder]:
+    """A training whose minibatches are not cut."""
+    context, log = make_context(tmp_path_factory.mktemp("whole"))
+    return train(context, variant="all"), log
+
+
 @pytest.mark.parametrize("size", [1, 2])
-def test_how_a_minibatch_is_cut_for_memory_changes_nothing(tmp_path: Path, size: int) -> None:
-    whole, log = make_context(tmp_path / "whole")
-    cut, cut_log = make_context(tmp_path / "cut")
-    one = train(whole, variant="all")
+def test_how_a_minibatch_is_cut_for_memory_changes_nothing(
+    tmp_path: Path, whole: tuple[CheckpointPolicy, Recorder], size: int
+) -> None:
+    one, log = whole
+    cut, cut_log = make_context(tmp_path)
     two = train(cut, variant="all", per_device_train_batch_size=size, per_device_rollout_batch_size=size)
     assert same_weights(one.model, two.model, tolerance=1e-5)
     for (_, a), (_, b) in zip(log.lines, cut_log.lines, strict=True):
@@ -290,10 +298,11 @@ def test_prompts_that_are_too_long_are_left_out_and_counted(tmp_path: Path) -> N
 # ----------------------------------------------------------------------------------------------------------- learning
 
 BANDIT: dict[str, Any] = {
-    "total_steps": 25,
+    "total_steps": 12,
     "rollout_batch_size": 48,
+    "num_generations": 16,  # one batch is sampled
     "mini_batch_size": 48,
-    "learning_rate": 4e-3,
+    "learning_rate": 1e-2,
     "response_length": 2,
     "num_quantiles": 8,
 }
@@ -326,7 +335,7 @@ def test_the_penalised_solution_is_where_likelihood_and_kl_balance(tmp_path: Pat
     For one binary choice it is found by a search over π(b); what Quark reaches from its samples lies near it.
     """
     beta = 1.0
-    start, trained, _ = solve(tmp_path, kl_coef=beta, total_steps=40)
+    start, trained, _ = solve(tmp_path, kl_coef=beta, total_steps=16)
     reference = answer_probabilities(start)[:, ANSWERS.index("w12")].mean()
     grid = torch.linspace(0.001, 0.999, 999)
     kl = grid * (grid / reference).log() + (1 - grid) * ((1 - grid) / (1 - reference)).log()
@@ -361,7 +370,7 @@ def test_the_end_of_sequence_is_learned(tmp_path: Path) -> None:
 
     context, _ = make_context(tmp_path)
     inputs = MethodInputs(start, reward_model=BanditReward(), unlabeled=INSTRUCTIONS)
-    trained = train(context, inputs, **{**BANDIT, "kl_coef": 0.0, "total_steps": 50})
+    trained = train(context, inputs, **{**BANDIT, "kl_coef": 0.0})
     assert end_probability(trained) > 0.97 > end_probability(start) + 0.01
 
 

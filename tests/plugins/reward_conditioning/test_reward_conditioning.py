@@ -83,8 +83,8 @@ def test_samples_with_the_positive_control_and_knows_the_negative_one(tmp_path: 
         tmp_path,
         bandit.bandit_preferences(),
         bandit.bandit_policy(),
-        num_train_epochs=60,
-        learning_rate=6e-3,
+        num_train_epochs=40,
+        learning_rate=1e-2,
         per_device_train_batch_size=36,
         **settings,
     )

@@ -96,7 +96,7 @@ def test_padding_of_either_side_and_any_amount_changes_nothing(
 def test_learns_the_demonstrations_and_to_stop(tmp_path: Path) -> None:
     start = make_policy()
     before = {name: weight.clone() for name, weight in start.model.state_dict().items()}
-    trained = train(tmp_path, start, num_train_epochs=30)
+    trained = train(tmp_path, start, num_train_epochs=12, learning_rate=2e-2)
     assert likelihood(trained, demonstrations()) > likelihood(start, demonstrations()) + 5
     samples = list(trained.sample(make_instructions(40), Decoding(temperature=0, max_new_tokens=8), seed=0))
     assert sum(s.finish_reason == "stop" for s in samples) > 35
