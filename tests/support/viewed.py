@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING
 
 import uvicorn
+from opened_page import new_page
 
+from afarm import StoreError
 from afarm_plugins.view.app import View, view_app
 from afarm_plugins.view.server import take_port
 
@@ -16,10 +19,20 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 
+@cache
+def own_port() -> int:
+    """The port of all views of this process: a browser compiles a page's scripts anew for a new address."""
+    with take_port("127.0.0.1", 0) as listening:
+        return int(listening.getsockname()[1])
+
+
 @contextmanager
 def served(view: View) -> Iterator[str]:
     """Serve a view meanwhile, and give its address."""
-    listening = take_port("127.0.0.1", 0)
+    try:
+        listening = take_port("127.0.0.1", own_port())
+    except StoreError:  # a view that is served meanwhile has it
+        listening = take_port("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(view_app(view), log_level="error", access_log=False, lifespan="off"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
@@ -31,10 +44,9 @@ def served(view: View) -> Iterator[str]:
 
 
 @contextmanager
-def opened(browser: Browser, home: str, path: str, width: int = 1280, **context: Any) -> Iterator[Page]:
+def opened(browser: Browser, home: str, path: str, width: int = 1280, scheme: str = "light") -> Iterator[Page]:
     """Open a page that complains of nothing and asks nobody but the view."""
-    page = browser.new_page(viewport={"width": width, "height": 800}, **context)
-    page.set_default_timeout(120_000)  # a busy machine is no failure
+    page = new_page(browser, width, 800, scheme)
     complaints: list[str] = []
     elsewhere: list[str] = []
     page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
@@ -47,4 +59,5 @@ def opened(browser: Browser, home: str, path: str, width: int = 1280, **context:
         assert complaints == []
         assert elsewhere == []
     finally:
-        page.close()  # a server ends once nobody asks it
+        page.evaluate("localStorage.clear()")
+        page.goto(f"{home}static/view.css")  # which asks the server no more, so that it can end

@@ -95,7 +95,7 @@ def test_pages_show_texts_as_they_are_readable_in_light_and_dark_and_fit_a_phone
 ) -> None:
     address, full, fields = PAGES[kind]
     names = {"runs": FILE_NAMES, "boards": FILE_NAMES, "compare": FILE_NAMES[:2]}.get(kind, [])
-    with opened(browser, home, address.format(*run_ids(hostile_view)), color_scheme="dark") as page:
+    with opened(browser, home, address.format(*run_ids(hostile_view)), scheme="dark") as page:
         expect(page.locator(full).first).to_be_attached()
         assert_inert(page, fields, *map(visible, names))
         grounds = set()

@@ -214,13 +214,14 @@ def test_exported_pages_find_what_the_server_finds(browser: Browser, view: View,
         "family=gpt4",
         "q=1",
     ]
-    for query in queries:
-        with opened(browser, home, f"outputs/{run}.html?{query}") as page:
+    with opened(browser, home, "index.html") as page:
+        for query in queries:
+            page.goto(f"{home}outputs/{run}.html?{query}")
             found = view.outputs(run, dict(part.split("=") for part in query.replace("+", " ").split("&") if part))
             expect(page.locator("html[data-answered]:not([data-answered=''])")).to_have_count(1)
             numbers = page.locator("#list .row-below > span:first-child").all_inner_texts()
             assert numbers == [f"#{one['number'] + 1}" for one in found["rows"]], query
-    with opened(browser, home, "index.html") as page:
+        page.goto(f"{home}index.html")
         page.get_by_role("link", name=view.run(run).name).click()
         expect(page.locator("h1")).to_contain_text(view.run(run).name)
         page.get_by_role("link", name="All outputs and votes").click()
