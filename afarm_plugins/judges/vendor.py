@@ -22,7 +22,7 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from types import ModuleType
 from typing import Any
 
@@ -67,6 +67,10 @@ def require_package(name: str) -> None:
     """Raise `ModuleNotFoundError` if a package is not installed. Does not import it."""
     if importlib.util.find_spec(name) is None:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+trusted = cache(httpx2.create_ssl_context)
+"""The certificates that the system trusts, read once: that takes longer than a request."""
 
 
 def token_counts(usage: Any, *names: str) -> list[int]:
@@ -267,9 +271,9 @@ class VendorJudge(Judge):
             raise JudgeError(problems[0], charged=False)
         timeout = httpx2.Timeout(self.config.timeout, connect=min(self.config.timeout, CONNECT_SECONDS))
         try:
-            http = self.sdk.DefaultAioHttpClient(timeout=timeout)
+            http = self.sdk.DefaultAioHttpClient(timeout=timeout, verify=trusted())
         except RuntimeError:  # aiohttp is not installed
-            http = self.sdk.DefaultAsyncHttpxClient(timeout=timeout)
+            http = self.sdk.DefaultAsyncHttpxClient(timeout=timeout, verify=trusted())
         http.send = partial(self._attempt, http.send)
         return self.client(
             api_key=self._key or "none",

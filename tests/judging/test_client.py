@@ -553,7 +553,7 @@ def test_an_interrupt_stores_what_was_already_sent(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------- with the judge that costs nothing
 
 
-def test_the_offline_judge_answers_tens_of_thousands_of_comparisons(ledger: Ledger) -> None:
+def test_the_offline_judge_answers_more_comparisons_than_one_block_and_is_not_asked_again(ledger: Ledger) -> None:
     from afarm.core.judge import ShownPair
     from afarm.core.records import Instruction
     from afarm.testing import KeyedReward
@@ -569,10 +569,10 @@ def test_the_offline_judge_answers_tens_of_thousands_of_comparisons(ledger: Ledg
             answer_format="single",
             comparisons=(ShownPair(f"pair {i}", Instruction(f"instruction {i}"), "one", "two"),),
         )
-        for i in range(20_000)
+        for i in range(3 * BLOCK + 1)
     ]
     texts = [a.text for a in ask(requests)]
     assert set(texts) == {"Output (a)", "Output (b)"}
     again = JudgeClient({"*": OfflineJudge("", OfflineConfig(), context)}, ledger)
     assert [a.text for a in again(requests)] == texts
-    assert (again.spend.calls, again.spend.answers_reused) == (0, 20_000)
+    assert (again.spend.calls, again.spend.answers_reused) == (0, len(requests))

@@ -1,98 +1,76 @@
-"""A long judging run that is killed again and again, and two on one ledger at once: nothing is lost or bought twice."""
+"""A judging run that is killed again and again, and two on one ledger at once: nothing is lost or bought twice."""
 
 from __future__ import annotations
 
-import json
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
-from counting_server import CountingServer
-from places import SUPPORT
+from counting_server import CountingServer, HttpJudge
+from forked import Forked, forked
 
-PAIRS = 1_000
+from afarm.core.interfaces import AnnotateContext
+from afarm.core.records import Instruction, Pair
+from afarm.judging.client import JudgeClient
+from afarm.judging.labelling import annotate_in_chunks
+from afarm.judging.ledger import Ledger
+from afarm_plugins.annotators.pool import PoolAnnotator
+from afarm_plugins.annotators.settings import PoolConfig
+
+PAIRS = 600
 IN_FLIGHT = 32
 KILLS = 5
 
-LABELS = """
-import json, sys, time
-sys.path.insert(0, sys.argv[1])
-from counting_server import HttpJudge
-from afarm.judging.client import JudgeClient
-from afarm.core.interfaces import AnnotateContext
-from afarm.judging.labelling import annotate_in_chunks
-from afarm.judging.ledger import Ledger
-from afarm.core.records import Instruction, Pair
-from afarm_plugins.annotators.settings import PoolConfig
-from afarm_plugins.annotators.pool import PoolAnnotator
 
-port, count, in_flight, behind = map(int, sys.argv[3:7])
-clock = time.time
-time.time = lambda: clock() - behind
-ask = JudgeClient({"*": HttpJudge(port)}, Ledger(sys.argv[2]), run="run", max_concurrency=in_flight)
-annotator = PoolAnnotator(PoolConfig())
-pairs = (Pair(Instruction(f"What is {i}?"), f"It is {i}.", f"It is not {i}.") for i in range(count))
-judged = list(annotate_in_chunks(pairs, annotator, "pool", AnnotateContext(1, ask)))
-print(json.dumps([[j.preference.pair_id, j.preference.p2, j.preference.outcome, j.preference.member] for j in judged]))
-print(json.dumps([ask.spend.calls, ask.ledger.committed("run")]))
-"""
+def judge(place: str, port: int, count: int, behind: int = 0) -> list[Any]:
+    """Judge `count` pairs, on a machine whose clock is some seconds `behind`; returns labels, purchases and dollars."""
+    clock = time.time
+    time.time = lambda: clock() - behind
+    ask = JudgeClient({"*": HttpJudge(port)}, Ledger(place), run="run", max_concurrency=IN_FLIGHT)
+    pairs = (Pair(Instruction(f"What is {i}?"), f"It is {i}.", f"It is not {i}.") for i in range(count))
+    judged = list(annotate_in_chunks(pairs, PoolAnnotator(PoolConfig()), "pool", AnnotateContext(1, ask)))
+    labels = [[j.preference.pair_id, j.preference.p2, j.preference.outcome, j.preference.member] for j in judged]
+    return [labels, ask.spend.calls, ask.ledger.committed("run")]
 
 
-def start(ledger: Path | str, server: CountingServer, count: int, behind: int = 0) -> subprocess.Popen[str]:
-    """Start a process that judges `count` pairs, on a machine whose clock is some seconds `behind`."""
-    script = [sys.executable, "-c", LABELS, str(SUPPORT), str(ledger)]
-    numbers = map(str, (server.port, count, IN_FLIGHT, behind))
-    return subprocess.Popen([*script, *numbers], stdout=subprocess.PIPE, text=True)
-
-
-def finish(process: subprocess.Popen[str]) -> tuple[list[list[object]], list[float]]:
-    out, _ = process.communicate(timeout=600)
-    assert process.returncode == 0
-    labels, spend = (json.loads(line) for line in out.splitlines())
-    return labels, spend
-
-
-def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+def wait_until(condition: Callable[[], bool], process: Forked) -> None:
     deadline = time.monotonic() + 120
     while not condition() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.001)
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], tuple[list[list[object]], int]]:
-    """Labels of so many pairs, and the requests that they take if nothing happens: no database changes them."""
-
-    @cache
-    def judged(count: int) -> tuple[list[list[object]], int]:
-        with CountingServer().running() as server:
-            labels, (needed, _) = finish(start(tmp_path_factory.mktemp("straight") / "ledger.sqlite", server, count))
-        assert server.count == needed
-        assert len(labels) == count
-        assert sum(outcome != "decided" for _, _, outcome, _ in labels) < count / 50
-        return labels, server.count
-
-    return judged
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[list[object]], int]:
+    """The labels, and the requests that they take if nothing happens: no database changes them."""
+    place = str(tmp_path_factory.mktemp("straight") / "ledger.sqlite")
+    with forked(judge, 1) as [process], CountingServer().running() as server:
+        process.begin(place, server.port, PAIRS)
+        labels, needed, _ = process.result()
+    assert server.count == needed
+    assert len(labels) == PAIRS
+    assert sum(outcome != "decided" for _, _, outcome, _ in labels) < PAIRS / 50
+    return labels, server.count
 
 
-def test_a_thousand_pairs_killed_five_times_cost_at_most_what_was_in_flight_and_get_the_same_labels(
-    new_ledger: Callable[[], Path | str], undisturbed: Callable[[int], tuple[list[list[object]], int]]
+def test_hundreds_of_pairs_killed_five_times_cost_at_most_what_was_in_flight_and_get_the_same_labels(
+    new_ledger: Callable[[], Path | str],
+    undisturbed: tuple[list[list[object]], int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    expected, needed = undisturbed(PAIRS)
+    monkeypatch.setattr("afarm.judging.ledger.LIVE_SECONDS", 0.5)  # here, only the dead are silent
+    expected, needed = undisturbed
     at = sorted(random.Random(KILLS).sample(range(100, needed - 100), KILLS))
-    ledger = new_ledger()
-    with CountingServer().running() as server:
-        for threshold in at:
-            process = start(ledger, server, PAIRS)
+    ledger = str(new_ledger())
+    with forked(judge, KILLS + 1) as [*killed, last], CountingServer().running() as server:
+        for process, threshold in zip(killed, at, strict=True):
+            process.begin(ledger, server.port, PAIRS)
             wait_until(lambda threshold=threshold: server.count >= threshold, process)  # type: ignore[misc]
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-        labels, (bought, committed) = finish(start(ledger, server, PAIRS))
+            process.kill()
+        last.begin(ledger, server.port, PAIRS)
+        labels, bought, committed = last.result()
     assert labels == expected
     assert needed <= server.count <= needed + KILLS * IN_FLIGHT
     twice = [n for n in server.calls.values() if n > 1]
@@ -102,15 +80,15 @@ def test_a_thousand_pairs_killed_five_times_cost_at_most_what_was_in_flight_and_
 
 
 def test_two_machines_with_other_clocks_that_judge_the_same_on_one_ledger_buy_each_answer_once(
-    new_ledger: Callable[[], Path | str], undisturbed: Callable[[int], tuple[list[list[object]], int]]
+    new_ledger: Callable[[], Path | str], undisturbed: tuple[list[list[object]], int]
 ) -> None:
-    count = 600
-    expected, needed = undisturbed(count)
-    ledger = new_ledger()
-    with CountingServer(seconds=0.1).running() as server:
-        both = [start(ledger, server, count, behind) for behind in (0, 10)]
-        found = [finish(process) for process in both]
-    assert [labels for labels, _ in found] == [expected, expected]
+    expected, needed = undisturbed
+    ledger = str(new_ledger())
+    with forked(judge, 2) as both, CountingServer(seconds=0.1).running() as server:
+        for process, behind in zip(both, (0, 10), strict=True):
+            process.begin(ledger, server.port, PAIRS, behind)
+        found = [process.result() for process in both]
+    assert [labels for labels, _, _ in found] == [expected, expected]
     assert server.count == needed
-    assert sum(bought for _, (bought, _) in found) == needed
-    assert {round(committed, 6) for _, (_, committed) in found} >= {round(0.001 * needed, 6)}
+    assert sum(bought for _, bought, _ in found) == needed
+    assert {round(committed, 6) for _, _, committed in found} >= {round(0.001 * needed, 6)}

@@ -16,6 +16,8 @@ from afarm.core.seeding import uniform
 from afarm.judging.labelling import CHUNK, annotate_in_chunks, rule_or_noise
 from afarm.testing import annotate_context
 
+SAME = Pair(Instruction("i"), "equal", "equal")
+
 
 class Keyed(Annotator):
     """Prefers either output by a draw for the pair, mirrored with it. `seen` holds what it was handed, by call."""
@@ -34,15 +36,20 @@ def pairs_of(count: int) -> list[Pair]:
     return [Pair(Instruction(f"instruction {i}"), f"one {i}", f"two {i}") for i in range(count)]
 
 
-def labelled(pairs: Sequence[Pair], noise: float = 0.0, seed: int = 0, annotator: Annotator | None = None) -> Any:
-    return list(annotate_in_chunks(pairs, annotator or Keyed(), "keyed", annotate_context(seed), noise))
+def labelled(
+    pairs: Sequence[Pair],
+    noise: float = 0.0,
+    seed: int = 0,
+    annotator: Annotator | None = None,
+    chunk_size: int = CHUNK,
+) -> Any:
+    return list(annotate_in_chunks(pairs, annotator or Keyed(), "keyed", annotate_context(seed), noise, chunk_size))
 
 
 def test_identical_outputs_are_a_draw_by_rule_that_no_annotator_sees() -> None:
     annotator = Keyed()
-    same = Pair(Instruction("i"), "equal", "equal")
-    (judged,) = labelled([same], noise=0.5, annotator=annotator)
-    assert judged == JudgedPair(same, Preference(same.id, None, "draw", "rule"), "keyed")
+    (judged,) = labelled([SAME], noise=0.5, annotator=annotator)
+    assert judged == JudgedPair(SAME, Preference(SAME.id, None, "draw", "rule"), "keyed")
     assert annotator.seen == [], "with nothing to ask, the annotator is not called"
 
 
@@ -74,14 +81,14 @@ def test_more_noise_keeps_the_pairs_that_less_noise_took() -> None:
 
 
 def test_labels_depend_on_no_order_batch_or_partition() -> None:
-    pairs = pairs_of(3 * CHUNK // 2)
-    whole = {j.pair.id: j for j in labelled(pairs, 0.25)}
+    pairs, size = pairs_of(600), 400
+    whole = {j.pair.id: j for j in labelled(pairs, 0.25, chunk_size=size)}
     shuffled = pairs[:]
     random.Random(1).shuffle(shuffled)
-    assert {j.pair.id: j for j in labelled(shuffled, 0.25)} == whole
-    parts = labelled(pairs[:7], 0.25) + labelled(pairs[7:100], 0.25) + labelled(pairs[100:], 0.25)
+    assert {j.pair.id: j for j in labelled(shuffled, 0.25, chunk_size=size)} == whole
+    parts = labelled(pairs[:7], 0.25) + labelled(pairs[7:100], 0.25) + labelled(pairs[100:], 0.25, chunk_size=size)
     assert {j.pair.id: j for j in parts} == whole
-    assert [j.pair for j in labelled(shuffled, 0.25)] == shuffled
+    assert [j.pair for j in labelled(shuffled, 0.25, chunk_size=size)] == shuffled
 
 
 def test_swapped_pairs_get_mirrored_labels_and_another_seed_independent_ones() -> None:
@@ -103,17 +110,20 @@ def test_occurrences_of_one_pair_are_judged_in_their_own_right() -> None:
 def test_pairs_are_read_and_judged_a_chunk_at_a_time() -> None:
     annotator, read = Keyed(), 0
 
-    def streamed() -> Any:
+    def streamed(pairs: list[Pair]) -> Any:
         nonlocal read
-        for pair in pairs_of(3 * CHUNK):
+        for pair in pairs:
             read += 1
             yield pair
 
-    judged = annotate_in_chunks(streamed(), annotator, "keyed", annotate_context(), 0.0)
+    judged = annotate_in_chunks(streamed(pairs_of(3 * 64)), annotator, "keyed", annotate_context(), chunk_size=64)
     next(judged)
+    assert read == 64
+    assert sum(1 for _ in judged) == 3 * 64 - 1
+    assert [len(call) for call in annotator.seen] == [64] * 3
+    read = 0
+    next(annotate_in_chunks(streamed([SAME] * (CHUNK + 1)), annotator, "keyed", annotate_context()))
     assert read == CHUNK, "a hundred thousand pairs must not be held in memory"
-    assert sum(1 for _ in judged) == 3 * CHUNK - 1
-    assert [len(call) for call in annotator.seen] == [CHUNK] * 3
 
 
 class Wrong(Keyed):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 import signal
 import sqlite3
 import subprocess
@@ -16,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from forked import forked
 from places import SUPPORT
 from scripted_judges import ScriptedJudge, question, questions
 
@@ -286,7 +286,7 @@ def test_an_answer_and_its_intent_change_in_one_transaction(ledger: Ledger) -> N
 # ----------------------------------------------------------------------------------------- processes and their ends
 
 
-def _write_many(path: str, name: str, count: int) -> None:
+def write_many(path: str, name: str, count: int) -> None:
     with Ledger(path) as ledger:
         for start in range(0, count, 5):
             ledger.resolve([answered(f"{name} {i}") for i in range(start, start + 5)], "run")
@@ -295,13 +295,11 @@ def _write_many(path: str, name: str, count: int) -> None:
 
 def test_processes_that_open_and_write_one_ledger_at_once_lose_nothing(new_ledger: NewLedger) -> None:
     path = str(new_ledger())
-    spawn = multiprocessing.get_context("spawn")
-    workers = [spawn.Process(target=_write_many, args=(str(path), name, 200)) for name in "abcd"]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert [worker.exitcode for worker in workers] == [0] * 4
+    with forked(write_many, 4) as processes:
+        for process, name in zip(processes, "abcd", strict=True):
+            process.begin(path, name, 200)
+        for process in processes:
+            process.result()
     with Ledger(path) as ledger:
         keys = [answered(f"{name} {i}")[2].key for name in "abcd" for i in range(200)]
         assert len(ledger.completions(keys)) == 800

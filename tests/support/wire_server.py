@@ -115,6 +115,8 @@ class WireServer:
         """What was handed in, by name: "asked" in pairs of name and body. "refused" with a reason fails one."""
         self.batch_faults: deque[Fault] = deque()
         """What the next requests for a batch meet."""
+        self.hung: Callable[[Received], None] = lambda received: None
+        """Called with each request that is never answered."""
         self._finished = False
         self._failing: set[str] = set()
 
@@ -211,6 +213,7 @@ class WireServer:
                 await writer.drain()
             return False
         if isinstance(fault, Hang):
+            self.hung(received)
             await asyncio.Event().wait()
         if isinstance(fault, Drip):
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100000\r\n\r\n")

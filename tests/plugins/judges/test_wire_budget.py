@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
-import os
 import random
-import subprocess
-import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from places import SUPPORT
+from forked import forked
 from waiting import wait_until
 from wire_judges import MODELS, PRICE, WORTH, chat, make
 from wire_server import Body, Drop, Fault, Hang, Received, Status, WireServer, is_question
@@ -20,6 +23,7 @@ from afarm.core.judge import ChatRequest
 from afarm.judging.accounting import open_items
 from afarm.judging.client import JudgeClient
 from afarm.judging.ledger import Ledger
+from afarm_plugins.judges import vendor
 from afarm_plugins.judges.vendor import VendorJudge
 
 LOST: list[Fault] = [
@@ -44,9 +48,35 @@ def bad_line(seed: int, share: float = 0.6) -> list[Fault]:
     return [draw.choice([*LOST, *REFUSED]) if draw.random() < share else None for _ in range(3000)]
 
 
+@pytest.fixture(autouse=True)
+def _hangs_end_at_once(server: WireServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attempt times out as soon as `server` has read what it will not answer, so that no clock decides.
+
+    On a busy machine a second can pass before a request is sent: it is then counted, and no server has seen it.
+    """
+    body: ContextVar[bytes] = ContextVar("body")
+    ends: dict[bytes, Callable[[], object]] = {}
+    attempt = VendorJudge._attempt
+
+    async def known(self: VendorJudge, send: Any, request: Any, **options: Any) -> Any:
+        body.set(request.content if request.url.path.endswith(("/completions", "/messages")) else b"")
+        return await attempt(self, send, request, **options)
+
+    @asynccontextmanager
+    async def timeout(seconds: float | None) -> AsyncIterator[None]:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(seconds) as running:
+            ends[body.get()] = lambda: loop.call_soon_threadsafe(running.reschedule, loop.time())
+            yield
+
+    monkeypatch.setattr(VendorJudge, "_attempt", known)
+    monkeypatch.setattr(vendor, "asyncio", SimpleNamespace(timeout=timeout))
+    server.hung = lambda received: ends[received.raw]()
+
+
 @pytest.fixture(params=list(MODELS))
 def judge(request: pytest.FixtureRequest, server: WireServer) -> VendorJudge:
-    return make(request.param, server, timeout=1)
+    return make(request.param, server, timeout=60)
 
 
 @pytest.fixture(params=["aiohttp", "httpx"])
@@ -163,42 +193,25 @@ def test_an_attempt_that_the_budget_does_not_allow_is_not_made(
 
 # ---------------------------------------------------------------------------------------------- two processes at once
 
-PROCESS = """
-import sys
-from pathlib import Path
-sys.path += sys.argv[1].split(":")
-import anthropic._base_client, openai._base_client
-for module in (anthropic._base_client, openai._base_client):
-    module.INITIAL_RETRY_DELAY = 0.001
-from afarm.judging.ledger import Ledger
-from test_wire_budget import ask_until_the_budget_is_reached
-from wire_judges import make
 
-class Server:
-    url, openai_url = sys.argv[3], sys.argv[3] + "/v1"
-
-with Ledger(Path(sys.argv[2])) as ledger:
-    ask_until_the_budget_is_reached(make(sys.argv[4], Server, timeout=2), ledger, float(sys.argv[5]))
-"""
+def spend(name: str, url: str, place: str, budget: float) -> None:
+    server: Any = SimpleNamespace(url=url, openai_url=f"{url}/v1")
+    judge = make(name, server, timeout=2)
+    with Ledger(Path(place)) as ledger:
+        ask_until_the_budget_is_reached(judge, ledger, budget)
 
 
 @pytest.mark.parametrize("name", ["openai", "anthropic"])
 def test_two_processes_keep_one_budget_over_a_bad_line(name: str, tmp_path: Path) -> None:
-    with WireServer(latency=0.005) as server, Ledger(tmp_path / "ledger.sqlite") as ledger:
+    place = tmp_path / "ledger.sqlite"
+    with forked(spend, 2) as processes, WireServer(latency=0.005) as server, Ledger(place) as ledger:
         server.script(*bad_line(3))
         most = worst(make(name, server))
         budget = 40.5 * most
-        command = [
-            sys.executable,
-            "-c",
-            PROCESS,
-            f"{SUPPORT}:{Path(__file__).parent}",
-            str(ledger.place),
-            server.url,
-            name,
-        ]
-        processes = [subprocess.Popen([*command, str(budget)], env={**os.environ}) for _ in range(2)]
-        assert [process.wait(600) for process in processes] == [0, 0]
+        for process in processes:
+            process.begin(name, server.url, str(place), budget)
+        for process in processes:
+            process.result()
         lost = server.charged - answered(ledger)
         assert lost > 3
         assert answered(ledger) * WORTH + lost * most <= budget
@@ -226,7 +239,7 @@ def by_batch(judge: VendorJudge, ledger: Ledger, budget: float, requests: list[C
 def test_batches_and_what_is_asked_singly_after_them_keep_one_budget(
     server: WireServer, name: str, tmp_path: Path
 ) -> None:
-    judge = make(name, server, timeout=1)
+    judge = make(name, server, timeout=60)
     server.finish_batches(failing={str(i) for i in range(0, 60, 2)})
     server.script(*bad_line(4))
     budget = 12.0 * worst(judge)

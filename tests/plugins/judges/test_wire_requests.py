@@ -464,20 +464,22 @@ def test_a_url_with_a_key_in_it_is_refused_without_repeating_it(
         assert KEY not in said.err + said.out, options
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "https://mine.openai.azure.com/openai/deployments/gpt-4o-2024-08-06/v1",
+def test_a_long_name_in_the_path_of_a_url_is_no_key(capsys: pytest.CaptureFixture[str]) -> None:
+    url = "https://mine.openai.azure.com/openai/deployments/gpt-4o-2024-08-06/v1"
+    others = (
         "https://h/3f2504e0-4f89-11d3-9a0c-0305e82c3301/v1",
         "https://gateway.ai.cloudflare.com/v1/0123456789abcdef0123456789abcdef/mine/openai",
         "https://h/desk-2024abcdefghijklmnop/sk-SK/v1",
-    ],
-)
-def test_a_long_name_in_the_path_of_a_url_is_no_key(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    )
+    roles = ("strong", "light", "completion")
+    judges = [f"{role}=openai-compatible:m@{other}" for role, other in zip(roles, others, strict=True)]
+    options = [option for judge in judges for option in ("--judge", judge)]
     with pytest.raises(SystemExit) as ended:
-        main(["cost", "--judge", "openai:gpt-4.1", "--set", f"openai.base_url={url}"])
+        main(["cost", "--judge", "openai:gpt-4.1", *options, "--set", f"openai.base_url={url}", "--allow-degraded"])
     said = capsys.readouterr()
     assert ended.value.code in (0, None), said.err
+    for other in others:
+        assert PLUGINS.get("judges", "openai").settings({"base_url": other}).base_url == other
 
 
 def test_a_judge_without_a_model_says_how_to_name_one(server: WireServer) -> None:
