@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations, product
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,8 @@ def changes_that_help(stage: StageOnCard, held: Held, backend: BackendConfig, ch
     """Suggest changes that make the stage fit: each that suffices alone, else the first combination."""
     possible = list(_possible(stage, backend, choices))
 
-    def host(changes: Sequence[Remedy]) -> int | None:
+    @cache
+    def host(changes: tuple[Remedy, ...]) -> int | None:
         settings = [setting for change in changes for setting in change.settings]
         cards = max(choices.gpus, *(change.cards for change in changes))
         offload = choices.offload or any(change.offload for change in changes)
@@ -46,7 +48,7 @@ def changes_that_help(stage: StageOnCard, held: Held, backend: BackendConfig, ch
     suggestions: list[str] = []
     for number in range(1, MOST_TOGETHER + 1):
         for several in combinations(possible, number):
-            if number > 1 and (suggestions or host([values[-1] for values in several]) is None):
+            if number > 1 and (suggestions or host(tuple(values[-1] for values in several)) is None):
                 continue
             mildest = next((one for one in product(*several) if host(one) is not None), None)
             if mildest:

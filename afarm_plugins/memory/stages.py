@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,7 @@ class Choices:
     gpus: int
     plugins: Plugins
     offload: bool = False
+    _changed: dict[Any, list[StageOnCard]] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def settled(self) -> Settings:
         """Return the settings. Raises `ConfigError` for what a run in as many processes would refuse."""
@@ -72,9 +73,12 @@ class Choices:
 
         0 if there is no such stage then; None if a run would refuse them.
         """
-        changed = replace(self, overrides=(*self.overrides, *more), gpus=gpus, offload=offload)
+        key = (*more, gpus, offload)  # many stages try the same
         try:
-            fullest = [stage.fullest() for stage in changed.stages() if stage.label == label]
+            if key not in self._changed:
+                changed = replace(self, overrides=(*self.overrides, *more), gpus=gpus, offload=offload)
+                self._changed[key] = list(changed.stages())
+            fullest = [stage.fullest() for stage in self._changed[key] if stage.label == label]
         except AfarmError:
             return None
         return max((held.host for held in fullest), default=0) if all(h.total <= card for h in fullest) else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Container, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import httpx2
@@ -27,6 +28,10 @@ FIRST_PATIENCE = 5.0
 
 FIRST_WAIT, LONGEST_WAIT = 0.05, 5.0
 """Seconds before the first retry, and the most between two."""
+
+
+trusted = cache(httpx2.create_ssl_context)
+"""The certificates that the system trusts, read once: that takes longer than a request."""
 
 
 class Refused(ModelError):
@@ -56,6 +61,7 @@ class VllmServer:
         key = os.environ.get(config.key_variable, "").strip() if config.key_variable else ""
         self._client = httpx2.Client(
             base_url=url,
+            verify=trusted(),
             headers={"Authorization": f"Bearer {key}"} if key else {},
             timeout=httpx2.Timeout(config.request_timeout, connect=10.0, pool=None),
             limits=httpx2.Limits(max_connections=config.max_concurrency + 1),
