@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
 from places import SUPPORT
 from wire_judges import KEY
 from wire_server import Hang, WireServer
@@ -20,23 +19,23 @@ def run(code: str, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", ["openai", "anthropic", "openai-compatible"])
-def test_a_missing_package_is_an_error_that_says_what_to_install(name: str) -> None:
+def test_a_missing_package_is_an_error_that_says_what_to_install() -> None:
     code = """
 import sys
 sys.modules["openai"] = sys.modules["anthropic"] = None
 from afarm.core.errors import PluginError
 from afarm.core.plugins import discover
-try:
-    discover().get("judges", sys.argv[1]).load()
-except PluginError as error:
-    print(error)
+for name in sys.argv[1:]:
+    try:
+        discover().get("judges", name).load()
+    except PluginError as error:
+        print(" ".join(str(error).split()))
 """
-    assert "pip install 'afarm[judges]'" in run(code, name)
+    said = run(code, "openai", "anthropic", "openai-compatible").splitlines()
+    assert ["pip install 'afarm[judges]'" in line for line in said] == [True] * 3
 
 
-@pytest.mark.parametrize("name", ["openai", "anthropic"])
-def test_judges_do_without_aiohttp(server: WireServer, name: str) -> None:
+def test_judges_do_without_aiohttp(server: WireServer) -> None:
     """Answers, and finds a hang, through the SDKs' own transport."""
     code = f"""
 import asyncio, os, sys
@@ -46,19 +45,22 @@ from afarm.core.interfaces import BuildContext
 from afarm.core.judge import ChatRequest
 from afarm.core.plugins import discover
 from afarm.core.records import Message
-component = discover().get("judges", sys.argv[1])
-config = component.settings({{"base_url": sys.argv[2], "timeout": 3, "max_retries": 0}})
-judge = component.load()("some-model", config, BuildContext(lambda name: None))
-request = ChatRequest("strong", (Message("user", "?"),))
-async def ask():
-    print((await judge.complete(request)).text)
-    try:
-        await judge.complete(request)
-    except Exception as error:
+
+def make(name, url):
+    component = discover().get("judges", name)
+    config = component.settings({{"base_url": url, "timeout": 3, "max_retries": 0}})
+    return component.load()("some-model", config, BuildContext(lambda name: None))
+
+async def ask(judges):
+    request = ChatRequest("strong", (Message("user", "?"),))
+    for judge in judges:
+        print((await judge.complete(request)).text)
+    for error in await asyncio.gather(*(judge.complete(request) for judge in judges), return_exceptions=True):
         print(error)
-asyncio.run(ask())
+
+asyncio.run(ask([make("openai", sys.argv[1]), make("anthropic", sys.argv[2])]))
 """
-    server.script(None, Hang())
-    said = run(code, name, server.openai_url if name == "openai" else server.url)
-    assert said.startswith("Output (a)\n")
-    assert "did not answer within 3 s, once" in said
+    server.script(None, None, Hang(), Hang())
+    openai, anthropic, *hangs = run(code, server.openai_url, server.url).splitlines()
+    assert (openai, anthropic) == ("Output (a)", "Output (a)")
+    assert ["did not answer within 3 s, once" in line for line in hangs] == [True] * 2
