@@ -113,7 +113,8 @@ def _ledger_files(ledger: Ledger | None, keys: Collection[str]) -> Files:
     if ledger is None and keys:
         raise DataError("the labels were read from a ledger that is not there: name it with --ledger")
     answers, judgements = slice_ledger(ledger, keys) if ledger else (b"", b"")
-    installed = {dist.metadata["Name"]: dist.version for dist in importlib.metadata.distributions()}
+    about = (dist.metadata for dist in importlib.metadata.distributions())  # each look parses a file anew
+    installed = {metadata["Name"]: metadata["Version"] for metadata in about}
     lines = [f"{name}=={installed[name]}\n" for name in sorted(installed, key=str.lower)]
     return {ANSWERS: answers, JUDGEMENTS: judgements, REQUIREMENTS: "".join(lines).encode()}
 

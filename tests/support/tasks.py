@@ -263,6 +263,12 @@ def ppo_fitted_even(directory: Path, stop_after: int | None = None) -> Trained:
     return method(PPO(config), directory, stop_after, reads_tokens=True)
 
 
+def quark_even(directory: Path) -> Trained:
+    from afarm_plugins.quark import Quark
+
+    return method(Quark(QuarkConfig(**{**ROLLOUTS, **TWO_STEPS}, num_quantiles=2)), directory)
+
+
 def quark_adapters_even(directory: Path, stop_after: int | None = None) -> Trained:
     """Adapters, and the embeddings of control tokens, which every process holds whole."""
     from afarm_plugins.quark import Quark
@@ -357,6 +363,7 @@ SHARDED_TASKS: Mapping[str, Task] = {
     "ppo_even": ppo_even,
     "ppo_fitted_even": ppo_fitted_even,
     "ppo_shared_even": ppo_shared_even,
+    "quark_even": quark_even,
     "quark_adapters_even": quark_adapters_even,
     "quark_only_adapters_even": quark_only_adapters_even,
     "ppo_by_server": ppo_by_server,
