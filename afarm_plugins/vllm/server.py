@@ -17,6 +17,9 @@ import httpx2
 from afarm import ModelError
 from afarm_plugins.vllm.config import VllmConfig
 
+trusted = cache(httpx2.create_ssl_context)
+"""The certificates that the system trusts, read once."""
+
 PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses that are retried."""
 
@@ -64,6 +67,7 @@ class VllmServer:
             verify=trusted(),
             headers={"Authorization": f"Bearer {key}"} if key else {},
             timeout=httpx2.Timeout(config.request_timeout, connect=10.0, pool=None),
+            verify=trusted(),
             limits=httpx2.Limits(max_connections=config.max_concurrency + 1),
         )
 

@@ -54,7 +54,7 @@ class DrawsOfRequests:
 def trained(method: type, config: Any, engine: Any, directory: Path) -> MetricsRecorder:
     """Train on the tiny inputs, sampling by `engine`, and return the metrics."""
     recorder, built = MetricsRecorder(), method(config)
-    inputs = tiny_inputs(built.needs)
+    inputs = tiny_inputs(built.needs, 8)
     inputs.start.backend.engine = engine
     built.train(inputs, train_context(directory, seed=3, log_metrics=recorder))
     return recorder
@@ -74,7 +74,11 @@ def engine(server: FakeVllm) -> VllmEngine:
     ("method", "config", "loaded"),
     [
         (PPO, tiny_config(PPOConfig, lora=LORA), 5),
-        (PPO, tiny_config(PPOConfig, lora=LORA, layout="shared", shared_value="adapter", value_init="sft"), 5),
+        (
+            PPO,
+            tiny_config(PPOConfig, lora=LORA, total_steps=2, layout="shared", shared_value="adapter", value_init="sft"),
+            3,
+        ),
         (Quark, tiny_config(QuarkConfig, lora=LORA, variant="top"), 4),
         (ExpertIteration, tiny_config(ExpertIterationConfig, lora=LORA, rounds=2), 1),
     ],
