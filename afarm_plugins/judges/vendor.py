@@ -69,7 +69,7 @@ def require_package(name: str) -> None:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
-trusted = cache(httpx2.create_ssl_context)
+read_certificates = cache(httpx2.create_ssl_context)
 """The certificates that the system trusts, read once: that takes longer than a request."""
 
 
@@ -271,9 +271,9 @@ class VendorJudge(Judge):
             raise JudgeError(problems[0], charged=False)
         timeout = httpx2.Timeout(self.config.timeout, connect=min(self.config.timeout, CONNECT_SECONDS))
         try:
-            http = self.sdk.DefaultAioHttpClient(timeout=timeout, verify=trusted())
+            http = self.sdk.DefaultAioHttpClient(timeout=timeout, verify=read_certificates())
         except RuntimeError:  # aiohttp is not installed
-            http = self.sdk.DefaultAsyncHttpxClient(timeout=timeout, verify=trusted())
+            http = self.sdk.DefaultAsyncHttpxClient(timeout=timeout, verify=read_certificates())
         http.send = partial(self._attempt, http.send)
         return self.client(
             api_key=self._key or "none",

@@ -17,9 +17,6 @@ import httpx2
 from afarm import ModelError
 from afarm_plugins.vllm.config import VllmConfig
 
-trusted = cache(httpx2.create_ssl_context)
-"""The certificates that the system trusts, read once."""
-
 PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses that are retried."""
 
@@ -33,7 +30,7 @@ FIRST_WAIT, LONGEST_WAIT = 0.05, 5.0
 """Seconds before the first retry, and the most between two."""
 
 
-trusted = cache(httpx2.create_ssl_context)
+read_certificates = cache(httpx2.create_ssl_context)
 """The certificates that the system trusts, read once: that takes longer than a request."""
 
 
@@ -64,10 +61,9 @@ class VllmServer:
         key = os.environ.get(config.key_variable, "").strip() if config.key_variable else ""
         self._client = httpx2.Client(
             base_url=url,
-            verify=trusted(),
             headers={"Authorization": f"Bearer {key}"} if key else {},
             timeout=httpx2.Timeout(config.request_timeout, connect=10.0, pool=None),
-            verify=trusted(),
+            verify=read_certificates(),
             limits=httpx2.Limits(max_connections=config.max_concurrency + 1),
         )
 
