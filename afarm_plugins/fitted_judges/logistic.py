@@ -67,20 +67,35 @@ class Ridged:
     ridge: float
 
 
-def fit_ridged(differences: Array, p2: Array, folds: Labels) -> Ridged:
-    """Choose the ridge by log loss over `folds` [pairs], the larger of equals, and fit to all pairs."""
-    losses = {ridge: _cross_validation_loss(differences, p2, folds, ridge) for ridge in RIDGES}
+Fits = dict[tuple[frozenset[int], float], Array]
+"""Weights by the folds that they were fitted to and the ridge: nested folds need most fits twice."""
+
+
+def fit_ridged(differences: Array, p2: Array, folds: Labels, fits: Fits | None = None) -> Ridged:
+    """Choose the ridge by log loss over `folds` [pairs], the larger of equals, and fit to all pairs.
+
+    Fits in `fits`, which are of the same pairs, are used again, and new ones added.
+    """
+    fits = {} if fits is None else fits
+    losses = {ridge: _cross_validation_loss(differences, p2, folds, ridge, fits) for ridge in RIDGES}
     best = min(sorted(losses, reverse=True), key=lambda ridge: round(losses[ridge], 9))
-    return Ridged(fit_weights(differences, p2, best), best)
+    return Ridged(_fit_once(differences, p2, folds, best, fits), best)
 
 
-def _cross_validation_loss(differences: Array, p2: Array, folds: Labels, ridge: float) -> float:
+def _cross_validation_loss(differences: Array, p2: Array, folds: Labels, ridge: float, fits: Fits) -> float:
     total = 0.0
     for fold in np.unique(folds):
         inside = folds != fold
-        weights = fit_weights(differences[inside], p2[inside], ridge)
+        weights = _fit_once(differences[inside], p2[inside], folds[inside], ridge, fits)
         total += log_losses(sigmoid(differences[~inside] @ weights), p2[~inside]).sum()
     return total
+
+
+def _fit_once(differences: Array, p2: Array, folds: Labels, ridge: float, fits: Fits) -> Array:
+    key = frozenset(folds.tolist()), ridge
+    if key not in fits:
+        fits[key] = fit_weights(differences, p2, ridge)
+    return fits[key]
 
 
 def out_of_fold(differences: Array, p2: Array, folds: Labels, trains: Sequence[bool] | None = None) -> Array:
@@ -89,10 +104,10 @@ def out_of_fold(differences: Array, p2: Array, folds: Labels, trains: Sequence[b
     `trains` [pairs] says which pairs may be learned from; all if None.
     """
     usable = np.ones(len(p2), dtype=bool) if trains is None else np.asarray(trains, dtype=bool)
-    logits = np.zeros(len(p2))
+    logits, fits = np.zeros(len(p2)), Fits()
     for fold in np.unique(folds):
         inside = (folds != fold) & usable
-        fitted = fit_ridged(differences[inside], p2[inside], folds[inside])
+        fitted = fit_ridged(differences[inside], p2[inside], folds[inside], fits)
         logits[folds == fold] = differences[folds == fold] @ fitted.weights
     return logits
 

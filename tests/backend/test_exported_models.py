@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -173,20 +173,14 @@ def toy_best_of_n(directory: Path) -> BestOfNPolicy:
 
 
 def test_the_script_answers_by_default_and_says_how_it_is_called(tmp_path: Path) -> None:
-    """A process of its own, as who downloads it runs it: the default of 300 tokens is beyond the toy's positions."""
+    """The default of 300 tokens is beyond the toy's 256 positions. Who downloads the script has no afarm."""
     toy_best_of_n(tmp_path)
-
-    command = [
-        sys.executable,
-        str(tmp_path / "best_of_n.py"),
-        "Name",
-        "three",
-        "rivers.",
-    ]  # without quotes it is the same
-    answered = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert answered.returncode == 0, answered.stderr
-    assert answered.stdout.strip()
-    assert "maximum length" not in answered.stderr, "the model was not asked beyond its positions"
+    names, answered = run_script(tmp_path, "Name", "three", "rivers.")  # without quotes it is the same
+    assert answered.strip()
+    assert len(names["prompt"]) + names["longest"] == 256
+    assert {len(row) <= names["longest"] for row in names["samples"]} == {True}
+    imports = re.findall(r"^(?:import|from) (\w+)", (tmp_path / "best_of_n.py").read_text(), re.MULTILINE)
+    assert set(imports) == {"sys", "itertools", "pathlib", "torch", "transformers"}
     with pytest.raises(SystemExit, match=r'^Best-of-n: python best_of_n\.py "Name three rivers\."'):
         run_script(tmp_path)
     with pytest.raises(ValueError, match="max_new_tokens"):

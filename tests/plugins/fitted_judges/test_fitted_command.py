@@ -21,6 +21,8 @@ from afarm_plugins.fitted_judges.utility import FittedWeights
 WORDS = ["oak", "birch", "beech", "elm", "ash", "fir", "pine", "yew", "lime", "alder"]
 PANDALM = SHARED_DATA / "pandalm" / "testset-v1.json.gz"
 ALPACA_EVAL = SHARED_DATA / "alpaca_eval"
+ONE_SYSTEM = ("x",)
+"""None of their labels is measured under fits that saw one system less."""
 
 
 def text(number: int, side: str) -> str:
@@ -68,25 +70,36 @@ def figures(*arguments: object, capsys: pytest.CaptureFixture[str]) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-@pytest.fixture
-def finished(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def finished_rows() -> list[dict[str, Any]]:
     """Labels that follow a finished last sentence, and not length."""
-    return write(tmp_path / "finished.jsonl", rows(300, likes={"finished": 3.0}))
+    return rows(300, likes={"finished": 3.0})
 
 
-def test_what_the_labels_like_is_found_and_beats_length(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = figures(finished, "--out", tmp_path / "judge", capsys=capsys)
+@pytest.fixture
+def finished(finished_rows: list[dict[str, Any]], tmp_path: Path) -> Path:
+    return write(tmp_path / "finished.jsonl", finished_rows)
+
+
+@pytest.fixture(scope="module")
+def finished_judge(finished_rows: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a judge fitted to them."""
+    place = tmp_path_factory.mktemp("finished")
+    assert fit(write(place / "finished.jsonl", finished_rows), "--out", place / "judge") == 0
+    return place / "judge"
+
+
+def test_what_the_labels_like_is_found_and_beats_length(finished_judge: Path) -> None:
+    found = json.loads((finished_judge / "figures.json").read_text())
     assert found["kept"] == "features"
     assert found["beats_length"]
     assert found["chosen"]["gain"]["low"] > 0
     assert found["chosen"]["agreement"]["value"] > 0.65
     assert found["chosen"]["ece"] < 0.1
     assert sorted(found["systems"]) == sorted(found["unseen_systems"]) == ["x", "y", "z"]
-    weights = FittedWeights.read(tmp_path / "judge").features
+    weights = FittedWeights.read(finished_judge).features
     assert 1.5 < weights["finished"] < 4.5
-    card = (tmp_path / "judge" / "README.md").read_text()
+    card = (finished_judge / "README.md").read_text()
     assert 'It beats "the longer wins" by' in card
     assert "| finished | +" in card
     assert "finished.jsonl" in card
@@ -95,7 +108,7 @@ def test_what_the_labels_like_is_found_and_beats_length(
 def test_a_fit_that_does_not_beat_length_says_so_and_is_saved(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    by_length = write(tmp_path / "long.jsonl", rows(200, likes={"length": 2.0}))
+    by_length = write(tmp_path / "long.jsonl", rows(200, likes={"length": 2.0}, systems=ONE_SYSTEM))
     found = figures(by_length, "--out", tmp_path / "judge", capsys=capsys)
     assert found["beats_length"] is False
     card = (tmp_path / "judge" / "README.md").read_text()
@@ -106,7 +119,7 @@ def test_a_fit_that_does_not_beat_length_says_so_and_is_saved(
 
 
 def test_labels_that_like_the_shorter_are_held_against_that_rule(tmp_path: Path) -> None:
-    by_length = write(tmp_path / "short.jsonl", rows(200, likes={"length": -2.0}))
+    by_length = write(tmp_path / "short.jsonl", rows(200, likes={"length": -2.0}, systems=ONE_SYSTEM))
     assert fit(by_length, "--out", tmp_path / "judge") == 0
     card = (tmp_path / "judge" / "README.md").read_text()
     assert "(no better than length)" in card.splitlines()[0]
@@ -114,13 +127,15 @@ def test_labels_that_like_the_shorter_are_held_against_that_rule(tmp_path: Path)
 
 
 def test_labels_by_chance_make_a_judge_that_is_unsure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = figures(write(tmp_path / "chance.jsonl", rows(300, likes={})), "--out", tmp_path / "judge", capsys=capsys)
+    by_chance = write(tmp_path / "chance.jsonl", rows(300, likes={}, systems=ONE_SYSTEM))
+    found = figures(by_chance, "--out", tmp_path / "judge", capsys=capsys)
     assert found["beats_length"] is False
     assert found["chosen"]["log_loss"] < math.log(2) + 0.02
 
 
-def test_neither_the_order_of_rows_nor_that_of_outputs_changes_a_byte(finished: Path, tmp_path: Path) -> None:
-    contents = [json.loads(line) for line in finished.read_text().splitlines()]
+def test_neither_the_order_of_rows_nor_that_of_outputs_changes_a_byte(
+    finished_rows: list[dict[str, Any]], finished_judge: Path, tmp_path: Path
+) -> None:
     turned = [
         {
             **row,
@@ -130,18 +145,17 @@ def test_neither_the_order_of_rows_nor_that_of_outputs_changes_a_byte(finished: 
             "generator_2": row["generator_1"],
             "preference": 3 - row["preference"],
         }
-        for row in reversed(contents)
+        for row in reversed(finished_rows)
     ]
-    fit(finished, "--out", tmp_path / "one")
     fit(write(tmp_path / "turned.jsonl", turned), "--out", tmp_path / "other")
     for name in ("judge.json", "figures.json"):
-        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "other" / name).read_bytes()
+        assert (finished_judge / name).read_bytes() == (tmp_path / "other" / name).read_bytes()
 
 
 def test_the_screen_shows_length_people_and_the_next_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    contents = rows(120, likes={"finished": 3.0})
+    contents = rows(120, likes={"finished": 3.0}, systems=ONE_SYSTEM)
     people = [{**row, "annotator": "first"} for row in contents] + [{**row, "annotator": "second"} for row in contents]
     assert fit(write(tmp_path / "people.jsonl", people), "--out", tmp_path / "judge") == 0
     shown = capsys.readouterr().out
@@ -190,7 +204,7 @@ def test_two_people_who_contradict_each_other_agree_on_the_others_only(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A pair with a label for each output teaches nothing, and says how far one label can be trusted."""
-    contents = rows(120, likes={"finished": 3.0})
+    contents = rows(120, likes={"finished": 3.0}, systems=ONE_SYSTEM)
     second = [
         {**row, "preference": 3 - row["preference"] if n % 3 == 0 else row["preference"]}
         for n, row in enumerate(contents)
@@ -205,11 +219,14 @@ def test_two_people_who_contradict_each_other_agree_on_the_others_only(
 
 
 def test_the_screen_counts_what_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    contents = [{**row, "output_1": True} if n % 20 == 0 else row for n, row in enumerate(rows(120, likes={}))]
+    contents = [
+        {**row, "output_1": True} if n % 20 == 0 else row
+        for n, row in enumerate(rows(60, likes={}, systems=ONE_SYSTEM))
+    ]
     assert fit(write(tmp_path / "some.jsonl", contents), "--out", tmp_path / "judge") == 0
     said = capsys.readouterr().err
     assert "row 0: field 'output_1' must be text, not bool" in said
-    assert "left out in all: 6 rows that cannot be read" in said
+    assert "left out in all: 3 rows that cannot be read" in said
 
 
 def test_nothing_that_is_there_is_written_over(
@@ -238,9 +255,11 @@ def test_a_fit_that_fails_leaves_nothing(finished: Path, tmp_path: Path, monkeyp
 
 
 def test_a_directory_that_fills_up_meanwhile_and_a_full_disk_are_named(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from afarm_plugins.fitted_judges import card
+
+    labels = write(tmp_path / "labels.jsonl", rows(60, likes={}, systems=ONE_SYSTEM))
 
     write_judge = card.write_judge
 
@@ -257,10 +276,10 @@ def test_a_directory_that_fills_up_meanwhile_and_a_full_disk_are_named(
         ("full", on_a_full_disk, "cannot be written: No space left on device"),
     ):
         monkeypatch.setattr(card, "write_judge", fails)
-        assert fit(finished, "--out", tmp_path / name) == 1
+        assert fit(labels, "--out", tmp_path / name, "--folds", 3) == 1
         assert f"--out {tmp_path / name} {problem}" in " ".join(capsys.readouterr().err.split())
     assert (tmp_path / "judge" / "judge.json").read_text() == "another's"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["finished.jsonl", "judge"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["judge", "labels.jsonl"]
 
 
 @pytest.mark.parametrize(
@@ -315,7 +334,7 @@ def test_people_of_pandalm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.skipif(not ALPACA_EVAL.exists(), reason=f"{ALPACA_EVAL} is not there")
 def test_gpt4_of_alpaca_eval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = sorted(ALPACA_EVAL.glob("annotations.alpaca_eval_gpt4.*.json.gz"))
-    found = figures(*files, "--out", tmp_path / "judge", capsys=capsys)
+    found = figures(*files, "--out", tmp_path / "judge", "--folds", 3, capsys=capsys)
     assert found["chosen"]["pairs"] == 3169
     assert found["chosen"]["longer"]["value"] == pytest.approx(0.723, abs=0.001)
     assert found["chosen"]["agreement"]["value"] > 0.73

@@ -103,7 +103,7 @@ def test_embeddings_know_what_no_feature_says(
 def test_another_encoder_or_none_is_an_error_that_names_the_setting(
     encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    labels = by_a_word(tmp_path / "labels.jsonl", 200)
+    labels = by_a_word(tmp_path / "labels.jsonl", 100)
     fit(labels, "--out", tmp_path / "judge", "--embeddings", encoder, "--folds", 3)
     kept = annotator(tmp_path / "judge").identity
     moved = encoder.rename(tmp_path / "moved")
@@ -189,13 +189,14 @@ def test_the_reward_model_learns_what_no_feature_says(
     model = tmp_path / "model"
     model.mkdir()
     tiny_policy().save(model)
-    labels = by_a_word(tmp_path / "labels.jsonl", 240, reward=6.0)
+    labels = by_a_word(tmp_path / "labels.jsonl", 120, reward=6.0)
     rows = [json.loads(line) for line in labels.read_text().splitlines()]
     named = [
         {**row, "generator_1": f"system {n % 3}", "generator_2": f"system {3 + n % 2}"} for n, row in enumerate(rows)
     ]
     labels.write_text("".join(json.dumps(row) + "\n" for row in named))
-    sizes = {"num_train_epochs": 6, "learning_rate": 0.01, "head_learning_rate": 0.03, "lora": lora}
+    sizes = {"num_train_epochs": 4, "learning_rate": 0.01, "head_learning_rate": 0.03, "lora": lora}
+    sizes |= {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 1}
     settings = [f"bradley_terry.{name}={value}" for name, value in sizes.items()]
     arguments = [labels, "--out", tmp_path / "judge", "--reward-model", model, "--folds", 3, "--json"]
     arguments += ["--output-dir", tmp_path / "runs"]

@@ -98,9 +98,9 @@ def test_swapped_pairs_give_the_same_model(tmp_path: Path) -> None:
 
 
 def test_soft_labels_give_rewards_that_differ_as_the_odds_say(tmp_path: Path) -> None:
-    rows = [judged(i, "w7", "w8", 0.8) for i in make_instructions(1)] * 64
+    rows = [judged(i, "w7", "w8", 0.8) for i in make_instructions(1)] * 2
     model, _ = fit(
-        tmp_path, rows, num_train_epochs=30, eval_fraction=0.0, standardize_outputs=0, lr_scheduler_type="constant"
+        tmp_path, rows, num_train_epochs=60, eval_fraction=0.0, standardize_outputs=0, lr_scheduler_type="constant"
     )
     first, second = model.score([rows[0].pair.instruction] * 2, ["w7", "w8"])
     assert second.value - first.value == pytest.approx(math.log(4), abs=0.15)
@@ -161,7 +161,7 @@ def test_the_head_learns_at_its_own_rate(tmp_path: Path) -> None:
 
 def test_lora_learns_with_its_head_and_reloads(tmp_path: Path) -> None:
     rows = preferences()
-    model, log = fit(tmp_path, rows, num_train_epochs=10, learning_rate=1e-2, lora=LoraConfig(r=8))
+    model, log = fit(tmp_path, rows, num_train_epochs=6, learning_rate=1e-2, lora=LoraConfig(r=8))
     assert log.values("train_accuracy")[0] > 0.85
     model.save(tmp_path / "saved")
     again = BradleyTerryRewardModel.load(tmp_path / "saved", make_context(tmp_path)[0])
@@ -233,8 +233,15 @@ def shuffled(rows: list[JudgedPair]) -> list[JudgedPair]:
 EARLY: dict[str, Any] = {"num_train_epochs": 20, "eval_fraction": 0.3, "eval_steps": 2, "early_stopping_patience": 3}
 
 
-def test_stops_when_the_held_out_loss_gets_no_better_and_keeps_the_best(tmp_path: Path) -> None:
-    model, log = fit(tmp_path, shuffled(preferences(60)), **EARLY)
+@pytest.fixture(scope="module")
+def stopped_early(tmp_path_factory: pytest.TempPathFactory) -> tuple[BradleyTerryRewardModel, Recorder]:
+    return fit(tmp_path_factory.mktemp("early"), shuffled(preferences(60)), save_steps=1, **EARLY)
+
+
+def test_stops_when_the_held_out_loss_gets_no_better_and_keeps_the_best(
+    stopped_early: tuple[BradleyTerryRewardModel, Recorder],
+) -> None:
+    model, log = stopped_early
     measured = [(metrics["eval_loss"], step) for step, metrics in log.lines if "eval_loss" in metrics][:-1]
     best, step = min(measured)
     assert log.values("best_step") == [step]
@@ -245,9 +252,11 @@ def test_stops_when_the_held_out_loss_gets_no_better_and_keeps_the_best(tmp_path
 
 
 @pytest.mark.parametrize("after", [-1, 3])
-def test_early_stopping_goes_on_after_a_kill_to_the_same_weights(tmp_path: Path, after: int) -> None:
+def test_early_stopping_goes_on_after_a_kill_to_the_same_weights(
+    after: int, stopped_early: tuple[BradleyTerryRewardModel, Recorder], tmp_path: Path
+) -> None:
     rows = shuffled(preferences(60))
-    whole, log = fit(tmp_path / "whole", rows, save_steps=1, **EARLY)
+    whole, log = stopped_early
     interrupt(tmp_path / "cut", rows, int(log.values("best_step")[0]) + after, save_steps=1, **EARLY)
     resumed, again = fit(tmp_path / "cut", rows, save_steps=1, **EARLY)
     assert same_weights(resumed.model, whole.model)
@@ -312,7 +321,7 @@ ADAPTERS: dict[str, Any] = {
     "members": "adapters",
     "lora": LoraConfig(r=4),
     "learning_rate": 1e-2,
-    "num_train_epochs": 6,
+    "num_train_epochs": 4,
 }
 
 
@@ -338,20 +347,29 @@ def test_members_of_an_ensemble_all_learn_differ_and_reload(tmp_path: Path, sett
 
 def test_the_trunk_is_shared_by_adapters_and_stays_the_policys(tmp_path: Path) -> None:
     start = make_policy(initializer_range=0.1)
-    model, _ = fit(tmp_path, preferences(32), **ADAPTERS)
+    model, _ = fit(tmp_path, preferences(32), **ADAPTERS | {"num_train_epochs": 2})
     backbone = model.model.get_base_model().model.state_dict()
     for name, weight in start.model.model.state_dict().items():
         plain = name.replace("_proj.weight", "_proj.base_layer.weight")
         assert torch.equal(backbone[plain if plain in backbone else name], weight)
 
 
+SHORT_ADAPTERS = ADAPTERS | {"num_train_epochs": 2, "save_steps": 2, "eval_fraction": 0.0}
+"""On 48 preferences, 6 steps a member."""
+
+
+@pytest.fixture(scope="module")
+def whole_adapters(tmp_path_factory: pytest.TempPathFactory) -> tuple[BradleyTerryRewardModel, Recorder]:
+    return fit(tmp_path_factory.mktemp("adapters"), preferences(48), **SHORT_ADAPTERS)
+
+
 @pytest.mark.parametrize("steps", [2, 6, 9])
-def test_an_ensemble_of_adapters_goes_on_from_whichever_member_it_was_at(tmp_path: Path, steps: int) -> None:
-    rows = preferences(48)
-    settings = ADAPTERS | {"num_train_epochs": 2, "save_steps": 2, "eval_fraction": 0.0}  # 6 steps a member
-    whole, log = fit(tmp_path / "whole", rows, **settings)
-    interrupt(tmp_path / "cut", rows, steps, **settings)
-    resumed, again = fit(tmp_path / "cut", rows, **settings)
+def test_an_ensemble_of_adapters_goes_on_from_whichever_member_it_was_at(
+    steps: int, whole_adapters: tuple[BradleyTerryRewardModel, Recorder], tmp_path: Path
+) -> None:
+    whole, log = whole_adapters
+    interrupt(tmp_path / "cut", preferences(48), steps, **SHORT_ADAPTERS)
+    resumed, again = fit(tmp_path / "cut", preferences(48), **SHORT_ADAPTERS)
     assert same_weights(resumed.model, whole.model)
     assert [step for step, metrics in log.lines if "loss" in metrics] == list(range(1, 13))
     assert min(step for step, metrics in again.lines if "loss" in metrics) == steps + 1
@@ -359,7 +377,7 @@ def test_an_ensemble_of_adapters_goes_on_from_whichever_member_it_was_at(tmp_pat
 
 def test_an_ensemble_of_heads_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     rows = preferences(64)
-    settings = HEADS | {"save_steps": 2, "eval_fraction": 0.0}
+    settings = HEADS | {"num_train_epochs": 2, "save_steps": 2, "eval_fraction": 0.0}
     whole, _ = fit(tmp_path / "whole", rows, **settings)
     interrupt(tmp_path / "cut", rows, 3, **settings)
     resumed, _ = fit(tmp_path / "cut", rows, **settings)
@@ -382,8 +400,8 @@ def test_a_constant_reward_is_no_trouble(tmp_path: Path) -> None:
 def test_the_bandits_rewards_are_found_up_to_a_constant(tmp_path: Path) -> None:
     """Labels of Bradley–Terry probability determine the rewards: those have the least cross-entropy."""
     context, _ = make_context(tmp_path)
-    settings = config(num_train_epochs=60, eval_fraction=0.0, standardize_outputs=0)
-    model = BradleyTerryRewardModel.fit(bandit_preferences(soft=True, copies=2), bandit_policy(), settings, context)
+    settings = config(num_train_epochs=60, per_device_train_batch_size=18, eval_fraction=0.0, standardize_outputs=0)
+    model = BradleyTerryRewardModel.fit(bandit_preferences(soft=True), bandit_policy(), settings, context)
     for instruction in INSTRUCTIONS:
         found = torch.tensor([s.value for s in model.score([instruction] * 4, ANSWERS)])
         assert (found - found.mean()).tolist() == pytest.approx((rewards() - rewards().mean()).tolist(), abs=0.1)
