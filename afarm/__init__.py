@@ -129,9 +129,9 @@ if TYPE_CHECKING:
     from afarm.storage.model_files import require_on_hub as require_on_hub
     from afarm.storage.prompt_templates import foreign_templates as foreign_templates
     from afarm.storage.row_shapes import people_columns as people_columns
-    from afarm.storage.rows import output_of as output_of
-    from afarm.storage.rows import placed_rows as placed_rows
+    from afarm.storage.rows import parse_output as parse_output
     from afarm.storage.rows import read_outputs as read_outputs
+    from afarm.storage.rows import read_placed_rows as read_placed_rows
     from afarm.storage.rows import read_rows as read_rows
     from afarm.storage.rows import require_distinct as require_distinct
     from afarm.storage.rows import stem as stem

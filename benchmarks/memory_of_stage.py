@@ -263,7 +263,7 @@ def endless(policy: CheckpointPolicy) -> None:
 
 def fitted(policy: CheckpointPolicy, directory: Path) -> TorchRewardModel:
     """A reward model as a run loads it."""
-    model = TorchRewardModel.classifier_from(policy)
+    model = TorchRewardModel.make_classifier(policy)
     TorchRewardModel(model, policy.tokenizer, policy.template, policy.backend).save(directory / "reward")
     policy.backend.barrier()
     del model

@@ -143,7 +143,7 @@ def load(a: argparse.Namespace, backend: Backend) -> tuple[CheckpointPolicy, Tor
     template = PromptTemplate("chat", tokenizer)
     policy = CheckpointPolicy(LlamaForCausalLM(config).eval(), tokenizer, template, backend)
     reward_model = TorchRewardModel(
-        TorchRewardModel.classifier_from(policy, head_std=0.02).eval(), tokenizer, template, backend
+        TorchRewardModel.make_classifier(policy, head_std=0.02).eval(), tokenizer, template, backend
     )
     prompts = torch.randint(3, a.vocab, (a.batch, a.prompt_len)).tolist()
     if a.models:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from afarm.backend.batching import usable_pairs as usable_pairs
     from afarm.backend.checkpoint_selection import Candidate as Candidate
     from afarm.backend.checkpoint_selection import CheckpointSelection as CheckpointSelection
-    from afarm.backend.checkpoint_selection import selection_of as selection_of
+    from afarm.backend.checkpoint_selection import make_selection as make_selection
     from afarm.backend.device import Backend as Backend
     from afarm.backend.distributed import all_gather as all_gather
     from afarm.backend.distributed import all_gather_object as all_gather_object

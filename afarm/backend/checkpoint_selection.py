@@ -41,7 +41,7 @@ class Candidate:
     kl: float | None = None
 
 
-def selection_of(config: CheckpointChoice, inputs: MethodInputs, context: TrainContext) -> CheckpointSelection | None:
+def make_selection(config: CheckpointChoice, inputs: MethodInputs, context: TrainContext) -> CheckpointSelection | None:
     """Return the selection that `config.checkpoint` asks for; None if the last checkpoint counts."""
     return CheckpointSelection(inputs, context) if config.checkpoint == "best" else None
 

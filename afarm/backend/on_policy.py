@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from afarm.backend.batching import TokenBatch, join_and_pad, length_sorted_batches
-from afarm.backend.checkpoint_selection import CheckpointSelection, selection_of
+from afarm.backend.checkpoint_selection import CheckpointSelection, make_selection
 from afarm.backend.distributed import all_gather, barrier, shard, uneven_sizes, world_size
 from afarm.backend.logprobs import ChunkLoss, before_responses, token_loss
 from afarm.backend.models import enable_gradient_checkpointing, set_checkpointing_layers_to_train
@@ -160,7 +160,7 @@ def start_training(
     )
     setting = f"{section}.max_prompt_length"
     prompts = short_prompts(policy, inputs.unlabeled, config.max_prompt_length, config.response_length, setting)
-    scorer, selection = sample_scorer(inputs.reward_model, start), selection_of(config, inputs, context)
+    scorer, selection = sample_scorer(inputs.reward_model, start), make_selection(config, inputs, context)
     return Training(
         config, inputs, context, start, policy, models, trained, optimizer, prompts, scorer, selection, whole
     )

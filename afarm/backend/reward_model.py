@@ -105,7 +105,7 @@ class TorchRewardModel(RewardModel):
         return self.tokenizer.pad_token_id
 
     @classmethod
-    def classifier_from(
+    def make_classifier(
         cls, policy: CheckpointPolicy, head_std: float = 0.0, labels: int = 1, *, share_weights: bool = False
     ) -> Any:
         """Make a sequence classifier with `policy`'s backbone and `labels` fresh float32 heads.

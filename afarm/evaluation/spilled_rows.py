@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from afarm.core.interfaces import EvaluationInputs
 from afarm.core.records import JudgedPair, Output
-from afarm.storage.rows import placed_rows, write_rows
+from afarm.storage.rows import read_placed_rows, write_rows
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ def stored_inputs(system: str, judged: Sequence[JudgedPair]) -> EvaluationInputs
 
 def read_each(path: Path) -> Iterator[JudgedPair]:
     """Read the judged pairs of a file, one held at a time."""
-    return (JudgedPair.from_row(row, where) for where, row in placed_rows(path))
+    return (JudgedPair.from_row(row, where) for where, row in read_placed_rows(path))
 
 
 class LazyMap(Sequence[T]):

@@ -16,7 +16,7 @@ from afarm.experiment.own_preferences import OwnPreferences
 from afarm.experiment.return_checks import require_rows
 from afarm.experiment.settings import ALL, Rows
 from afarm.storage.hub import is_on_hub
-from afarm.storage.rows import names_a_file, output_of, placed_rows, require_distinct
+from afarm.storage.rows import names_a_file, parse_output, read_placed_rows, require_distinct
 
 ASKED = attrgetter("instruction", "input", "messages")
 """What the id of an instruction digests: as good to tell instructions apart, and quicker."""
@@ -137,7 +137,7 @@ def evaluation_set(components: Components, source: str) -> list[Output]:
     Raises `DataError` naming the file, the row and the field that is wrong.
     """
     if names_a_file(source):
-        return [output_of(row, where, required=False) for where, row in placed_rows(source)]
+        return [parse_output(row, where, required=False) for where, row in read_placed_rows(source)]
     return load_split(components.dataset(source), source, "evaluation")
 
 

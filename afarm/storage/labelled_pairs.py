@@ -50,7 +50,7 @@ from afarm.storage.row_shapes import (
     people_columns,
     what_it_holds,
 )
-from afarm.storage.rows import placed_rows, stem, why_no_file
+from afarm.storage.rows import read_placed_rows, stem, why_no_file
 
 ENOUGH_LABELS = 10
 """Labels from which it is odd that all prefer the same side."""
@@ -118,7 +118,7 @@ def read_labelled_pairs(
     """
     forms = PREFERENCES if forms is None else forms
     reading = LabelReader(source, scale, annotator, average, as_text)
-    for where, row in placed_rows(source):
+    for where, row in read_placed_rows(source):
         try:
             judged = read_row(row, where, reading, forms)
         except UnusableError as error:

@@ -48,10 +48,10 @@ def read_rows(path: Path | str) -> Iterator[Row]:
     `hf:owner/name[/configuration][:split]`. Raises `DataError` if the file is missing, is not what its name says, or a
     row is not an object.
     """
-    return (row for _, row in placed_rows(path))
+    return (row for _, row in read_placed_rows(path))
 
 
-def placed_rows(path: Path | str) -> Iterator[tuple[str, Row]]:
+def read_placed_rows(path: Path | str) -> Iterator[tuple[str, Row]]:
     """Yield each row with its place for errors: rows counted from 0, lines of CSV from 1. See `read_rows`."""
     if is_on_hub(path):
         yield from ((f"{path}: row {number}", row) for number, row in enumerate(hub_rows(str(path))))
@@ -234,9 +234,9 @@ def read_outputs(path: Path | str, instructions: Iterable[Instruction] = ()) -> 
     """
     shared = {instruction: instruction for instruction in instructions}
     outputs = []
-    for where, row in placed_rows(path):
+    for where, row in read_placed_rows(path):
         try:
-            output = output_of(row, where)
+            output = parse_output(row, where)
         except DataError as error:
             raise DataError(f"{error}{no_output(row, str(path))}") from error
         instruction = shared.get(output.instruction, output.instruction)
@@ -244,7 +244,7 @@ def read_outputs(path: Path | str, instructions: Iterable[Instruction] = ()) -> 
     return outputs
 
 
-def output_of(row: Row, where: str, *, required: bool = True) -> Output:
+def parse_output(row: Row, where: str, *, required: bool = True) -> Output:
     """Parse a row of outputs; its text may be missing unless `required`. Raises `DataError`."""
     read = with_turns(row, where)
     lacking = [name for name in ("instruction", "output") if name not in read and (required or name != "output")]
@@ -255,7 +255,7 @@ def output_of(row: Row, where: str, *, required: bool = True) -> Output:
 
 def read_preferences(path: Path | str) -> list[JudgedPair]:
     """Read judged pairs as afarm and AlpacaEval have them. Raises `DataError` naming file, row and field."""
-    return [JudgedPair.from_row(row, where) for where, row in placed_rows(path)]
+    return [JudgedPair.from_row(row, where) for where, row in read_placed_rows(path)]
 
 
 def preferences_on_disk(path: Path) -> Sequence[JudgedPair]:

@@ -123,7 +123,7 @@ def tiny_reward_model(policy: CheckpointPolicy | None = None, seed: int = 0) -> 
     policy = policy or tiny_policy()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        classifier = TorchRewardModel.classifier_from(policy, head_std=0.1).eval()
+        classifier = TorchRewardModel.make_classifier(policy, head_std=0.1).eval()
     return TorchRewardModel(classifier, policy.tokenizer, policy.template, policy.backend)
 
 

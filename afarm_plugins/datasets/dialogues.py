@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from afarm import DataError, Instruction, Output, Unusable, own_preferences, placed_rows, with_turns
+from afarm import DataError, Instruction, Output, Unusable, own_preferences, read_placed_rows, with_turns
 from afarm_plugins.datasets.one_file import OneFile
 
 PREFERENCES = ("chosen", "output_1", "conversation_a", "response_a", "response1")
@@ -30,13 +30,13 @@ class Dialogues(OneFile):
     def _last_turns(self) -> Iterator[Output]:
         """Yield each conversation, with the assistant's last turn as the output."""
         path = self.config.path
-        fields = next((row.keys() for _, row in placed_rows(path)), ())
+        fields = next((row.keys() for _, row in read_placed_rows(path)), ())
         if any(name in fields for name in PREFERENCES):
             for judged in own_preferences(path, Unusable(), scale=self.config.labels):
                 chosen = judged.chosen_rejected
                 yield Output(judged.pair.instruction, chosen[0] if chosen else "", "chosen")
             return
-        for where, row in placed_rows(path):
+        for where, row in read_placed_rows(path):
             output = Output.from_row({"output": "", **with_turns(row, where)}, where)
             if not output.instruction.instruction.strip():
                 raise DataError(f"{where}: has no message of a user")

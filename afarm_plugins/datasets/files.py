@@ -12,7 +12,7 @@ from afarm import (
     Output,
     did_you_mean,
     is_on_hub,
-    placed_rows,
+    read_placed_rows,
     require_distinct,
     seeding,
     why_no_file,
@@ -50,7 +50,7 @@ class Files(Dataset):
         path = self.own.get(split) or self.config.path
         if not path:
             raise DataError(f"split {split!r} has no file: --set files.{split}=FILE, or --data FILE for all splits")
-        placed = list(placed_rows(path))
+        placed = list(read_placed_rows(path))
         rows = [with_turns(row, where) for where, row in placed]
         tasks = [Output(Instruction.from_row(row, where), "") for row, (where, _) in zip(rows, placed, strict=True)]
         for task, (where, _) in zip(tasks, placed, strict=True):

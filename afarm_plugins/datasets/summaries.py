@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from afarm import DataError, Instruction, Output, Row, did_you_mean, placed_rows
+from afarm import DataError, Instruction, Output, Row, did_you_mean, read_placed_rows
 from afarm_plugins.datasets.one_file import OneFile
 
 TEXTS = ("post", "article", "document", "text", "content", "body", "dialogue", "prompt")
@@ -29,7 +29,7 @@ class Summaries(OneFile):
     path_option = "--set summaries.path=FILE"
 
     def keyed_rows(self) -> Iterator[tuple[str, Output]]:
-        for where, row in placed_rows(self.config.path):
+        for where, row in read_placed_rows(self.config.path):
             fields = flat(row)
             text = self._text(fields, self.config.text, TEXTS, where)
             if text is None:

@@ -24,11 +24,11 @@ from afarm.backend import (
     all_gather_object,
     batched_logprobs,
     join_and_pad,
+    make_selection,
     preference_losses,
     require_checkpoint,
     response_logprobs,
     run_trainer,
-    selection_of,
     switch_off_dropout,
     trainable_copy,
     trained_model,
@@ -71,7 +71,7 @@ def train_dpo(config: DPOConfig, inputs: MethodInputs, context: TrainContext) ->
     trainer.settings = config
     if config.lora:
         trainer.model.delete_adapter("ref")  # TRL's own reference, which is not used
-    selection = selection_of(config, inputs, context)
+    selection = make_selection(config, inputs, context)
     candidates = CandidatePolicies(policy, selection) if selection else None
     run_trainer(trainer, context, "dpo", "dpo", candidates)
     context.log_metrics(trainer.state.global_step, {**counts, "outputs_cut": cut})

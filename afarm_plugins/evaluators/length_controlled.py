@@ -22,7 +22,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import expit
 
-from afarm import DataError, Evaluation, EvaluationInputs, Evaluator, Instruction, placed_rows, standard_error
+from afarm import DataError, Evaluation, EvaluationInputs, Evaluator, Instruction, read_placed_rows, standard_error
 from afarm_plugins.evaluators import LengthControlledConfig
 from afarm_plugins.evaluators.data_files import cell, digest_file, number
 from afarm_plugins.evaluators.length_checks import describe_misfit, error_and_warnings, vanished
@@ -232,7 +232,7 @@ def weights(path: str, contents: str) -> Mapping[str, Floats]:
     """Read coefficients by model; `contents`: the file's digest. Raises `DataError` naming row and field."""
     return {
         str(cell(row, MODEL, where)): np.array([number(row, names, where) for names in COLUMNS.values()])
-        for where, row in placed_rows(path)
+        for where, row in read_placed_rows(path)
     }
 
 
@@ -241,14 +241,14 @@ def difficulties(path: str, contents: str) -> Mapping[str, float]:
     """Read the difficulty of each instruction in a file, by its id."""
     return {
         Instruction.from_row(row, where).id: number(row, COLUMNS["difficulty"], where)
-        for where, row in placed_rows(path)
+        for where, row in read_placed_rows(path)
     }
 
 
 @lru_cache(maxsize=4)
 def gamed(path: str, contents: str, weight: float) -> Rows:
     """Read the regularising rows, their difficulty last. Rows with one `index` count `weight` together."""
-    table = list(placed_rows(path))
+    table = list(read_placed_rows(path))
     z = np.array([number(row, ("std_delta_len",), where) for where, row in table])
     share = np.array([number(row, ("preference",), where) for where, row in table])
     if outside := [where for (where, _), s in zip(table, share, strict=True) if not 0 <= s <= 1]:

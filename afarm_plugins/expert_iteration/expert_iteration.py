@@ -24,10 +24,10 @@ from afarm.backend import (
     best_sample,
     continued_context,
     fit_supervised,
+    make_selection,
     require_checkpoint,
     sample_scorer,
     scored_samples,
-    selection_of,
     shard,
     short_prompts,
     wait_for,
@@ -62,7 +62,7 @@ def train_in_rounds(config: ExpertIterationConfig, inputs: MethodInputs, context
             left_out = len(inputs.unlabeled) - len(prompts)
             own.log_metrics(1, {**round_summary(winners), "round": number, "data/prompts_left_out": left_out})
         examples = [(winner.prompt_ids, winner.token_ids) for winner in learned]
-        selection = selection_of(config, inputs, own)
+        selection = make_selection(config, inputs, own)
         policy = fit_supervised(start, examples, config, own, "expert_iteration", selection=selection)
     return policy
 

@@ -11,8 +11,8 @@ from afarm.backend import (
     CheckpointPolicy,
     chosen_and_rejected,
     fit_supervised,
+    make_selection,
     require_checkpoint,
-    selection_of,
     usable_pairs,
 )
 from afarm_plugins.feedme import FeedMEConfig
@@ -26,5 +26,5 @@ def train_feedme(config: FeedMEConfig, inputs: MethodInputs, context: TrainConte
     chosen, _ = chosen_and_rejected(pairs)
     examples, cut = start.encode(instructions, chosen.texts, config.max_length, chosen.ended)
     counts |= {"examples_cut": cut}
-    selection = selection_of(config, inputs, context)
+    selection = make_selection(config, inputs, context)
     return fit_supervised(start, examples, config, context, "feedme", counts, selection)

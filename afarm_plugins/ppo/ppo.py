@@ -184,7 +184,7 @@ def start_value_model(start: CheckpointPolicy, reward_model: RewardModel, config
     over the policy's tokens.
     """
     if config.value_init == "sft":
-        model = TorchRewardModel.classifier_from(start, share_weights=config.lora is not None)
+        model = TorchRewardModel.make_classifier(start, share_weights=config.lora is not None)
     elif isinstance(reward_model, TorchRewardModel) and reward_model.reads_tokens_of(start):
         model = plain_copy(reward_model.model, share_weights=config.lora is not None)
     else:

@@ -12,8 +12,8 @@ from afarm.backend import (
     CheckpointPolicy,
     chosen_and_rejected,
     fit_supervised,
+    make_selection,
     require_checkpoint,
-    selection_of,
     usable_pairs,
 )
 from afarm_plugins.reward_conditioning import RewardConditioningConfig
@@ -38,7 +38,7 @@ def train_with_controls(
         examples += rows
         cut += too_long
     counts["examples_cut"] = cut
-    selection, behind = selection_of(config, inputs, context), policy.controlled(positive)
+    selection, behind = make_selection(config, inputs, context), policy.controlled(positive)
     return fit_supervised(behind, examples, config, context, "reward_conditioning", counts, selection)
 
 

@@ -85,7 +85,7 @@ class BradleyTerryRewardModel(TorchRewardModel):
             width = start.model.config.get_text_config().hidden_size
             deviation = 0.0 if config.ensemble == 1 else 1 / math.sqrt(width + 1)
         labels = 1 if has_own_adapters else config.ensemble
-        model: Any = cls.classifier_from(start, deviation, labels, share_weights=config.lora is not None)
+        model: Any = cls.make_classifier(start, deviation, labels, share_weights=config.lora is not None)
         if config.lora:
             model = add_adapter(model, config.lora, train_also=["score"])
         adapters = ["default", *(f"member_{m}" for m in range(1, config.ensemble))] if has_own_adapters else []

@@ -33,7 +33,7 @@ from afarm import (
     StudyTable,
     is_on_hub,
     mean_interval,
-    placed_rows,
+    read_placed_rows,
     seeding,
     why_no_file,
 )
@@ -120,7 +120,7 @@ def read_sets(by: str) -> str | Mapping[tuple[str, str], str]:
     if not by or not Path(by).exists():
         raise ConfigError([f"by: {by!r}: {DATASET}, {FIRST_WORD}, or a file of instructions with a field 'dataset'"])
     sets = {}
-    for where, row in placed_rows(by):
+    for where, row in read_placed_rows(by):
         for field in ("instruction", "dataset"):
             if not isinstance(row.get(field), str) or not row[field].strip():
                 raise DataError(f"{where}: field {field!r} is missing; its fields are {', '.join(map(repr, row))}")

@@ -30,8 +30,8 @@ from afarm import (
     StudyRun,
     StudyTable,
     mean_interval,
-    output_of,
-    placed_rows,
+    parse_output,
+    read_placed_rows,
     seeding,
 )
 from afarm_plugins.studies.imperatives import OTHER, QUESTION, TASK, Reading, reader
@@ -102,7 +102,7 @@ class Instructions(DataStudy):
         tagger, read = reader(self.config.tagger)
         found = dict(self._splits)
         for name, file in named_files("instructions", self.config.instructions).items():
-            found[name] = [output_of(row, where, required=False) for where, row in placed_rows(file)]
+            found[name] = [parse_output(row, where, required=False) for where, row in read_placed_rows(file)]
             if not found[name]:
                 raise DataError(f"{file}: has no rows")
         readings = {name: [read(_text(row.instruction)) for row in rows] for name, rows in found.items()}

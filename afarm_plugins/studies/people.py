@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from afarm import HUMANS, ConfigError, DataError, Label, Row, people_columns, placed_rows, read_labels, stem
+from afarm import HUMANS, ConfigError, DataError, Label, Row, people_columns, read_labels, read_placed_rows, stem
 
 PEOPLE = "people"
 """The name of all people together in tables."""
@@ -91,7 +91,7 @@ def read_people(humans: str, judged: Sequence[str]) -> PairsOfPeople:
     """
     games: dict[Hashable, PairOfPeople] = {}
     people: dict[str, None] = {}
-    for where, row in placed_rows(humans):
+    for where, row in read_placed_rows(humans):
         columns = people_columns(row)
         if not columns:
             raise DataError(f"{where}: has no label of a person; call its columns annotator1, annotator2 …")
@@ -117,7 +117,7 @@ def read_all_labels(humans: str, judged: Sequence[str]) -> dict[str, list[Label]
 
     Raises `DataError`, and `ConfigError` if two raters have the same name.
     """
-    _, first = next(iter(placed_rows(humans)), ("", {}))
+    _, first = next(iter(read_placed_rows(humans)), ("", {}))
     if people_columns(first):
         games = read_people(humans, judged)
         labels: dict[str, list[Label]] = {name: [] for name in (HUMANS, *games.judges)}
@@ -138,7 +138,7 @@ def read_all_labels(humans: str, judged: Sequence[str]) -> dict[str, list[Label]
 def _add_judge(games: Mapping[Hashable, PairOfPeople], name: str, file: str) -> int:
     """Add a judge's wins to the games. Returns how many labels are no verdict."""
     answers, silent = 0, Counter[str]()
-    for where, row in placed_rows(file):
+    for where, row in read_placed_rows(file):
         column = next((column for column in row if JUDGED.fullmatch(column)), "")
         if not column:
             raise DataError(f"{where}: has no label; call its column 'preference', with 1 or 2 for the better output")

@@ -226,7 +226,7 @@ def test_a_gguf_file_loads_answers_and_saves_as_safetensors(tmp_path: Path, load
     # here the pad token is the end-of-sequence token, which the prompt holds too
     assert policy.pad_id in policy.eos_ids
     reward_model = TorchRewardModel(
-        TorchRewardModel.classifier_from(policy, head_std=0.1), policy.tokenizer, policy.template, backend
+        TorchRewardModel.make_classifier(policy, head_std=0.1), policy.tokenizer, policy.template, backend
     )
     alone = reward_model.score(question, ["Paris."])[0].value
     padded = reward_model.score(question * 2, ["Paris.", "It is a city in the north of the country."])[0].value

@@ -89,7 +89,7 @@ def test_weights_that_are_not_finite_are_never_saved(value: float, tmp_path: Pat
 
 def head(policy: CheckpointPolicy, labels: int = 1, **settings: Any) -> TorchRewardModel:
     torch.manual_seed(2)
-    model = TorchRewardModel.classifier_from(policy, head_std=1.0, labels=labels).eval()
+    model = TorchRewardModel.make_classifier(policy, head_std=1.0, labels=labels).eval()
     return TorchRewardModel(model, policy.tokenizer, policy.template, policy.backend, **settings)
 
 

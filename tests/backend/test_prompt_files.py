@@ -49,7 +49,7 @@ def test_a_reward_model_keeps_them_too_and_reads_the_tokens_of_such_a_policy_alo
     policy = make_policy()
     own = CheckpointPolicy(policy.model, policy.tokenizer, PromptTemplate(PAIR, policy.tokenizer), policy.backend)
     model = TorchRewardModel(
-        TorchRewardModel.classifier_from(own, head_std=1.0), own.tokenizer, own.template, own.backend
+        TorchRewardModel.make_classifier(own, head_std=1.0), own.tokenizer, own.template, own.backend
     )
     model.save(tmp_path / "model")
     loaded = TorchRewardModel.load(tmp_path / "model", make_context(tmp_path)[0])

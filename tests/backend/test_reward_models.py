@@ -29,7 +29,7 @@ SEQUENCES = [[3, 5, 6, 4, 7, 8, 1], [3, 9, 4, 1], [3, 10, 11, 4, 12]]
 
 def make_reward_model(policy: CheckpointPolicy) -> TorchRewardModel:
     torch.manual_seed(1)
-    model = TorchRewardModel.classifier_from(policy, head_std=1.0).eval()
+    model = TorchRewardModel.make_classifier(policy, head_std=1.0).eval()
     return TorchRewardModel(model, policy.tokenizer, policy.template, policy.backend)
 
 
@@ -87,7 +87,7 @@ def test_rewards_are_standardised(policy: CheckpointPolicy) -> None:
 
 
 def test_a_fresh_head_is_zero_unless_asked_otherwise_and_the_trunk_is_the_policys(policy: CheckpointPolicy) -> None:
-    model = TorchRewardModel.classifier_from(policy)
+    model = TorchRewardModel.make_classifier(policy)
     assert model.score.weight.eq(0).all()
     for name, weight in policy.model.model.state_dict().items():
         assert torch.equal(model.model.state_dict()[name], weight)
@@ -104,7 +104,7 @@ def test_a_policy_with_adapters_gives_its_merged_trunk(policy: CheckpointPolicy)
                 weight.normal_()
         ids = torch.tensor(SEQUENCES[:1])
         adapted = policy.model.get_base_model().model(ids).last_hidden_state
-        model = TorchRewardModel.classifier_from(policy)
+        model = TorchRewardModel.make_classifier(policy)
         torch.testing.assert_close(model.eval().model(ids).last_hidden_state, adapted, atol=1e-4, rtol=1e-4)
 
 
@@ -186,7 +186,7 @@ def test_a_response_that_was_cut_off_is_closed_before_it_is_scored() -> None:
 
 def make_ensemble(policy: CheckpointPolicy, **how: Any) -> TorchRewardModel:
     torch.manual_seed(1)
-    model = TorchRewardModel.classifier_from(policy, head_std=1.0, labels=3).eval()
+    model = TorchRewardModel.make_classifier(policy, head_std=1.0, labels=3).eval()
     return TorchRewardModel(
         model, policy.tokenizer, policy.template, policy.backend, [0.5, 0.0, -1.0], [1, 2, 4], **how
     )

@@ -19,7 +19,7 @@ from afarm.experiment.dry_run import plan_run, plan_stage
 from afarm.experiment.pipeline import annotate, fit_reward
 from afarm.experiment.recipe import parse_override, resolve
 from afarm.storage import hub, labelled_pairs
-from afarm.storage.rows import placed_rows
+from afarm.storage.rows import read_placed_rows
 
 GOOD = {"prompt": "p", "chosen": "word word", "rejected": "word"}
 
@@ -222,9 +222,9 @@ def test_a_file_is_counted_once_by_all_who_need_it_and_read_again_to_be_written(
 
     def rows_of(source: Any) -> Any:
         read.append(str(source))
-        return placed_rows(source)
+        return read_placed_rows(source)
 
-    monkeypatch.setattr(labelled_pairs, "placed_rows", rows_of)
+    monkeypatch.setattr(labelled_pairs, "read_placed_rows", rows_of)
     source = own(tmp_path)
     one, other = farm(preferences=source, seed=1), farm(preferences=source, seed=2)
     plan_run(one.workspace, "direct")
@@ -265,10 +265,10 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
     source = own(tmp_path)
 
     def rows_of(path: Any) -> Any:
-        yield from placed_rows(path)
+        yield from read_placed_rows(path)
         Path(source).write_text(json.dumps(GOOD))
 
-    monkeypatch.setattr(labelled_pairs, "placed_rows", rows_of)
+    monkeypatch.setattr(labelled_pairs, "read_placed_rows", rows_of)
     with pytest.raises(ConfigError, match="has changed since it was read; start again"):
         farm(preferences=source)
 

@@ -38,7 +38,7 @@ def preferences(first: str = "w1 w2", second: str = LONG) -> list[JudgedPair]:
 
 
 def reward_model(policy: CheckpointPolicy) -> TorchRewardModel:
-    model = TorchRewardModel.classifier_from(policy, head_std=1.0).eval()
+    model = TorchRewardModel.make_classifier(policy, head_std=1.0).eval()
     return TorchRewardModel(model, policy.tokenizer, policy.template, policy.backend)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from afarm.core.errors import DataError
 from afarm.core.records import Message
-from afarm.storage.rows import placed_rows, read_outputs, read_preferences, read_rows
+from afarm.storage.rows import read_outputs, read_placed_rows, read_preferences, read_rows
 
 
 def write(directory: Path, text: str, name: str = "a.csv", encoding: str = "utf-8") -> Path:
@@ -40,7 +40,7 @@ def test_labels_are_numbers_and_empty_ones_null(tmp_path: Path) -> None:
 
 def test_a_row_is_placed_by_its_line_even_behind_texts_of_several_lines(tmp_path: Path) -> None:
     path = write(tmp_path, 'instruction,preference\n"one\ntwo\n\nthree",1\n\nlast,2\n')
-    assert [where for where, _ in placed_rows(path)] == [f"{path}: line 2", f"{path}: line 7"]
+    assert [where for where, _ in read_placed_rows(path)] == [f"{path}: line 2", f"{path}: line 7"]
     path = write(tmp_path, 'instruction,output_1,output_2,preference\n"a\nb",x,y,1\nc,x,y,left\n')
     with pytest.raises(DataError, match=r"a\.csv: line 4: field 'preference' is 'left'"):
         read_preferences(path)
@@ -48,12 +48,12 @@ def test_a_row_is_placed_by_its_line_even_behind_texts_of_several_lines(tmp_path
 
 def test_a_spreadsheets_blank_rows_are_none(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("instruction,output\r\na,b\r\n,\r\nc,d\r\n,,,,\r\n , \r\n,,,,\r\n")
-    assert [(where[-1], row) for where, row in placed_rows(tmp_path / "a.csv")] == [
+    assert [(where[-1], row) for where, row in read_placed_rows(tmp_path / "a.csv")] == [
         ("2", {"instruction": "a", "output": "b"}),
         ("4", {"instruction": "c", "output": "d"}),
     ]
     (tmp_path / "b.csv").write_text("instruction,output\na,b,,,\nc,d,,e\n")
-    rows = placed_rows(tmp_path / "b.csv")
+    rows = read_placed_rows(tmp_path / "b.csv")
     assert next(rows)[1] == {"instruction": "a", "output": "b"}
     with pytest.raises(DataError, match="line 3: has 4 cells"):
         next(rows)
@@ -61,7 +61,7 @@ def test_a_spreadsheets_blank_rows_are_none(tmp_path: Path) -> None:
 
 def test_a_first_line_may_say_what_parts_the_cells(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('sep=|\r\ninstruction|output\r\n"a, b; c"|d\r\ne|f\r\n')
-    assert [(where.rpartition(" ")[2], *row.values()) for where, row in placed_rows(tmp_path / "a.csv")] == [
+    assert [(where.rpartition(" ")[2], *row.values()) for where, row in read_placed_rows(tmp_path / "a.csv")] == [
         ("3", "a, b; c", "d"),
         ("4", "e", "f"),
     ]

@@ -19,7 +19,7 @@ from afarm.core.errors import DataError
 from afarm.evaluation.boards.board import Entry, Leaderboard, ranked
 from afarm.evaluation.metrics import finite_number
 from afarm.evaluation.protocol import EvaluationProtocol
-from afarm.storage.rows import placed_rows
+from afarm.storage.rows import read_placed_rows
 
 TABLES = (".csv", ".csv.gz")
 SYSTEM = ("system", "model", "generator")
@@ -118,7 +118,7 @@ def imported(path: Path, orders: Sequence[str] = ()) -> list[Leaderboard]:
 
     Raises `DataError` if it is no such table, naming the row and the column of a value that is no number or cannot be.
     """
-    rows = list(placed_rows(path))
+    rows = list(read_placed_rows(path))
     if not rows:
         raise DataError(f"{path}: no rows")
     names = list(rows[0][1])

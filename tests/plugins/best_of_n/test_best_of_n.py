@@ -42,7 +42,7 @@ class CountsAWord(RewardModel):
 
 def fitted(policy: CheckpointPolicy) -> TorchRewardModel:
     torch.manual_seed(5)
-    model = TorchRewardModel.classifier_from(policy, head_std=1.0).eval()
+    model = TorchRewardModel.make_classifier(policy, head_std=1.0).eval()
     return TorchRewardModel(model, policy.tokenizer, policy.template, policy.backend)
 
 

@@ -78,7 +78,7 @@ def tiny_policy(seed: int = 0) -> CheckpointPolicy:
 
 def tiny_reward_model(policy: CheckpointPolicy) -> TorchRewardModel:
     torch.manual_seed(7)
-    model = TorchRewardModel.classifier_from(policy, head_std=0.3)
+    model = TorchRewardModel.make_classifier(policy, head_std=0.3)
     return TorchRewardModel(model, policy.tokenizer, policy.template, BACKEND, mean=0.2, std=1.5)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from places import SHARED_DATA
 
-from afarm import Bounded, ConfigError, DataError, Findings, Instruction, Output, PluginError, placed_rows
+from afarm import Bounded, ConfigError, DataError, Findings, Instruction, Output, PluginError, read_placed_rows
 from afarm_plugins.studies.imperatives import Reading, parse_by_rules, parse_tree, read_request, reader
 from afarm_plugins.studies.instructions import Instructions, distance
 from afarm_plugins.studies.settings import InstructionsConfig
@@ -69,7 +69,7 @@ def test_what_is_no_task_is_a_question_or_neither(text: str, kind: str) -> None:
 @pytest.mark.skipif(not all(path.is_file() for path in REAL), reason=f"no Alpaca or AlpacaEval at {SHARED_DATA}")
 def test_the_rules_agree_with_a_person_as_often_as_the_page_says() -> None:
     """The rules were not changed after they had met these labels: the figures hold for other instructions too."""
-    rows = [Instruction.from_row(row) for path in REAL for _, row in placed_rows(path)]
+    rows = [Instruction.from_row(row) for path in REAL for _, row in read_placed_rows(path)]
     text_of = {row.id: row.instruction for row in rows}
     readings = [(read(text_of[id]), tuple(label)) for id, *label in json.loads(LABELLED.read_text())]
     assert sum(found[:2] == label[:2] for found, label in readings) == 92
