@@ -21,8 +21,9 @@ define install
 	$(UV) --python $(1)/bin/python $(2) || $(1)/bin/python -m pip --disable-pip-version-check -q install $(2)
 endef
 
-# Two BLAS threads that fight over busy cores cost several times more than one; test workers get one each.
-WORKERS ?= 2
+# Two BLAS threads that fight over busy cores cost several times more than one: test workers get one each. Three workers keep
+# two cores busy while one waits for a server, a browser or a process that was killed.
+WORKERS ?= 3
 
 .PHONY: demo test test-cluster quick lint docs notebooks screenshots bench release-check clean system browser server slurm
 
