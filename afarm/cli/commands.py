@@ -42,15 +42,15 @@ class Commands(TyperGroup):
             if own.is_group or cmd_name in STEPS:
                 module.add_commands(app)
             else:
-                command = getattr(module, function or cmd_name)
-                examples = write_examples(cmd_name, *own.examples)
+                command, examples = getattr(module, function or cmd_name), write_examples(cmd_name, *own.examples)
                 app.command(cmd_name, epilog=examples, no_args_is_help=own.bare_is_help)(command)
             for group in app.registered_groups:
                 for more in self.plugin_app.registered_groups:  # what plugins bring for it
                     for name in merge_group(group, more) if command_name(more) == command_name(group) else ():
-                        _warn(f"a plugin may not replace the command '{cmd_name} {name}'")
-        elif cmd_name in self.of_plugins:
-            self.commands.update(self.of_plugins)
+                        told = f"a plugin may not replace the command '{cmd_name} {name}'"
+                        err().print(f"[yellow]Warning:[/] {markup(told)}")
+        elif any(found := [[c for c in some if command_name(c) == cmd_name] for some in self.brought]):
+            app.registered_commands, app.registered_groups = found  # the others take long to build
         elif component := self.methods.get(cmd_name):
             from afarm.cli.stage_commands import add_method
 
@@ -73,8 +73,13 @@ class Commands(TyperGroup):
         """The commands that plugins bring, and the groups of their own or of others that they add to."""
         app = typer.Typer(rich_markup_mode=None)
         for problem in add_plugin_commands(app, taken=OWN, groups=GROUPS):
-            _warn(problem)
+            err().print(f"[yellow]Warning:[/] {markup(problem)}")
         return app
+
+    @property
+    def brought(self) -> tuple[list[Any], list[Any]]:
+        """The commands and the groups that plugins bring, before they are built."""
+        return self.plugin_app.registered_commands, self.plugin_app.registered_groups
 
     @cached_property
     def of_plugins(self) -> dict[str, Any]:
@@ -95,7 +100,3 @@ class Commands(TyperGroup):
                 title = getattr(command, "rich_help_panel", None) or BY_PLUGINS
                 panels.setdefault(title, []).append((name, command.get_short_help_str(WIDEST)))
         write_panels(formatter, panels)
-
-
-def _warn(problem: str) -> None:
-    err().print(f"[yellow]Warning:[/] {markup(problem)}")

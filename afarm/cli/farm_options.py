@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
-from functools import partial, reduce
+from functools import cache, partial, reduce
 from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from afarm.experiment.farm import Farm
     from afarm.experiment.preflight import Check
     from afarm.experiment.studies.study import Findings
+
+_plugins = cache(lambda: experiments.discover())  # once a command, however many workspaces it opens
 
 
 @dataclass(frozen=True)
@@ -144,8 +146,7 @@ class FarmOptions:
         launch.relaunch(self.accelerate_config)
         checks = preflight.stage_checks(stage) if stage else preflight.run_checks(llm_systems)
         checks += preflight.access_checks(llm_systems, stage)
-        trains = stage in ("", "train")
-        return Farm.over(self.workspace(checks, self.output_dir, launch.process_info(), trains))
+        return Farm.over(self.workspace(checks, self.output_dir, launch.process_info(), stage in ("", "train")))
 
     def judging_workspace(self) -> "experiments.Workspace":
         """Open the workspace for what judges files: nothing trains, so that only the main process goes on."""
@@ -219,6 +220,7 @@ class FarmOptions:
             [given, *settings],
             output_dir,
             checks=checks,
+            plugins=_plugins(),
             progress=watch,
             notify=watch.tell,
             process_info=process_info,
@@ -261,8 +263,7 @@ class FarmOptions:
                 for name in (*labelling, *judging)
             ]
             if len(self.preferences) > 1:
-                both = " and ".join(self.preferences)
-                problems.append(f"--preferences takes one file at a time: join {both} into one")
+                problems += [f"--preferences takes one file at a time: join {' and '.join(self.preferences)} into one"]
             if problems:
                 raise ConfigError(problems)
             given["preferences"] = self.preferences[0]
@@ -335,6 +336,7 @@ def with_options(command: Callable[..., None], without: Collection[str] = ()) ->
     def expanded(**given: Any) -> None:
         chosen = options(**{parameter.name: given.pop(parameter.name) for parameter in own})
         launch.require_one_way(given.get("launcher", LOCAL), chosen.accelerate_config)
+        _plugins.cache_clear()
         command(options=chosen, **given)
 
     every = [p for name, parameter in parameters.items() for p in (own if name == "options" else [parameter])]

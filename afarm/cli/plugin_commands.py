@@ -26,8 +26,7 @@ def add_plugin_commands(app: typer.Typer, taken: Collection[str], groups: Collec
     from afarm.core.plugins import discover, installed_entry_points
 
     problems = []
-    points = [point for point in installed_entry_points() if may_add_commands(point)]
-    manager = discover(points, kinds=()).manager
+    manager = discover([point for point in installed_entry_points() if may_add_commands(point)], kinds=()).manager
     for implementation in manager.hook.register_commands.get_hookimpls():
         plugin, own = implementation.plugin_name, typer.Typer()
         try:
@@ -109,8 +108,7 @@ def may_add_commands(point: importlib.metadata.EntryPoint) -> bool:
         source = Path(spec.origin or "").read_bytes() if spec else b""
     except (ImportError, ValueError, OSError):
         return True
-    is_source = bool(spec and (spec.origin or "").endswith(".py"))
-    return not is_source or HOOK.encode() in source or b"import *" in source
+    return not (spec and (spec.origin or "").endswith(".py")) or HOOK.encode() in source or b"import *" in source
 
 
 def command_name(command: Any) -> str:

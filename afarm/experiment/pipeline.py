@@ -171,10 +171,9 @@ def require_known_instructions(workspace: Workspace, name: str, split: str) -> N
         return
     with Ledger(Path(":memory:")) as empty:
         client = JudgeClient(workspace.judges.by_role, empty, allow_degraded=True)
-        context = AnnotateContext(workspace.config.seed, client)
         annotator, pair = workspace.components.annotator(name), Pair(first, "an output", "another one")
         try:
-            requests_planned(annotator, name, [pair], context)
+            requests_planned(annotator, name, [pair], AnnotateContext(workspace.config.seed, client))
         except DataError as error:
             raise ConfigError(
                 f"annotator {name!r} does not know the instructions of split {split!r}: name another, with "

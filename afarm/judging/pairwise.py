@@ -141,7 +141,7 @@ class Presentation:
         votes, so that their answers are shared.
         """
         sample_index = self.vote * SAMPLES_PER_VOTE + attempt
-        pair = replace(self.pair, sample_index=sample_index)
+        pair = self.pair if self.pair.sample_index == sample_index else replace(self.pair, sample_index=sample_index)
         key = JudgementKey(self.prompt.fingerprint, pair.pair_id, pair.order, seed, sample_index)
         return JudgementDraw(key, pair, self.prompt, (self.batch, sample_index), is_reask=attempt > 0)
 

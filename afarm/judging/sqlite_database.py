@@ -93,7 +93,7 @@ class SqliteDatabase(Database):
         """Set the journal's mode, waiting for other processes that open a new file."""
         # While another connection writes, SQLite refuses this at once, whatever its timeout.
         # WAL needs memory shared between processes, which network file systems do not give.
-        mode = "DELETE" if network_file_system(self.path) else "WAL"
+        mode = "DELETE" if self.name != ":memory:" and network_file_system(self.path) else "WAL"
         deadline = time.monotonic() + TIMEOUT
         while True:
             try:

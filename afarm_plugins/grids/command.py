@@ -58,14 +58,17 @@ class StudyCommands(TyperGroup):
     """A command for each registered study, and one for all, built when one of them is asked for."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(self._studies)
+        return list(dict.fromkeys(command.name or "" for command in self._studies.registered_commands))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        self.commands.update(self._studies)
+        every, asked = self._studies.registered_commands, typer.Typer(rich_markup_mode=None)
+        # Each takes long to build: all are only for an unknown name, to suggest others.
+        asked.registered_commands = [command for command in every if command.name == cmd_name] or every
+        self.commands.update(build_commands(asked))
         return self.commands.get(cmd_name)
 
     @cached_property
-    def _studies(self) -> dict[str, Any]:
+    def _studies(self) -> typer.Typer:
         from afarm.experiments import discover
 
         app = typer.Typer(rich_markup_mode=None)
@@ -82,7 +85,7 @@ class StudyCommands(TyperGroup):
         about = "Every study in turn, small grids over shared artifacts, and an index of their pages."
         examples = write_examples("study all", *EXAMPLES["all"])
         app.command("all", help=about, epilog=examples)(with_options(study_all, without=WITHOUT))
-        return build_commands(app)
+        return app
 
 
 def _sentence(summary: str) -> str:

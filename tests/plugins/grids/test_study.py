@@ -121,6 +121,11 @@ def test_a_grid_that_cannot_be_is_refused_before_anything_runs(options: list[str
     assert RAN == []
 
 
+def test_an_unknown_study_is_refused_with_one_that_is_alike(afarm: Afarm) -> None:
+    said = afarm("study", "sweeep")
+    assert (said.code, "Did you mean 'sweep'?" in said.err) == (2, True)
+
+
 @pytest.mark.parametrize("seeds", [10, 100])
 def test_a_large_grid_is_priced_and_asks_first(seeds: int, afarm: Afarm) -> None:
     values = ",".join(f"{n / 10_000:g}" for n in range(1, 10_000 // seeds + 1))
