@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing import forkserver, popen_forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -17,7 +18,7 @@ from typing import TypeVar
 
 import pytest
 from places import SUPPORT
-from warm import run_afarm
+from warm import be, run_afarm
 
 from afarm.experiment.launching import workers
 
@@ -81,4 +82,4 @@ def command(arguments: list[str], said: Path) -> None:
     """Be the command, in the process that was started; its workers come from the same server."""
     workers.SPAWN = FORKED  # type: ignore[assignment]
     forkserver._forkserver.ensure_running = lambda: None  # or Python starts another, for a process that came from one
-    run_afarm(arguments, said, {})
+    be(partial(run_afarm, arguments), said, {})
