@@ -59,10 +59,6 @@ class Judges:
         self._made[spec], self._limiters[judge] = judge, limiter
         return judge
 
-    def add_role(self, role: str, judge: Judge) -> None:
-        """Let requests for `role` reach `judge`, made here from a spec of its own."""
-        self.client.add_judge(role, judge, self._limiters.get(judge))
-
     @cached_property
     def client(self) -> JudgeClient:
         """The client that meters every request: the `ask` of every context."""

@@ -59,8 +59,9 @@ def answers_stage(workspace: Workspace, spec: str) -> Stage:
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
         if problems := judge.check_access():
             raise ConfigError(problems)
-        workspace.judges.add_role(spec, judge)
-        stream = workspace.judges.client.stream(plan_requests())
+        client = workspace.judges.client
+        client.judges[spec] = judge
+        stream = client.stream(plan_requests())
         completions = dict(workspace.progress(stream, f"{spec}: answering", len(instructions)))
         rows = [
             Output(i, c.text, spec, {"finish_reason": c.finish_reason, "tokens": c.output_tokens})

@@ -101,7 +101,7 @@ class JudgeClient:
         self.stage = stage
         self.spend = Spend()
         self.dispatchers: list[Dispatcher] = []
-        self._limiters = dict(limiters or {})
+        self._limiters = {} if limiters is None else limiters  # of judges that are made later too
         self._queues: dict[Judge, JudgeQueue] = {}
         self._starting = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -216,11 +216,6 @@ class JudgeClient:
     def worst_case_price(self, request: ChatRequest) -> float | None:
         """The most that `request` can cost in dollars; None if its judge's prices are unknown."""
         return self._find_queue(request.role).worst_case_price(request)
-
-    def add_judge(self, role: str, judge: Judge, limiter: Limiter | None = None) -> None:
-        self.judges[role] = judge
-        if limiter is not None:
-            self._limiters[judge] = limiter
 
     def find_judge(self, role: str) -> Judge:
         """Return the judge that answers for `role`. Raises `JudgeError` if there is none."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Iterator
 
 from places import ROOT
 from syntax import ALL, PLUGINS, Module, modules, within
+
+from afarm.core import MOVED
 
 DOORS = (
     *("afarm", "afarm.judging", "afarm.backend", "afarm.testing"),
@@ -70,3 +73,12 @@ def test_a_public_name_is_defined_once() -> None:
     several = {name: where for name, where in defining.items() if len(where) > 1}
     assert {n: where for n, where in several.items() if n not in ONE_NAME_FOR_A_REASON} == {}
     assert ONE_NAME_FOR_A_REASON.keys() <= several.keys()
+
+
+def test_a_name_that_moved_is_where_the_table_says_it_went() -> None:
+    for old, new in json.loads(MOVED.read_text(encoding="utf-8")).items():
+        door, _, name = old.rpartition(".")
+        assert door in DOORS
+        assert name not in EXPORTED[door], "it is back"
+        at, _, now = new.rpartition(".")
+        assert now in EXPORTED[at]

@@ -173,6 +173,10 @@ BROKEN = {
         "defines 'register_commands' without marking it with @afarm.hookimpl",
     ),
     "no hook at all": ("x = 1\n", "marks no hook"),
+    "a name that a door had": (
+        "from afarm.cli.options import Farm\n" + good("broken"),
+        "ImportError: afarm.cli.options.Farm is afarm.Farm now",
+    ),
     "a name with a slash": (good("broken", "theirs/mine"), "'theirs/mine' is no component name"),
     "a name with a colon": (good("broken", "mine:fast"), "'mine:fast' is no component name"),
     "an empty name": (good("broken", ""), "'' is no component name"),
