@@ -584,7 +584,7 @@ METHODS: Broken = {
 
 
 def test_sound_methods_pass_alone_or_together(tmp_path: Path) -> None:
-    check_method(Nudge(), tmp_path / "one")
+    check_method(Wraps(), tmp_path / "one")
     check_method([Nudge(), Wraps()], tmp_path / "both")
 
 

@@ -64,19 +64,10 @@ LORA = {"lora": LoraConfig(r=2)}
 
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "methods/sft": [LORA],
-    "methods/dpo": [LORA],
-    "methods/expert_iteration": [{"rounds": 2, "pool": "accumulate", **LORA}],
     "methods/reward_conditioning": [{"control": "text", "positive_text": "w1", "negative_text": "w2", **LORA}],
-    "methods/best_of_n": [{"temperature": 0.8}],
-    "methods/ppo": [
-        LORA,
-        *(
-            {"layout": "shared", "shared_value": value, "value_init": "sft", **LORA}
-            for value in ("backbone", "adapter")
-        ),
-    ],
-    "methods/quark": [{"variant": "all", "pool": "keep"}, {"variant": "all", **LORA}],
-    "reward_models/bradley_terry": [LORA, {"ensemble": 2, "members": "adapters", **LORA}],
+    "methods/ppo": [LORA, {"layout": "shared", "shared_value": "adapter", "value_init": "sft", **LORA}],
+    "methods/quark": [{"variant": "all", "pool": "keep", **LORA}],
+    "reward_models/bradley_terry": [LORA],
 }
 """Other settings under which what is trained keeps the same promises."""
 

@@ -130,7 +130,8 @@ def test_samples_stream_before_the_last_instruction_is_drawn(policy: CheckpointP
 
 def test_decodes_at_its_own_temperature(policy: CheckpointPolicy) -> None:
     best_of = BestOfNPolicy(policy, CountsAWord(WordConfig()), 2, temperature=0.9)
-    assert best_of.decoding(DECODING) == replace(DECODING, temperature=0.9)
+    method = BestOfN(BestOfNConfig(n=2, temperature=0.9))
+    assert best_of.decoding(DECODING) == method.decoding(DECODING) == replace(DECODING, temperature=0.9)
 
 
 def test_saved_with_a_reward_model_of_text_it_is_built_again_from_its_config(tmp_path: Path) -> None:

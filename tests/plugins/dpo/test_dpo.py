@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,26 +65,18 @@ def test_processes_read_a_shard_of_the_reference_each(monkeypatch: pytest.Monkey
     torch.testing.assert_close(shards[0] + shards[1], whole)
 
 
-# ---------------------------------------------------------------------------------------------------- the losses
-
-
-@pytest.mark.parametrize(("loss_type", "value"), [("sigmoid", math.log(2)), ("hinge", 1.0), ("ipo", 25.0)])
-def test_the_first_loss_is_that_of_a_policy_equal_to_its_reference(
-    tmp_path: Path, loss_type: str, value: float
-) -> None:
-    _, log = train(tmp_path, preferences(8), loss_type=loss_type)
-    assert log.values("loss")[0] == pytest.approx(value, abs=1e-4 * value)
-    assert log.values("rewards/chosen")[0] == pytest.approx(0, abs=1e-5)
-    assert log.values("rewards/margins")[0] == pytest.approx(0, abs=1e-5)
-
-
 # -------------------------------------------------------------------------------------------------- what it learns
 
 
-@pytest.mark.parametrize("loss_type", ["sigmoid", "hinge", "ipo"])
-def test_raises_the_chosen_and_lowers_the_rejected(tmp_path: Path, loss_type: str) -> None:
+@pytest.mark.parametrize(("loss_type", "value"), [("sigmoid", math.log(2)), ("hinge", 1.0), ("ipo", 25.0)])
+def test_begins_as_its_reference_and_raises_the_chosen_and_lowers_the_rejected(
+    tmp_path: Path, loss_type: str, value: float
+) -> None:
     start, rows = make_policy(), preferences(8)
-    trained, _ = train(tmp_path, rows, start, loss_type=loss_type, learning_rate=1e-4, warmup_ratio=0)
+    trained, log = train(tmp_path, rows, start, loss_type=loss_type, learning_rate=1e-4, warmup_ratio=0)
+    assert log.values("loss")[0] == pytest.approx(value, abs=1e-4 * value)
+    assert log.values("rewards/chosen")[0] == pytest.approx(0, abs=1e-5)
+    assert log.values("rewards/margins")[0] == pytest.approx(0, abs=1e-5)
     change = logps(trained, rows) - logps(start, rows)
     assert change[:, 0].mean() > 0.01
     assert change[:, 1].mean() < -0.01
@@ -185,11 +176,21 @@ def test_how_a_step_is_cut_into_micro_batches_changes_nothing(tmp_path: Path, lo
         assert cut_log.values(name) == pytest.approx(log.values(name), abs=1e-3), name
 
 
+@pytest.fixture(scope="module")
+def sixteen(tmp_path_factory: pytest.TempPathFactory) -> tuple[CheckpointPolicy, Recorder]:
+    """A training of `config()` on sixteen pairs, to be read only."""
+    return train(tmp_path_factory.mktemp("sixteen"), preferences(16))
+
+
 @pytest.mark.parametrize(("before", "after"), [(0, 9), (4, 0), (5, 3)])
 def test_padding_of_either_side_and_any_amount_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, after: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sixteen: tuple[CheckpointPolicy, Recorder],
+    before: int,
+    after: int,
 ) -> None:
-    plain, log = train(tmp_path / "plain", preferences(16))
+    plain, log = sixteen
 
     def widened(*given: Any) -> TokenBatch:
         batch, pads = join_and_pad(*given), (before, after)
@@ -200,7 +201,7 @@ def test_padding_of_either_side_and_any_amount_changes_nothing(
 
     for module in (dpo, logprobs):
         monkeypatch.setattr(module, "join_and_pad", widened)
-    padded, padded_log = train(tmp_path / "padded", preferences(16))
+    padded, padded_log = train(tmp_path, preferences(16))
     assert same_weights(plain.model, padded.model, tolerance=1e-4)
     assert padded_log.values("rewards/margins") == pytest.approx(log.values("rewards/margins"), abs=1e-4)
 
@@ -235,14 +236,15 @@ def test_the_log_probability_is_the_sum_over_the_response_and_its_end(policy: Ch
     assert logps(policy, rows)[0, 0].item() == pytest.approx(expected, abs=1e-5)
 
 
-def test_draws_and_unread_answers_are_counted_and_draws_kept_on_request(tmp_path: Path) -> None:
+def test_draws_and_unread_answers_are_counted_and_draws_kept_on_request(
+    tmp_path: Path, sixteen: tuple[CheckpointPolicy, Recorder]
+) -> None:
     rows = preferences(16)
     more = [
         judged(i, "w1", "w2", None, "draw" if n < 3 else "unparsed") for n, i in enumerate(make_instructions(60)[50:55])
     ]
     mixed, log = train(tmp_path / "1", [*rows, *more])
-    clean, _ = train(tmp_path / "2", rows)
-    assert same_weights(mixed.model, clean.model)
+    assert same_weights(mixed.model, sixteen[0].model)
     assert [log.values(f"pairs_{kind}") for kind in ("decided", "draw", "unparsed", "left_out")] == [
         [16],
         [3],
@@ -272,27 +274,3 @@ def test_settings_out_of_range_are_refused() -> None:
     for wrong in ({"beta": 0}, {"label_smoothing": 0.5}, {"loss_type": "kto"}):
         with pytest.raises(ValidationError):
             config(**wrong)
-
-
-class Killed(Exception):
-    pass
-
-
-def test_a_killed_stage_that_is_shorter_than_save_steps_goes_on_exactly(tmp_path: Path) -> None:
-    rows, start = preferences(80), make_policy()
-    expected, log = train(tmp_path / "whole", rows, start, save_steps=200)
-    assert len(log.values("loss")) == 10
-    context, before = make_context(tmp_path / "killed")
-
-    def dies_at_the_eighth(step: int, metrics: Any) -> None:
-        before(step, metrics)
-        if step == 8:
-            raise Killed
-
-    method, inputs = DPO(config(save_steps=200)), MethodInputs(start, preferences=rows)
-    with pytest.raises(Killed):
-        method.train(inputs, replace(context, log_metrics=dies_at_the_eighth))
-    context, after = make_context(tmp_path / "killed")
-    again = method.train(inputs, context)
-    assert after.lines[0][0] > 4, "it went on from a checkpoint"
-    assert same_weights(again.model, expected.model)

@@ -268,12 +268,10 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, CheckpointPoli
     return run, train(directory, run)
 
 
-@pytest.mark.parametrize("size", [1, 3])  # of minibatches of 5 and 2 rows
-def test_how_a_minibatch_is_cut_for_memory_changes_nothing(
-    tmp_path: Path, plain: tuple[Run, CheckpointPolicy], size: int
-) -> None:
+def test_how_a_minibatch_is_cut_for_memory_changes_nothing(tmp_path: Path, plain: tuple[Run, CheckpointPolicy]) -> None:
     (whole, one), cut = plain, Run(tmp_path)
-    two = train(tmp_path, cut, per_device_train_batch_size=size, per_device_rollout_batch_size=size)
+    sizes = {"per_device_train_batch_size": 3, "per_device_rollout_batch_size": 1}  # of 5 and 2 rows, and of 12
+    two = train(tmp_path, cut, **sizes)
     assert_same_weights(one.model, two.model, rtol=0, atol=5e-6)  # sums in another order
     for a, b in zip(whole.metrics, cut.metrics, strict=True):
         assert a == pytest.approx(b, rel=1e-4, abs=1e-5)
@@ -548,14 +546,14 @@ def first_token_probabilities(policy: CheckpointPolicy, word: str) -> torch.Tens
     return torch.stack(last).softmax(-1)[:, WORDS.index(word)]
 
 
-@pytest.mark.parametrize("whiten_rewards", ["scale", "shift", "none"])
+@pytest.mark.parametrize("whiten_rewards", ["shift", "none"])  # scaled: a bandit of several answers
 def test_a_bandit_ends_near_its_regularised_optimum(tmp_path: Path, whiten_rewards: str) -> None:
     """One token, reward 1 for one word: the optimum of each prompt is π_ref·exp(reward / β), normalised."""
     start, beta = tiny_policy(), 0.5
     inputs = MethodInputs(start, reward_model=Likes("good"), unlabeled=INSTRUCTIONS)
     p = first_token_probabilities(start, "good")
     optimum = p * math.exp(1 / beta) / (1 - p + p * math.exp(1 / beta))
-    settings = {"rollout_batch_size": 120, "mini_batch_size": 120, "total_steps": 30, "learning_rate": 7e-3}
+    settings = {"rollout_batch_size": 120, "mini_batch_size": 120, "total_steps": 18, "learning_rate": 1e-2}
     settings |= {"num_generations": 8, "per_device_rollout_batch_size": 120}  # one batch is sampled
     run = Run(tmp_path)
     trained = train(

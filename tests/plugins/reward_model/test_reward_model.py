@@ -16,6 +16,7 @@ from afarm.core.errors import DataError
 from afarm.core.interfaces import RewardModel
 from afarm.core.records import JudgedPair, Preference
 from afarm.core.seeding import uniform
+from afarm.testing import check_reward_model
 from afarm_plugins.reward_model import RewardModelConfig
 from afarm_plugins.reward_model.bradley_terry import BradleyTerryRewardModel, bootstrap_weights, split, tokenize
 from afarm_plugins.reward_model.calibration import calibration, margins
@@ -343,6 +344,7 @@ def test_members_of_an_ensemble_all_learn_differ_and_reload(tmp_path: Path, sett
     scores = [m.score([r.pair.instruction for r in rows[:8]], ["w7 w1"] * 8) for m in (model, again)]
     assert [s.value for s in scores[1]] == pytest.approx([s.value for s in scores[0]], abs=1e-5)
     assert [s.spread for s in scores[1]] == pytest.approx([s.spread for s in scores[0]], abs=1e-5)
+    check_reward_model(again)
 
 
 def test_the_trunk_is_shared_by_adapters_and_stays_the_policys(tmp_path: Path) -> None:

@@ -37,6 +37,18 @@ def train(tmp_path: Path, start: CheckpointPolicy | None = None, **settings: Any
     return SFT(config(**settings)).train(MethodInputs(start, demonstrations=demonstrations()), context)
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> CheckpointPolicy:
+    """A training of `config()` as it stands, to be read only."""
+    return train(tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> CheckpointPolicy:
+    """The same at a tenth of the rate, where sums in another order show less."""
+    return train(tmp_path_factory.mktemp("slow"), learning_rate=1e-3)
+
+
 def likelihood(policy: CheckpointPolicy, rows: list[Output]) -> float:
     """Mean log-probability of a response with its end-of-sequence token."""
     examples, _ = policy.template.encode([r.instruction for r in rows], [r.output for r in rows], 512)
@@ -64,18 +76,15 @@ def end_logprobs(policy: CheckpointPolicy, rows: list[Output]) -> torch.Tensor:
     return logprobs[range(len(rows)), [len(r) - 1 for _, r in examples]]
 
 
-def test_the_end_of_sequence_becomes_more_probable(tmp_path: Path) -> None:
-    start = make_policy()
-    trained = train(tmp_path, start)
-    change = end_logprobs(trained, demonstrations()) - end_logprobs(start, demonstrations())
+def test_the_end_of_sequence_becomes_more_probable(plain: CheckpointPolicy) -> None:
+    change = end_logprobs(plain, demonstrations()) - end_logprobs(make_policy(), demonstrations())
     assert change.mean() > 1
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 7), (5, 2)])
 def test_padding_of_either_side_and_any_amount_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, after: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: CheckpointPolicy, before: int, after: int
 ) -> None:
-    plain = train(tmp_path / "plain", learning_rate=1e-3)
     collator = supervised.SFTTrainer.get_train_dataloader
 
     def widened(trainer: Any) -> Any:
@@ -90,7 +99,7 @@ def test_padding_of_either_side_and_any_amount_changes_nothing(
         return collator(trainer)
 
     monkeypatch.setattr(supervised.SFTTrainer, "get_train_dataloader", widened)
-    assert same_weights(plain.model, train(tmp_path / "padded", learning_rate=1e-3).model, tolerance=1e-4)
+    assert same_weights(slow.model, train(tmp_path, learning_rate=1e-3).model, tolerance=1e-4)
 
 
 def test_learns_the_demonstrations_and_to_stop(tmp_path: Path) -> None:
@@ -144,25 +153,24 @@ def test_logits_never_exist_for_a_whole_batch(tmp_path: Path, monkeypatch: pytes
     assert 977 < seen.largest <= 4 * 977
 
 
-def test_another_seed_gives_other_weights(tmp_path: Path) -> None:
-    context, _ = make_context(tmp_path / "2", seed=1)
+def test_another_seed_gives_other_weights(tmp_path: Path, plain: CheckpointPolicy) -> None:
+    context, _ = make_context(tmp_path, seed=1)
     other = SFT(config()).train(MethodInputs(make_policy(), demonstrations=demonstrations()), context)
-    assert not same_weights(train(tmp_path / "1").model, other.model)
+    assert not same_weights(plain.model, other.model)
 
 
-def test_accumulation_gives_the_weights_of_the_whole_batch(tmp_path: Path) -> None:
-    whole = train(tmp_path / "1", learning_rate=1e-3)
-    split = train(tmp_path / "2", learning_rate=1e-3, per_device_train_batch_size=2, gradient_accumulation_steps=4)
-    assert same_weights(whole.model, split.model, tolerance=1e-4)
+def test_accumulation_gives_the_weights_of_the_whole_batch(tmp_path: Path, slow: CheckpointPolicy) -> None:
+    split = train(tmp_path, learning_rate=1e-3, per_device_train_batch_size=2, gradient_accumulation_steps=4)
+    assert same_weights(slow.model, split.model, tolerance=1e-4)
 
 
 @pytest.mark.parametrize("lora", [None, LoraConfig(r=2)])
 def test_gradient_checkpointing_recomputes_layers_and_changes_nothing(tmp_path: Path, lora: Any) -> None:
     computed: list[str] = []
     with torch.nn.modules.module.register_module_forward_pre_hook(lambda m, _: computed.append(type(m).__name__)):
-        plain = train(tmp_path / "1", lora=lora)
+        plain = train(tmp_path / "1", lora=lora, num_train_epochs=1)
         once = computed.count("LlamaMLP")
-        recomputed = train(tmp_path / "2", lora=lora, gradient_checkpointing=True)
+        recomputed = train(tmp_path / "2", lora=lora, num_train_epochs=1, gradient_checkpointing=True)
     assert computed.count("LlamaMLP") == 3 * once
     assert same_weights(plain.model, recomputed.model, tolerance=1e-5)
 
@@ -181,16 +189,15 @@ def test_lora_learns_on_the_starts_own_weights_and_saves_a_plain_model(tmp_path:
     assert likelihood(again, demonstrations()) == pytest.approx(likelihood(trained, demonstrations()), abs=1e-5)
 
 
-def test_a_copy_of_the_trained_policy_runs_its_own_weights(tmp_path: Path) -> None:
+def test_a_copy_of_the_trained_policy_runs_its_own_weights(plain: CheckpointPolicy) -> None:
     # TRL binds a forward to the very model it trained: a deep copy that kept it would run the original's weights
-    trained = train(tmp_path)
-    copied = trained.copy()
+    copied = plain.copy()
     with torch.no_grad():
         for weight in copied.model.parameters():
             weight.zero_()
     ids = torch.tensor([[3, 5, 4]])
     assert copied.model(ids).logits.abs().max() == 0
-    assert trained.model(ids).logits.abs().max() > 0
+    assert plain.model(ids).logits.abs().max() > 0
 
 
 def test_stopped_between_checkpoints_it_leaves_one_of_its_last_step(tmp_path: Path) -> None:
@@ -245,12 +252,14 @@ def test_fewer_demonstrations_than_a_batch_make_one_step(tmp_path: Path) -> None
     assert len(log.values("loss")) == 1
 
 
-def test_sft_on_all_splits_is_sft_on_what_it_is_given_and_names_itself_in_advice(tmp_path: Path) -> None:
+def test_sft_on_all_splits_is_sft_on_what_it_is_given_and_names_itself_in_advice(
+    tmp_path: Path, plain: CheckpointPolicy
+) -> None:
     context, log = make_context(tmp_path / "all")
     assert SFTOnAllSplits.needs == {"all_demonstrations"}
     inputs = MethodInputs(make_policy(), demonstrations=demonstrations())
     trained = SFTOnAllSplits(config()).train(inputs, context)
-    assert same_weights(trained.model, train(tmp_path / "sft").model)
+    assert same_weights(trained.model, plain.model)
     assert log.values("examples") == [40]
     with pytest.raises(TrainingError, match=r"--set sft_all\.learning_rate"):
         SFTOnAllSplits(config(learning_rate=1e30, max_grad_norm=1e30, warmup_ratio=0.5)).train(inputs, context)
