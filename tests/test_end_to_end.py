@@ -22,12 +22,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("end_to_end")]
 
 SMALL = {
     # Each process draws all instructions of the data set anew.
-    "toy.sft": 400,
+    "toy.sft": 200,
     "toy.preference": 400,
     "toy.unlabeled": 100,
     "toy.validation": 32,
     "toy.evaluation": 64,
-    "rows.sft": 200,
+    "rows.sft": 96,
     "rows.preference": 300,
     "rows.unlabeled": 64,
     "rows.validation": 16,
@@ -36,8 +36,8 @@ SMALL = {
     "sft.save_steps": 2,
     "bradley_terry.num_train_epochs": 1,
     "ppo.total_steps": 4,
-    "ppo.rollout_batch_size": 32,
-    "ppo.mini_batch_size": 16,
+    "ppo.rollout_batch_size": 16,
+    "ppo.mini_batch_size": 8,
     "ppo.save_steps": 2,
     "ppo.checkpoint": "best",
     "best_of_n.n": 4,

@@ -52,6 +52,7 @@ class Scratch(Method):
 '''
 
 TINY = [
+    "toy={sft: 48, preference: 32, unlabeled: 16, validation: 16, evaluation: 16}",
     *("rows={sft: 24, preference: 16, unlabeled: 8, validation: 8, evaluation: 8}", "sft.num_train_epochs=1"),
     *("bradley_terry.num_train_epochs=1", "evaluate.max_new_tokens=8", "sample.max_new_tokens=8"),
 ]

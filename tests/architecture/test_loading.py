@@ -102,10 +102,11 @@ sys.stderr.write(json.dumps([name for name in {slow!r} if name in sys.modules]))
 
 
 ROWS = "rows={sft: 16, preference: 24, unlabeled: 8, validation: 8, evaluation: 8}"
+TOY = "toy={sft: 100, preference: 100, unlabeled: 100, validation: 16, evaluation: 16}"
 LOOKS = {
-    "--dry-run": (["run", "--dry-run"], 0),
-    "--dry-run of every method": (["compare", "--methods", "all", "--dry-run", "--set", ROWS], 0),
-    "cost": (["cost", "--method", "dpo"], 0),
+    "--dry-run": (["run", "--dry-run", "--set", TOY, "--set", ROWS], 0),
+    "--dry-run of every method": (["compare", "--methods", "all", "--dry-run", "--set", TOY, "--set", ROWS], 0),
+    "cost": (["cost", "--method", "dpo", "--set", TOY, "--set", ROWS], 0),
     "a setting misspelt": (["run", "--set", "ppo.learning_rat=1"], 1),
     "a method misspelt": (["run", "--method", "pppo"], 1),
 }

@@ -1,4 +1,4 @@
-"""One command in two processes, as a user starts it: reports once, and goes on after a kill."""
+"""One command in two processes, as torchrun starts them: reports once, and goes on after a kill."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from typing import Any
 import pytest
 import warm
 from forks import SHARDED
-from launches import LIMIT, finish, kill, launched
+from launches import LIMIT, kill, launched
+from places import ROOT
 from ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("end_to_end")]
@@ -43,6 +45,17 @@ SMALL = {
 SETTINGS = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
 
 
+FORKS = ["--run-path", "--start-method", "fork"]
+"""What has torchrun fork its processes, which then have its imports."""
+MAIN = str(ROOT / "afarm" / "__main__.py")
+
+
+def torchrun(arguments: list[str]) -> None:
+    from torch.distributed.run import main
+
+    main(arguments)
+
+
 def command(output_dir: Path) -> list[str]:
     """PPO on the true reward: what few preferences teach is rounding, magnified when rewards are standardised."""
     parts = ["--method", "ppo", "--reward-model", "gold", "--json", "--output-dir", str(output_dir)]
@@ -59,10 +72,12 @@ def steps(output_dir: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What two processes have made undisturbed."""
-    output_dir = tmp_path_factory.mktemp("whole")
-    out, err = finish(launched(command(output_dir)))
-    record = json.loads(out)  # one of them speaks, and once
+    """What two processes of torchrun have made undisturbed."""
+    output_dir, said = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("said")
+    place = ["--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    warm.finish(warm.begin(partial(torchrun, [*place, *FORKS, MAIN, *command(output_dir)[2:]]), said), said, LIMIT)
+    record = json.loads((said / "stdout").read_text())  # one of them speaks, and once
+    err = (said / "stderr").read_text()
     assert record["method"] == "ppo"
     assert err.count("… train ppo") == 1, "one process tells"
     return output_dir
