@@ -251,10 +251,11 @@ def test_every_command_that_buys_says_first_that_its_plan_does_not_fit_the_budge
 def test_best_of_several_n_that_does_not_fit_its_budget_says_so(afarm: Afarm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     monkeypatch.setattr("afarm_plugins.best_of_n.command.curve", lambda farm, numbers: iter(()))
-    command = ("best-of-n", "--judge", "openai:gpt-4o", "--preferences", "own.json")
+    asked = ("--judge", "openai:gpt-4o", "--preferences", "own.json", "--set", "rows.evaluation=40")
+    command = ("best-of-n", *asked)
     rows = [{"prompt": f"task {n}", "chosen": "yes", "rejected": "no"} for n in range(8)]
     Path("own.json").write_text(json.dumps(rows))
-    once = afarm("cost", "--method", "best_of_n", *command[1:], "--json").json["judges"][0]["dollars"]
+    once = afarm("cost", "--method", "best_of_n", *asked, "--json").json["judges"][0]["dollars"]
     for n, fits in (("1", True), ("1,2,4", False)):
         said = afarm(*command, "--n", n, "--budget", str(1.5 * once))
         assert said.code == 0, said.err

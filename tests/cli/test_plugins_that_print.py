@@ -64,17 +64,19 @@ def test_what_plugins_print_in_a_run_does_not_reach_its_json(afarm: Afarm, monke
     assert NOISE in afarm("train", *LIGHT, "--seed", "4").out, "without --json it is printed where it was"
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_what_processes_and_libraries_print_does_not_reach_it_either(tmp_path: Path, encoding: str) -> None:
+@pytest.mark.parametrize(("encoding", "commands"), [("utf-8", ["noise"]), ("ascii", ["noise", "plugins"])])
+def test_what_processes_and_libraries_print_does_not_reach_it_either(
+    tmp_path: Path, encoding: str, commands: list[str]
+) -> None:
     site = tmp_path / "site"
     (site / "noise-1.0.dist-info").mkdir(parents=True)
     (site / "noise-1.0.dist-info" / "METADATA").write_text("Name: noise\nVersion: 1.0\n")
     (site / "noise-1.0.dist-info" / "entry_points.txt").write_text("[afarm]\nnoise = noise_plugin\n")
     (site / "noise_plugin.py").write_text(PRINTS_AT_IMPORT)
     paths = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
-    for arguments in (["noise", "--json"], ["plugins", "--json"]):
+    for command in commands:
         told = subprocess.run(
-            [sys.executable, "-m", "afarm", *arguments],
+            [sys.executable, "-m", "afarm", command, "--json"],
             env={**os.environ, "PYTHONPATH": paths, "PYTHONIOENCODING": encoding},
             capture_output=True,
             text=True,

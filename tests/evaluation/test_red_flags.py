@@ -287,10 +287,14 @@ def test_stored_guards_say_the_same_and_nonsense_says_nothing() -> None:
         ("text_davinci_003", 0),
     ],
 )
-def test_real_outputs_are_hardly_ever_flagged(system: str, flagged: int) -> None:
+def test_real_outputs_are_hardly_ever_flagged(system: str, flagged: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each match is a flag here, else so few are none."""
     path = DATA / f"outputs.{system}.json.gz"
     if not path.is_file():
         pytest.skip(f"needs {path}")
     rows = [(row.instruction, row.output) for row in read_outputs(path)]
-    assert sum(bool(suspicious(output, instruction)) for instruction, output in rows) <= flagged
-    assert text_flags(rows) == []
+    monkeypatch.setattr(red_flags, "FEWEST_SHARE", 0)
+    monkeypatch.setattr(red_flags, "FEW", len(rows) + 1)
+    found = text_flags(rows)
+    assert sum(flag.count for flag in found) <= flagged
+    assert "constant" not in {flag.name for flag in found}

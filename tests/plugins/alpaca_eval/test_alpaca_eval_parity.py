@@ -28,10 +28,10 @@ from afarm_plugins.judges.settings import ReplayConfig
 
 DATA = SHARED_DATA / "alpaca_eval"
 WEIGHTED = ["alpaca-7b", "gpt-3.5-turbo-0301"]
-RANKED = ["alpaca-7b", "alpaca-farm-ppo-human", "gpt-3.5-turbo-0301", "text_davinci_001"]
 PUBLISHED = [
-    *(("alpaca_eval_gpt4", model) for model in RANKED),
-    *(("weighted_gpt4_turbo", model) for model in WEIGHTED),
+    ("alpaca_eval_gpt4", "alpaca-7b"),
+    ("alpaca_eval_gpt4", "text_davinci_001"),  # one pair has no answer
+    ("weighted_gpt4_turbo", "gpt-3.5-turbo-0301"),
 ]
 NAMES = {"alpaca_eval_gpt4": "alpaca_eval_gpt4", "weighted_gpt4_turbo": "weighted_alpaca_eval_gpt4_turbo"}
 """What the annotators of the files are called in them."""
