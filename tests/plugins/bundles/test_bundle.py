@@ -208,7 +208,7 @@ def test_a_study_of_peoples_labels_takes_their_file_along(
     afarm: Afarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_people(tmp_path / "people.json")
-    afarm(*CALIBRATE, "--resamples", "3")  # another study, which pays for the answers
+    assert afarm(*CALIBRATE, "--resamples", "21").code == 0  # another study, which pays for the answers
     page = Path(afarm(*CALIBRATE, "--json").json["page"])
     assert "These preferences are simulated" not in page.read_text()
     monkeypatch.setattr(CountingJudge, "simulated", True)
