@@ -19,7 +19,7 @@ from places import ROOT
 
 if TYPE_CHECKING:
     from light_farm import Make
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Playwright
     from postgres_server import PostgresServer
     from said import Afarm, Said
 
@@ -79,7 +79,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         elif "gguf" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("gguf"))
         elif "browser" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+            item.add_marker(pytest.mark.xdist_group("browser"))
 
 
 def pytest_collection_finish() -> None:
@@ -88,24 +88,43 @@ def pytest_collection_finish() -> None:
     freeze_modules()
 
 
-def pytest_runtest_teardown() -> None:
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
     freeze_modules()
+    if "browser" not in getattr(nextitem, "fixturenames", ()):
+        stop_browser()
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """A real browser. One per module: it leaves an event loop running, which tests of others could not bear."""
+def pytest_sessionfinish() -> None:
+    stop_browser()
+
+
+browsers: list[tuple[Playwright, Browser]] = []
+"""The browser of this process, if one is started."""
+
+
+def stop_browser() -> None:
+    """End the browser and its event loop, which tests without one could not bear."""
+    while browsers:
+        started, browser = browsers.pop()
+        browser.close()
+        started.stop()
+
+
+@pytest.fixture
+def browser() -> Browser:
+    """A real browser: one for all tests with one that follow each other, in whatever module."""
     from playwright.sync_api import expect, sync_playwright
 
     expect.set_options(timeout=60_000)  # a busy machine is no failure
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if not chromium:
         pytest.skip("needs Chromium: apt-get install chromium")
-    with sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=chromium, args=CHROMIUM)
-        browser.new_context()  # of all pages that `opened_page.new_page` opens
-        yield browser
-        browser.close()
+    if not browsers:
+        started = sync_playwright().start()
+        browsers.append((started, started.chromium.launch(executable_path=chromium, args=CHROMIUM)))
+        browsers[0][1].new_context()  # of all pages that `opened_page.new_page` opens
+    return browsers[0][1]
 
 
 @pytest.fixture(autouse=True)
