@@ -195,7 +195,7 @@ def test_the_reward_model_learns_what_no_feature_says(
         {**row, "generator_1": f"system {n % 3}", "generator_2": f"system {3 + n % 2}"} for n, row in enumerate(rows)
     ]
     labels.write_text("".join(json.dumps(row) + "\n" for row in named))
-    sizes = {"num_train_epochs": 4, "learning_rate": 0.01, "head_learning_rate": 0.03, "lora": lora}
+    sizes = {"num_train_epochs": 2, "learning_rate": 0.02, "head_learning_rate": 0.06, "lora": lora}
     sizes |= {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 1}
     settings = [f"bradley_terry.{name}={value}" for name, value in sizes.items()]
     arguments = [labels, "--out", tmp_path / "judge", "--reward-model", model, "--folds", 3, "--json"]

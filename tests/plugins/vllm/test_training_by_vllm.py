@@ -73,7 +73,7 @@ def engine(server: FakeVllm) -> VllmEngine:
 @pytest.mark.parametrize(
     ("method", "config", "loaded"),
     [
-        (PPO, tiny_config(PPOConfig, lora=LORA), 5),
+        (PPO, tiny_config(PPOConfig, lora=LORA, total_steps=2), 3),
         (
             PPO,
             tiny_config(PPOConfig, lora=LORA, total_steps=2, layout="shared", shared_value="adapter", value_init="sft"),
