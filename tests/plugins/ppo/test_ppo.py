@@ -553,7 +553,7 @@ def test_a_bandit_ends_near_its_regularised_optimum(tmp_path: Path, whiten_rewar
     inputs = MethodInputs(start, reward_model=Likes("good"), unlabeled=INSTRUCTIONS)
     p = first_token_probabilities(start, "good")
     optimum = p * math.exp(1 / beta) / (1 - p + p * math.exp(1 / beta))
-    settings = {"rollout_batch_size": 120, "mini_batch_size": 120, "total_steps": 18, "learning_rate": 1e-2}
+    settings = {"rollout_batch_size": 120, "mini_batch_size": 120, "total_steps": 30, "learning_rate": 7e-3}
     settings |= {"num_generations": 8, "per_device_rollout_batch_size": 120}  # one batch is sampled
     run = Run(tmp_path)
     trained = train(
