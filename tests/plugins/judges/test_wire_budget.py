@@ -196,7 +196,7 @@ def test_an_attempt_that_the_budget_does_not_allow_is_not_made(
 
 def spend(name: str, url: str, place: str, budget: float) -> None:
     server: Any = SimpleNamespace(url=url, openai_url=f"{url}/v1")
-    judge = make(name, server, timeout=0.5)
+    judge = make(name, server, timeout=2)
     with Ledger(Path(place)) as ledger:
         ask_until_the_budget_is_reached(judge, ledger, budget)
 

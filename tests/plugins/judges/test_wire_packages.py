@@ -48,7 +48,7 @@ from afarm.core.records import Message
 
 def make(name, url):
     component = discover().get("judges", name)
-    config = component.settings({{"base_url": url, "timeout": 1, "max_retries": 0}})
+    config = component.settings({{"base_url": url, "timeout": 3, "max_retries": 0}})
     return component.load()("some-model", config, BuildContext(lambda name: None))
 
 async def ask(judges):
@@ -63,4 +63,4 @@ asyncio.run(ask([make("openai", sys.argv[1]), make("anthropic", sys.argv[2])]))
     server.script(None, None, Hang(), Hang())
     openai, anthropic, *hangs = run(code, server.openai_url, server.url).splitlines()
     assert (openai, anthropic) == ("Output (a)", "Output (a)")
-    assert ["did not answer within 1 s, once" in line for line in hangs] == [True] * 2
+    assert ["did not answer within 3 s, once" in line for line in hangs] == [True] * 2
