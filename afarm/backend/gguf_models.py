@@ -13,7 +13,7 @@ import torch
 
 @contextmanager
 def parsed_once() -> Iterator[None]:
-    """Have gguf parse each file, as a plain array, and list tensor names once: most of a small model's loading time."""
+    """Have gguf parse each file once, as a plain array: most of a small model's loading time."""
     try:
         import gguf
     except ImportError:  # transformers reports it
