@@ -47,14 +47,14 @@ class Commands(TyperGroup):
             for group in app.registered_groups:
                 for more in self.plugin_app.registered_groups:  # what plugins bring for it
                     for name in merge_group(group, more) if command_name(more) == command_name(group) else ():
-                        told = f"a plugin may not replace the command '{cmd_name} {name}'"
-                        err().print(f"[yellow]Warning:[/] {markup(told)}")
-        elif any(found := [[c for c in some if command_name(c) == cmd_name] for some in self.brought]):
-            app.registered_commands, app.registered_groups = found  # the others take long to build
-        elif component := self.methods.get(cmd_name):
-            from afarm.cli.stage_commands import add_method
+                        _warn(f"a plugin may not replace the command '{cmd_name} {name}'")
+        else:  # of what plugins bring, the others take long to build
+            app.registered_commands = [c for c in self.plugin_app.registered_commands if command_name(c) == cmd_name]
+            app.registered_groups = [g for g in self.plugin_app.registered_groups if command_name(g) == cmd_name]
+            if not (app.registered_commands or app.registered_groups) and (component := self.methods.get(cmd_name)):
+                from afarm.cli.stage_commands import add_method
 
-            add_method(app, cmd_name, component)
+                add_method(app, cmd_name, component)
         self.commands.update(build_commands(app))
         return self.commands.get(cmd_name)
 
@@ -73,13 +73,8 @@ class Commands(TyperGroup):
         """The commands that plugins bring, and the groups of their own or of others that they add to."""
         app = typer.Typer(rich_markup_mode=None)
         for problem in add_plugin_commands(app, taken=OWN, groups=GROUPS):
-            err().print(f"[yellow]Warning:[/] {markup(problem)}")
+            _warn(problem)
         return app
-
-    @property
-    def brought(self) -> tuple[list[Any], list[Any]]:
-        """The commands and the groups that plugins bring, before they are built."""
-        return self.plugin_app.registered_commands, self.plugin_app.registered_groups
 
     @cached_property
     def of_plugins(self) -> dict[str, Any]:
@@ -100,3 +95,7 @@ class Commands(TyperGroup):
                 title = getattr(command, "rich_help_panel", None) or BY_PLUGINS
                 panels.setdefault(title, []).append((name, command.get_short_help_str(WIDEST)))
         write_panels(formatter, panels)
+
+
+def _warn(problem: str) -> None:
+    err().print(f"[yellow]Warning:[/] {markup(problem)}")

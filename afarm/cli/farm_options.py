@@ -146,7 +146,8 @@ class FarmOptions:
         launch.relaunch(self.accelerate_config)
         checks = preflight.stage_checks(stage) if stage else preflight.run_checks(llm_systems)
         checks += preflight.access_checks(llm_systems, stage)
-        return Farm.over(self.workspace(checks, self.output_dir, launch.process_info(), stage in ("", "train")))
+        trains = stage in ("", "train")
+        return Farm.over(self.workspace(checks, self.output_dir, launch.process_info(), trains))
 
     def judging_workspace(self) -> "experiments.Workspace":
         """Open the workspace for what judges files: nothing trains, so that only the main process goes on."""
@@ -263,7 +264,8 @@ class FarmOptions:
                 for name in (*labelling, *judging)
             ]
             if len(self.preferences) > 1:
-                problems += [f"--preferences takes one file at a time: join {' and '.join(self.preferences)} into one"]
+                both = " and ".join(self.preferences)
+                problems.append(f"--preferences takes one file at a time: join {both} into one")
             if problems:
                 raise ConfigError(problems)
             given["preferences"] = self.preferences[0]
