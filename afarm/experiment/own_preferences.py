@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from afarm.core.errors import DataError
+from afarm.core.errors import ConfigError, DataError
 from afarm.core.interfaces import Progress
-from afarm.core.records import JudgedPair
+from afarm.core.records import Instruction, JudgedPair
 from afarm.experiment.settings import RunConfig
 from afarm.storage.hub import is_on_hub
 from afarm.storage.labelled_pairs import Unusable, own_preferences
@@ -28,6 +28,9 @@ def describe_pairs(summary: Mapping[str, Any]) -> str:
     return f"{source}: {summary['rows']:,} pairs used ({', '.join(used)}); left out: {', '.join(left_out) or 'none'}"
 
 
+LOOKED_AT = 100
+"""Pairs that a data set is asked about, if it knows their instructions."""
+
 _SUMMARIES: dict[tuple[object, ...], Mapping[str, Any]] = {}
 """The counts of what this process has read: several seeds and methods share them."""
 
@@ -36,12 +39,13 @@ _SUMMARIES: dict[tuple[object, ...], Mapping[str, Any]] = {}
 class OwnPreferences:
     """The preferences of the recipe's file or data set of the Hub, in afarm's rows.
 
-    Pairs of the instructions that are `evaluated` on, by their ids, are left out. `notify` is called once with each
-    thing that is odd about the labels.
+    Pairs of the instructions that are `evaluated` on, by their ids, are left out; `problems_with` lists why others
+    cannot be learned from here. `notify` is called once with each thing that is odd about the labels.
     """
 
     config: RunConfig
     evaluated: Callable[[], frozenset[str]]
+    problems_with: Callable[[Sequence[Instruction]], list[str]]
     progress: Progress
     notify: Callable[[str], None]
 
@@ -59,6 +63,7 @@ class OwnPreferences:
         """
         config = self.config
         key = (config.preferences, self.digest, config.labels, config.on_unusable, self.evaluated())
+        key += (config.dataset, config.model)
         if key not in _SUMMARIES:
             summary: dict[str, Any] = {}
             for _ in self._read(summary):
@@ -76,15 +81,19 @@ class OwnPreferences:
         """Yield the preferences that are taken, and fill `summary`. Raises as that does."""
         config, source, evaluated = self.config, self.config.preferences, self.evaluated()
         unusable, notes = Unusable(), list[str]()
-        outcomes, people, evaluated_on = Counter[str](), Counter[str](), 0
+        outcomes, people, evaluated_on, first = Counter[str](), Counter[str](), 0, list[Instruction]()
         read = own_preferences(source, unusable, scale=config.labels, notes=notes)
         for judged in self.progress(read, "preferences"):
             if judged.pair.instruction.id in evaluated:
                 evaluated_on += 1
                 continue
+            if len(first) < LOOKED_AT:
+                first.append(judged.pair.instruction)
             outcomes[judged.preference.outcome] += 1
             people[judged.annotator] += 1
             yield judged
+        if problems := self.problems_with(first):
+            raise ConfigError(f"{source}: {problem}" for problem in problems)
         taken = outcomes.total()
         usable = taken + evaluated_on
         if not usable and not unusable.rows:
