@@ -80,7 +80,9 @@ class Component:
 
     def settings(self, values: Mapping[str, Any] | None = None) -> Config | None:
         """Build this component's config from `values` over its own defaults; None if it takes none."""
-        return None if self.config is None else self.config.model_validate({**self.defaults, **(values or {})})
+        if self.config is None:
+            return None
+        return self.config.model_validate({**self.defaults, **(values or {})}, context={"section": self.name})
 
 
 _EXTRA_OF = {
