@@ -186,7 +186,7 @@ def steps_left(training: Training, done: int) -> Iterator[int]:
     done.
     """
     total = training.config.total_steps
-    yield from training.context.progress(range(done, total), training.config.method_name, total - done)
+    yield from training.context.progress(range(done, total), training.config.method_name, total)
     if done < total:
         yield total
 
@@ -354,7 +354,9 @@ def micro_batches(
     """
     own = shard(rows)
     lengths = [len(samples[row].prompt_ids) + len(samples[row].token_ids) for row in own]
-    for places in length_sorted_batches(lengths, training.config.per_device_train_batch_size):
+    batches = length_sorted_batches(lengths, training.config.per_device_train_batch_size)
+    description = f"{training.config.method_name}, micro-batches of a step"
+    for places in training.context.progress(batches, description) if len(batches) > 1 else batches:
         picked = [own[place] for place in places]
         prompts, responses = [samples[row].prompt_ids for row in picked], [samples[row].token_ids for row in picked]
         device = training.context.backend.device

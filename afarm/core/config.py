@@ -67,8 +67,10 @@ class BackendConfig(Config):
     device: str = setting(
         "auto", "auto (an accelerator if any), cpu, cuda, cuda:1 or mps. Recorded, in no key", changes_result=False
     )
-    dtype: Literal["float32", "bfloat16", "float16"] = setting(
-        "float32", "weights and arithmetic: float32, bfloat16 or float16"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
+        "float32",
+        "weights and arithmetic: float32, bfloat16, float16, or auto (bfloat16 where the device computes in it, else "
+        "float32). Keys and records hold what auto has chosen, and a run goes on in it",
     )
     mixed_precision: Literal["no", "bf16"] = setting(
         "no",

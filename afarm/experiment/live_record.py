@@ -62,14 +62,17 @@ class Watch:
     lines: deque[list[Any]] = field(default_factory=lambda: deque(maxlen=LINES))
 
     def __call__(self, items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
-        if total is None and isinstance(items, Sized):
-            total = len(items)
-        loop: dict[str, Any] = {"description": _safe(description), "done": 0, "total": total}
+        before, total = extent(items, total)
+        loop: dict[str, Any] = {"description": _safe(description), "done": before, "total": total}
         self.loops.append(loop)
+        began = time.monotonic()
         try:
             for item in self.progress(items, description, total):
                 yield item
                 loop["done"] += 1
+                left = seconds_left(loop["done"] - before, time.monotonic() - began, (total or 0) - loop["done"])
+                if left is not None and left >= 1:
+                    loop["seconds_left"] = round(left)
         finally:
             self.loops[:] = [other for other in self.loops if other is not loop]
 
@@ -81,6 +84,21 @@ class Watch:
     def log(self, text: str) -> None:
         """Add a line to the log."""
         self.lines.append([round(time.time(), 1), _safe(text)])
+
+
+def extent(items: Iterable[Any], total: int | None) -> tuple[int, int | None]:
+    """Return how many items of a loop are done before it begins, and its total if that is known.
+
+    A resumed loop goes over a range that ends at the total: what lies before the range is done.
+    """
+    if total is None and isinstance(items, Sized):
+        total = len(items)
+    return (items.start if isinstance(items, range) and items.stop == total else 0), total
+
+
+def seconds_left(done: int, seconds: float, left: int) -> float | None:
+    """Estimate how long the items `left` take, after `done` in `seconds`; None if there is nothing to go by."""
+    return left * seconds / done if done > 0 and left > 0 else None
 
 
 @contextmanager

@@ -104,8 +104,9 @@ def describe_live(live: RunRecord) -> Row:
     loops = rows(live.get("loops"))
     return {
         **{name: finite_number(live.get(name)) for name in OF_LIVE},
-        "loops": [{"description": text(loop.get("description")), "done": finite_number(loop.get("done")),
-                   "total": finite_number(loop.get("total"))} for loop in loops],
+        "loops": [{"description": text(loop.get("description")),
+                   **{name: finite_number(loop.get(name)) for name in ("done", "total", "seconds_left")}}
+                  for loop in loops],
         "spend": dict(live.section("spend")),
         "waits": [text(line) for line in live.rows("slowed")],
     }  # fmt: skip

@@ -13,6 +13,7 @@ from afarm.core.errors import ConfigError
 from afarm.core.hooks import KINDS
 from afarm.core.plugins import Plugins, discover
 from afarm.experiment.farm import Farm
+from afarm.experiment.opening import open_workspace
 from afarm.experiment.recipe import Settings, list_overrides, merge, parse_override, read_recipe, recipe_names, resolve
 from afarm.experiment.settings import RunConfig
 
@@ -495,3 +496,42 @@ def test_a_toy_recipe_takes_its_edition_and_gives_every_method_the_same_checkpoi
         checkpoints = [config.checkpoint for config in configs if hasattr(config, "checkpoint")]
         assert len(checkpoints) == 6
         assert set(checkpoints) == {"last"}
+
+
+# ----------------------------------------------------------------------------------------------------- automatic dtype
+
+
+@pytest.mark.parametrize("supported", [True, False])
+def test_an_automatic_dtype_is_resolved_before_keys_and_names_are_made(
+    plugins: Plugins, monkeypatch: pytest.MonkeyPatch, supported: bool
+) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: supported)
+    settings = resolve("smol", [{"model": "x/y"}, "backend.device=cpu"], plugins)
+    explicit = resolve(
+        "smol", [{"model": "x/y"}, "backend.device=cpu", f"backend.dtype={settings.run.backend.dtype}"], plugins
+    )
+    assert settings.run.backend.dtype == ("bfloat16" if supported else "float32")
+    assert settings.run_name(plugins.registry) == explicit.run_name(plugins.registry)
+
+
+@pytest.mark.parametrize("begun", ["bfloat16", "float32"])
+def test_a_run_goes_on_in_the_dtype_that_it_was_begun_in(
+    plugins: Plugins, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, begun: str
+) -> None:
+    import torch
+
+    def opened(supported: bool) -> tuple[str, list[str]]:
+        monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: supported)
+        said: list[str] = []
+        settings = ["backend.device=cpu", "backend.dtype=auto"]
+        with open_workspace("toy", settings, tmp_path, checks=[], plugins=plugins, notify=said.append) as workspace:
+            (workspace.store.runs / workspace.run_name()).mkdir(parents=True, exist_ok=True)
+            return workspace.config.backend.dtype, said
+
+    assert opened(begun == "bfloat16") == (begun, [])
+    dtype, said = opened(begun != "bfloat16")
+    assert dtype == begun
+    assert len(said) == 1
+    assert f"begun in {begun}" in said[0]
