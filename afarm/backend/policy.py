@@ -325,5 +325,11 @@ def batched_logprobs(
 
     with evaluating(policy.model), on_device(policy.model, policy.backend):
         return read_responses(
-            read, prompts, responses, batch_size=batch_size, pad_id=policy.pad_id, device=policy.backend.device
+            read,
+            prompts,
+            responses,
+            batch_size=batch_size,
+            pad_id=policy.pad_id,
+            device=policy.backend.device,
+            progress=policy.backend.progress,
         )
