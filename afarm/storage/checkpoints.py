@@ -94,9 +94,8 @@ class MetricsFile:
 
 def _number(name: str, value: object) -> float:
     """Return a metric as a number of Python's, NaN and infinities too. Raises `TypeError` if it is none."""
-    if isinstance(value, bool | int | float):
-        return value
     try:
-        return float(value)  # type: ignore[arg-type]  # numpy's and torch's are converted
-    except (TypeError, ValueError) as error:
+        number = float(value)  # type: ignore[arg-type]  # numpy's and torch's too
+    except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"log_metrics takes numbers: metric {name!r} is {value!r:.80}") from error
+    return value if isinstance(value, bool | int | float) else number
