@@ -89,9 +89,8 @@ def require_evaluation(
     metrics = getattr(returned, "metrics", None)
     if isinstance(returned, Evaluation):
         flat = "evaluate must return flat JSON numbers"
-        require_promise(
-            isinstance(metrics, Mapping), "evaluators", name, f"{flat} by name, not {short_repr(metrics)}", owner
-        )
+        named = f"{flat} by name, not {short_repr(metrics)}"
+        require_promise(isinstance(metrics, Mapping), "evaluators", name, named, owner)
         returned = replace(returned, metrics={key: plain_number(value) for key, value in metrics.items()})
         for metric, value in returned.metrics.items():
             number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
