@@ -108,6 +108,7 @@ if TYPE_CHECKING:
     from afarm.experiment.studies.study import StudyRequest as StudyRequest
     from afarm.experiment.studies.study import StudyRun as StudyRun
     from afarm.experiment.studies.study import StudyTable as StudyTable
+    from afarm.storage.conversations import Tasks as Tasks
     from afarm.storage.conversations import with_turns as with_turns
     from afarm.storage.conversations import without_system_turn as without_system_turn
     from afarm.storage.disk import storage_errors as storage_errors

@@ -8,6 +8,7 @@ follow Hugging Face and TRL. No torch here.
 from __future__ import annotations
 
 from datetime import date
+from functools import cached_property
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
@@ -157,7 +158,7 @@ class OnPolicyConfig(CheckpointChoice):
     """Settings of methods that learn from their own responses, scored by a reward model."""
 
     method_name: ClassVar[str]
-    """As messages write it, "PPO"; in lower case it is the section of these settings, and a part of every seed."""
+    """As messages write it, "PPO"; in lower case it is a part of every seed."""
 
     total_steps: int = setting(
         390,
@@ -192,9 +193,17 @@ class OnPolicyConfig(CheckpointChoice):
     )
     save_steps: int = setting(20, "steps between checkpoints, to resume from and to choose from", gt=0)
 
+    @cached_property
+    def section(self) -> str:
+        """The section of these settings in a recipe: the name that the method is registered under."""
+        return self.method_name.lower()  # until `Component.settings` says
+
+    def model_post_init(self, context: Any, /) -> None:
+        vars(self).update(context or {})
+
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:
-        sizes, section = (self.rollout_batch_size, self.mini_batch_size), self.method_name.lower()
+        sizes = self.rollout_batch_size, self.mini_batch_size
         if sizes[1] > sizes[0]:
             raise ValueError(f"mini_batch_size ({sizes[1]}) exceeds rollout_batch_size ({sizes[0]})")
         if sizes[0] % self.num_generations:
@@ -202,7 +211,7 @@ class OnPolicyConfig(CheckpointChoice):
         if self.warmup_steps >= self.total_steps:
             raise ValueError(
                 f"warmup_steps ({self.warmup_steps}) must be below total_steps ({self.total_steps}): "
-                f"--set {section}.warmup_steps={self.total_steps // 10}"
+                f"--set {self.section}.warmup_steps={self.total_steps // 10}"
             )
         if self.lora is not None and self.lora.dropout:
             raise ValueError("lora.dropout has no effect here: dropout is off throughout")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,8 +11,9 @@ from typing import Any
 
 from afarm.core.errors import DataError
 from afarm.core.interfaces import Progress
-from afarm.core.records import JudgedPair
+from afarm.core.records import Instruction, JudgedPair
 from afarm.experiment.settings import RunConfig
+from afarm.storage.conversations import Tasks
 from afarm.storage.hub import is_on_hub
 from afarm.storage.labelled_pairs import Unusable, own_preferences
 from afarm.storage.rows import digest_source, write_rows
@@ -36,12 +37,12 @@ _SUMMARIES: dict[tuple[object, ...], Mapping[str, Any]] = {}
 class OwnPreferences:
     """The preferences of the recipe's file or data set of the Hub, in afarm's rows.
 
-    Pairs of the instructions that are `evaluated` on, by their ids, are left out. `notify` is called once with each
+    Pairs of the instructions that are `evaluated` on, however written, are left out. `notify` is called once with each
     thing that is odd about the labels.
     """
 
     config: RunConfig
-    evaluated: Callable[[], frozenset[str]]
+    evaluated: Callable[[], Sequence[Instruction]]
     progress: Progress
     notify: Callable[[str], None]
 
@@ -57,8 +58,8 @@ class OwnPreferences:
         Raises `DataError`: at once for a row of another shape, and at the end if others cannot be learned from and were
         not said to be dropped, or if nothing is left.
         """
-        config = self.config
-        key = (config.preferences, self.digest, config.labels, config.on_unusable, self.evaluated())
+        config, evaluated = self.config, frozenset(task.id for task in self.evaluated())
+        key = (config.preferences, self.digest, config.labels, config.on_unusable, evaluated)
         if key not in _SUMMARIES:
             summary: dict[str, Any] = {}
             for _ in self._read(summary):
@@ -74,12 +75,12 @@ class OwnPreferences:
 
     def _read(self, summary: dict[str, Any]) -> Iterator[JudgedPair]:
         """Yield the preferences that are taken, and fill `summary`. Raises as that does."""
-        config, source, evaluated = self.config, self.config.preferences, self.evaluated()
+        config, source, evaluated = self.config, self.config.preferences, Tasks(self.evaluated())
         unusable, notes = Unusable(), list[str]()
         outcomes, people, evaluated_on = Counter[str](), Counter[str](), 0
         read = own_preferences(source, unusable, scale=config.labels, notes=notes)
         for judged in self.progress(read, "preferences"):
-            if judged.pair.instruction.id in evaluated:
+            if judged.pair.instruction in evaluated:
                 evaluated_on += 1
                 continue
             outcomes[judged.preference.outcome] += 1

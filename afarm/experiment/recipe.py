@@ -244,7 +244,7 @@ def resolve(
     If no method `trains`, the settings of the recipe's need not fit each other. `choose_dtype` says what
     `backend.dtype=auto` stands for (default: `native_dtype`): keys and records hold that.
     """
-    values = shipped = read_recipe(recipe)
+    values = read_recipe(recipe)
     given: dict[str, Any] = {}
     unreadable: list[str] = []
     for override in overrides:
@@ -273,8 +273,8 @@ def resolve(
         run = settings.run
     runs = {run.method, "sft"} if trains else {"sft"}
     for name, section in sections.items():
-        # What a recipe says about a plugin that failed to load must not stop a run that does not use it.
-        if name in names or not plugins.broken or shipped.get(name) != section:
+        # What afarm's recipes say about a plugin that failed to load must not stop a run that does not use it.
+        if name in names or not plugins.broken or not any(read_recipe(r).get(name) == section for r in recipe_names()):
             problems += _check_section(name, section, names, plugins, runs, settings)
     problems += _check_names(run, plugins)
     problems += [p for p in check(settings) if p not in problems]
@@ -357,13 +357,16 @@ def _check_section(
 
     A method that is none of `runs` may have settings that do not fit.
     """
-    if rivals := [f"'{c.full_name}'" for c in plugins.registry if c.name == name] if name not in names else []:
-        return [f"section {name!r} is ambiguous: write {' or '.join(rivals)}"]
+    if ambiguous := plugins.registry.explain_ambiguous(name):
+        return [f"section {ambiguous}"]
     if name in PACKAGES and name not in names:
         package = PACKAGES[name]
         return [
             f"section {name!r} belongs to {package!r}, which is not installed; install it with: pip install {package}"
         ]
+    if name not in names and (owner := plugins.broken_owner(name)):
+        which = f"section {name!r} is of plugin {owner.name!r} ({owner.package}), which failed to load"
+        return [f"{which}: mend the plugin or remove the section. {owner.error}"]
     if name not in names:
         bare = [n for n in names if "/" in name or "/" not in n]
         near = in_a_section(name, names) or did_you_mean(name, [*RunConfig.model_fields, *bare], "`afarm settings`")

@@ -10,7 +10,9 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -78,6 +80,43 @@ def require_text(text: str, where: str) -> str:
 def task_text(instruction: Instruction) -> str:
     """Merge the input into the instruction, behind a blank line, as AlpacaEval's data have it."""
     return "\n\n".join(part for part in (instruction.instruction, instruction.input) if part)
+
+
+def task_key(instruction: Instruction) -> tuple[str, tuple[object, ...]]:
+    """Return the system text of an instruction and the rest of it, equal however the same task is written.
+
+    The input is merged; spaces at an end, line ends and Unicode's composed and decomposed letters do not count.
+    """
+    turns = [(turn.role, _same_form(turn.content)) for turn in instruction.messages]
+    system = turns.pop(0)[1] if turns and turns[0][0] == "system" else ""
+    asked = "\n\n".join(filter(None, map(_same_form, (instruction.instruction, instruction.input))))
+    return system, (*turns, asked)
+
+
+def _same_form(text: str) -> str:
+    return unicodedata.normalize("NFC", text.replace("\r\n", "\n").replace("\r", "\n")).strip()
+
+
+class Tasks:
+    """A set of tasks: `instruction in tasks` holds however the two are written (`task_key`).
+
+    Earlier turns make another task, and so do two different system texts; a system text on one side alone does not.
+    """
+
+    def __init__(self, instructions: Iterable[Instruction] = ()):
+        self._by_system = defaultdict[Hashable, dict[str, Instruction]](dict)
+        for instruction in instructions:
+            self.add(instruction)
+
+    def add(self, instruction: Instruction) -> Instruction:
+        """Add an instruction, and return it as it was written when it was first added."""
+        system, asked = task_key(instruction)
+        return self._by_system[asked].setdefault(system, instruction)
+
+    def __contains__(self, instruction: Instruction) -> bool:
+        system, asked = task_key(instruction)
+        systems = self._by_system.get(asked, {}).keys()
+        return bool(systems) and not (system and systems.isdisjoint(("", system)))
 
 
 def chat_messages(instruction: Instruction) -> list[Row]:

@@ -7,7 +7,8 @@ shipped inside a Python package. No torch here.
 from __future__ import annotations
 
 import hashlib
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,8 +24,28 @@ CONFIGS = ("config.json", "adapter_config.json")
 """Saved beside weights by transformers or, for adapters, by peft."""
 
 
+_closed_by: list[str] = []
+
+
+@contextmanager
+def close_models(reason: str) -> Iterator[None]:
+    """Have whatever would open a model raise `ModelError` with this reason: for settings that somebody else wrote."""
+    _closed_by.append(reason)
+    try:
+        yield
+    finally:
+        _closed_by.pop()
+
+
+def require_open(spec: str) -> None:
+    """Raise `ModelError` inside `close_models`."""
+    if _closed_by:
+        raise ModelError(f"model {spec!r:.80}: not opened: {_closed_by[-1]}")
+
+
 def local_path(spec: str) -> Path | None:
     """Return the path that `spec` names, None for a Hub id. Raises `ModelError` for a path to nothing."""
+    require_open(spec)
     if spec.startswith(PACKAGE_PREFIX):
         return _package_path(spec)
     path = Path(spec).expanduser()

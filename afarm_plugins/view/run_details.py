@@ -25,6 +25,7 @@ from afarm.report import (
     over_n_command,
     proxy_chart,
     selected_step,
+    stage_figures,
     stored_over_n,
     training,
 )
@@ -133,7 +134,7 @@ def describe_stages(run: SeenRun) -> list[Row]:
                 "artifact": text(stage.get("artifact")),
                 "key": text(stage.get("key")),
                 "why": text(stage.get("why")),
-                "summary": [(name, as_shown(value)) for name, value in flatten(summary).items()][:24],
+                "summary": [(name, as_shown(value)) for name, value in stage_figures(summary).items()][:24],
             }
         )
     return described

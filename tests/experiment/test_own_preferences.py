@@ -101,6 +101,23 @@ def test_what_is_evaluated_on_is_not_trained_on(farm: Make, tmp_path: Path) -> N
         farm(preferences=write(tmp_path, *rows[:2]))
 
 
+def test_what_is_evaluated_on_is_found_however_it_is_written(farm: Make, tmp_path: Path) -> None:
+    sets = [{"instruction": " one\r\ntwo "}, {"instruction": "do", "input": "it"}, {"instruction": "cafe\u0301"}]
+    asked = write(tmp_path, *sets, {"messages": [{"role": "user", "content": "chat"}]}, name="evaluated.jsonl")
+    system = {"role": "system", "content": "Be kind."}
+    chat = [system, {"role": "user", "content": "chat"}]
+    turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}, *chat[1:]]
+    same = [
+        *({**GOOD, "prompt": text} for text in ("one\ntwo", "do\n\nit ", "café", "chat")),
+        {"instruction": "one\ntwo ", "output_1": "a", "output_2": "b", "preference": 1},
+        {**GOOD, "prompt": chat},
+    ]
+    others = [{**GOOD, "prompt": "Do\n\nit"}, {**GOOD, "prompt": turns}]
+    one = farm(preferences=write(tmp_path, *same, *others), eval_set=asked, rows={"evaluation": "all"})
+    assert len(one.annotate()) == len(others)
+    assert one.workspace.history["preferences"].artifact.meta["summary"]["rows_evaluated_on"] == len(same)
+
+
 def test_rows_that_cannot_be_learned_from_are_refused_together_or_dropped_and_counted(
     farm: Make, tmp_path: Path
 ) -> None:

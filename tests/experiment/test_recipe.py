@@ -301,6 +301,40 @@ def test_a_broken_plugin_does_not_make_recipes_with_its_section_unusable(
     assert "half edited" in given
 
 
+@pytest.mark.parametrize(
+    ("section", "problem"),
+    [
+        ("dpoo", "unknown setting or section 'dpoo'. Did you mean 'dpo'"),
+        ("toyy", "unknown setting or section 'toyy'. Did you mean 'toy'"),
+        ("twin", "section 'twin' is ambiguous: write 'one-farm/twin' or 'two-farm/twin'"),
+        ("halfplugin", "section 'halfplugin' is of plugin 'halfplugin' (half-farm), which failed to load: mend the"),
+        ("kto", "section 'kto' is of plugin 'halfplugin' (half-farm), which failed to load: mend the plugin or remove"),
+        ("half-farm/kto", "section 'half-farm/kto' is of plugin 'halfplugin' (half-farm), which failed to load"),
+        ("other-farm/kto", "unknown setting or section 'other-farm/kto'."),
+        ("in_a_table", "section 'in_a_table' is of plugin 'halfplugin'"),
+    ],
+)
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_section_of_a_recipe_that_nobody_reads_is_an_error_whatever_else_is_broken(
+    is_broken: bool, section: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twin = SECOND_PPO.replace('"ppo"', '"twin"').replace("sideshow", "{module}")
+    kto = 'from afarm import hookimpl\n@hookimpl\ndef register_methods(register):\n    names = ["in_a_table"]\n'
+    sources = {"one": twin, "two": twin, "half": f'1 / 0\n{kto}    register("kto", "halfplugin:KTO")\n'}
+    for name, source in sources.items() if is_broken else list(sources.items())[:2]:
+        (tmp_path / f"{name}plugin.py").write_text(source)
+        (info := tmp_path / f"{name}_farm-1.dist-info").mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}-farm\nVersion: 1\n")
+        (info / "entry_points.txt").write_text(f"[afarm]\n{name}plugin = {name}plugin\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plugins = discover()
+    assert [plugin.name for plugin in plugins.broken] == ["halfplugin"] * is_broken
+    (tmp_path / "own.yaml").write_text(f"based_on: toy\nmethod: dpo\n{section}: {{beta: 0.5}}\n")
+    [found] = problems(plugins, recipe=str(tmp_path / "own.yaml"))
+    assert found.startswith(problem if is_broken or "halfplugin" not in problem else "unknown setting or section")
+    assert "ZeroDivisionError" not in found or is_broken
+
+
 # ------------------------------------------------------------------------------------------------ configs, recipes
 
 
