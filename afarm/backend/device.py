@@ -21,6 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from afarm.backend import cpu, distributed
 from afarm.backend.adapters import LowRankUpdate
+from afarm.backend.chat_templates import settle_template
 from afarm.backend.engines import SamplingEngine, TorchEngine
 from afarm.backend.gguf_models import dequantized, parsed_once
 from afarm.backend.lost_processes import Launch, first_line
@@ -197,6 +198,8 @@ class Backend:
             raise ModelError(f"model {str(spec)!r} cannot be loaded: {first_line(error)}; check --model") from error
         if is_gguf:
             model = dequantized(model, kind, self.dtype)
+        if isinstance(tokenizer.chat_template, str):
+            tokenizer.chat_template = settle_template(tokenizer.chat_template, self.config)
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         card = json.loads((path / MODEL_CARD).read_text("utf-8")) if path and saved_by_afarm(path) else {}

@@ -7,6 +7,7 @@ follow Hugging Face and TRL. No torch here.
 
 from __future__ import annotations
 
+from datetime import date
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Self, get_args
 
@@ -77,6 +78,12 @@ class BackendConfig(Config):
         "no or bf16 (fp16 would lose small gradients): weights stay in dtype and matrix products run in this one; with "
         "float32 weights small updates count, which weights in half precision would round away",
     )
+    date: str = setting(
+        "2024-07-26", "the date that chat templates are told which write today's (Llama 3.2, Granite), as YYYY-MM-DD"
+    )
+    thinking: bool = setting(
+        False, "let policies think before they answer, if their chat template has a switch for it (Qwen3)"
+    )
     sampler: str = setting(
         "torch",
         "engine that samples: torch, or a plugin's, such as vllm@URL; the keys of what is sampled name it and its "
@@ -90,6 +97,16 @@ class BackendConfig(Config):
     )
     timeout: float = setting(600, "seconds that processes wait for one another", gt=0, changes_result=False)
     trackers: list[str] = setting([], "accelerate's trackers to log to (tensorboard, wandb)", changes_result=False)
+
+    def result_fields(self) -> dict[str, Any]:
+        """Leave out what chat templates are told unless it was set: earlier keys do not have it."""
+        told = {name for name in ("date", "thinking") if getattr(self, name) == type(self).model_fields[name].default}
+        return {name: value for name, value in super().result_fields().items() if name not in told}
+
+    @field_validator("date", mode="before")
+    @classmethod
+    def _is_a_date(cls, value: object) -> str:
+        return date.fromisoformat(str(value)).isoformat()  # YAML reads a date
 
     @field_validator("mixed_precision", mode="before")
     @classmethod
