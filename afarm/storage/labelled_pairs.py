@@ -7,6 +7,7 @@
 | `CHOSEN`, prompt implicit: UltraFeedback, HH-RLHF | the last two: whole chats, which differ in their last answer |
 | `PAIR`: AlpacaFarm; Label Studio and SafeRLHF, renamed | a prompt, two outputs, and a `preference` or `label` |
 | `PAIR`, several raters: PandaLM | `instruction`, `response1`, `response2`, `annotator1`, `annotator2` … |
+| `CHOSEN`, once per two answers: rankings | those of `afarm.storage.rankings` |
 | `VOTE`: Chatbot Arena | `conversation_a`, `conversation_b`, `winner`; or `prompt`, `response_a`, `winner_tie` … |
 
 An `ANNOTATION` is taken as it is stored. In the other forms, which are to be learned from, chats are split into turns,
@@ -18,18 +19,19 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from afarm.core.errors import DataError
-from afarm.core.records import JudgedPair, Message, Outcome, Pair, Preference, Row
+from afarm.core.records import Instruction, JudgedPair, Message, Outcome, Pair, Preference, Row
 from afarm.core.seeding import uniform
 from afarm.storage.conversations import (
     Turns,
+    Unusable,
     UnusableError,
     as_instruction,
     is_plain,
@@ -40,10 +42,12 @@ from afarm.storage.conversations import (
     split_transcript,
     unpacked,
 )
-from afarm.storage.label_scales import COLUMN, LabelReader
+from afarm.storage.label_scales import COLUMN, LabelReader, as_number
+from afarm.storage.rankings import MARKS, comparisons, with_trees_as_rankings
 from afarm.storage.record_fields import short_repr
 from afarm.storage.row_shapes import (
     ANNOTATION_FIELDS,
+    BATTLES,
     LABELS,
     PAIRS,
     VOTES,
@@ -58,27 +62,16 @@ PROMPTS = ("prompt", "question", "instruction", "input")
 """The names that a prompt has; an `input` beside another of them goes below it."""
 CHOSEN_REASONS = ("chosen_finish_reason", "rejected_finish_reason")
 """The columns, in afarm's own exports, that say how the chosen and the rejected output ended."""
-WINNERS = {"model_a": 0.0, "model_b": 1.0} | dict.fromkeys(("tie", "tie (bothbad)", "both_bad", "bothbad"), 0.5)
+CHATS = ("conversations", "messages")
+"""The names of a chat that is the prompt, if the answers are single messages or texts (ShareGPT's)."""
+TIES = ("tie", "draw", "tie (bothbad)", "both_bad", "bothbad")
+"""The words for a draw."""
+TIED = ("status", "winner", "outcome", *LABELS)
+"""The columns that may say so beside `chosen` and `rejected`."""
+WINNERS = {"model_a": 0.0, "model_b": 1.0} | dict.fromkeys(TIES, 0.5)
 """The words of a vote's `winner`, and the win of model b."""
 OUTCOMES = {"winner_model_a": 0.0, "winner_model_b": 1.0, "winner_tie": 0.5}
 """The columns of a vote's outcomes, likewise."""
-
-
-@dataclass(slots=True)
-class Unusable:
-    """The rows of a file that cannot be learned from: how many, and the first of each kind."""
-
-    rows: int = 0
-    examples: list[str] = field(default_factory=list)
-    _kinds: set[str] = field(default_factory=set)
-
-    def add(self, error: UnusableError, where: str) -> None:
-        """Count a row and keep what is wrong with it, if it is the first of its kind."""
-        self.rows += 1
-        kind = re.sub(r"\d+", "", str(error).removeprefix(where))
-        if kind not in self._kinds:
-            self._kinds.add(kind)
-            self.examples.append(str(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,33 +111,41 @@ def read_labelled_pairs(
     """
     forms = PREFERENCES if forms is None else forms
     reading = LabelReader(source, scale, annotator, average, as_text)
-    for where, row in read_placed_rows(source):
+    placed = read_placed_rows(source)
+    for where, row in with_trees_as_rankings(placed) if CHOSEN in forms else placed:
         try:
-            judged = read_row(row, where, reading, forms)
+            rows = [row] if CHOSEN not in forms or _form(row, forms) else comparisons(row, where)
+            read = [(one, read_row(one, where, reading, forms)) for one in rows]
         except UnusableError as error:
             if unusable is None:
                 raise
             unusable.add(error, where)
         else:
-            yield where, row, judged
+            yield from ((where, one, judged) for one, judged in read)
     reading.require_one_reading()
 
 
 def read_row(row: Row, where: str, reading: LabelReader, forms: Sequence[Form]) -> Sequence[JudgedPair]:
-    for form in forms:
-        if any(fields <= row.keys() for fields in form.fields):
-            return form.read(row, where, reading)
+    if form := _form(row, forms):
+        return form.read(row, where, reading)
     held = what_it_holds(row, where.rpartition(": ")[0], to_train=CHOSEN in forms)
     kinds = " and no ".join(dict.fromkeys(form.kind for form in forms))
     columns = ", or ".join(form.columns for form in forms)
     raise DataError(f"{where}: is no {kinds}, which has {columns}; {held}")
 
 
-def read_annotations(source: Path | str, scale: str | None = None) -> Iterator[tuple[str, Row, JudgedPair]]:
+def _form(row: Row, forms: Sequence[Form]) -> Form | None:
+    return next((form for form in forms if any(fields <= row.keys() for fields in form.fields)), None)
+
+
+def read_annotations(
+    source: Path | str, scale: str | None = None, with_battles: bool = False
+) -> Iterator[tuple[str, Row, JudgedPair]]:
     """Yield each annotation with its place and row. Raises as `read_labelled_pairs`, and for a directory."""
     if Path(source).is_dir():
         raise DataError(f"{source}: is {why_no_file(source, 'annotation')}")
-    for where, row, [judged] in read_labelled_pairs(source, scale, [ANNOTATION]):
+    forms = [ANNOTATION, BATTLE][: 1 + with_battles]
+    for where, row, [judged] in read_labelled_pairs(source, scale, forms):
         yield where, row, judged
 
 
@@ -235,6 +236,7 @@ def _read_pair(row: Row, where: str, reading: LabelReader) -> Sequence[JudgedPai
             f"--labels FIRST,SECOND[,DRAW]); its fields are {', '.join(map(repr, row))}"
         )
     is_draw = outputs[0] == outputs[1] or row.get("outcome") == "draw"
+    reading.is_foreign |= label not in ("", COLUMN) or (not people and {"annotator", "generator_1"}.isdisjoint(row))
     numbers = [reading.number(row[column], column, where, is_draw) for column in [label] * bool(label) + people]
     systems = str(row.get("cmp_key") or "").split("_")
     plain = {
@@ -305,6 +307,8 @@ def _draw(pair: Pair) -> Preference:
 def _read_chosen(row: Row, where: str, reading: LabelReader) -> Sequence[JudgedPair]:
     """Parse `chosen` and `rejected`: answers to a prompt, or whole chats that differ in their last answer."""
     column = _prompt_column(row)
+    if not column and (isinstance(row["chosen"], Mapping) or is_plain(row["chosen"])):
+        column = next((name for name in CHATS if row.get(name)), "")
     prompt = prompt_turns(row[column], row, f"{where}: field {column!r}") if column else ()
     chosen = _chat(row, "chosen", prompt, column, where)
     rejected = _chat(row, "rejected", prompt, column, where)
@@ -318,11 +322,29 @@ def _read_chosen(row: Row, where: str, reading: LabelReader) -> Sequence[JudgedP
     further = {**row, "input": row.get("input") if column != "input" else ""}
     instruction = as_instruction(chosen[:-1], further, f"{where}: field {column or 'chosen'!r}")
     ends = [reason if isinstance(reason := row.get(column), str) else "" for column in CHOSEN_REASONS]
-    judged = _first_over_second(
-        Pair(instruction, chosen[-1].content, rejected[-1].content, 0, "", "", *ends), reading.annotator
-    )
+    pair = Pair(instruction, chosen[-1].content, rejected[-1].content, 0, "", "", *ends)
+    if _is_tie(row, where) and not pair.identical:
+        return [JudgedPair(pair, Preference(pair.id, None, "draw"), reading.annotator)]
+    judged = _first_over_second(pair, reading.annotator)
     _require_agreement(row, judged, where, reading)
     return [judged]
+
+
+def _is_tie(row: Row, where: str) -> bool:
+    """Tell a pair that is rated or called equal. Raises `UnusableError` if the rejected output is the better rated."""
+    is_tie = any(str(row.get(name)).casefold() in TIES for name in TIED)
+    for mark, sign in MARKS.items():
+        for names in ((f"chosen_{mark}", f"rejected_{mark}"), (f"{mark}_chosen", f"{mark}_rejected")):
+            better, worse = (as_number(str(row.get(name))) for name in names)
+            if better is None or worse is None:
+                continue
+            if sign * better < sign * worse:
+                raise UnusableError(
+                    f"{where}: {names[0]!r} is {better:g} and {names[1]!r} {worse:g}, which contradicts 'chosen' and "
+                    "'rejected'; leave out what is wrong"
+                )
+            is_tie |= better == worse
+    return is_tie
 
 
 def _first_over_second(pair: Pair, name: str) -> JudgedPair:
@@ -358,6 +380,7 @@ def _require_agreement(row: Row, judged: JudgedPair, where: str, labels: LabelRe
 def _chat(row: Row, field: str, prompt: Turns, column: str, where: str) -> Turns:
     """Return the whole chat of one side, the answer last. Raises `DataError`."""
     value, place = unpacked(row[field]), f"{where}: field {field!r}"
+    value = [value] if isinstance(value, Mapping) else value
     # An answer may merely begin like a transcript
     if not is_plain(value) and not (prompt and isinstance(value, str) and prompt[-1] not in split_transcript(value)):
         chat = parse_turns(value, place)
@@ -373,7 +396,12 @@ def _chat(row: Row, field: str, prompt: Turns, column: str, where: str) -> Turns
             chat = (prompt[0], *chat)
         return _require_answer(chat, place)
     if prompt:
-        return _require_answer((*prompt, Message("assistant", require_text(value, place).strip())), place)
+        asked = rf"\s*[^\s:]+:\s*{re.escape(prompt[-1].content)}\s*\n\s*[^\s:]+:"
+        if re.match(asked, require_text(value, place)):
+            raise UnusableError(
+                f"{place}: holds the prompt too, as a transcript; write the answer alone, or the turns as messages"
+            )
+        return _require_answer((*prompt, Message("assistant", value.strip())), place)
     if lacking := column or next((name for name in PROMPTS if name in row), ""):
         raise UnusableError(f"{where}: field {lacking!r} is empty; write the prompt, or take the row out")
     raise DataError(
@@ -444,6 +472,16 @@ def _win_of_b(row: Row, where: str) -> float:
     return OUTCOMES[marked[0]]
 
 
+def _read_battle(row: Row, where: str, reading: LabelReader) -> Sequence[JudgedPair]:
+    """Parse a vote of which only the models and the winner count: each is about a task of its own."""
+    for name in ("model_a", "model_b"):
+        if not isinstance(row[name], str) or not row[name].strip():
+            raise DataError(f"{where}: field {name!r} is {short_repr(row[name])}; it must be the name of a model")
+    pair, win = Pair(Instruction(where), "", "", 0, row["model_a"], row["model_b"]), _win_of_b(row, where)
+    p2, outcome = (None, "draw") if win == 0.5 else (win, "decided")
+    return [JudgedPair(pair, Preference(pair.id, p2, outcome, "human"), reading.annotator)]
+
+
 ANNOTATION = Form("annotation", ", ".join(ANNOTATION_FIELDS), [frozenset(ANNOTATION_FIELDS)], _read_annotation)
 """Rows as afarm and AlpacaEval store them."""
 CHOSEN = Form(
@@ -455,5 +493,7 @@ CHOSEN = Form(
 PAIR = Form("preference", "instruction, output_1, output_2, preference", [*map(frozenset, PAIRS)], _read_pair)
 """Two outputs with a label, or with those of several people in columns of their own."""
 VOTE = Form("preference", ", ".join(VOTES[0]), [*map(frozenset, VOTES)], _read_vote)
+BATTLE = Form("battle", ", ".join(BATTLES[0]), [*map(frozenset, BATTLES)], _read_battle)
+"""Votes with texts or without, for ranking the models alone."""
 PREFERENCES = (CHOSEN, PAIR, VOTE)
 """The forms that are learned from."""
