@@ -111,6 +111,7 @@ if TYPE_CHECKING:
     from afarm.storage.conversations import Tasks as Tasks
     from afarm.storage.conversations import Unusable as Unusable
     from afarm.storage.conversations import with_turns as with_turns
+    from afarm.storage.conversations import without_system_turn as without_system_turn
     from afarm.storage.disk import storage_errors as storage_errors
     from afarm.storage.disk import write_json as write_json
     from afarm.storage.disk import write_whole as write_whole

@@ -17,6 +17,7 @@ from afarm.storage.conversations import Tasks, Unusable
 from afarm.storage.hub import is_on_hub
 from afarm.storage.labelled_pairs import own_preferences
 from afarm.storage.rows import digest_source, write_rows
+from afarm.storage.special_tokens import special_tokens
 
 
 def describe_pairs(summary: Mapping[str, Any]) -> str:
@@ -51,6 +52,11 @@ class OwnPreferences:
         """A digest of the source's content. Raises `DataError` if there is none."""
         return digest_source(self.config.preferences)
 
+    @property
+    def special_tokens(self) -> frozenset[str]:
+        """The special tokens of the run's model."""
+        return special_tokens(self.config.model)
+
     @cached_property
     def summary(self) -> Mapping[str, Any]:
         """The counts of pairs used and left out, and notes on odd labels.
@@ -59,7 +65,8 @@ class OwnPreferences:
         not said to be dropped, or if nothing is left.
         """
         config, evaluated = self.config, frozenset(task.id for task in self.evaluated())
-        key = (config.preferences, self.digest, config.labels, config.on_unusable, evaluated)
+        how = (config.labels, config.on_unusable, self.special_tokens)
+        key = (config.preferences, self.digest, *how, evaluated)
         if key not in _SUMMARIES:
             summary: dict[str, Any] = {}
             for _ in self._read(summary):
@@ -78,7 +85,8 @@ class OwnPreferences:
         config, source, evaluated = self.config, self.config.preferences, Tasks(self.evaluated())
         unusable, notes = Unusable(), list[str]()
         outcomes, people, evaluated_on = Counter[str](), Counter[str](), 0
-        read = own_preferences(source, unusable, scale=config.labels, notes=notes)
+        special = self.special_tokens
+        read = own_preferences(source, unusable, scale=config.labels, notes=notes, special_tokens=special)
         for judged in self.progress(read, "preferences"):
             if judged.pair.instruction in evaluated:
                 evaluated_on += 1

@@ -146,6 +146,15 @@ def chat_messages(instruction: Instruction) -> list[Row]:
     return [*turns, {"role": "user", "content": task_text(instruction)}]
 
 
+def without_system_turn(turns: Sequence[Row]) -> list[Row]:
+    """Move the system's text to the front of the first other turn, for templates and servers that take no system."""
+    system = "\n\n".join(turn["content"] for turn in turns if turn["role"] == "system")
+    others = [dict(turn) for turn in turns if turn["role"] != "system"]
+    if system and others:
+        others[0]["content"] = f"{system}\n\n{others[0]['content']}"
+    return others
+
+
 def read_messages(turns: Sequence[Any], where: str) -> Turns:
     """Read a list of messages, each stripped. Raises `DataError` naming the turn that is none."""
     return tuple(_message(turn, f"{where}: turn {number}") for number, turn in enumerate(turns))
@@ -192,6 +201,13 @@ def require_turns(turns: Turns, where: str) -> Turns:
     if first and first.role != "user":
         raise UnusableError(f"{where}: begins with the assistant's turn; put the user's before it")
     return turns
+
+
+def require_answer(chat: Turns, place: str) -> Turns:
+    """Return a chat that ends with the assistant's turn. Raises `UnusableError` for another."""
+    if not chat or chat[-1].role != "assistant":
+        raise UnusableError(f"{place}: must end with the assistant's turn, which is the answer")
+    return require_turns(chat, place)
 
 
 def as_instruction(turns: Turns, row: Row, where: str) -> Instruction:
