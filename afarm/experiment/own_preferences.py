@@ -13,9 +13,9 @@ from afarm.core.errors import DataError
 from afarm.core.interfaces import Progress
 from afarm.core.records import Instruction, JudgedPair
 from afarm.experiment.settings import RunConfig
-from afarm.storage.conversations import Tasks
+from afarm.storage.conversations import Tasks, Unusable
 from afarm.storage.hub import is_on_hub
-from afarm.storage.labelled_pairs import Unusable, own_preferences
+from afarm.storage.labelled_pairs import own_preferences
 from afarm.storage.rows import digest_source, write_rows
 from afarm.storage.special_tokens import special_tokens
 
