@@ -24,6 +24,7 @@ from afarm.evaluation.decisions import decision_sentences
 from afarm.evaluation.matching import Coverage
 from afarm.evaluation.metrics import BY_PEOPLE, main_metric, undetectable_difference, win_rate_interval, with_error
 from afarm.evaluation.red_flags import red_flag_lines
+from afarm.evaluation.run_cost import sum_costs
 from afarm.report.run import STOPPED_AT, degraded, not_finite, training
 from afarm.storage.runs import is_simulated, simulated_judges
 from afarm.storage.text import dollars, markup, one_line
@@ -146,7 +147,8 @@ def result_rows(record: Record) -> Iterator[tuple[str, str]]:
         yield "mean length", f"{head['length']:.0f} characters (reference {head['length_reference']:.0f})"
     yield "spend", _spent(record["spend"])
     ran = [f"{s['stage']} {s['seconds']:.0f} s" for s in stages if not s["reused"] and s["seconds"] >= 0.5]
-    yield "time", f"{record['finished'] - record['created']:.0f} s" + (f": {', '.join(ran)}" if ran else "")
+    took = f"{sum_costs(stages)[0]:.0f} s to make its stages; this time {record['finished'] - record['created']:.0f} s"
+    yield "time", took + (f": {', '.join(ran)}" if ran else "")
     yield "reused", f"{sum(s['reused'] for s in stages)} of {len(stages)} stages"
 
 

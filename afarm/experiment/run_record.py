@@ -29,6 +29,9 @@ from afarm.storage.runs import RunRecord, read_run, simulated_judges
 JUDGING = ("judge", "budget", "price", "prices", "max_concurrency", "allow_degraded", "batch_api")
 """The settings of a run that say how judges are asked."""
 
+HISTORY = ("command", "created", "finished", "afarm_version", "versions", "machine", "spend")
+"""The fields of a record that say when, how and by what its stages were made."""
+
 
 def record(workspace: Workspace, method: str, result: Result, command: str, started: float) -> RunRecord:
     """Write a method's run (`run.json`, `metrics.jsonl`, `outputs.jsonl`) and return its record."""
@@ -38,12 +41,9 @@ def record(workspace: Workspace, method: str, result: Result, command: str, star
     trained = training.artifact.meta["summary"] if training else {}
     fit = workspace.history.get("fit-reward")
     held_out = fit.artifact.path / "calibration.json" if fit else None  # absent if the fit measured nothing
-    earlier: Mapping[str, Any] = {}
-    with suppress(DataError):  # there is no record, or it was damaged
-        earlier = read_run(workspace.store.run_dir(workspace.run_name(method))).section("machine")
     about = {
         **describe_new_run(workspace, method, command, started),
-        "machine": machine(workspace, earlier),
+        "machine": machine(workspace, read_earlier(workspace, workspace.run_name(method)).section("machine")),
         "headline": headline(result, trained),
         "reward_model": json.loads(held_out.read_text("utf-8")) if held_out and held_out.is_file() else {},
         "checkpoint": {
@@ -110,12 +110,14 @@ def record_comparison(
 def write_record(
     workspace: Workspace, about: Mapping[str, Any], history: Sequence[StageRun], main: StageRun | None, result: Result
 ) -> RunRecord:
-    """Write a run's directory and return its record.
+    """Write a run's directory and return the record of this command.
 
     It is not read back: another process may have written the same run by then. `main` is the comparison whose pairs
-    the report shows side by side.
+    the report shows side by side. A stage that was reused stays in the file as it was when it was made, and a command
+    that made none leaves the begin, the command and the rest of the `HISTORY` as they are there.
     """
     directory = workspace.store.run_dir(about["name"])
+    earlier = read_earlier(workspace, about["name"])
     method = about.get("method", "")
     models = {method: workspace.config.model} if method and not is_llm_system(method) else {}
     write_rows(directory / "metrics.jsonl", _metrics(history))
@@ -136,8 +138,19 @@ def write_record(
         "results": results,
     }
     summary = _without_errors(summary) if about.get("until") else summary
-    write_json(directory / "run.json", summary)
+    made_before = {stage.get("key"): stage for stage in earlier.stages}
+    stages = [made_before.get(row["key"], row) if row["reused"] else row for row in summary["stages"]]
+    is_known = all(row["reused"] and row["key"] in made_before for row in summary["stages"])
+    history_before = {name: earlier[name] for name in HISTORY if name in earlier} if is_known else {}
+    write_json(directory / "run.json", {**summary, "stages": stages, **history_before})
     return RunRecord(directory, json.loads(json_text(summary)))
+
+
+def read_earlier(workspace: Workspace, name: str) -> RunRecord:
+    """Read the record that an earlier command left of a run; empty without one, or if it is damaged."""
+    with suppress(DataError):
+        return read_run(workspace.store.run_dir(name))
+    return RunRecord(workspace.store.run_dir(name), {})
 
 
 def _without_errors(summary: Mapping[str, Any]) -> dict[str, Any]:

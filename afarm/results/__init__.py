@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from afarm.storage.contents import read_metadata as read_metadata
     from afarm.storage.contents import recorded_files as recorded_files
     from afarm.storage.disk import NOT_FINITE as NOT_FINITE
+    from afarm.storage.model_files import close_models as close_models
     from afarm.storage.names import is_plain_path as is_plain_path
     from afarm.storage.reuse import flatten as flatten
     from afarm.storage.rows import read_preferences as read_preferences
