@@ -445,7 +445,7 @@ def test_alpaca_eval_s_leaderboards_are_imported(tmp_path: Path) -> None:
             "'n' should be greater than or equal to 0, and is -3",
         ),
         ("a.json", "{", "not valid JSON"),
-        ("a.jsonl", '{"instruction": "x"}', "row 0: is no annotation, which has output_1"),
+        ("a.jsonl", '{"instruction": "x"}', "row 0 (line 1): is no annotation, which has output_1"),
         ("missing.csv", None, "no such file"),
         ("missing.json", None, "no such file"),
     ],
