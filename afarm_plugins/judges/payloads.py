@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from afarm import ChatRequest
+from afarm import ChatRequest, Message
 
 TOO_LONG = "context_length"
 """The finish reason of an answer without text to a prompt that is longer than the model's context."""
@@ -26,6 +27,37 @@ def margin(request: ChatRequest) -> int:
 def sendable(text: str) -> str:
     """Replace halves of surrogate pairs: models do emit half an emoji, which JSON cannot carry."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+NAMED = {"example_user": "user", "example_assistant": "assistant"}
+
+
+def turns(request: ChatRequest) -> tuple[str, list[dict[str, str]]]:
+    """Return the system text and turns: same roles joined, empty ones dropped, named examples as turns."""
+    system: list[str] = []
+    turns: list[dict[str, str]] = []
+    for message in request.messages:
+        role, content = NAMED.get(message.name, message.role), sendable(message.content)
+        if role == "system":
+            system.append(content)
+        elif not content.strip():
+            continue
+        elif turns and turns[-1]["role"] == role:
+            turns[-1]["content"] += f"\n\n{content}"
+        else:
+            turns.append({"role": role, "content": content})
+    return "\n\n".join(system), turns
+
+
+def without_system_role(request: ChatRequest) -> ChatRequest:
+    """The same request with its system text at the front of the first user's turn."""
+    system, others = turns(request)
+    if not any(message.role == "system" for message in request.messages):
+        return request
+    if others[:1] and others[0]["role"] == "user":
+        system, others = f"{system}\n\n{others[0]['content']}" if system else others[0]["content"], others[1:]
+    messages = [Message("user", system), *(Message(turn["role"], turn["content"]) for turn in others)]
+    return replace(request, messages=tuple(messages))
 
 
 def wrapped(schema: Mapping[str, Any] | None) -> bool:
@@ -50,6 +82,15 @@ def unwrapped(text: str) -> str:
 
 
 WRAPPED = "answer"
+
+
+def written(content: Any) -> str:
+    """The text of a content, which some servers give in parts."""
+    if isinstance(content, Mapping):
+        return written(content.get("text"))
+    if isinstance(content, list):
+        return "".join(map(written, content))
+    return "" if content is None else str(content)
 
 
 def make_batch_id(batch: str, count: int) -> str:
