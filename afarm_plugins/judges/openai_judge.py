@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from afarm import BuildContext, Capabilities, ChatRequest, Completion, JudgeError
 from afarm_plugins.judges.payloads import closed, make_batch_id, margin, parse_batch_id, sendable, texts, written
 from afarm_plugins.judges.settings import VendorConfig
-from afarm_plugins.judges.vendor import Form, VendorJudge, require_package
+from afarm_plugins.judges.vendor import LIMIT, Form, VendorJudge, require_package
 from afarm_plugins.judges.vendor_errors import redacted
 
 require_package("openai")
@@ -79,7 +79,7 @@ class OpenAIJudge(VendorJudge):
                 {"role": m.role, "content": sendable(m.content), **({"name": m.name} if m.name else {})}
                 for m in request.messages
             ]
-            body[self.limit_names["limit" in form]] = self.most_output_tokens(request)
+            body[self.limit_names[LIMIT in form]] = self.most_output_tokens(request)
             self._constrain(request, body)
         else:
             path, body["prompt"] = COMPLETIONS, sendable(request.prompt)

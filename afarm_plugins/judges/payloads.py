@@ -49,11 +49,15 @@ def turns(request: ChatRequest) -> tuple[str, list[dict[str, str]]]:
     return "\n\n".join(system), turns
 
 
+def has_system(request: ChatRequest) -> bool:
+    return any(message.role == "system" for message in request.messages)
+
+
 def without_system_role(request: ChatRequest) -> ChatRequest:
     """The same request with its system text at the front of the first user's turn."""
-    system, others = turns(request)
-    if not any(message.role == "system" for message in request.messages):
+    if not has_system(request):
         return request
+    system, others = turns(request)
     if others[:1] and others[0]["role"] == "user":
         system, others = f"{system}\n\n{others[0]['content']}" if system else others[0]["content"], others[1:]
     messages = [Message("user", system), *(Message(turn["role"], turn["content"]) for turn in others)]

@@ -32,7 +32,7 @@ import httpx2
 
 from afarm import BuildContext, Capabilities, ChatRequest, Completion, Judge, JudgeError, Price
 from afarm.judging import RequestRefused, SlowDown, answer_lost, unsupported
-from afarm_plugins.judges.payloads import margin, texts, unwrapped, without_system_role, wrapped
+from afarm_plugins.judges.payloads import has_system, margin, texts, unwrapped, without_system_role, wrapped
 from afarm_plugins.judges.rate_headers import allowance, in_words, wait_asked
 from afarm_plugins.judges.settings import VendorConfig
 from afarm_plugins.judges.vendor_errors import (
@@ -61,7 +61,8 @@ LARGEST_BODY = 16 * 2**20
 """Bytes of an answer, unpacked, beyond which it is no answer."""
 READ = "afarm_read"
 Form = frozenset[str]
-"""How requests differ from the usual: "system" (its text stands before the user's), "limit" (by its other name)."""
+"""How requests differ from the usual, in words."""
+SYSTEM, LIMIT = "with the system text before the user's", "with the other name of its token limit"
 ROLE = re.compile(r"\broles?\b|system (message|prompt)|template", re.IGNORECASE)
 
 BEYOND = {
@@ -117,7 +118,7 @@ class VendorJudge(Judge):
                 f"{self.section}.capabilities"
             )
         self.capabilities = replace(self.capabilities_of_model(), **config.capabilities)
-        self._form: Form = frozenset() if self.capabilities.system else frozenset({"system"})
+        self._form: Form = frozenset() if self.capabilities.system else frozenset({SYSTEM})
         self._is_form_known = False
 
     # ------------------------------------------------------------------------------- what a vendor's class fills in
@@ -162,9 +163,10 @@ class VendorJudge(Judge):
         Until a first answer, a request that is refused for its system role, or for the name of its limit, is sent in
         the other form; what is answered is the form of all requests after it.
         """
-        form = self._form
-        refusal: Exception | None = None
+        form, tried = self._form, set[Form]()
+        refusal: Any = None
         while True:
+            tried.add(form)
             try:
                 answer = await self._ask(request, form)
             except self.sdk.APIStatusError as error:
@@ -172,16 +174,16 @@ class VendorJudge(Judge):
                     return Completion("", price=0.0, finish_reason="content_filter", model=self.model)
                 if asks_to_slow_down(error.status_code, error.response.headers):
                     raise self.explained(error) from None
-                change, refusal = self._other_form(request, error), refusal or error
-                if change is None or (form ^ self._form) >= {change}:
+                refusal = refusal or error
+                form = form | self._other_form(request, error) if self._form in tried else self._form
+                if form in tried:
                     raise self.explained(refusal) from None
-                form ^= {change}
             except Exception as error:  # whatever else an SDK or a transport raises must not carry a key outside
                 raise self.explained(error) from None
             else:
-                if refusal is not None:
-                    logger.warning("%s: %s", self.explained(refusal), LEARNED[next(iter(form ^ self._form))])
-                self._form, self._is_form_known = form, True
+                if form - self._form:
+                    logger.warning("%s; from here on it is sent %s", self.explained(refusal), *form - self._form)
+                self._form, self._is_form_known = self._form | form, True
                 return answer
 
     async def _ask(self, request: ChatRequest, form: Form) -> Completion:
@@ -190,17 +192,16 @@ class VendorJudge(Judge):
         response = await client.post(path, cast_to=httpx2.Response, body=body)
         seconds = time.perf_counter() - started
         answer = self.answer(response.extensions[READ], in_object=self.wraps(request))
-        is_moved = "system" in form and any(message.role == "system" for message in request.messages)
-        return replace(answer, seconds=seconds, degraded=("system",) if is_moved else ())
+        return replace(answer, seconds=seconds, degraded=("system",) if SYSTEM in form and has_system(request) else ())
 
-    def _other_form(self, request: ChatRequest, error: Any) -> str | None:
+    def _other_form(self, request: ChatRequest, error: Any) -> Form:
         """What to send differently after a refusal, as far as its words name something that can be."""
         words = vendor_words(parsed(error))
         if self._is_form_known or not (error.status_code in REFUSED or error.status_code >= 500):
-            return None
-        if ROLE.search(words) and any(message.role == "system" for message in request.messages):
-            return "system"
-        return "limit" if request.messages and re.search(r"\bmax_(completion_)?tokens\b", words) else None
+            return frozenset()
+        if ROLE.search(words) and has_system(request):
+            return frozenset({SYSTEM})
+        return frozenset({LIMIT} if request.messages and re.search(r"\bmax_(completion_)?tokens\b", words) else ())
 
     def sent(self, request: ChatRequest, form: Form | None = None) -> tuple[str, dict[str, Any]]:
         """`payload`, checked first. Raises `JudgeError` naming what the model does not take."""
@@ -214,7 +215,7 @@ class VendorJudge(Judge):
                 charged=False,
             )
         form = self._form if form is None else form
-        return self.payload(without_system_role(request) if "system" in form else request, form)
+        return self.payload(without_system_role(request) if SYSTEM in form else request, form)
 
     def answer(self, read: Completion, *, in_object: bool, in_batch: bool = False) -> Completion:
         """The answer that was read with its price, which is unknown where the vendor counted no tokens."""
@@ -455,12 +456,6 @@ class VendorJudge(Judge):
         """The vendor's own words, where there are some."""
         words = vendor_words(parsed(error)) or "no reason given" if hasattr(error, "response") else str(error)
         return redacted(words, self._key)
-
-
-LEARNED = {
-    "system": "the system text goes before the user's from here on, and answers are marked as degraded: system",
-    "limit": "the limit of an answer is sent under its other name from here on",
-}
 
 
 async def read_whole(response: Any) -> httpx2.Response:
