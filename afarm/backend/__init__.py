@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from afarm.backend.batching import length_sorted_batches as length_sorted_batches
     from afarm.backend.batching import pad as pad
     from afarm.backend.batching import usable_pairs as usable_pairs
+    from afarm.backend.chat_templates import render_chat as render_chat
     from afarm.backend.checkpoint_selection import Candidate as Candidate
     from afarm.backend.checkpoint_selection import CheckpointSelection as CheckpointSelection
     from afarm.backend.checkpoint_selection import make_selection as make_selection

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import random
 import struct
@@ -20,11 +21,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from afarm.backend import cpu, distributed
 from afarm.backend.adapters import LowRankUpdate
+from afarm.backend.chat_templates import settle_template
 from afarm.backend.engines import SamplingEngine, TorchEngine
 from afarm.backend.gguf_models import dequantized, parsed_once
 from afarm.backend.lost_processes import Launch, first_line
 from afarm.backend.models import MODEL_CARD, quiet_transformers, saved_by_afarm
 from afarm.backend.policy import UPDATES, CheckpointPolicy
+from afarm.backend.precision import native_dtype
 from afarm.backend.prompts import PromptTemplate
 from afarm.core.config import BackendConfig
 from afarm.core.errors import ConfigError, ModelError
@@ -32,6 +35,8 @@ from afarm.core.interfaces import Progress, no_progress
 from afarm.storage.model_files import local_path, model_identity
 from afarm.storage.prompt_templates import TemplateSource, read_prompt_template
 from afarm.storage.weight_files import damaged_gguf, require_whole_weights
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -58,6 +63,8 @@ class Backend:
         progress: Progress = no_progress,
     ) -> None:
         self.config = config or BackendConfig()
+        if self.config.dtype == "auto":
+            self.config = self.config.model_copy(update={"dtype": native_dtype(self.config.device)})
         self.progress = progress
         self.engine: SamplingEngine = engine or TorchEngine()
         self._launch = _connect(self.config, offloads) if is_distributed else None
@@ -65,6 +72,11 @@ class Backend:
         self.session = self._launch.session if self._launch else ""
         self.sharded, self.offloads = sharded, offloads
         self.dtype: torch.dtype = getattr(torch, self.config.dtype)
+        if self.device.type == "cpu" and self.config.dtype == "bfloat16" and native_dtype("cpu") != "bfloat16":
+            logger.warning(
+                "This processor has no instructions for bfloat16, and takes more than ten times as long in it as in "
+                "float32: --set backend.dtype=float32"
+            )
         cpu.switch(self.config.cpu_tuning)
         if self.config.threads:
             torch.set_num_threads(self.config.threads)
@@ -186,6 +198,8 @@ class Backend:
             raise ModelError(f"model {str(spec)!r} cannot be loaded: {first_line(error)}; check --model") from error
         if is_gguf:
             model = dequantized(model, kind, self.dtype)
+        if isinstance(tokenizer.chat_template, str):
+            tokenizer.chat_template = settle_template(tokenizer.chat_template, self.config)
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         card = json.loads((path / MODEL_CARD).read_text("utf-8")) if path and saved_by_afarm(path) else {}

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
+
+from afarm.storage.weight_files import plain_gguf_reader
 
 
 @contextmanager
@@ -20,9 +21,7 @@ def parsed_once() -> Iterator[None]:
         yield
         return
     before = gguf.GGUFReader, gguf.get_tensor_name_map
-    data = property(lambda self: vars(self)["data"], lambda self, mapped: vars(self).update(data=np.asarray(mapped)))
-    reader = type("GGUFReader", before[:1], {"data": data})  # each slice of a memmap costs ten of a plain array
-    gguf.GGUFReader, gguf.get_tensor_name_map = cache(reader), cache(before[1])
+    gguf.GGUFReader, gguf.get_tensor_name_map = cache(plain_gguf_reader()), cache(before[1])
     try:
         yield
     finally:

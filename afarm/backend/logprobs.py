@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 from afarm.backend.batching import TokenBatch, join_and_pad, length_sorted_batches
 from afarm.backend.cpu import OneDNNLinear, product
 from afarm.backend.distributed import all_reduce_sum, shard
+from afarm.core.interfaces import Progress, no_progress
 
 LOGITS_BUDGET = 2**24
 """Logits held at once (64 MiB in float32)."""
@@ -133,6 +134,7 @@ def read_responses(
     batch_size: int,
     pad_id: int,
     device: torch.device | str = "cpu",
+    progress: Progress = no_progress,
 ) -> Tensor:
     """Read a value for each token of N responses: [N, R] in float32, left-aligned, 0 after each row's end.
 
@@ -145,11 +147,13 @@ def read_responses(
         batch_size: rows per batch.
         pad_id: the token that fills a batch up.
         device: the device of batches and result.
+        progress: shows how many batches are read.
     """
     values = torch.zeros(len(responses), max(map(len, responses), default=0), device=device)
     rows = shard(range(len(responses)))
     lengths = [len(prompts[row]) + len(responses[row]) for row in rows]
-    for places in length_sorted_batches(lengths, batch_size):
+    batches = length_sorted_batches(lengths, batch_size)
+    for places in progress(batches, "batches read") if len(batches) > 1 else batches:
         picked = [rows[place] for place in places]
         batch = join_and_pad([prompts[row] for row in picked], [responses[row] for row in picked], pad_id, device)
         aligned = response_scatter(read(batch), batch.response_mask)

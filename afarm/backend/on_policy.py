@@ -51,12 +51,10 @@ class Diverged(TrainingError):
 
     def __init__(self, config: OnPolicyConfig, step: int, what: str, reason: str = "not_finite"):
         self.step, self.reason = step, reason
-        name = config.method_name
-        section = name.lower()
         super().__init__(
-            f"{name} diverged at step {step}: {what}. "
-            f"Try --set {section}.learning_rate={config.learning_rate / 2:g}, "
-            f"a larger {section}.kl_coef (now {config.kl_coef:g}), or --set backend.dtype=float32"
+            f"{config.method_name} diverged at step {step}: {what}. "
+            f"Try --set {config.section}.learning_rate={config.learning_rate / 2:g}, "
+            f"a larger {config.section}.kl_coef (now {config.kl_coef:g}), or --set backend.dtype=float32"
         )
 
 
@@ -75,7 +73,7 @@ class Training:
         models: the trained models: "policy", and further networks by name.
         trained: the trained parameters by name, which begins with the model's ("policy.").
         prompts: the unlabeled instructions that are short enough.
-        scorer: scores samples; `score` calls it.
+        scorer: scores samples; `score` calls it. None for a method that needs no reward model.
         selection: the candidates for the best checkpoint; None if the last one counts.
         whole: the policy's model without weights, if the launch shards.
         kl: the policy's KL to `start` in nats per response, from the last `watch_kl`.
@@ -90,14 +88,14 @@ class Training:
     trained: dict[str, nn.Parameter]
     optimizer: torch.optim.Optimizer
     prompts: list[Instruction]
-    scorer: SampleScorer
+    scorer: SampleScorer | None
     selection: CheckpointSelection | None
     whole: Any = None
     kl: float | None = None
 
     @property
     def section(self) -> str:
-        """The name of the method's settings in a recipe, which is part of every seed."""
+        """The method's name in lower case, which is part of every seed."""
         return str(self.config.method_name.lower())
 
 
@@ -118,7 +116,7 @@ def start_training(
 
     Args:
         config: an `OnPolicyConfig`.
-        inputs: with `start`, `reward_model` and `unlabeled`.
+        inputs: with `start` and `unlabeled`, and with `reward_model` if `score` is called.
         context: of the training stage.
         policy: what to train (default: a `trainable_copy` of the start). Call `context.backend.seed(context.seed)`
             before you make it.
@@ -127,8 +125,7 @@ def start_training(
             All follow one schedule.
         fused: use the fused AdamW, which rounds differently.
     """
-    assert inputs.reward_model is not None  # named in `needs`
-    section = config.method_name.lower()
+    section, reward_model = config.section, inputs.reward_model
     start = require_checkpoint(inputs.start, section)
     start.model.eval()
     if policy is None:
@@ -140,7 +137,6 @@ def start_training(
         if uneven := uneven_sizes(section, config, world_size(), sharded=True):
             raise ConfigError(uneven)
         shard_model(models, context.backend)
-        reward_model = inputs.reward_model
         reads_tokens = isinstance(reward_model, TorchRewardModel) and reward_model.reads_tokens_of(start)
         frozen = [start.model, *([reward_model.model] if reads_tokens else [])]  # type: ignore[attr-defined]
         shard_model(nn.ModuleList(frozen), context.backend)
@@ -160,7 +156,8 @@ def start_training(
     )
     setting = f"{section}.max_prompt_length"
     prompts = short_prompts(policy, inputs.unlabeled, config.max_prompt_length, config.response_length, setting)
-    scorer, selection = sample_scorer(inputs.reward_model, start), make_selection(config, inputs, context)
+    scorer = sample_scorer(reward_model, start) if reward_model else None
+    selection = make_selection(config, inputs, context)
     return Training(
         config, inputs, context, start, policy, models, trained, optimizer, prompts, scorer, selection, whole
     )
@@ -189,7 +186,7 @@ def steps_left(training: Training, done: int) -> Iterator[int]:
     done.
     """
     total = training.config.total_steps
-    yield from training.context.progress(range(done, total), training.config.method_name, total - done)
+    yield from training.context.progress(range(done, total), training.config.method_name, total)
     if done < total:
         yield total
 
@@ -252,8 +249,11 @@ def rollout(training: Training, step: int, policy: CheckpointPolicy | None = Non
 def score(training: Training, prompts: Sequence[int], samples: Sequence[Sample]) -> list[float]:
     """Score B samples with the reward model: the sampled tokens if it shares the vocabulary, else text.
 
-    `prompts` are indices, as from `rollout`. Each process scores a share; all get all.
+    `prompts` are indices, as from `rollout`. Each process scores a share; all get all. Raises `TrainingError` if the
+    inputs have no reward model.
     """
+    if training.scorer is None:
+        raise TrainingError(f"{training.config.method_name} scores samples: name 'reward_model' in its needs")
     own, instructions = shard(samples), [training.prompts[number] for number in shard(prompts)]
     return all_gather(training.scorer(instructions, own))
 
@@ -301,7 +301,7 @@ def watch_kl(training: Training, step: int, kl: float) -> None:
     if not math.isfinite(kl):
         raise Diverged(config, step + 1, "the KL is not a finite number")
     if config.max_kl is not None and kl > config.max_kl:
-        limit = f"more than {training.section}.max_kl ({config.max_kl:g})"
+        limit = f"more than {config.section}.max_kl ({config.max_kl:g})"
         raise Diverged(config, step + 1, f"the KL to the start policy is {kl:.3g} nats, {limit}", "max_kl")
     training.kl = kl
 
@@ -354,7 +354,9 @@ def micro_batches(
     """
     own = shard(rows)
     lengths = [len(samples[row].prompt_ids) + len(samples[row].token_ids) for row in own]
-    for places in length_sorted_batches(lengths, training.config.per_device_train_batch_size):
+    batches = length_sorted_batches(lengths, training.config.per_device_train_batch_size)
+    description = f"{training.config.method_name}, micro-batches of a step"
+    for places in training.context.progress(batches, description) if len(batches) > 1 else batches:
         picked = [own[place] for place in places]
         prompts, responses = [samples[row].prompt_ids for row in picked], [samples[row].token_ids for row in picked]
         device = training.context.backend.device

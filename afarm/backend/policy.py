@@ -230,7 +230,7 @@ class CheckpointPolicy(Policy):
         with torch.no_grad():
             for embedding in {model.get_input_embeddings(), model.get_output_embeddings()}:
                 embedding.weight[added] = embedding.weight[:vocabulary].mean(0)
-        template = PromptTemplate(self.template.source, tokenizer, control=self.template.control)
+        template = PromptTemplate(self.template.source, tokenizer, self.template.model, self.template.control)
         return CheckpointPolicy(model, tokenizer, template, self.backend, (*self.control_tokens, *tokens))
 
     def _replace(self, **changes: Any) -> CheckpointPolicy:
@@ -325,5 +325,11 @@ def batched_logprobs(
 
     with evaluating(policy.model), on_device(policy.model, policy.backend):
         return read_responses(
-            read, prompts, responses, batch_size=batch_size, pad_id=policy.pad_id, device=policy.backend.device
+            read,
+            prompts,
+            responses,
+            batch_size=batch_size,
+            pad_id=policy.pad_id,
+            device=policy.backend.device,
+            progress=policy.backend.progress,
         )

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
+from afarm.backend.chat_templates import render_chat
 from afarm.core.errors import ModelError
-from afarm.core.records import Instruction, JudgedPair
+from afarm.core.records import Instruction, JudgedPair, Row
 from afarm.storage.conversations import chat_messages
 from afarm.storage.prompt_templates import NAMED, TemplateSource, render_template
 
@@ -47,12 +48,13 @@ class PromptTemplate:
         self.source: TemplateSource = "chat" if source == "auto" else source
         self.name = self.source if isinstance(self.source, str) else "file"
         self.tokenizer = tokenizer
+        self.model = model
         self.control = control
         self.control_ids: list[int] = tokenizer(control, add_special_tokens=False).input_ids if control else []
 
     def with_control(self, control: str) -> PromptTemplate:
         """Copy the template with another `control` in front of its prompts."""
-        return PromptTemplate(self.source, self.tokenizer, control=control)
+        return PromptTemplate(self.source, self.tokenizer, self.model, control)
 
     def controlled_chat_template(self) -> str:
         """Return the tokenizer's chat template with the control in front, after a beginning-of-sequence token."""
@@ -63,16 +65,19 @@ class PromptTemplate:
         return f"{whole}{{{{ whole[:{at}] }}}}{{{{ {self.control!r} }}}}{{{{ whole[{at}:] }}}}"
 
     def render(self, instruction: Instruction) -> str:
-        """Render the prompt as text, up to the response. Raises `ConfigError` if a file's template fails."""
+        """Render the prompt as text, up to the response. Raises `ConfigError` or `ModelError` if that fails."""
         if not isinstance(self.source, str):
             return render_template(self.source, instruction)
         if self.name == "chat":
-            messages = chat_messages(instruction)
-            return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            return render_chat(self.tokenizer, chat_messages(instruction), self.model)[0]
         turns_before = "".join(f"### {m.role.capitalize()}:\n{m.content}\n\n" for m in instruction.messages)
         opening = (_WITH_INPUT if instruction.input else _OPENING) + _CLOSING
         input_section = f"### Input:\n{instruction.input}\n\n" if instruction.input else ""
         return f"{opening}{turns_before}### Instruction:\n{instruction.instruction}\n\n{input_section}### Response:\n"
+
+    def turns(self, instruction: Instruction) -> Sequence[Row]:
+        """Return the instruction as chat turns that the chat template takes."""
+        return render_chat(self.tokenizer, chat_messages(instruction), self.model)[1]
 
     def encode_prompts(self, instructions: Sequence[Instruction]) -> list[list[int]]:
         """Encode each prompt as token ids; plain text gets the tokenizer's special tokens if it has none."""

@@ -209,7 +209,8 @@ class TorchRewardModel(RewardModel):
         batches = length_sorted_batches([len(s) for s in sequences], max(1, tokens // max(1, longest)))
         rows = [*sequences, [self.pad_id]]  # the last one fills up
         with on_device(self.model, self.backend):
-            for batch in in_step(self.model, batches, [count]):
+            work = in_step(self.model, batches, [count])
+            for batch in self.backend.progress(work, "batches scored", len(batches)) if len(batches) > 1 else work:
                 ids, mask = pad([rows[i] for i in batch], self.pad_id, "right", self.backend.device)
                 for i, reward in zip(batch, self.member_scores(ids, mask).cpu(), strict=True):
                     if i < count:

@@ -235,16 +235,25 @@ class TrainerBridge(TrainerCallback):
     candidates: CandidatePolicies | None = None
     interrupted: bool = False
     _bar: Iterator[int] = field(default_factory=lambda: iter(()))
+    _micro_batch: int | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         between = math.ceil(state.max_steps / FEWEST_CHECKPOINTS)
         state.save_steps = between if self.candidates else min(state.save_steps, between)
-        remaining = range(state.global_step, state.max_steps)
-        self._bar = iter(self.context.progress(remaining, self.description, state.max_steps - state.global_step))
-        next(self._bar, None)
+        each = args.gradient_accumulation_steps
+        total = state.max_steps * each
+        description = self.description if each == 1 else f"{self.description}, micro-batches"
+        self._bar = iter(self.context.progress(range(state.global_step * each, total), description, total))
+        self._micro_batch = next(self._bar, None)
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._micro_batch = next(self._bar, None)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        next(self._bar, None)
+        # The last step of an epoch may have fewer micro-batches than the others.
+        done = state.global_step * args.gradient_accumulation_steps
+        while self._micro_batch is not None and self._micro_batch < done:
+            self._micro_batch = next(self._bar, None)
         if self.context.should_stop():
             self.interrupted = True
             control.should_training_stop = True

@@ -13,6 +13,7 @@ import yaml
 
 from afarm.cli.completion import complete_components, complete_recipes, complete_sections
 from afarm.cli.console import out, print_json
+from afarm.cli.plugin_commands import list_plugin_commands
 from afarm.cli.shared_options import Json, option
 from afarm.cli.tables import print_table
 from afarm.core.errors import AfarmError, PluginError, did_you_mean
@@ -38,13 +39,14 @@ def plugins(
     if check is not None:
         _check(check)
         return
-    found = discover().found
+    plugins = discover()
+    found, commands = plugins.found, list_plugin_commands(plugins.manager)
     if as_json:
         rows: list[dict[str, Any]] = []
         for p in found:
             parts = [{"kind": KINDS[c.kind], "name": c.full_name, "summary": c.summary} for c in p.components]
             row = {"plugin": p.name, "package": p.package, "version": p.version, "error": p.error}
-            rows.append({**row, "components": parts})
+            rows.append({**row, "components": parts, "commands": commands.get(f"{p.package}:{p.name}", [])})
         print_json(rows)
         return
     for plugin in found:
@@ -54,8 +56,8 @@ def plugins(
         for component in plugin.components:
             name = f"[bold]{markup(component.full_name):<16}[/]"
             out().print(f"  {KINDS[component.kind]:<12}  {name}  [dim]{markup(component.summary)}[/]")
-        if not plugin.components and not plugin.error:
-            out().print("  commands only")
+        for command in commands.get(f"{plugin.package}:{plugin.name}", []):
+            out().print(f"  {'command':<12}  [bold]{markup(command)}[/]")
     broken = sum(bool(plugin.error) for plugin in found)
     out().print(f"{len(found)} plugins" + (f", {broken} broken" if broken else ""))
 
@@ -126,10 +128,12 @@ def settings(
     listed = section_settings(section, plugins)
     section = section.partition(".")[0]
     values = read_recipe(recipe) if recipe else {}
-    of_recipe = values if RUN in listed else values.get(section, {})
+    components = [c for c in plugins.registry if section in plugins.registry.list_names(c)]
+    named = next((n for c in components for n in plugins.registry.list_names(c) if n in values), section)
+    of_recipe = values if RUN in listed else values.get(named, {})
     if as_json:
-        named = [(owner, row) for owner, rows in listed.items() for row in rows]
-        print_json([{"of": owner, **asdict(row), "recipe": at(of_recipe, row.name)} for owner, row in named])
+        rows = [(owner, row) for owner, rows in listed.items() for row in rows]
+        print_json([{"of": owner, **asdict(row), "recipe": at(of_recipe, row.name)} for owner, row in rows])
         return
     prefix = "" if RUN in listed else f"{section}."
     for owner, settings_of_one in listed.items():

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from copy import copy
 from functools import wraps
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -37,6 +36,25 @@ def add_plugin_commands(app: typer.Typer, taken: Collection[str], groups: Collec
         refused = _merge(app, own, taken, groups)
         problems += [f"plugin {plugin!r} may not replace the command {name!r}" for name in refused]
     return problems
+
+
+def list_plugin_commands(manager: Any) -> dict[str, list[str]]:
+    """List the commands that each plugin adds, by its name in pluggy's `manager`: "package:plugin"."""
+
+    def list_names(app: typer.Typer) -> Iterator[str]:
+        yield from map(command_name, app.registered_commands)
+        for group in app.registered_groups:
+            assert group.typer_instance is not None
+            name, inner = command_name(group), list(list_names(group.typer_instance))
+            yield from (f"{name} {command}" for command in inner) if inner else [name]
+
+    listed = {}
+    for implementation in manager.hook.register_commands.get_hookimpls():
+        own = typer.Typer()
+        with suppress(Exception):  # `add_plugin_commands` says so
+            implementation.function(app=own)
+        listed[implementation.plugin_name] = list(list_names(own))
+    return listed
 
 
 def _attribute_commands(app: typer.Typer, plugin: str) -> None:
@@ -101,14 +119,10 @@ def may_add_commands(point: importlib.metadata.EntryPoint) -> bool:
 
     It may if its source cannot be read, or imports names with a star.
     """
-    if point.attr:
-        return True
-    try:
-        spec = importlib.util.find_spec(point.module)
-        source = Path(spec.origin or "").read_bytes() if spec else b""
-    except (ImportError, ValueError, OSError):
-        return True
-    return not (spec and (spec.origin or "").endswith(".py")) or HOOK.encode() in source or b"import *" in source
+    from afarm.core.plugins import read_source
+
+    source = "" if point.attr else read_source(point.value)
+    return not source or HOOK in source or "import *" in source
 
 
 def command_name(command: Any) -> str:

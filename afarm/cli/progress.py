@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
+from afarm.experiment.live_record import extent, seconds_left
 from afarm.storage.text import one_line
 
 if TYPE_CHECKING:
@@ -21,8 +22,14 @@ T = TypeVar("T")
 PATIENCE = 1.0
 """Seconds after which a loop deserves a progress bar."""
 
-LOG_SECONDS = 30.0
+LOG_SECONDS = 15.0
 """Seconds between two lines about a loop if the console is no terminal."""
+
+LONG_SECONDS = 3600.0
+"""Seconds that a loop still takes, from which a line on any console says so as soon as it can be estimated."""
+
+ENOUGH_SECONDS = 10.0
+"""Seconds of work from which the rate of a loop is an estimate."""
 
 _SHOWN: WeakSet[Progress] = WeakSet()
 
@@ -81,6 +88,11 @@ def count_items(task: Task) -> str:
     return f"{task.completed:,.0f}" + (f"/{task.total:,.0f}" if task.total is not None else "")
 
 
+def clock(seconds: float) -> str:
+    """Write a time as "2:05", or "1:02:05" from an hour on."""
+    return str(timedelta(seconds=round(seconds))).removeprefix("0:")
+
+
 class ProgressBars:
     """Implements `afarm.Progress` with one bar per loop, shown after a second, gone when the loop ends.
 
@@ -97,9 +109,12 @@ class ProgressBars:
 
     @property
     def share(self) -> float:
-        """The share done of the longest-running loop; 0 if none is open."""
+        """The share done, of what the longest-running loop had left when it began; 0 if none is open."""
         loops = [task for task in self._bars.tasks if task.id != self._stage]
-        return loops[0].completed / loops[0].total if loops and loops[0].total else 0.0
+        if not loops or not loops[0].total:
+            return 0.0
+        before = loops[0].fields["before"]
+        return (loops[0].completed - before) / max(1, loops[0].total - before)
 
     def begin(self, label: str, place: str = "", done: float = 0.0, left: Callable[[], str] = str) -> None:
         """Show that the stage `label` is at work, on what is no terminal in one line.
@@ -128,20 +143,28 @@ class ProgressBars:
             self._stage = None
 
     def __call__(self, items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
-        if total is None and isinstance(items, Sized):
-            total = len(items)
+        before, total = extent(items, total)
         task = self._bars.add_task(
-            one_line(description), total=total, wait=PATIENCE, count=count_items, rest=self._rest
+            one_line(description), total=total, wait=PATIENCE, count=count_items, rest=self._rest, before=before
         )
-        began, ended = time.monotonic(), threading.Event()
+        self._bars.update(task, completed=before)
+        began, ended, long = time.monotonic(), threading.Event(), False
         if not self.console.is_terminal:
             threading.Thread(target=self._log, args=(task, ended), name="afarm-log", daemon=True).start()
         try:
-            for done, item in enumerate(items):
-                if time.monotonic() - began > PATIENCE:
+            for done, item in enumerate(items, start=before):
+                seconds = time.monotonic() - began
+                if seconds > PATIENCE:
                     self._bars.start()
                 with suppress(KeyError):  # taken away meanwhile
                     self._bars.update(task, completed=done)
+                left = seconds_left(done - before, seconds, (total or 0) - done)
+                if not long and seconds >= ENOUGH_SECONDS and left is not None and left >= LONG_SECONDS:
+                    long = True
+                    self.tell(
+                        f"{description} takes about {left / 3600:.1f} hours at this rate. Ctrl-C stops it; the same "
+                        "command goes on from there"
+                    )
                 yield item
         finally:
             ended.set()
@@ -153,15 +176,15 @@ class ProgressBars:
             for task in self._bars.tasks:
                 if task.id == task_id:
                     count = count_items(task).replace("/", " of ", 1)
-                    rate = f"{task.completed / (task.elapsed or 1e-9):,.2g}/s"
-                    self.tell(", ".join(filter(None, [f"{task.description}: {count}", rate, self.note()])))
+                    self.tell(f"{task.description}: {count}, {self._rest(task, ', ')}")
 
-    def _rest(self, task: Task) -> str:
-        """Say how fast a loop goes, how long it still takes, and the note."""
-        rate = task.completed / (task.elapsed or 1e-9)
-        left = str(timedelta(seconds=round((task.total - task.completed) / rate))) if task.total and rate else ""
-        words = [f"{rate:,.1f}/s" if rate else "", f"{left.removeprefix('0:')} left" if left else "", self.note()]
-        return " ".join(filter(None, words))
+    def _rest(self, task: Task, between: str = " ") -> str:
+        """Say how fast a loop goes, how long it still takes (or has taken, before its first item), and the note."""
+        done, seconds = task.completed - task.fields["before"], task.elapsed or 1e-9
+        rate, left = done / seconds, seconds_left(done, seconds, (task.total or 0) - task.completed)
+        words = [f"{rate:,.1f}/s" if rate >= 1 else f"{rate:.2g}/s" if rate else f"{clock(seconds)} so far"]
+        words += [f"{clock(left)} left" if left is not None else "", self.note()]
+        return between.join(filter(None, words))
 
     def _remove(self, task: Any) -> None:
         with suppress(KeyError):  # closed meanwhile

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from afarm.cli.console import err
 from afarm.cli.progress import ProgressBars
 from afarm.core.errors import AfarmError
+from afarm.report.run import stage_figures
 from afarm.storage.text import dollars, markup, one_line
 
 if TYPE_CHECKING:
@@ -97,14 +98,16 @@ def roughly(seconds: float) -> str:
 
 def in_short(summary: Mapping[str, Any]) -> str:
     """The few figures of a stage's summary that say how it went."""
-    names = ["rows", "mean_characters", "loss", "eval_accuracy", "objective/scores", "objective/kl"]
-    figures = {name: summary[name] for name in names if name in summary}
+    names = ["rows", "mean_characters", "loss", "held-out accuracy", "objective/scores", "objective/kl"]
+    known = stage_figures(summary)
+    figures = {name: known[name] for name in names if name in known}
     outcomes = summary.get("outcomes", {})
     identical = summary.get("members", {}).get("(identical)", 0)
     counts = {"identical": identical, "draws": outcomes.get("draw", 0) - identical}
     counts |= {name: outcomes.get(name, summary.get(name, 0)) for name in ("unparsed", "refused", "empty")}
     figures |= {name: count for name, count in counts.items() if count > 0}
-    for name in ("rows_unusable", "rows_evaluated_on", "pairs_left_out", "examples_cut", "outputs_cut"):
+    cuts = ("pairs_equal_after_cut", "examples_cut", "outputs_cut", "prompts_cut_to_nothing")
+    for name in ("rows_unusable", "rows_evaluated_on", "pairs_left_out", *cuts):
         if count := summary.get(name):
             figures[name.replace("_", " ")] = int(count)
     shown = {name: f"{value:.3g}" if isinstance(value, float) else value for name, value in figures.items()}

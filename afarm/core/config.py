@@ -7,6 +7,8 @@ follow Hugging Face and TRL. No torch here.
 
 from __future__ import annotations
 
+from datetime import date
+from functools import cached_property
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
@@ -66,13 +68,21 @@ class BackendConfig(Config):
     device: str = setting(
         "auto", "auto (an accelerator if any), cpu, cuda, cuda:1 or mps. Recorded, in no key", changes_result=False
     )
-    dtype: Literal["float32", "bfloat16", "float16"] = setting(
-        "float32", "weights and arithmetic: float32, bfloat16 or float16"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
+        "float32",
+        "weights and arithmetic: float32, bfloat16, float16, or auto (bfloat16 where the device computes in it, else "
+        "float32). Keys and records hold what auto has chosen, and a run goes on in it",
     )
     mixed_precision: Literal["no", "bf16"] = setting(
         "no",
         "no or bf16 (fp16 would lose small gradients): weights stay in dtype and matrix products run in this one; with "
         "float32 weights small updates count, which weights in half precision would round away",
+    )
+    date: str = setting(
+        "2024-07-26", "the date that chat templates are told which write today's (Llama 3.2, Granite), as YYYY-MM-DD"
+    )
+    thinking: bool = setting(
+        False, "let policies think before they answer, if their chat template has a switch for it (Qwen3)"
     )
     sampler: str = setting(
         "torch",
@@ -87,6 +97,16 @@ class BackendConfig(Config):
     )
     timeout: float = setting(600, "seconds that processes wait for one another", gt=0, changes_result=False)
     trackers: list[str] = setting([], "accelerate's trackers to log to (tensorboard, wandb)", changes_result=False)
+
+    def result_fields(self) -> dict[str, Any]:
+        """Leave out what chat templates are told unless it was set: earlier keys do not have it."""
+        told = {name for name in ("date", "thinking") if getattr(self, name) == type(self).model_fields[name].default}
+        return {name: value for name, value in super().result_fields().items() if name not in told}
+
+    @field_validator("date", mode="before")
+    @classmethod
+    def _is_a_date(cls, value: object) -> str:
+        return date.fromisoformat(str(value)).isoformat()  # YAML reads a date
 
     @field_validator("mixed_precision", mode="before")
     @classmethod
@@ -138,7 +158,7 @@ class OnPolicyConfig(CheckpointChoice):
     """Settings of methods that learn from their own responses, scored by a reward model."""
 
     method_name: ClassVar[str]
-    """As messages write it, "PPO"; in lower case it is the section of these settings, and a part of every seed."""
+    """As messages write it, "PPO"; in lower case it is a part of every seed."""
 
     total_steps: int = setting(
         390,
@@ -173,9 +193,17 @@ class OnPolicyConfig(CheckpointChoice):
     )
     save_steps: int = setting(20, "steps between checkpoints, to resume from and to choose from", gt=0)
 
+    @cached_property
+    def section(self) -> str:
+        """The section of these settings in a recipe: the name that the method is registered under."""
+        return self.method_name.lower()  # until `Component.settings` says
+
+    def model_post_init(self, context: Any, /) -> None:
+        vars(self).update(context or {})
+
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:
-        sizes, section = (self.rollout_batch_size, self.mini_batch_size), self.method_name.lower()
+        sizes = self.rollout_batch_size, self.mini_batch_size
         if sizes[1] > sizes[0]:
             raise ValueError(f"mini_batch_size ({sizes[1]}) exceeds rollout_batch_size ({sizes[0]})")
         if sizes[0] % self.num_generations:
@@ -183,7 +211,7 @@ class OnPolicyConfig(CheckpointChoice):
         if self.warmup_steps >= self.total_steps:
             raise ValueError(
                 f"warmup_steps ({self.warmup_steps}) must be below total_steps ({self.total_steps}): "
-                f"--set {section}.warmup_steps={self.total_steps // 10}"
+                f"--set {self.section}.warmup_steps={self.total_steps // 10}"
             )
         if self.lora is not None and self.lora.dropout:
             raise ValueError("lora.dropout has no effect here: dropout is off throughout")

@@ -8,7 +8,9 @@ registers nonsense is recorded with its cause and left out.
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
+import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +24,7 @@ import pluggy
 
 from afarm.core.errors import ConfigError, PluginError, did_you_mean
 from afarm.core.hooks import GROUP, KINDS, Hooks, hook_names
-from afarm.core.registry import Component, Registry
+from afarm.core.registry import Component, Registry, unmet_requirement
 
 if TYPE_CHECKING:
     from afarm.core.config import Config
@@ -56,6 +58,13 @@ class Plugins:
         """Look up a component. As `Registry.get`, but an error also names plugins that failed to load."""
         return self.registry.get(kind, name, self.why_unknown(), also)
 
+    def broken_owner(self, name: str) -> Plugin | None:
+        """Return the plugin that failed to load and is called `name`, or has it in quotes in its source."""
+        bare = name.rpartition("/")[2]
+        in_quotes = re.compile(rf"""["']{re.escape(bare)}["']""")
+        named = (p for p in self.broken if name in (bare, f"{p.package}/{bare}"))
+        return next((p for p in named if p.name == bare or in_quotes.search(read_source(p.module))), None)
+
     def why_unknown(self) -> str:
         """Name each plugin that failed to load, a line each: it may be the one that brings an unknown name."""
         return "".join(f"\nPlugin {p.name!r} ({p.package}) failed to load: {p.error}" for p in self.broken)
@@ -70,6 +79,16 @@ def installed_entry_points() -> EntryPoints:
 @lru_cache(maxsize=1)
 def _entry_points(places: tuple[tuple[str, int], ...]) -> EntryPoints:
     return importlib.metadata.entry_points(group=GROUP)
+
+
+def read_source(module: str) -> str:
+    """Return the source of an entry point's module, which is not imported; empty if it cannot be read."""
+    try:
+        spec = importlib.util.find_spec(module.partition(":")[0])  # imports the package that it lies in
+        file = Path(spec.origin or "") if spec else Path()
+        return file.read_text(encoding="utf-8", errors="replace") if file.suffix == ".py" else ""
+    except (Exception, SystemExit):
+        return ""
 
 
 def discover(
@@ -137,6 +156,7 @@ def _load(
         plugins.manager.register(module, name)
     except (Exception, SystemExit) as error:
         plugin.error = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        plugin.error += unmet_requirement(plugin.package)
         plugin.components.clear()
         plugins.registry.discard(name)
     finally:

@@ -8,13 +8,16 @@ an ambiguous bare name is an error that names both, raised only when it is used.
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
+import importlib.util
 import re
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from afarm.core.errors import PluginError, did_you_mean
+from afarm.core.errors import AfarmError, PluginError, did_you_mean
 from afarm.core.hooks import KINDS
 
 if TYPE_CHECKING:
@@ -50,28 +53,36 @@ class Component:
         return self.name if self.package == FIRST_PARTY else f"{self.package}/{self.name}"
 
     def load(self) -> Any:
-        """Import the class. Raises `PluginError` naming the missing extra or the broken target."""
+        """Import the class. Raises `PluginError` naming the missing extra or what is wrong with the target."""
         if not isinstance(self.target, str):
             return self.target
         module_name, _, attribute = self.target.partition(":")
+        which = f"{KINDS[self.kind]} {self.full_name!r}"
         try:
             return getattr(importlib.import_module(module_name), attribute)
-        except ModuleNotFoundError as error:
-            missing = (error.name or "").split(".")[0]
-            extra = _EXTRA_OF.get(missing)
-            remedy = f"install it with: pip install 'afarm[{extra}]'" if extra else f"install {missing!r}"
+        except AfarmError:
+            raise
+        except (Exception, SystemExit) as error:
+            missing = (error.name or "").split(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+            if missing and importlib.util.find_spec(missing) is None:
+                extra = _EXTRA_OF.get(missing)
+                remedy = f"install it with: pip install 'afarm[{extra}]'" if extra else f"install {missing!r}"
+                if missing == module_name.split(".")[0]:
+                    remedy += f", or correct the target {self.target!r}"
+                raise PluginError(f"{which} needs {missing!r}, which is not installed; {remedy}") from error
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            within = not isinstance(error, ImportError | AttributeError | SyntaxError)  # these say where
+            line = f" ({Path(place.filename).name}:{place.lineno})" if within else ""
             raise PluginError(
-                f"{KINDS[self.kind]} {self.full_name!r} needs {missing!r}, which is not installed; {remedy}"
-            ) from error
-        except (ImportError, AttributeError, ValueError) as error:
-            raise PluginError(
-                f"{KINDS[self.kind]} {self.full_name!r} of plugin {self.plugin!r} cannot be loaded from "
-                f"{self.target!r}: {error}"
+                f"{which} of plugin {self.plugin!r} cannot be loaded from {self.target!r}: "
+                f"{type(error).__name__}: {error}{line}{unmet_requirement(self.package)}"
             ) from error
 
     def settings(self, values: Mapping[str, Any] | None = None) -> Config | None:
         """Build this component's config from `values` over its own defaults; None if it takes none."""
-        return None if self.config is None else self.config.model_validate({**self.defaults, **(values or {})})
+        if self.config is None:
+            return None
+        return self.config.model_validate({**self.defaults, **(values or {})}, context={"section": self.name})
 
 
 _EXTRA_OF = {
@@ -81,6 +92,20 @@ _EXTRA_OF = {
     "ray": "ray",
     **dict.fromkeys(["numpy", "scipy", "sklearn", "statsmodels", "ppi_py"], "evaluation"),
 }
+
+
+def unmet_requirement(package: str) -> str:
+    """Say that the distribution `package` needs a later afarm than this; empty if it does not."""
+    try:
+        needed, own = importlib.metadata.requires(package) or [], importlib.metadata.version(FIRST_PARTY)
+    except (importlib.metadata.PackageNotFoundError, ValueError):  # ValueError: without a name
+        return ""
+    for name, bounds in re.findall(r"^([\w.-]+)\s*(?:\[.*?\])?([^;\n]*)", "\n".join(needed), re.MULTILINE):
+        least = re.findall(r"(?:>|[>=~]=)\s*(\d[\d.]*)(?![\d.*])", bounds) if name.lower() == FIRST_PARTY else []
+        numbers = [[int(number) for number in re.findall(r"\d+", version)] for version in (*least, own)]
+        if max(numbers) > numbers[-1]:
+            return f"; {package} needs {FIRST_PARTY}{bounds.strip(' ()')}, and this is {FIRST_PARTY} {own}"
+    return ""
 
 
 def name_package(name: str) -> str:
@@ -100,8 +125,9 @@ class Registry:
     def register(self, component: Component) -> None:
         """Add a component. Raises `PluginError` if its package has one of that name, or the name is malformed."""
         name = component.name
-        if not name.isprintable() or not name or "/" in name or ":" in name or name != name.strip():
-            raise PluginError(f"{name!r} is no component name: it must be one line without '/', ':' or outer spaces")
+        if not re.fullmatch(r"[^\W_][\w-]*", name):
+            rule = "it must be letters, digits, '_' and '-', and begin with a letter or a digit"
+            raise PluginError(f"{name!r} is no component name: {rule}")
         taken = self._components[component.kind].get(component.full_name)
         if taken is not None:
             raise PluginError(
@@ -137,6 +163,13 @@ class Registry:
         """List the names that `component` is found under: its full name, and its bare name if that is unique."""
         rivals = [c for c in self._components[component.kind].values() if c.name == component.name]
         return [component.full_name] if len(rivals) > 1 else list(dict.fromkeys([component.full_name, component.name]))
+
+    def explain_ambiguous(self, name: str) -> str:
+        """Say which names to write for a section that components of several packages share; empty for others."""
+        rivals = [c for c in self if c.name == name]
+        if not rivals or any(name in self.list_names(c) for c in rivals):
+            return ""
+        return f"{name!r} is ambiguous: write {' or '.join(dict.fromkeys(repr(c.full_name) for c in rivals))}"
 
     def __iter__(self) -> Iterator[Component]:
         for components in self._components.values():

@@ -1,6 +1,7 @@
 """Annotation files: stored judgements by system, reference and annotator, in either order.
 
-Files are read once, row by row, and their rows kept on disk by system. Memory holds digests and names, and no texts.
+Files are read once, row by row, and their rows kept on disk by system. Memory holds digests, names and each instruction
+once, which rows are put under however they write it.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from pathlib import Path
 from afarm.core.errors import DataError
 from afarm.core.records import Instruction, JudgedPair
 from afarm.core.seeding import digest
-from afarm.evaluation.matching import REFERENCES, Coverage, MatchPolicy, counted
+from afarm.evaluation.matching import REFERENCES, Coverage, MatchPolicy, counted, in_first_form
 from afarm.evaluation.protocol import EvaluationProtocol, answers_digest, instructions_digest
 from afarm.evaluation.spilled_rows import SpilledRows, read_each
+from afarm.storage.conversations import Tasks
 from afarm.storage.labelled_pairs import read_annotations
 from afarm.storage.row_shapes import training_pairs
 from afarm.storage.rows import stem
@@ -141,12 +143,12 @@ def annotated_systems(
 
 
 def rows_by_annotators(files: Sequence[Path], directory: Path) -> Iterator[tuple[str, tuple[str, ...], Path]]:
-    """Read each part of `files`: its file, that file's annotators, and the file of its rows.
+    """Read each part of `files`, annotations or votes: its file, that file's annotators, and the file of its rows.
 
     Raises `DataError` naming file, row and field if a row is wrong, two contradict each other, or there is none.
     """
     reader = _Reader(directory, MatchPolicy("skip"))
-    read = [reader.read(str(path)) for path in files]
+    read = [reader.read(str(path), with_battles=True) for path in files]
     reader.rows.flush()
     for file in read:
         for part in file.parts.values():
@@ -167,17 +169,18 @@ class _Reader:
         # Hashes stand for texts: within one process that is enough, and a row needs little memory.
         self._seen: dict[int, tuple[int, int, str, int]] = {}
         self._digests: dict[int, str] = {}
+        self._tasks = Tasks()
 
-    def read(self, source: str) -> _File:
+    def read(self, source: str, with_battles: bool = False) -> _File:
         """Read one file. Raises `DataError` as `annotated_systems` does."""
         file, first_named = _File(source), None
-        for at, (_, _, judged) in enumerate(read_annotations(source, self._scale)):
+        for at, (_, _, judged) in enumerate(read_annotations(source, self._scale, with_battles)):
             named = bool(judged.pair.generator_1), bool(judged.pair.generator_2)
             first_named = first_named or named
             if named != first_named:
                 lacking = "generator_1" if named[0] != first_named[0] else "generator_2"
                 raise DataError(f"{source}: row {at}: field {lacking!r} is missing here or in row 0, and not in both")
-            judged = self._with_players(judged, source, at)
+            judged = in_first_form(self._with_players(judged, source, at), self._tasks)
             players = (judged.pair.generator_1, judged.pair.generator_2)
             part = file.parts.get(players)
             if part is None:

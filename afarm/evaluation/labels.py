@@ -13,7 +13,9 @@ from typing import Any
 from afarm.core.errors import DataError, did_you_mean
 from afarm.core.judge import Completion
 from afarm.core.records import JudgedPair, Preference
+from afarm.evaluation.matching import in_first_form
 from afarm.evaluation.metrics import finite_number
+from afarm.storage.conversations import Tasks
 from afarm.storage.labelled_pairs import read_annotations
 from afarm.storage.rows import stem
 
@@ -87,13 +89,14 @@ def read_labels(
     files = [*files, *further]
     met: set[str] = set()
     found: dict[str, list[Label]] = {}
-    titles = _titles({str(file) for file in files})
+    titles, tasks = _titles({str(file) for file in files}), Tasks()
     for file in files:
         path, own_name, title = Path(file), stem(str(file)), titles[str(file)]
         aliases = {str(file), path.name, own_name}
         for _, row, judged in read_annotations(path, scale):
             if judged.pair.identical:
                 continue
+            judged = in_first_form(judged, tasks)
             name = (_member(judged.preference) if by_member else "") or judged.annotator or own_name
             called = {name, *aliases} & named
             met |= called

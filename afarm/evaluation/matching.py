@@ -1,7 +1,7 @@
 """Match a system's outputs to the reference's by instruction and input, and report coverage.
 
-AlpacaEval's files, and those that `afarm export` writes for it, have the input merged into the instruction: rows are
-matched then by the merged text.
+Rows match if they ask the same task, however it is written (`afarm.storage.conversations.Tasks`): AlpacaEval's files,
+and those that `afarm export` writes for it, have the input merged into the instruction.
 
 Nothing is dropped in silence: missing, extra, repeated and empty outputs are counted in a `Coverage`, and a
 `MatchPolicy` says what is done with them.
@@ -16,10 +16,11 @@ from typing import Any, Literal
 from pydantic.dataclasses import dataclass as checked
 
 from afarm.core.errors import DataError
-from afarm.core.records import Instruction, Output, Pair, Row
+from afarm.core.records import Instruction, JudgedPair, Output, Pair, Row
 from afarm.core.seeding import digest
-from afarm.storage.conversations import task_text
+from afarm.storage.conversations import Tasks, task_key
 from afarm.storage.rows import describe_repeats
+from afarm.storage.text import describe_difference, looks_of
 
 OnMissing = Literal["error", "skip", "loss"]
 OnDuplicate = Literal["error", "first"]
@@ -57,8 +58,8 @@ class Coverage:
 
     `reference` and `outputs` count the instructions that each of the two answers, `compared` those that both do,
     `missing` lack an output of the system's, `missing_as_loss` of them count as losses, and `extra` are answered by the
-    system alone. `merged` of those compared have the input merged into the instruction in one
-    file and not in the other. `repeated` rows held an answer again and were dropped; `empty` outputs are
+    system alone. `merged` of those compared are written otherwise in the two files, as with the input merged into the
+    instruction in one of them. `repeated` rows held an answer again and were dropped; `empty` outputs are
     judged unchanged. If judging stopped early, `unasked` were not judged, and `unshared` never would have been, since
     another system does not answer them.
     """
@@ -96,7 +97,7 @@ class Coverage:
         lost, left_out = self.missing_as_loss, self.missing - self.missing_as_loss
         parts = [
             f"{self.compared} of the reference's {self.reference} instructions",
-            f"{self.merged} with the input merged into the instruction" if self.merged else "",
+            f"{self.merged} written otherwise in the two (input merged, spaces, line ends …)" if self.merged else "",
             f"{self.unasked} not asked about" if self.unasked else "",
             f"{self.unshared} that another system does not answer left out" if self.unshared else "",
             f"{left_out} without an output left out" if left_out else "",
@@ -156,12 +157,10 @@ def match_rows(
 
     Raises `DataError` if rows do not match and `match_policy` does not say what to do, or if none match.
     """
-    by_id, repeated = distinct(outputs, names[0], match_policy.on_duplicate)
     reference_by_id, repeated_reference = distinct(reference, names[1], match_policy.on_duplicate)
-    merged = merged_inputs(
-        (row.instruction for row in by_id.values()), (row.instruction for row in reference_by_id.values())
-    )
-    by_id = {merged[id].id if id in merged else id: under(row, merged) for id, row in by_id.items()}
+    given = {row.instruction.id for row in outputs}
+    outputs = under(outputs, [row.instruction for row in reference_by_id.values()])
+    by_id, repeated = distinct(outputs, names[0], match_policy.on_duplicate)
     shared = [id for id in by_id if id in reference_by_id]
     missing = [row for id, row in reference_by_id.items() if id not in by_id]
     extra = [row for id, row in by_id.items() if id not in reference_by_id]
@@ -189,7 +188,7 @@ def match_rows(
         empty_reference=sum(not row.output.strip() for row in (*compared_reference, *lost)),
         unasked=unasked,
         unshared=unshared,
-        merged=len({row.id for row in merged.values()} & {*shared}),
+        merged=len({*shared} - given),
     )
     return MatchedRows(compared, compared_reference, tuple(lost), coverage)
 
@@ -218,38 +217,32 @@ def distinct(rows: Sequence[Output], where: str, on_duplicate: OnDuplicate = "er
     return {id: rows[number] for id, number in first_rows.items()}, len(rows) - len(first_rows)
 
 
-def merged_inputs(instructions: Iterable[Instruction], asked: Iterable[Instruction]) -> dict[str, Instruction]:
-    """Find instructions `asked` that the others hold with the input merged, or apart.
-
-    They are returned by the id of the other. Those that two rows of a side could be are left out.
-    """
-    here, there = ({row.id: row for row in rows} for rows in (instructions, asked))
-    ours, theirs = _by_merged_text(here, there), _by_merged_text(there, here)
-    return {ours[key].id: theirs[key] for key in ours if key in theirs}
-
-
-def _by_merged_text(rows: Mapping[str, Instruction], others: Collection[str]) -> dict[object, Instruction]:
-    """Index those that are not among the others by their whole text, if no other has the same."""
-    groups: dict[object, list[Instruction]] = {}
-    for id, row in rows.items():
-        if id not in others:
-            groups.setdefault((task_text(row), row.messages), []).append(row)
-    return {key: alike[0] for key, alike in groups.items() if len(alike) == 1}
+def in_first_form(judged: JudgedPair, tasks: Tasks) -> JudgedPair:
+    """Return a judged pair under its instruction as `tasks`, which gets it otherwise, has it."""
+    asked = judged.pair.instruction
+    if not (alike := tasks.alike(asked)):
+        tasks.add(asked)
+    if not alike or alike[0].id == asked.id:
+        return judged
+    pair = replace(judged.pair, instruction=replace(alike[0], dataset=asked.dataset))
+    return replace(judged, pair=pair, preference=replace(judged.preference, pair_id=pair.id))
 
 
-def under(row: Output, merged: Mapping[str, Instruction]) -> Output:
-    """Return the row under the instruction that `merged_inputs` found for its own; unchanged without one."""
-    asked = merged.get(row.instruction.id)
-    if asked is None:
-        return row
-    return replace(row, instruction=replace(asked, dataset=row.instruction.dataset or asked.dataset))
+def under(outputs: Iterable[Output], asked: Collection[Instruction]) -> list[Output]:
+    """Return outputs, each under the instruction of `asked` that it answers however it is written, if that is one."""
+    ids, tasks, found = {task.id for task in asked}, Tasks(asked), []
+    for row in outputs:
+        given = row.instruction
+        if given.id not in ids and len(alike := tasks.alike(given)) == 1:
+            row = replace(row, instruction=replace(alike[0], dataset=given.dataset or alike[0].dataset))
+        found.append(row)
+    return found
 
 
-def among(outputs: Sequence[Output], asked: Sequence[Instruction]) -> list[Output]:
-    """Keep the outputs that answer an instruction of `asked`, its input merged or apart, under that one."""
-    merged = merged_inputs((row.instruction for row in outputs), asked)
+def among(outputs: Iterable[Output], asked: Collection[Instruction]) -> list[Output]:
+    """Keep the outputs that answer an instruction of `asked`, under that one."""
     ids = {instruction.id for instruction in asked}
-    return [row for row in (under(row, merged) for row in outputs) if row.instruction.id in ids]
+    return [row for row in under(outputs, asked) if row.instruction.id in ids]
 
 
 def same_answers(systems: Mapping[str, Sequence[Output]]) -> list[tuple[str, str]]:
@@ -284,21 +277,18 @@ def _mismatch(
         f"{name}: rows do not match the reference: of {len(outputs)} instructions here and {len(reference)} there, "
         f"{' and '.join(problems)}"
     )
-    stripped = {(row.instruction.instruction.strip(), row.instruction.input.strip()) for row in extra}
-    if spaced := sum(
-        (row.instruction.instruction.strip(), row.instruction.input.strip()) in stripped for row in missing
-    ):
-        text += (
-            f"; {spaced} differ by spaces at an end alone: texts are compared as they are, so strip them in one file"
-        )
+    asked, there = ([str(task_key(row.instruction)[1][-1]) for row in rows] for rows in (extra, missing))
+    here = {looks_of(task): task for task in asked}
+    pairs = [(here.get(looks_of(task), task), task) for task in there]
+    if alike := [pair for pair in pairs if pair[0] != pair[1]]:
+        text += f"; {len(alike)} look alike; the first {describe_difference(*alike[0])}: write them alike in both files"
     if shared:
         lose = ", or --on-missing loss to count those without an output as lost" if missing else ""
         return f"{text}; compare them on the {shared} that both answer with --on-missing skip{lose}"
     by_instruction = {row.instruction.instruction for row in outputs.values()}
-    alike = sum(row.instruction.instruction in by_instruction for row in reference.values())
-    if alike:
-        return f"{text}; {alike} have the same 'instruction' but another 'input': both fields must be equal"
-    return text if spaced else f"{text}; they have no instruction in common"
+    if same := sum(row.instruction.instruction in by_instruction for row in reference.values()):
+        return f"{text}; {same} have the same 'instruction' but another 'input': both fields must be equal"
+    return text if alike else f"{text}; they have no instruction in common"
 
 
 def looks_swapped(system: str, reference: str) -> list[str]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import cached_property
-from operator import attrgetter
+from functools import cached_property, partial
 
 from afarm.core.errors import DataError, attribute_failures, require_promise
 from afarm.core.interfaces import Dataset
@@ -13,13 +12,13 @@ from afarm.core.records import Instruction, Output
 from afarm.core.seeding import digest
 from afarm.experiment.components import Components
 from afarm.experiment.own_preferences import OwnPreferences
-from afarm.experiment.return_checks import require_rows
+from afarm.experiment.plugin_code import find_package
+from afarm.experiment.return_checks import problems_seen, require_rows
 from afarm.experiment.settings import ALL, Rows
+from afarm.storage.conversations import Tasks
 from afarm.storage.hub import is_on_hub
+from afarm.storage.model_files import PACKAGE_PREFIX
 from afarm.storage.rows import names_a_file, parse_output, read_placed_rows, require_distinct
-
-ASKED = attrgetter("instruction", "input", "messages")
-"""What the id of an instruction digests: as good to tell instructions apart, and quicker."""
 
 
 class DataSplits:
@@ -34,7 +33,7 @@ class DataSplits:
         self._instructions: dict[str, list[Instruction]] = {}
         self._digests: dict[tuple[str, bool], str] = {}
         self.own_preferences = OwnPreferences(
-            components.settings.run, self.evaluated, components.progress, components.notify
+            components.settings.run, self.evaluated_tasks, self.problems_with, components.progress, components.notify
         )
 
     @property
@@ -46,6 +45,17 @@ class DataSplits:
     def dataset(self) -> Dataset:
         """The run's data set, built when first asked for."""
         return self._components.dataset()
+
+    def problems_with(self, instructions: Sequence[Instruction]) -> list[str]:
+        """List why the run's data set, or one that its model comes with, does not go with these instructions."""
+        package = self._components.settings.run.model.removeprefix(PACKAGE_PREFIX).partition("/")[0]
+        sets = [c for c in self._components.plugins.registry if c.kind == "datasets"]
+        names = {self._name, *(c.full_name for c in sets if package in map(find_package, c.modules))}
+        problems: list[str] = []
+        for name in sorted(names):
+            dataset = self._components.dataset(name)
+            problems += problems_seen(partial(dataset.check, instructions), "datasets", name, dataset)
+        return problems
 
     @property
     def remote(self) -> bool:
@@ -95,11 +105,11 @@ class DataSplits:
                     f"{len(listed)}: ask for fewer (--set rows.{split}={len(listed)}), or add some"
                 )
             used = listed[:count]
-            evaluated = set[Hashable]()
+            evaluated = Tasks(())
             if split != "evaluation":
                 with suppress(DataError):  # a data set without that split: found out when something is evaluated
-                    evaluated = {*map(ASKED, self.instructions("evaluation"))}
-            if shared := [instruction.instruction for instruction in used if ASKED(instruction) in evaluated]:
+                    evaluated = Tasks(self.instructions("evaluation"))
+            if shared := [instruction.instruction for instruction in used if instruction in evaluated]:
                 raise DataError(
                     f"split {split!r} of data set {self._name!r} shares {len(shared)} instructions with "
                     f"'evaluation', such as {shared[0][:60]!r}: remove them from one of the two"
@@ -116,12 +126,16 @@ class DataSplits:
         require_promise(same, "datasets", self._name, broken, self.dataset)
         return rows
 
-    def evaluated(self) -> frozenset[str]:
-        """The ids of all instructions of the evaluation split, none if the data set has no such split."""
+    def evaluated_tasks(self) -> Sequence[Instruction]:
+        """All instructions of the evaluation split, none if the data set has no such split."""
         try:
-            return frozenset(instruction.id for instruction in self.listed("evaluation"))
+            return self.listed("evaluation")
         except DataError:  # which is found out when something is evaluated
-            return frozenset()
+            return ()
+
+    def evaluated(self) -> frozenset[str]:
+        """The ids of `evaluated_tasks`."""
+        return frozenset(instruction.id for instruction in self.evaluated_tasks())
 
     def digest(self, split: str, with_outputs: bool = False) -> str:
         """A digest of a split's instructions, or of its rows, so that changed data is another ingredient."""

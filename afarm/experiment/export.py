@@ -145,7 +145,7 @@ def trl_rows(judged: Sequence[JudgedPair], template: Any = None) -> Iterator[Row
             yield {"prompt": template.render(instruction), "chosen": chosen, "rejected": rejected, **dict(reasons)}
         else:
             yield {
-                "prompt": chat_messages(instruction),
+                "prompt": chat_messages(instruction) if template is None else template.turns(instruction),
                 "chosen": [{"role": "assistant", "content": chosen}],
                 "rejected": [{"role": "assistant", "content": rejected}],
                 **dict(reasons),

@@ -62,14 +62,17 @@ class Watch:
     lines: deque[list[Any]] = field(default_factory=lambda: deque(maxlen=LINES))
 
     def __call__(self, items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
-        if total is None and isinstance(items, Sized):
-            total = len(items)
-        loop: dict[str, Any] = {"description": _safe(description), "done": 0, "total": total}
+        before, total = extent(items, total)
+        loop: dict[str, Any] = {"description": _safe(description), "done": before, "total": total}
         self.loops.append(loop)
+        began = time.monotonic()
         try:
             for item in self.progress(items, description, total):
                 yield item
                 loop["done"] += 1
+                left = seconds_left(loop["done"] - before, time.monotonic() - began, (total or 0) - loop["done"])
+                if left is not None and left >= 1:
+                    loop["seconds_left"] = round(left)
         finally:
             self.loops[:] = [other for other in self.loops if other is not loop]
 
@@ -83,9 +86,24 @@ class Watch:
         self.lines.append([round(time.time(), 1), _safe(text)])
 
 
+def extent(items: Iterable[Any], total: int | None) -> tuple[int, int | None]:
+    """Return how many items of a loop are done before it begins, and its total if that is known.
+
+    A resumed loop goes over a range that ends at the total: what lies before the range is done.
+    """
+    if total is None and isinstance(items, Sized):
+        total = len(items)
+    return (items.start if isinstance(items, range) and items.stop == total else 0), total
+
+
+def seconds_left(done: int, seconds: float, left: int) -> float | None:
+    """Estimate how long the items `left` take, after `done` in `seconds`; None if there is nothing to go by."""
+    return left * seconds / done if done > 0 and left > 0 else None
+
+
 @contextmanager
 def followed(workspace: Workspace, system: str, command: str, started: float) -> Iterator[None]:
-    """Keep the live record of a system's run while the body makes it; its last word is how that ended.
+    """Keep the live record of a system's run from its first stage that is made; its last word is how that ended.
 
     Of several processes that make one run the main one keeps it.
     """
@@ -96,6 +114,9 @@ def followed(workspace: Workspace, system: str, command: str, started: float) ->
 
     def on_stage(label: str, run: StageRun | None) -> None:
         live.see(label, run)
+        if run is None and thread.ident is None:  # the first stage that is made
+            live.write()
+            thread.start()
         before(label, run)
 
     def keep() -> None:
@@ -103,9 +124,7 @@ def followed(workspace: Workspace, system: str, command: str, started: float) ->
             live.write()
 
     workspace.on_stage = on_stage
-    live.write()
     thread = threading.Thread(target=keep, name="afarm-live-record", daemon=True)
-    thread.start()
     try:
         yield
         live.status = "finished"
@@ -116,8 +135,9 @@ def followed(workspace: Workspace, system: str, command: str, started: float) ->
     finally:
         workspace.on_stage = before
         ended.set()
-        thread.join()
-        live.write()
+        if thread.ident is not None:  # else all was reused, and the record of how it was made stays
+            thread.join()
+            live.write()
 
 
 class LiveRecord:
@@ -125,7 +145,7 @@ class LiveRecord:
 
     def __init__(self, workspace: Workspace, system: str, command: str, started: float):
         # Whoever reads a record does without what writes it.
-        from afarm.experiment.run_record import describe_new_run, judges, stage_row
+        from afarm.experiment.run_record import describe_new_run, stage_row
 
         progress = workspace.progress
         self.path = workspace.store.runs / workspace.run_name(system) / LIVE
@@ -135,7 +155,6 @@ class LiveRecord:
         self._about = {
             **describe_new_run(workspace, system, command, started),
             "seed": workspace.config.seed,
-            "judges": judges(workspace),
             "budget": workspace.config.budget,
             **process_identity(os.getpid()),
         }
@@ -155,11 +174,18 @@ class LiveRecord:
     def write(self) -> None:
         """Write the record whole. Nothing is forced to the disk: the next one comes soon.
 
-        If another process is at the same run, the record is that one's until it ends: two would take turns.
+        A run that failed before its first stage was there, and bought nothing, leaves none. If another process is at
+        the same run, the record is that one's until it ends: two would take turns.
         """
         kept = read_live(self.path.parent) or {}
         own = all(kept.get(name) == value for name, value in process_identity(os.getpid()).items())
         if kept.get("status") == "running" and not own and not stopped_why(kept):
+            return
+        spend = self._workspace.judges.spend
+        if self.status == "failed" and not self._workspace.history and not (spend and spend.calls):
+            self.path.unlink(missing_ok=True)
+            with suppress(OSError):
+                self.path.parent.rmdir()
             return
         with suppress(OSError, AfarmError):
             text = json_text(self._state())

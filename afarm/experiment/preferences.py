@@ -28,6 +28,7 @@ def preferences_stage(workspace: Workspace) -> Stage:
         "on_unusable": config.on_unusable,
         "labels": config.labels,
         "evaluated": digest(sorted(workspace.data.evaluated())),
+        **({"special_tokens": sorted(own.special_tokens)} if own.special_tokens else {}),
     }
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,11 @@ class Settings:
                 wrong = explain_validation_error(error, component.config, prefix, unknown=UNKNOWN, missing=REQUIRED)
                 raise ConfigError(wrong) from error
         return self.configs[key]
+
+    def with_dtype(self, dtype: str) -> Settings:
+        """Return these settings with another `backend.dtype`."""
+        backend = self.run.backend.model_copy(update={"dtype": dtype})
+        return replace(self, run=self.run.model_copy(update={"backend": backend}))
 
     def result_sections(self, components: Iterable[Component]) -> dict[str, dict[str, Any]]:
         """Return what the sections set that changes results; sections without any are left out."""
@@ -231,13 +236,15 @@ def resolve(
     plugins: Plugins,
     check: Callable[[Settings], list[str]] = lambda settings: [],
     trains: bool = True,
+    choose_dtype: Callable[[Settings], str] | None = None,
 ) -> Settings:
     """Validate a recipe under its overrides. Raises `ConfigError` with every problem found.
 
     `check` looks for further problems once the fields are valid (a missing file, say), so that they are reported too.
-    If no method `trains`, the settings of the recipe's need not fit each other.
+    If no method `trains`, the settings of the recipe's need not fit each other. `choose_dtype` says what
+    `backend.dtype=auto` stands for (default: `native_dtype`): keys and records hold that.
     """
-    values = shipped = read_recipe(recipe)
+    values = read_recipe(recipe)
     given: dict[str, Any] = {}
     unreadable: list[str] = []
     for override in overrides:
@@ -261,16 +268,25 @@ def resolve(
         for full_name in [c.full_name for c in names.get(name, ())] or [name]
     }
     settings = Settings(recipe, run, by_full_name)
+    if run.backend.dtype == "auto":
+        settings = settings.with_dtype((choose_dtype or _native_dtype)(settings))
+        run = settings.run
     runs = {run.method, "sft"} if trains else {"sft"}
     for name, section in sections.items():
-        # What a recipe says about a plugin that failed to load must not stop a run that does not use it.
-        if name in names or not plugins.broken or shipped.get(name) != section:
+        # What afarm's recipes say about a plugin that failed to load must not stop a run that does not use it.
+        if name in names or not plugins.broken or not any(read_recipe(r).get(name) == section for r in recipe_names()):
             problems += _check_section(name, section, names, plugins, runs, settings)
     problems += _check_names(run, plugins)
     problems += [p for p in check(settings) if p not in problems]
     if problems:
         raise ConfigError(_drop_repeated(problems))
     return settings
+
+
+def _native_dtype(settings: Settings) -> str:
+    from afarm.backend.precision import native_dtype  # torch
+
+    return native_dtype(settings.run.backend.device)
 
 
 def _with_prompts_of_preferences(values: dict[str, Any]) -> dict[str, Any]:
@@ -341,13 +357,16 @@ def _check_section(
 
     A method that is none of `runs` may have settings that do not fit.
     """
-    if rivals := [f"'{c.full_name}'" for c in plugins.registry if c.name == name] if name not in names else []:
-        return [f"section {name!r} is ambiguous: write {' or '.join(rivals)}"]
+    if ambiguous := plugins.registry.explain_ambiguous(name):
+        return [f"section {ambiguous}"]
     if name in PACKAGES and name not in names:
         package = PACKAGES[name]
         return [
             f"section {name!r} belongs to {package!r}, which is not installed; install it with: pip install {package}"
         ]
+    if name not in names and (owner := plugins.broken_owner(name)):
+        which = f"section {name!r} is of plugin {owner.name!r} ({owner.package}), which failed to load"
+        return [f"{which}: mend the plugin or remove the section. {owner.error}"]
     if name not in names:
         bare = [n for n in names if "/" in name or "/" not in n]
         near = in_a_section(name, names) or did_you_mean(name, [*RunConfig.model_fields, *bare], "`afarm settings`")

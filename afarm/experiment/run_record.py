@@ -7,13 +7,14 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from afarm.core.errors import DataError
 from afarm.core.records import Row
 from afarm.evaluation.metrics import finite_number, warning_flags
+from afarm.evaluation.protocol import EvaluationProtocol
 from afarm.evaluation.red_flags import with_family_flags
 from afarm.experiment.comparison.outputs import SystemComparison
 from afarm.experiment.evaluation_stages import RED_FLAGS
@@ -29,6 +30,9 @@ from afarm.storage.runs import RunRecord, read_run, simulated_judges
 JUDGING = ("judge", "budget", "price", "prices", "max_concurrency", "allow_degraded", "batch_api")
 """The settings of a run that say how judges are asked."""
 
+HISTORY = ("command", "created", "finished", "afarm_version", "versions", "machine", "spend")
+"""The fields of a record that say when, how and by what its stages were made."""
+
 
 def record(workspace: Workspace, method: str, result: Result, command: str, started: float) -> RunRecord:
     """Write a method's run (`run.json`, `metrics.jsonl`, `outputs.jsonl`) and return its record."""
@@ -38,13 +42,9 @@ def record(workspace: Workspace, method: str, result: Result, command: str, star
     trained = training.artifact.meta["summary"] if training else {}
     fit = workspace.history.get("fit-reward")
     held_out = fit.artifact.path / "calibration.json" if fit else None  # absent if the fit measured nothing
-    earlier: Mapping[str, Any] = {}
-    with suppress(DataError):  # there is no record, or it was damaged
-        earlier = read_run(workspace.store.run_dir(workspace.run_name(method))).section("machine")
     about = {
         **describe_new_run(workspace, method, command, started),
-        "machine": machine(workspace, earlier),
-        "judges": judges(workspace),
+        "machine": machine(workspace, read_earlier(workspace, workspace.run_name(method)).section("machine")),
         "headline": headline(result, trained),
         "reward_model": json.loads(held_out.read_text("utf-8")) if held_out and held_out.is_file() else {},
         "checkpoint": {
@@ -64,6 +64,7 @@ def describe_new_run(workspace: Workspace, method: str, command: str, started: f
         "method": method,
         "annotator": config.evaluate.annotator if config.preferences else config.annotate.annotator,
         "preferences": config.preferences or None,
+        "judges": judges(workspace),
         "created": started,
         "config": {**config.model_dump(mode="json"), "method": method, **workspace.settings.sections},
     }
@@ -87,7 +88,6 @@ def record_comparison(
     stored = bool(comparison.about.get("stored"))  # nobody is asked, and who was is not for the settings to say
     noise = {} if stored else {"label_noise": config["evaluate"]["label_noise"]}
     names = {workspace.components.component(kind, name).full_name for kind, name in comparison.components}
-    asked = not stored and any(row.preference.completion for rows in result.judgements.values() for row in rows)
     about = {
         "name": comparison.name,
         "command": command,
@@ -102,7 +102,7 @@ def record_comparison(
             **{name: section for name, section in sections.items() if name in names},
         },
         "machine": {"platform": platform.platform(terse=True), "cpus": os.cpu_count()},
-        "judges": judges(workspace) if asked else [],
+        "judges": [] if stored else judges(workspace, [comparison.annotator]),
         "headline": headline(result, {}),
     }
     return write_record(workspace, about, [*comparison.before, made], made, result)
@@ -111,20 +111,24 @@ def record_comparison(
 def write_record(
     workspace: Workspace, about: Mapping[str, Any], history: Sequence[StageRun], main: StageRun | None, result: Result
 ) -> RunRecord:
-    """Write a run's directory and return its record.
+    """Write a run's directory and return the record of this command.
 
     It is not read back: another process may have written the same run by then. `main` is the comparison whose pairs
-    the report shows side by side.
+    the report shows side by side. A stage that was reused stays in the file as it was when it was made, and a command
+    that made none leaves the begin, the command and the rest of the `HISTORY` as they are there.
     """
     directory = workspace.store.run_dir(about["name"])
+    earlier = read_earlier(workspace, about["name"])
     method = about.get("method", "")
     models = {method: workspace.config.model} if method and not is_llm_system(method) else {}
     write_rows(directory / "metrics.jsonl", _metrics(history))
     # output_1 is the reference's, output_2 the system's.
     write_rows(directory / "outputs.jsonl", read_rows(main.artifact.path / "judgements.jsonl") if main else [])
+    results = _results(history, result, models)
     summary = {
         "afarm_version": importlib.metadata.version("afarm"),
         **about,
+        "judged_by": next((row["judged_by"] for row in results if row.get("judged_by")), ""),
         "seed": workspace.config.seed,
         "finished": time.time(),
         "status": "finished",
@@ -132,11 +136,22 @@ def write_record(
         "stages": [stage_row(workspace, run) for run in history],
         "spend": spend(workspace, history),
         "annotators": _annotators(history),
-        "results": _results(history, result, models),
+        "results": results,
     }
     summary = _without_errors(summary) if about.get("until") else summary
-    write_json(directory / "run.json", summary)
+    made_before = {stage.get("key"): stage for stage in earlier.stages}
+    stages = [made_before.get(row["key"], row) if row["reused"] else row for row in summary["stages"]]
+    is_known = all(row["reused"] and row["key"] in made_before for row in summary["stages"])
+    history_before = {name: earlier[name] for name in HISTORY if name in earlier} if is_known else {}
+    write_json(directory / "run.json", {**summary, "stages": stages, **history_before})
     return RunRecord(directory, json.loads(json_text(summary)))
+
+
+def read_earlier(workspace: Workspace, name: str) -> RunRecord:
+    """Read the record that an earlier command left of a run; empty without one, or if it is damaged."""
+    with suppress(DataError):
+        return read_run(workspace.store.run_dir(name))
+    return RunRecord(workspace.store.run_dir(name), {})
 
 
 def _without_errors(summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,15 +180,23 @@ def _results(history: Sequence[StageRun], result: Result, models: Mapping[str, s
             found = json.loads((evaluation / RED_FLAGS).read_text(encoding="utf-8"))
             flags = with_family_flags(found, models)
             flags["flags"] += [flag for row in own for flag in warning_flags(row["evaluator"], row["metrics"])]
-            rows += [{**row, "red_flags": flags} for row in own]
+            judged = EvaluationProtocol.from_row(own[0].get("protocol")).who_judged
+            rows += [{"judged_by": judged, **row, "red_flags": flags} for row in own]
     return rows
 
 
-def judges(workspace: Workspace) -> list[dict[str, Any]]:
-    """List the judge of each family role."""
+def judges(workspace: Workspace, annotators: Collection[str] = ()) -> list[dict[str, Any]]:
+    """List the judge of each family role that these annotators ask, or the run's, with what is known of it.
+
+    An annotator that asks nobody stands for itself if it is known how often it agrees with people.
+    """
+    names, asked = annotators or [*workspace.judges.asked], workspace.judges.asked
+    alone = {name: workspace.components.annotator(name).agreement for name in names if asked.get(name) == set()}
     return [
-        {"role": role, "identity": judge.identity, "simulated": judge.simulated}
-        for role, judge in sorted(workspace.judges.by_role.items())
+        {"role": role, "identity": judge.identity, "simulated": judge.simulated, "agreement": judge.agreement}
+        for role, judge in sorted(workspace.judges.answering(annotators).items())
+    ] + [
+        {"role": "", "identity": name, "simulated": True, "agreement": known} for name, known in alone.items() if known
     ]
 
 

@@ -91,6 +91,8 @@ def section_settings(name: str, plugins: Plugins) -> dict[str, list[ListedSettin
             for c in components
             if c.config
         }
+    elif ambiguous := registry.explain_ambiguous(section):
+        raise ConfigError(f"section {ambiguous}")
     else:
         named = sections(plugins)
         near = in_a_section(section, named) or did_you_mean(

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from afarm.report.run import group_curves as group_curves
     from afarm.report.run import not_finite as not_finite
     from afarm.report.run import over_n_command as over_n_command
+    from afarm.report.run import stage_figures as stage_figures
     from afarm.report.run import training as training
     from afarm.report.run_page import PAGE as PAGE
     from afarm.report.run_page import build as build

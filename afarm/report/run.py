@@ -44,6 +44,19 @@ def not_finite(stages: Iterable[Mapping[str, Any]]) -> list[str]:
     return sentences
 
 
+def stage_figures(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures of a stage's summary by name, those measured on held-out rows first.
+
+    A figure of the last minibatch is left out if it was measured over held-out or training rows too.
+    """
+    figures = {name.removeprefix("outcomes."): value for name, value in flatten(summary).items()}
+    held_out = [name for name in figures if name.startswith("eval_")]
+    held_out.sort(key=lambda name: name != "eval_accuracy")
+    measured = {f"held-out {name.removeprefix('eval_')}": figures.pop(name) for name in held_out}
+    superseded = {name for name in figures if f"eval_{name}" in held_out or f"train_{name}" in figures}
+    return measured | {name: value for name, value in figures.items() if name not in superseded}
+
+
 STOPPED_AT = "stopped at step"
 
 

@@ -12,7 +12,10 @@ from typing import Any
 from afarm.core.seeding import digest
 from afarm.evaluation.cut_off import cut_off
 from afarm.evaluation.metrics import finite_number, undetectable_difference, win_rate_interval
+from afarm.evaluation.protocol import who_judged_run
 from afarm.evaluation.red_flags import flag_sentences, judge_bias
+from afarm.evaluation.run_cost import sum_costs
+from afarm.evaluation.who_judged import are_formulas, who_judged_pair
 from afarm.report import side_by_side
 from afarm.report.charts import (
     chart_held_out,
@@ -24,7 +27,7 @@ from afarm.report.charts import (
 )
 from afarm.report.diagram import diagrams
 from afarm.report.page_shell import render_page
-from afarm.report.run import degraded, group_curves, not_finite, over_n_command, training
+from afarm.report.run import degraded, group_curves, not_finite, over_n_command, stage_figures, training
 from afarm.storage.disk import source_digest, write_whole
 from afarm.storage.reuse import flatten
 from afarm.storage.rows import RowsOnDisk, read_rows
@@ -101,9 +104,8 @@ def describe_run(record: RunRecord) -> dict[str, Any]:
     metrics = group_curves(read_rows(metrics_file) if metrics_file.is_file() else ())
     stages = [describe_stage(stage) for stage in record.stages]
     judges = [judge for judge in record.rows("judges") if isinstance(judge, dict)]
+    formulas = are_formulas(record)
     red_flags = {(r.system, r.reference): flag_sentences(r.red_flags) for r in record.results}
-    created, finished = finite_number(record.get("created")), finite_number(record.get("finished"))
-    took = None if created is None or finished is None else finished - created
     win_rates = list(describe_win_rates(record))
     judged = RowsOnDisk(outputs_file, lambda row, where: row) if outputs_file.is_file() else ()
     chosen, verdicts = side_by_side.sample_rows(judged, SHOWN_OUTPUTS, record.get("seed"))
@@ -119,6 +121,7 @@ def describe_run(record: RunRecord) -> dict[str, Any]:
         "red_flags": {players: flags for players, flags in red_flags.items() if flags},
         "training": list(training(record.section("checkpoint"))),
         "rows": side_by_side.rows_compared(record),
+        "judged_by": who_judged_run(record),
         "judges": judges,
         "simulated": [judge for judge in judges if judge.get("simulated")],
         "headline": describe_headline(record, win_rates),
@@ -126,13 +129,13 @@ def describe_run(record: RunRecord) -> dict[str, Any]:
         "other_results": list(describe_other_results(record)),
         "stages": stages,
         "most_seconds": max((s["seconds"] or 0 for s in stages if not s["reused"]), default=0),
-        "total_seconds": took or sum(s["seconds"] or 0 for s in stages if not s["reused"]),
+        "total_seconds": sum_costs(stages)[0],
         "diagrams": diagrams(stages),
         "metrics": metrics,
         "held_out": describe_held_out(record),
         "over_n": over_n_command(record),
         "annotators": describe_annotators(record.section("annotators")),
-        "outputs": [(row, side_by_side.row_verdict(row)) for row in chosen],
+        "outputs": [(row, side_by_side.row_verdict(row), who_judged_pair(row, formulas)) for row in chosen],
         "verdicts": verdicts,
         "most_characters": MOST_CHARACTERS,
         "config": flatten(record.section("config")),
@@ -157,7 +160,7 @@ def describe_stage(stage: Mapping[str, Any]) -> dict[str, Any]:
         "seconds": finite_number(stage.get("seconds")),
         "spend": spend if isinstance(spend, dict) and spend.get("calls") else None,
         "rows": finite_number(summary.get("rows")),
-        "summary": [(name.removeprefix("outcomes."), value) for name, value in flatten(summary).items()][:MOST_SUMMARY],
+        "summary": list(stage_figures(summary).items())[:MOST_SUMMARY],
     }
 
 

@@ -10,8 +10,11 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+import unicodedata
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, pairwise
 from typing import Any
 
 from afarm.core.errors import DataError, did_you_mean
@@ -27,7 +30,7 @@ TOOLS = frozenset({"tool", "function", "ipython", "observation", "environment"})
 """Roles of turns that no person wrote and no policy of afarm answers."""
 
 SPEAKERS = {"Human": "user", "Assistant": "assistant"}
-_TURN = re.compile(r"(?:\A|\n\n)\s*(Human|Assistant):")
+_TURN = re.compile(r"(?:\A|\n\r?\n)\s*(Human|Assistant):")
 _LIST = re.compile(r"\s*\[\s*\{")
 _MESSAGES = re.compile(r"""\s*\[\s*\{\s*["'](?:role|content|from)["']\s*:""")
 
@@ -38,9 +41,26 @@ class UnusableError(DataError):
     """A row that is of the right shape, and cannot be learned from."""
 
 
+@dataclass(slots=True)
+class Unusable:
+    """The rows of a file that cannot be learned from: how many, and the first of each kind."""
+
+    rows: int = 0
+    examples: list[str] = field(default_factory=list)
+    _kinds: set[str] = field(default_factory=set)
+
+    def add(self, error: UnusableError, where: str) -> None:
+        """Count a row and keep what is wrong with it, if it is the first of its kind."""
+        self.rows += 1
+        kind = re.sub(r"\d+", "", str(error).removeprefix(where))
+        if kind not in self._kinds:
+            self._kinds.add(kind)
+            self.examples.append(str(error))
+
+
 def is_transcript(text: str) -> bool:
     """Tell a transcript, which begins with a person's turn, from other text."""
-    return bool(re.match(r"\n\nHuman:|\s*Human:(?s:.*)\n\nAssistant:", text))
+    return bool(re.match(r"(?:\r?\n){2}Human:|\s*Human:(?s:.*)\n\r?\nAssistant:", text))
 
 
 def split_transcript(text: str) -> Turns:
@@ -80,10 +100,59 @@ def task_text(instruction: Instruction) -> str:
     return "\n\n".join(part for part in (instruction.instruction, instruction.input) if part)
 
 
+def task_key(instruction: Instruction) -> tuple[str, tuple[object, ...]]:
+    """Return the system text of an instruction and the rest of it, equal however the same task is written.
+
+    The input is merged; spaces at an end, line ends and Unicode's composed and decomposed letters do not count.
+    """
+    turns = [(turn.role, _same_form(turn.content)) for turn in instruction.messages]
+    system = turns.pop(0)[1] if turns and turns[0][0] == "system" else ""
+    asked = "\n\n".join(filter(None, map(_same_form, (instruction.instruction, instruction.input))))
+    return system, (*turns, asked)
+
+
+def _same_form(text: str) -> str:
+    return unicodedata.normalize("NFC", text.replace("\r\n", "\n").replace("\r", "\n")).strip()
+
+
+class Tasks:
+    """A set of tasks: `instruction in tasks` holds however the two are written (`task_key`).
+
+    Earlier turns make another task, and so do two different system texts; a system text on one side alone does not.
+    """
+
+    def __init__(self, instructions: Iterable[Instruction] = ()):
+        self._by_system = defaultdict[Hashable, dict[str, list[Instruction]]](dict)
+        for instruction in instructions:
+            self.add(instruction)
+
+    def add(self, instruction: Instruction) -> None:
+        system, asked = task_key(instruction)
+        self._by_system[asked].setdefault(system, []).append(instruction)
+
+    def alike(self, instruction: Instruction) -> list[Instruction]:
+        """Return the instructions that ask the same, those with the same system text if there are some."""
+        system, asked = task_key(instruction)
+        systems = self._by_system.get(asked, {})
+        return systems.get(system) or systems.get("") or ([] if system else [*chain.from_iterable(systems.values())])
+
+    def __contains__(self, instruction: Instruction) -> bool:
+        return bool(self.alike(instruction))
+
+
 def chat_messages(instruction: Instruction) -> list[Row]:
     """Write an instruction as chat messages, its input below it: what a chat template renders."""
     turns = [{"role": message.role, "content": message.content} for message in instruction.messages]
     return [*turns, {"role": "user", "content": task_text(instruction)}]
+
+
+def without_system_turn(turns: Sequence[Row]) -> list[Row]:
+    """Move the system's text to the front of the first other turn, for templates and servers that take no system."""
+    system = "\n\n".join(turn["content"] for turn in turns if turn["role"] == "system")
+    others = [dict(turn) for turn in turns if turn["role"] != "system"]
+    if system and others:
+        others[0]["content"] = f"{system}\n\n{others[0]['content']}"
+    return others
 
 
 def read_messages(turns: Sequence[Any], where: str) -> Turns:
@@ -132,6 +201,13 @@ def require_turns(turns: Turns, where: str) -> Turns:
     if first and first.role != "user":
         raise UnusableError(f"{where}: begins with the assistant's turn; put the user's before it")
     return turns
+
+
+def require_answer(chat: Turns, place: str) -> Turns:
+    """Return a chat that ends with the assistant's turn. Raises `UnusableError` for another."""
+    if not chat or chat[-1].role != "assistant":
+        raise UnusableError(f"{place}: must end with the assistant's turn, which is the answer")
+    return require_turns(chat, place)
 
 
 def as_instruction(turns: Turns, row: Row, where: str) -> Instruction:

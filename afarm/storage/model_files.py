@@ -7,7 +7,8 @@ shipped inside a Python package. No torch here.
 from __future__ import annotations
 
 import hashlib
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,8 +24,28 @@ CONFIGS = ("config.json", "adapter_config.json")
 """Saved beside weights by transformers or, for adapters, by peft."""
 
 
+_closed_by: list[str] = []
+
+
+@contextmanager
+def close_models(reason: str) -> Iterator[None]:
+    """Have whatever would open a model raise `ModelError` with this reason: for settings that somebody else wrote."""
+    _closed_by.append(reason)
+    try:
+        yield
+    finally:
+        _closed_by.pop()
+
+
+def require_open(spec: str) -> None:
+    """Raise `ModelError` inside `close_models`."""
+    if _closed_by:
+        raise ModelError(f"model {spec!r:.80}: not opened: {_closed_by[-1]}")
+
+
 def local_path(spec: str) -> Path | None:
     """Return the path that `spec` names, None for a Hub id. Raises `ModelError` for a path to nothing."""
+    require_open(spec)
     if spec.startswith(PACKAGE_PREFIX):
         return _package_path(spec)
     path = Path(spec).expanduser()
@@ -46,7 +67,7 @@ def model_identity(spec: str) -> str:
     """
     path = local_path(spec)
     if path is None:
-        if config := _cached_config(spec):
+        if config := cached_file(spec):
             return f"{spec}@{config.parent.name}"
         with suppress(Exception):  # without a client, a network or a valid id, loading says best what is wrong
             from huggingface_hub import HfApi
@@ -112,7 +133,7 @@ def require_local(spec: str) -> None:
 @cache
 def require_on_hub(spec: str) -> None:
     """Raise `ModelError` unless a model is local, cached or on the Hub, which is asked once per process."""
-    if local_path(spec) is not None or _cached_config(spec):
+    if local_path(spec) is not None or cached_file(spec):
         return
     no_file = f"model {spec!r}: no such file or directory (from {Path.cwd()}), and "
     try:
@@ -133,12 +154,12 @@ def require_on_hub(spec: str) -> None:
         )
 
 
-def _cached_config(hub_id: str) -> Path | None:
-    """Find the model's config in the Hub's cache on this machine, in a folder named for its commit."""
+def cached_file(hub_id: str, name: str = "config.json") -> Path | None:
+    """Find a file of a model in the Hub's cache on this machine, in a folder named for its commit."""
     try:
         from huggingface_hub import try_to_load_from_cache
 
-        path = try_to_load_from_cache(hub_id, "config.json")
+        path = try_to_load_from_cache(hub_id, name)
     except (ImportError, ValueError):  # not installed; or no valid id
         return None
     return Path(path) if isinstance(path, str) else None

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections.abc import Iterable
-from itertools import takewhile
+from itertools import takewhile, zip_longest
 
 _MARKDOWN = str.maketrans({**{c: f"\\{c}" for c in "\\`*_[]|#~!"}, "<": "&lt;", ">": "&gt;", "&": "&amp;"})
 
@@ -19,6 +20,9 @@ _VISIBLE = {c: f"\\x{c:02x}" if c < 256 else f"\\u{c:04x}" for c in _CONTROLS if
 """What a terminal or a browser acts on instead of showing it: C0 and C1 controls, and those of writing direction. And
 halves of surrogate pairs, which no stream takes."""
 
+
+_NAMES = {"": "nothing", "\n": "a line break", "\r": "a carriage return", "\t": "a tab", "\ufeff": "a byte order mark"}
+"""What characters are called that Unicode has no plain name for."""
 
 _KEY = re.compile(
     r"(?<![A-Za-z0-9])(?:sk-(?=[\w-]{0,99}[0-9])(?=[\w-]{0,99}[A-Za-z0-9]{10})[\w-]{16,}"
@@ -93,6 +97,21 @@ def shortened(text: str, other: str, width: int = 40) -> str:
     shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text, other, strict=False)))
     start = max(0, shared - width // 4)
     return ("…" if start else "") + text[start : start + width] + ("…" if start + width < len(text) else "")
+
+
+def looks_of(text: str) -> str:
+    """Return what a reader can tell of `text`: without spaces, invisible characters and kinds of quotes and dashes."""
+    kinds = {"Pd": "-", "Pi": "'", "Pf": "'"}
+    plain = (c for c in unicodedata.normalize("NFKC", text).replace('"', "'") if c.isprintable() and c != " ")
+    return "".join(kinds.get(unicodedata.category(c), c) for c in plain)
+
+
+def describe_difference(text: str, other: str) -> str:
+    """Say where `text` begins to differ: "has no-break space at character 9 where the other has space"."""
+    pairs = zip_longest(text, other, fillvalue="")
+    at, pair = next((at, pair) for at, pair in enumerate(pairs, start=1) if pair[0] != pair[1])
+    here, there = (_NAMES.get(c) or unicodedata.name(c, repr(c)).lower() for c in pair)
+    return f"has {here} at character {at} where the other has {there}"
 
 
 def dollars(amount: float) -> str:

@@ -131,16 +131,20 @@ def _replayed(file: Path, into: Path | None) -> dict[str, str]:
 
 def _differs(found: dict[str, str]) -> bool:
     """Tell what is not the same, if anything is."""
-    for what, difference in found.items():
-        if difference:
-            err().print(f"[red]Not the same:[/] {markup(what)}: {markup(difference)}")
-    same = sum(not difference for difference in found.values())
-    err().print(f"{same} of {len(found)} made again byte for byte.")
-    return same < len(found)
+    told = _as_json(found)
+    for what, difference in told["differs"].items():
+        err().print(f"[red]Not the same:[/] {markup(what)}: {markup(difference)}")
+    for what in told["kept"]:
+        err().print(f"Taken as they are, not made again: {markup(what)} (labels from files, or that need a model)")
+    err().print(f"{len(told['same'])} of {len(found) - len(told['kept'])} made again byte for byte.")
+    return bool(told["differs"])
 
 
 def _as_json(found: dict[str, str]) -> dict[str, Any]:
+    from afarm_plugins.bundles.replay import KEPT
+
     return {
         "same": [what for what, difference in found.items() if not difference],
-        "differs": {what: difference for what, difference in found.items() if difference},
+        "kept": [what for what, difference in found.items() if difference == KEPT],
+        "differs": {what: difference for what, difference in found.items() if difference not in ("", KEPT)},
     }

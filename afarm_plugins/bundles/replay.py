@@ -17,10 +17,12 @@ from typing import Any
 from afarm import (
     AfarmError,
     AnnotateContext,
+    ConfigError,
     DataError,
     DataStudy,
     EvaluationInputs,
     JudgingStudy,
+    ModelError,
     Output,
     RunRecord,
     read_outputs,
@@ -32,22 +34,27 @@ from afarm import (
 from afarm.experiments import STUDY, GridProgress, Workspace, attribute_failures, discover, read_study_record
 from afarm.judging import annotate_in_chunks
 from afarm.report import ShownStudy, build, write_study
-from afarm.results import Ledger, read_preferences
+from afarm.results import Ledger, close_models, read_preferences
 from afarm_plugins.bundles.packing import ANSWERS, INPUTS, JUDGEMENTS, LABELS, MADE_AGAIN, PAGE, with_files_changed
 from afarm_plugins.bundles.stored_answers import StoredAnswersClient, judge_again, open_recorded, restore_slice
 
+KEPT = "kept"
+"""Of labels that were not made again: they are from files, or need a file or model that lies elsewhere."""
+
+CLOSED = "a replay opens none, since the bundle that names it may be anybody's"
+
 Replayed = tuple[str, str]
-"""One thing that was made again: a file of the bundle, and why it is not the same (empty if it is)."""
+"""One thing that was made again: a file of the bundle, and why it is not the same (empty if it is, or `KEPT`)."""
 
 
 def make_again(bundle: Path, into: Path) -> dict[str, str]:
     """Make everything of an unpacked bundle again in an empty directory, and compare. Raises `DataError`.
 
-    Returns for each thing why it is not the same; empty if it is.
+    Returns for each thing why it is not the same; empty if it is, or `KEPT`.
     """
     into.mkdir(parents=True, exist_ok=True)
     found: dict[str, str] = {}
-    with Ledger(into / "ledger.sqlite") as ledger:
+    with Ledger(into / "ledger.sqlite") as ledger, close_models(CLOSED):
         try:
             restore_slice(ledger, (bundle / ANSWERS).read_bytes(), (bundle / JUDGEMENTS).read_bytes())
         except (ValueError, RecursionError, OSError) as error:
@@ -93,10 +100,11 @@ def _replay_stage(
     path = next((source / name for name in LABELS if (source / name).is_file()), None)
     if path is None:
         return
-    if record.get("stored"):  # labels from the user's files: no annotator made them
+    what = str(path.relative_to(bundle))
+    if record.get("stored") or _needs_what_is_elsewhere(workspace, settings.annotator):
+        yield (what, KEPT)
         yield from _replay_results(bundle, record, source, workspace)
         return
-    what = str(path.relative_to(bundle))
     try:
         labels = read_preferences(path)
         pairs = [row.pair for row in labels if not row.unanswered]
@@ -113,13 +121,22 @@ def _replay_stage(
         yield from _replay_results(bundle, record, source, workspace)
 
 
+def _needs_what_is_elsewhere(workspace: Workspace, annotator: str) -> bool:
+    """Tell if the annotator, or a judge, names a file or a model, which is opened for nobody's bundle."""
+    try:
+        return ":" in annotator or not workspace.judges.by_role
+    except (ConfigError, DataError, ModelError):  # plugins that are not installed are another matter
+        return True
+
+
 def _replay_results(bundle: Path, record: RunRecord, source: Path, workspace: Workspace) -> Iterator[Replayed]:
     """Evaluate the labels again, with every evaluator that needs no more than these."""
     rows = read_preferences(source / "judgements.jsonl")
     for result in read_rows(source / "results.jsonl"):
-        if result.get("needs") != ["judgements"] or result["evaluator"] not in workspace.config.evaluate.evaluators:
+        name = str(result["evaluator"])
+        if result.get("needs") != ["judgements"] or name not in workspace.config.evaluate.evaluators or ":" in name:
             continue
-        what = f"{(source / 'results.jsonl').relative_to(bundle)}: {result['evaluator']}"
+        what = f"{(source / 'results.jsonl').relative_to(bundle)}: {name}"
         ours = _outputs(bundle, record, str(result["system"])) or [
             Output(row.pair.instruction, row.pair.output_2, row.pair.generator_2) for row in rows
         ]
@@ -128,7 +145,7 @@ def _replay_results(bundle: Path, record: RunRecord, source: Path, workspace: Wo
         ]
         try:
             inputs = EvaluationInputs(str(result["system"]), ours, theirs, rows, (), ())
-            again = workspace.components.evaluate(str(result["evaluator"]), inputs)
+            again = workspace.components.evaluate(name, inputs)
         except AfarmError as error:
             yield (what, str(error))
             continue
@@ -168,6 +185,9 @@ def _replay_study(bundle: Path, directory: Path, into: Path, ledger: Ledger) -> 
             if isinstance(study, JudgingStudy):
                 progress.simulated.update(judge_again(study, record, into, ledger)[1])
             if isinstance(study, DataStudy):
+                for name in (str(record.judging.get("dataset")), str(record.judging.get("eval_set"))):
+                    for named in (name, *dict(record.judging.get(name, {})).values()):
+                        relocate(str(named), bundle)
                 with open_recorded(record.judging, into) as workspace:
                     study.read(workspace.data.load)
             findings = study.analyse(progress.finished)

@@ -17,7 +17,8 @@ from afarm.results import Ledger, column_names, query_chunks
 ANSWERS, JUDGEMENTS = column_names("completions"), column_names("judgements")
 """The columns of the tables that a bundle has a part of."""
 
-SETTINGS_OF_NO_RESULT = ("budget", "price", "prices", "batch_api")
+NOT_REPLAYED = ("based_on", "budget", "price", "prices", "batch_api")
+"""Settings that change no result, or name a file."""
 
 
 def slice_ledger(ledger: Ledger, keys: Iterable[str]) -> tuple[bytes, bytes]:
@@ -77,7 +78,7 @@ class StoredAnswersClient(JudgeClient):
 
 def open_recorded(config: Mapping[str, Any], into: Path, overrides: Sequence[Mapping[str, Any]] = ()) -> Workspace:
     """Open a workspace with recorded settings, which looks for no data, model or key."""
-    config = {key: value for key, value in config.items() if key not in SETTINGS_OF_NO_RESULT}
+    config = {key: value for key, value in config.items() if key not in NOT_REPLAYED}
     config.setdefault("model", "none")  # judging files needs no model, but settings do
     recipe = into / "recorded.yaml"
     into.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from afarm import DataError, Dataset, Output, load_from_hub
+from afarm import DataError, Dataset, Output, Tasks, load_from_hub
 from afarm_plugins.datasets import HubConfig
 
 HUB_SPLITS = {
@@ -37,6 +37,6 @@ class AlpacaFarm(Dataset):
             # Alpaca-52k repeats some instructions: keep the first.
             distinct.setdefault(output.instruction.id, output)
         if split != "evaluation":  # never train on what is evaluated
-            for row in self.load("evaluation"):
-                distinct.pop(row.instruction.id, None)
+            evaluated = Tasks(row.instruction for row in self.load("evaluation"))
+            return [row for row in distinct.values() if row.instruction not in evaluated]
         return list(distinct.values())

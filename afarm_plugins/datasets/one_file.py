@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, ClassVar
 
-from afarm import ConfigError, DataError, Dataset, Output, is_on_hub, seeding, why_no_file
+from afarm import ConfigError, DataError, Dataset, Output, Tasks, is_on_hub, seeding, why_no_file
 from afarm_plugins.datasets.files import SPLITS, find_split, share_problems
 
 WITH_OUTPUTS = ("sft", "evaluation")
@@ -56,8 +56,12 @@ class OneFile(Dataset):
     def _splits(self) -> dict[str, dict[str, Output]]:
         """The rows of each split by the instruction's id, read once."""
         splits: dict[str, dict[str, Output]] = {}
+        tasks, split_of = Tasks(), dict[str, str]()
         for key, row in self.keyed_rows():
-            split = find_split(seeding.uniform("split", key), self.config.shares)
+            if not (alike := tasks.alike(row.instruction)):
+                tasks.add(row.instruction)
+                split_of[row.instruction.id] = find_split(seeding.uniform("split", key), self.config.shares)
+            split = split_of[(*alike, row.instruction)[0].id]  # one task is in one split, however it is written
             answer = row.output if split in WITH_OUTPUTS else ""
             if split and (answer.strip() or split != "sft"):
                 task = row.instruction

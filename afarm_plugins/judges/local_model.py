@@ -6,11 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import jinja2
 import torch
 
-from afarm import ChatRequest, Completion, Decoding, JudgeError, ModelBackend, seeding
-from afarm.backend import TorchSampler, hidden_states, join_and_pad, pad, project
+from afarm import ChatRequest, Completion, Decoding, JudgeError, ModelBackend, ModelError, seeding
+from afarm.backend import TorchSampler, hidden_states, join_and_pad, pad, project, render_chat
 from afarm_plugins.judges.payloads import TOO_LONG
 
 ANSWER_LABELS = ("Output (a)", "Output (b)")
@@ -156,30 +155,13 @@ class LocalModel:
             )
         turns = [{"role": m.role, "content": self._harmless(m.content)} for m in request.messages]
         try:
-            return self._render(turns)
-        except jinja2.TemplateError:
-            pass  # some templates know no system turn, which then opens the first of the user's
-        try:
-            return self._render(without_system_turn(turns))
-        except jinja2.TemplateError as error:
-            raise JudgeError(f"the chat template of local:{self.spec} refuses the prompt: {error}") from error
-
-    def _render(self, turns: list[dict[str, str]]) -> str:
-        # Models that may think first are to answer at once: their thoughts would fill the few tokens of an answer.
-        return str(
-            self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, enable_thinking=False)
-        )
+            # Models that may think first are to answer at once: their thoughts would fill the few tokens of an answer.
+            switches = {"enable_thinking": False, "thinking": False}
+            return render_chat(self.tokenizer, turns, f"local:{self.spec}", **switches)[0]
+        except ModelError as error:
+            raise JudgeError(str(error)) from error
 
     def _harmless(self, text: str) -> str:
         """Break up control tokens in `text`: outputs that hold `<|im_end|>` must not end a turn."""
         valid = text.encode("utf-8", "replace").decode("utf-8")  # halves of characters are no text to a tokenizer
         return self._control.sub(lambda found: f"{found[0][0]} {found[0][1:]}", valid)
-
-
-def without_system_turn(turns: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-    """Move the system's text to the front of the first other turn."""
-    system = "\n\n".join(turn["content"] for turn in turns if turn["role"] == "system")
-    others = [dict(turn) for turn in turns if turn["role"] != "system"]
-    if system and others:
-        others[0]["content"] = f"{system}\n\n{others[0]['content']}"
-    return others

@@ -81,7 +81,7 @@ def train_quark(config: QuarkConfig, inputs: MethodInputs, context: TrainContext
     try:
         done, state = resume_training(training)
         pool = [Rollout(*values) for values in state.get("pool", [])]
-        for step in context.progress(range(done, total), config.method_name, total - done):
+        for step in context.progress(range(done, total), config.method_name, total):
             # Sample responses, and score them behind prompts without control tokens
             prompts, samples = rollout(training, step, training.policy if step else unsteered)
             plain = training.start.prompt_ids([training.prompts[prompt] for prompt in prompts])

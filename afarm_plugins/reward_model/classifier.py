@@ -39,6 +39,7 @@ from afarm.backend import (
     length_sorted_batches,
     pad,
     quiet_transformers,
+    render_chat,
     saved_by_afarm,
     without_lone_surrogates,
 )
@@ -115,6 +116,7 @@ class Reader:
 
     def __init__(self, spec: str, config: ClassifierConfig, backend: ModelBackend):
         self.config = config
+        self.spec = spec
         self.backend = backend
         self.model: Any
         self.model, self.tokenizer, _ = backend.load(spec, _WithItsHead)
@@ -174,7 +176,8 @@ class Reader:
         task = _task(instruction)
         turns = [{"role": m.role, "content": m.content} for m in instruction.messages]
         turns += [{"role": "user", "content": task}, {"role": "assistant", "content": output}]
-        return without_lone_surrogates(self.tokenizer.apply_chat_template(turns, tokenize=False))
+        text, _ = render_chat(self.tokenizer, turns, f"classifier:{self.spec}", answer=False)
+        return without_lone_surrogates(text)
 
     def _logits(self, rows: Sequence[dict[str, list[int]]]) -> torch.Tensor:
         """Compute the rewards [B] of encoded rows."""

@@ -6,7 +6,7 @@ let sureUntil = 0; // the second press on Stop must come before
 const stageTime = (stage, now) => (stage.status === "working" && isNumber(stage.began) ? now - stage.began : stage.seconds);
 
 function heading(run) {
-  const facts = [["method", run.method], ["against", run.reference], ["recipe", run.recipe], ["annotator", run.annotator], ["judge", run.judge], ["seed", run.seed], ["begun", moment(run.created)], ["time of its stages", duration(run.seconds)]];
+  const facts = [["judged by", run.judged_by || run.judge], ["method", run.method], ["against", run.reference], ["recipe", run.recipe], ["annotator", run.annotator], ["seed", run.seed], ["begun", moment(run.created)], ["time of its stages", duration(run.seconds)]];
   return h("header", { class: "run-head" }, h("p", { class: "eyebrow" }, link("index.html", "Runs")),
     h("h1", {}, run.name, " ", statusChip(run.status)),
     h("dl", { class: "facts" }, facts.filter(([, value]) => ![null, "", UNKNOWN].includes(value)).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, String(value))))),
@@ -27,7 +27,8 @@ function live(run) {
   const place = working ? `stage ${Math.min(done + 1, run.stages.length)} of ${run.stages.length}: ${working.stage}` : `${done} of ${run.stages.length} stages`;
   const committed = run.live.committed ?? spend.dollars ?? 0;
   const budget = isNumber(run.live.budget) ? meter("Spend against the budget", committed, run.live.budget, `${dollars(committed)} of ${dollars(run.live.budget)}, reservations included`) : "";
-  const loops = run.live.loops.map((loop) => meter(loop.description, loop.done, loop.total, isNumber(loop.total) ? `${count(loop.done)} of ${count(loop.total)}` : count(loop.done)));
+  const left = (loop) => (isNumber(loop.seconds_left) ? `, ${duration(loop.seconds_left)} left` : "");
+  const loops = run.live.loops.map((loop) => meter(loop.description, loop.done, loop.total, isNumber(loop.total) ? `${count(loop.done)} of ${count(loop.total)}${left(loop)}` : count(loop.done)));
   const waits = run.live.waits.length ? h("ul", { class: "waits" }, run.live.waits.map((text) => h("li", {}, text))) : run.status === "running" ? h("p", { class: "muted" }, "It waits for nothing but its own work.") : "";
   const token = document.documentElement.dataset.token;
   const stop = run.status === "running" && token ? h("button", { type: "button", class: "stop", id: "stop", onclick: () => ask(run) }, Date.now() < sureUntil ? SURE : "Stop it") : "";

@@ -25,6 +25,7 @@ from afarm.report import (
     over_n_command,
     proxy_chart,
     selected_step,
+    stage_figures,
     stored_over_n,
     training,
 )
@@ -104,8 +105,9 @@ def describe_live(live: RunRecord) -> Row:
     loops = rows(live.get("loops"))
     return {
         **{name: finite_number(live.get(name)) for name in OF_LIVE},
-        "loops": [{"description": text(loop.get("description")), "done": finite_number(loop.get("done")),
-                   "total": finite_number(loop.get("total"))} for loop in loops],
+        "loops": [{"description": text(loop.get("description")),
+                   **{name: finite_number(loop.get(name)) for name in ("done", "total", "seconds_left")}}
+                  for loop in loops],
         "spend": dict(live.section("spend")),
         "waits": [text(line) for line in live.rows("slowed")],
     }  # fmt: skip
@@ -132,7 +134,7 @@ def describe_stages(run: SeenRun) -> list[Row]:
                 "artifact": text(stage.get("artifact")),
                 "key": text(stage.get("key")),
                 "why": text(stage.get("why")),
-                "summary": [(name, as_shown(value)) for name, value in flatten(summary).items()][:24],
+                "summary": [(name, as_shown(value)) for name, value in stage_figures(summary).items()][:24],
             }
         )
     return described

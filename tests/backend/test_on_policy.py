@@ -2,12 +2,69 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from afarm.backend import linear_schedule
+import grpo
+import pytest
+from grpo import GRPO, GRPOConfig
+
+from afarm.backend import Diverged, Training, linear_schedule
+from afarm.core.config import OnPolicyConfig
+from afarm.core.errors import ConfigError, TrainingError
+from afarm.core.plugins import discover
+from afarm.core.registry import Component
+from afarm.experiment.recipe import resolve
+from afarm.testing import MetricsRecorder, tiny_config, tiny_inputs, train_context
 
 
 def test_learning_rate_warms_up_and_falls_to_zero() -> None:
     rates = [linear_schedule(s, 1.0, warmup_steps=3, total_steps=8) for s in range(9)]
     assert rates == pytest.approx([0.25, 0.5, 0.75, 1.0, 0.8, 0.6, 0.4, 0.2, 0.0])
     assert linear_schedule(0, 1.0, 0, 4) == 1.0
+
+
+# ------------------------------------------------------------------------------------------------- without rewards
+
+
+class RewardsItself(GRPO):
+    needs = frozenset({"unlabeled"})
+
+
+def test_a_method_without_a_reward_model_has_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def count_tokens(training: Training, prompts: Any, samples: Any) -> list[float]:
+        assert training.scorer is None
+        return [float(len(set(sample.token_ids))) for sample in samples]
+
+    monkeypatch.setattr(grpo, "score", count_tokens)
+    log, method = MetricsRecorder(), RewardsItself(tiny_config(GRPOConfig, num_generations=4))
+    method.train(tiny_inputs(method.needs), train_context(tmp_path, log_metrics=log))
+    assert [step for step, line in log.lines if "objective/scores" in line] == [1, 2, 3, 4]
+
+
+def test_scores_without_a_reward_model_name_what_is_missing(tmp_path: Path) -> None:
+    method = RewardsItself(tiny_config(GRPOConfig, num_generations=4))
+    with pytest.raises(TrainingError, match="GRPO scores samples: name 'reward_model' in its needs"):
+        method.train(replace(tiny_inputs(method.needs), reward_model=None), train_context(tmp_path))
+
+
+# ------------------------------------------------------------------------------------------- the section of a config
+
+
+class OnlineDPOConfig(OnPolicyConfig):
+    method_name = "Online DPO"
+
+
+@pytest.mark.parametrize("config", [GRPOConfig, OnlineDPOConfig])
+@pytest.mark.parametrize("name", ["rloo", "online_dpo"])
+def test_advice_names_the_section_that_the_method_is_registered_under(name: str, config: type[OnPolicyConfig]) -> None:
+    plugins = discover()
+    plugins.registry.register(Component("methods", name, "afarm-x", "x", "grpo:GRPO", config=config))
+    with pytest.raises(ConfigError, match=rf"{name}: warmup_steps .* --set {name}\.warmup_steps=0$"):
+        resolve("toy", [f"method={name}", f"{name}.total_steps=2"], plugins)
+    settings: Any = resolve("toy", [f"method={name}"], plugins).of(plugins.get("methods", name))
+    error = str(Diverged(settings, 3, "the KL is large"))
+    assert error.startswith(config.method_name)
+    assert f"--set {name}.learning_rate=5e-06, a larger {name}.kl_coef" in error
+    assert "section" not in settings.result_fields()

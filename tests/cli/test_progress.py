@@ -19,6 +19,7 @@ from waiting import wait_until
 from afarm.cli.progress import ProgressBars
 from afarm.cli.stage_lines import StageLines, expected_seconds, roughly
 from afarm.experiment import pipeline
+from afarm.experiment.live_record import Watch
 from afarm.judging.client import Spend
 
 
@@ -55,8 +56,35 @@ def test_a_log_tells_of_a_loop_once_in_a_while_also_while_no_item_comes(monkeypa
         wait_until(lambda item=item: not item or "judging: 1 of 805, " in text.getvalue())
     line = next(line for line in text.getvalue().splitlines() if "1 of 805" in line)
     assert re.fullmatch(
-        r"… judging: 1 of 805, [\d.e+,]+/s, \$0\.12, openai:gpt-4o asks to slow down: waiting 4 s", line
+        r"… judging: 1 of 805, [\d.e+,]+/s, [\d:]+ left, \$0\.12, openai:gpt-4o asks to slow down: waiting 4 s", line
     )
+
+
+def test_a_resumed_loop_counts_in_the_same_total(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("afarm.cli.progress.LOG_SECONDS", 0.01)
+    text = io.StringIO()
+    bars = ProgressBars(Console(file=text, force_terminal=False, width=200))
+    watch = Watch(bars, bars.tell)
+    shares = []
+    for step in watch(range(10, 40), "PPO", 40):
+        wait_until(lambda step=step: f"PPO: {step} of 40, " in text.getvalue())
+        shares.append((watch.loops[0]["done"], round(bars.share, 3)))
+        if step == 13:
+            break
+    assert shares == [(10, 0.0), (11, 0.033), (12, 0.067), (13, 0.1)]
+    assert re.search(r"PPO: 10 of 40, [\d:]+ so far\n", text.getvalue()), "before the first step there is no rate"
+    assert re.search(r"PPO: 13 of 40, [\d.]+/s, [\d:]+ left\n", text.getvalue())
+
+
+def test_a_loop_that_takes_hours_says_so_once_on_any_console(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("afarm.cli.progress.ENOUGH_SECONDS", 0.0)
+    for terminal in (True, False):
+        text = io.StringIO()
+        bars = ProgressBars(Console(file=text, force_terminal=terminal, width=200))
+        for number in bars(iter(range(5)), "dpo", 10**9):
+            if number == 4:
+                break
+        assert len(re.findall(r"dpo takes about [\d,.]+ hours at this rate", text.getvalue())) == 1
 
 
 def test_a_bar_says_what_is_waited_for_while_no_item_comes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
@@ -38,11 +39,14 @@ def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Publish
     monkeypatch.syspath_prepend(str(site))
     published: list[str] = []
 
-    def make(package: str, module: str, source: str, version: str = "1.0", **points: str) -> None:
+    def make(
+        package: str, module: str, source: str, version: str = "1.0", requires: str = "afarm", **points: str
+    ) -> None:
         (site / f"{module}.py").write_text(source, encoding="utf-8")
         info = site / f"{package.replace('-', '_')}-{version}.dist-info"
         info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n", "utf-8")
+        about = f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\nRequires-Dist: {requires}\n"
+        (info / "METADATA").write_text(about, "utf-8")
         lines = [f"{name} = {value}" for name, value in (points or {module: module}).items()]
         (info / "entry_points.txt").write_text("\n".join([f"[{GROUP}]", *lines, ""]), "utf-8")
         published.append(module)
@@ -181,6 +185,10 @@ BROKEN = {
     "a name with a colon": (good("broken", "mine:fast"), "'mine:fast' is no component name"),
     "an empty name": (good("broken", ""), "'' is no component name"),
     "a name with outer spaces": (good("broken", " mine"), "' mine' is no component name"),
+    **{
+        f"the name {name}": (good("broken", name), f"{name!r} is no component name: it must be letters, digits, '_'")
+        for name in ("bad name!", "--set", "*", "x.y", "_hidden", "a=b", "né\u0301e", "two words")
+    },
     "a name that is no text": (good("broken").replace('"mine", "broken', '3, "broken'), "the name must be text, not 3"),
     "a target that is nothing": (
         good("broken").replace('"broken_classes:Mine"', "None"),
@@ -219,6 +227,21 @@ BROKEN = {
         "'broken-farm/mine' is registered twice",
     ),
 }
+
+
+@pytest.mark.parametrize(
+    ("requires", "unmet"),
+    [
+        ("afarm>=9", "; late-farm needs afarm>=9, and this is afarm 0.1.0.dev0"),
+        ("afarm[train,judges] ~= 3.1", "; late-farm needs afarm~= 3.1, and this is afarm 0.1.0.dev0"),
+        ("afarm>0.2", "; late-farm needs afarm>0.2, and this is afarm 0.1.0.dev0"),
+        ("AFARM==0.2; python_version > '3'", "; late-farm needs afarm==0.2, and this is afarm 0.1.0.dev0"),
+        *((met, "") for met in ("afarm", "afarm>=0.1", "afarm==0.1.*", "afarm>0.0.9,<2", "afarmer>=9", "afarm-x>=9")),
+    ],
+)
+def test_a_plugin_that_fails_says_that_it_needs_another_afarm(requires: str, unmet: str, publish: Publish) -> None:
+    publish("late-farm", "late", "1 / 0", requires=requires)
+    assert named(discover(), "late").error == f"ZeroDivisionError: division by zero{unmet}"
 
 
 @pytest.mark.parametrize("case", BROKEN)
@@ -385,6 +408,41 @@ def test_a_plugin_is_loaded_for_its_commands_only_if_it_may_have_any(
     assert "herd" not in sys.modules
 
 
+def test_the_list_of_plugins_has_their_commands(publish: Publish, capsys: pytest.CaptureFixture[str]) -> None:
+    body = """app.command("shear")(lambda: None)
+    import typer
+    group = typer.Typer()
+    group.command("deep")(lambda: None)
+    app.add_typer(group, name="dip")
+    raise ValueError("what came before stays")"""
+    publish("shear-farm", "shear", COMMANDS.format(body=body))
+    with pytest.raises(SystemExit):
+        main(["plugins", "--json"])
+    [row] = [row for row in json.loads(capsys.readouterr().out) if row["plugin"] == "shear"]
+    assert row["commands"] == ["shear", "dip deep"]
+    with pytest.raises(SystemExit):
+        main(["plugins"])
+    shown = capsys.readouterr().out
+    assert "command       shear\n" in shown
+    assert "command       dip deep\n" in shown
+
+
+def test_settings_of_a_shared_name_ask_for_the_full_one(
+    publish: Publish, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("one", "two"):
+        publish(f"{name}-farm", f"{name}_farm", good(f"{name}_farm"))
+    publish("my-farm", "my_farm", good("my_farm", "alone"))
+    with pytest.raises(SystemExit):
+        main(["settings", "mine"])
+    assert "section 'mine' is ambiguous: write 'one-farm/mine' or 'two-farm/mine'" in capsys.readouterr().err
+    (tmp_path / "own.yaml").write_text("alone: {margin: 77}\none-farm/mine: {margin: 78}\n")
+    for name, value in {"alone": 77, "my-farm/alone": 77, "one-farm/mine": 78}.items():
+        with pytest.raises(SystemExit):
+            main(["settings", name, "--recipe", str(tmp_path / "own.yaml"), "--json"])
+        assert [row["recipe"] for row in json.loads(capsys.readouterr().out)] == [value]
+
+
 def test_a_plugin_that_fails_half_way_leaves_nothing_behind(publish: Publish) -> None:
     publish("half-farm", "half_farm", good("half_farm", "half") + "    raise RuntimeError('no more')\n")
     found = discover()
@@ -487,15 +545,34 @@ def test_two_plugins_of_one_package_may_not_share_a_name(publish: Publish) -> No
 # ----------------------------------------------------------------------------------------------- targets and sources
 
 
+TARGETS = {
+    "needs_json": "import json.nowhere",
+    "torn": "def Mine(:",
+    "failing": "x = 0\n1 / x",
+    "leaving": "raise SystemExit(3)",
+    "newer": "from afarm import Later",
+}
+
+
 @pytest.mark.parametrize(
     ("target", "message"),
     [
         ("torch_that_is_missing.models:Mine", "needs 'torch_that_is_missing', which is not installed"),
+        ("my_frm:Mine", "is not installed; install 'my_frm', or correct the target 'my_frm:Mine'"),
         ("my_farm:NoSuchClass", "cannot be loaded from 'my_farm:NoSuchClass'"),
+        ("my_farm.wrong:Mine", "cannot be loaded from 'my_farm.wrong:Mine': ModuleNotFoundError: No module named"),
+        ("needs_json:Mine", "cannot be loaded from .*: ModuleNotFoundError: No module named 'json.nowhere'$"),
+        ("torn:Mine", r"SyntaxError: .* \(torn.py, line 1\)$"),
+        ("failing:Mine", r"ZeroDivisionError: division by zero \(failing.py:2\)$"),
+        ("leaving:Mine", r"SystemExit: 3 \(leaving.py:1\)$"),
+        ("newer:Mine", "cannot import name 'Later' from 'afarm'.*; my-farm needs afarm>=9,<10, and this is afarm 0"),
     ],
 )
 def test_a_target_that_is_not_there_says_whose_it_is(target: str, message: str, publish: Publish) -> None:
-    publish("my-farm", "my_farm", good("my_farm").replace("my_farm_classes:Mine", target))
+    needed = "Afarm[train] (>=9,<10) ; python_version > '3'" if "newer" in target else "afarm (>=0.1,==0.*)"
+    publish("my-farm", "my_farm", good("my_farm").replace("my_farm_classes:Mine", target), requires=needed)
+    for module, source in TARGETS.items():
+        publish(f"{module}-farm", module, source, other="afarm_plugins.dpo")
     component = discover().get("annotators", "mine")
     with pytest.raises(PluginError, match=message):
         component.load()

@@ -12,6 +12,7 @@ import pytest
 
 from afarm.core.errors import DataError
 from afarm.evaluation.annotation_files import AnnotatedSystem, annotated_systems
+from afarm.evaluation.labels import by_pair, read_labels
 from afarm.evaluation.matching import MatchPolicy
 from afarm.storage.rows import read_preferences
 
@@ -51,6 +52,20 @@ def read(tmp_path: Path, *files: list[dict[str, Any]], **given: Any) -> list[Ann
     directory = tmp_path / f"kept {len(list(tmp_path.iterdir()))}"
     directory.mkdir()
     return annotated_systems(paths, directory, **given)
+
+
+def test_files_that_write_one_instruction_otherwise_are_about_the_same_one(tmp_path: Path) -> None:
+    one = [annotation("café\nq", "a"), annotation("do", "a", input="it")]
+    two = [annotation("cafe\u0301\r\nq ", "b"), annotation("do\n\nit", "b")]
+    for systems in (read(tmp_path, one, two), read(tmp_path, one + two)):
+        assert [(system.coverage.compared, system.coverage.missing) for system in systems] == [(2, 0), (2, 0)]
+        assert systems[0].protocol.instructions == systems[1].protocol.instructions
+        ids = [{row.pair.instruction.id for row in read_preferences(system.rows)} for system in systems]
+        assert ids[0] == ids[1]
+    rows = [{**row, "output_1": f"ref on {n}", "output_2": f"a on {n}"} for n, row in enumerate(one)]
+    again = [{**row, "output_1": f"ref on {n}", "output_2": f"a on {n}"} for n, row in enumerate(two)]
+    labels = read_labels([written(tmp_path / "x.json", rows), written(tmp_path / "y.json", again)])
+    assert len(by_pair(labels["judge"])) == 2, "labelled twice each"
 
 
 def test_what_its_data_set_is_called_makes_no_other_instruction(tmp_path: Path) -> None:

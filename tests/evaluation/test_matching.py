@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from afarm.core.errors import DataError
 from afarm.core.records import Instruction, Message, Output
-from afarm.evaluation.matching import Coverage, MatchPolicy, distinct, match_rows, same_answers
+from afarm.evaluation.matching import Coverage, MatchPolicy, among, distinct, match_rows, same_answers
+from afarm.storage.conversations import Tasks, task_text
 
 
 def rows(generator: str, answers: Sequence[tuple[str, str]], input: str = "") -> list[Output]:
@@ -77,7 +79,7 @@ def test_inputs_merged_into_the_instruction_are_matched_row_by_row_and_counted()
         asked = {row.instruction.id for row in theirs}
         assert {row.instruction.id for row in matched.outputs} == asked, "each is asked as the reference was"
         assert matched.coverage == Coverage(3, 3, 3, merged=2)
-        assert "2 with the input merged into the instruction" in matched.coverage.sentence
+        assert "2 written otherwise in the two (input merged, spaces, line ends …)" in matched.coverage.sentence
     assert {row.instruction.dataset for row in match_rows(merged, apart).outputs} == {"own"}
 
 
@@ -101,14 +103,71 @@ def test_different_sets_of_instructions_are_refused_whatever_the_policy() -> Non
             match_rows(rows("sys", [("x", "1"), ("y", "2")]), REFERENCE, policy)
 
 
-def test_instructions_that_differ_by_spaces_at_an_end_are_told_apart() -> None:
-    spaced = rows("sys", [("a ", "x"), (" b", "y"), ("c", "z")])
-    with pytest.raises(DataError, match=r"2 differ by spaces at an end alone.*on the 1 "):
-        match_rows(spaced, REFERENCE)
+CAFE = Instruction('Order a café.\nSay "please".', "here - now")
+SYSTEM_TEXT, TURN = Message("system", "Be kind."), Message("user", "Hello")
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        Instruction(' Order a cafe\u0301.\nSay "please".\n', "here - now"),
+        Instruction('Order a café.\r\nSay "please".\n\nhere - now '),
+        Instruction('Order a café.\rSay "please".\n', "\u00a0here - now"),
+        replace(CAFE, messages=(SYSTEM_TEXT,)),
+        Instruction(task_text(CAFE), messages=(SYSTEM_TEXT,)),
+    ],
+)
+def test_one_task_is_matched_however_it_is_written(written: Instruction) -> None:
+    others = [Output(Instruction("do it"), "x"), Output(Instruction("do it", messages=(SYSTEM_TEXT,)), "y")]
+    for mine, asked in ((written, CAFE), (CAFE, written)):
+        assert mine in Tasks([asked])
+        matched = match_rows([Output(mine, "a"), *others], [Output(asked, "b"), *others])
+        assert matched.outputs[0].instruction == asked, "the judge is asked as the reference was"
+        assert [pair.output_1 for pair in matched.pairs] == ["b", "x", "y"]
+        assert matched.coverage == Coverage(3, 3, 3, merged=1)
+        assert among([Output(mine, "a")], [asked]) == [Output(asked, "a")]
+
+
+@pytest.mark.parametrize(
+    ("written", "difference"),
+    [
+        ("Order a\u00a0café.", "has no-break space at character 8 where the other has space"),
+        ("\ufeffOrder a café.", "has a byte order mark at character 1 where the other has latin capital letter o"),
+        ("Order a ca\u200bfe\u0301.", "has zero width space at character 11 where the other has latin small letter f"),
+        ("Order a café.\u200d", "has zero width joiner at character 14 where the other has nothing"),
+        ("Order  a café.", "has space at character 7 where the other has latin small letter a"),
+        ("Order a\ncafé.", "has a line break at character 8 where the other has space"),
+    ],
+)
+def test_what_looks_alike_and_is_not_is_told_by_its_first_difference(written: str, difference: str) -> None:
+    asked = Instruction("Order a café.")
+    assert Instruction(written) not in Tasks([asked])
+    rows = [Output(Instruction(written), "x")]
     with pytest.raises(DataError) as caught:
-        match_rows(spaced[:2], REFERENCE, MatchPolicy("skip"))
-    assert "2 differ by spaces" in str(caught.value)
-    assert "different sets" not in str(caught.value)
+        match_rows(rows, [Output(asked, "y")])
+    assert f"; 1 look alike; the first {difference}: write them alike in both files" in str(caught.value)
+    assert "in common" not in str(caught.value)
+
+
+def test_kinds_of_quotes_and_dashes_look_alike() -> None:
+    for written in ("say “a” – now", "say 'a' — now", "say «a» - now", "say\u2007“a“-now"):
+        with pytest.raises(DataError, match="1 look alike; the first has "):
+            match_rows([Output(Instruction(written), "x")], [Output(Instruction('say "a" - now'), "y")])
+
+
+def test_earlier_turns_and_another_system_text_make_another_task() -> None:
+    bare, kind, rude, later = (
+        Instruction("q", messages=turns)
+        for turns in ((), (SYSTEM_TEXT,), (Message("system", "Be rude."),), (TURN, Message("assistant", "Hi")))
+    )
+    for one, other, same in ((bare, kind, True), (kind, rude, False), (bare, later, False), (later, kind, False)):
+        for mine, asked in ((one, other), (other, one)):
+            assert (mine in Tasks([asked])) is same
+            assert bool(among([Output(mine, "x")], [asked])) is same
+    both = [Output(kind, "1"), Output(rude, "2")]
+    assert [row.output for row in match_rows(both, both[::-1]).reference] == ["1", "2"]
+    with pytest.raises(DataError, match=r"rows 0 and 1 hold the same instruction \('q'\) with different outputs"):
+        match_rows(both, [Output(bare, "3")])
 
 
 def test_the_same_answer_twice_is_one_and_another_answer_is_an_error_that_names_both_rows() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
@@ -99,6 +100,23 @@ def test_what_is_evaluated_on_is_not_trained_on(farm: Make, tmp_path: Path) -> N
     assert one.workspace.history["preferences"].artifact.meta["summary"]["rows_evaluated_on"] == 2
     with pytest.raises(ConfigError, match=r"own\.jsonl: all its preferences answer instructions that are evaluated on"):
         farm(preferences=write(tmp_path, *rows[:2]))
+
+
+def test_what_is_evaluated_on_is_found_however_it_is_written(farm: Make, tmp_path: Path) -> None:
+    sets = [{"instruction": " one\r\ntwo "}, {"instruction": "do", "input": "it"}, {"instruction": "cafe\u0301"}]
+    asked = write(tmp_path, *sets, {"messages": [{"role": "user", "content": "chat"}]}, name="evaluated.jsonl")
+    system = {"role": "system", "content": "Be kind."}
+    chat = [system, {"role": "user", "content": "chat"}]
+    turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}, *chat[1:]]
+    same = [
+        *({**GOOD, "prompt": text} for text in ("one\ntwo", "do\n\nit ", "café", "chat")),
+        {"instruction": "one\ntwo ", "output_1": "a", "output_2": "b", "preference": 1},
+        {**GOOD, "prompt": chat},
+    ]
+    others = [{**GOOD, "prompt": "Do\n\nit"}, {**GOOD, "prompt": turns}]
+    one = farm(preferences=write(tmp_path, *same, *others), eval_set=asked, rows={"evaluation": "all"})
+    assert len(one.annotate()) == len(others)
+    assert one.workspace.history["preferences"].artifact.meta["summary"]["rows_evaluated_on"] == len(same)
 
 
 def test_rows_that_cannot_be_learned_from_are_refused_together_or_dropped_and_counted(
@@ -300,3 +318,38 @@ def test_the_hub_is_asked_by_the_stage_and_its_rows_are_in_the_key(farm: Make, m
         farm(preferences=source).train("direct")
     assert RAN == [], "not even SFT"
     assert ":" not in farm(preferences=source).workspace.run_name("direct")
+
+
+# ------------------------------------------------------------------------------------------- rendered by a template
+
+
+ADDED = {"added_tokens": [{"content": "<|im_start|>", "special": True}, {"content": "<b>", "special": False}]}
+SPECIAL: dict[str, tuple[str, dict[str, Any]]] = {
+    "added": ("tokenizer.json", ADDED),
+    "decoder": ("tokenizer_config.json", {"added_tokens_decoder": {"1": {"content": "<|im_start|>", "special": True}}}),
+    "end": ("tokenizer_config.json", {"eos_token": {"content": "</s>"}, "add_eos_token": True, "unk_token": None}),
+    "extra": ("tokenizer_config.json", {"extra_special_tokens": {"turn": "<|user|>"}, "pad_token": " "}),
+    "list": ("tokenizer_config.json", {"additional_special_tokens": ["[INST]", {"content": "[/INST]"}]}),
+}
+RENDERED = [
+    ("added", {"prompt": "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"}, "<|im_start|>"),
+    ("decoder", {"system": "<|im_start|>system"}, "<|im_start|>"),
+    ("end", {"chosen": "word word</s>"}, "</s>"),
+    ("end", {"rejected": "word</s>"}, "</s>"),
+    ("extra", {"prompt": "<|user|>\nhi\n<|assistant|>"}, "<|user|>"),
+    ("list", {"prompt": "[INST] hi [/INST]"}, "[INST]"),
+]
+
+
+@pytest.mark.parametrize(("files", "row", "token"), RENDERED)
+def test_rows_with_special_tokens_of_the_model_are_unusable(
+    farm: Make, tmp_path: Path, files: str, row: dict[str, Any], token: str
+) -> None:
+    name, content = SPECIAL[files]
+    farm()  # which makes the model's directory
+    (tmp_path / "base" / name).write_text(json.dumps(content))
+    source = write(tmp_path, {**GOOD, "prompt": "<b> other < words </ s>"}, {**GOOD, **row})
+    said = rf"1 of 2 preferences cannot be learned from.*\n.*row 1: holds '{re.escape(token)}'.*bare texts"
+    with pytest.raises(ConfigError, match=said):
+        farm(preferences=source)
+    assert len(farm(preferences=source, on_unusable="drop").annotate()) == 1

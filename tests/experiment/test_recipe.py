@@ -13,6 +13,7 @@ from afarm.core.errors import ConfigError
 from afarm.core.hooks import KINDS
 from afarm.core.plugins import Plugins, discover
 from afarm.experiment.farm import Farm
+from afarm.experiment.opening import open_workspace
 from afarm.experiment.recipe import Settings, list_overrides, merge, parse_override, read_recipe, recipe_names, resolve
 from afarm.experiment.settings import RunConfig
 
@@ -300,6 +301,40 @@ def test_a_broken_plugin_does_not_make_recipes_with_its_section_unusable(
     assert "half edited" in given
 
 
+@pytest.mark.parametrize(
+    ("section", "problem"),
+    [
+        ("dpoo", "unknown setting or section 'dpoo'. Did you mean 'dpo'"),
+        ("toyy", "unknown setting or section 'toyy'. Did you mean 'toy'"),
+        ("twin", "section 'twin' is ambiguous: write 'one-farm/twin' or 'two-farm/twin'"),
+        ("halfplugin", "section 'halfplugin' is of plugin 'halfplugin' (half-farm), which failed to load: mend the"),
+        ("kto", "section 'kto' is of plugin 'halfplugin' (half-farm), which failed to load: mend the plugin or remove"),
+        ("half-farm/kto", "section 'half-farm/kto' is of plugin 'halfplugin' (half-farm), which failed to load"),
+        ("other-farm/kto", "unknown setting or section 'other-farm/kto'."),
+        ("in_a_table", "section 'in_a_table' is of plugin 'halfplugin'"),
+    ],
+)
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_section_of_a_recipe_that_nobody_reads_is_an_error_whatever_else_is_broken(
+    is_broken: bool, section: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twin = SECOND_PPO.replace('"ppo"', '"twin"').replace("sideshow", "{module}")
+    kto = 'from afarm import hookimpl\n@hookimpl\ndef register_methods(register):\n    names = ["in_a_table"]\n'
+    sources = {"one": twin, "two": twin, "half": f'1 / 0\n{kto}    register("kto", "halfplugin:KTO")\n'}
+    for name, source in sources.items() if is_broken else list(sources.items())[:2]:
+        (tmp_path / f"{name}plugin.py").write_text(source)
+        (info := tmp_path / f"{name}_farm-1.dist-info").mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}-farm\nVersion: 1\n")
+        (info / "entry_points.txt").write_text(f"[afarm]\n{name}plugin = {name}plugin\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plugins = discover()
+    assert [plugin.name for plugin in plugins.broken] == ["halfplugin"] * is_broken
+    (tmp_path / "own.yaml").write_text(f"based_on: toy\nmethod: dpo\n{section}: {{beta: 0.5}}\n")
+    [found] = problems(plugins, recipe=str(tmp_path / "own.yaml"))
+    assert found.startswith(problem if is_broken or "halfplugin" not in problem else "unknown setting or section")
+    assert "ZeroDivisionError" not in found or is_broken
+
+
 # ------------------------------------------------------------------------------------------------ configs, recipes
 
 
@@ -461,3 +496,42 @@ def test_a_toy_recipe_takes_its_edition_and_gives_every_method_the_same_checkpoi
         checkpoints = [config.checkpoint for config in configs if hasattr(config, "checkpoint")]
         assert len(checkpoints) == 6
         assert set(checkpoints) == {"last"}
+
+
+# ----------------------------------------------------------------------------------------------------- automatic dtype
+
+
+@pytest.mark.parametrize("supported", [True, False])
+def test_an_automatic_dtype_is_resolved_before_keys_and_names_are_made(
+    plugins: Plugins, monkeypatch: pytest.MonkeyPatch, supported: bool
+) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: supported)
+    settings = resolve("smol", [{"model": "x/y"}, "backend.device=cpu"], plugins)
+    explicit = resolve(
+        "smol", [{"model": "x/y"}, "backend.device=cpu", f"backend.dtype={settings.run.backend.dtype}"], plugins
+    )
+    assert settings.run.backend.dtype == ("bfloat16" if supported else "float32")
+    assert settings.run_name(plugins.registry) == explicit.run_name(plugins.registry)
+
+
+@pytest.mark.parametrize("begun", ["bfloat16", "float32"])
+def test_a_run_goes_on_in_the_dtype_that_it_was_begun_in(
+    plugins: Plugins, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, begun: str
+) -> None:
+    import torch
+
+    def opened(supported: bool) -> tuple[str, list[str]]:
+        monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: supported)
+        said: list[str] = []
+        settings = ["backend.device=cpu", "backend.dtype=auto"]
+        with open_workspace("toy", settings, tmp_path, checks=[], plugins=plugins, notify=said.append) as workspace:
+            (workspace.store.runs / workspace.run_name()).mkdir(parents=True, exist_ok=True)
+            return workspace.config.backend.dtype, said
+
+    assert opened(begun == "bfloat16") == (begun, [])
+    dtype, said = opened(begun != "bfloat16")
+    assert dtype == begun
+    assert len(said) == 1
+    assert f"begun in {begun}" in said[0]

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from afarm.cli.stage_lines import in_short
 from afarm.core.errors import DataError, StoreError
 from afarm.report import build, side_by_side
 from afarm.report.charts import (
@@ -27,7 +28,7 @@ from afarm.report.charts import (
 )
 from afarm.report.diagram import HEIGHT, WIDTH, diagrams, find_inputs, place, title, without_shortcuts
 from afarm.report.format import compact, decimal, in_dollars, moment, seconds
-from afarm.report.run import group_curves, over_n_command
+from afarm.report.run import group_curves, over_n_command, stage_figures
 from afarm.report.run_page import MOST_CHARACTERS, SHOWN_OUTPUTS, describe_annotators, describe_interval
 from afarm.storage.rows import read_rows, write_rows
 from afarm.storage.runs import RunRecord, read_run
@@ -121,8 +122,8 @@ def test_headline_and_tables_show_the_figures_of_the_run(make_run: MakeRun) -> N
     assert "95% interval 56.9 to 63.2, from 797 comparisons: above even." in text  # as on the screen
     assert "−0.02 → 0.93" in text
     assert "difference 0.51 ± 0.05 s.e." in text
-    assert "2 of 8 stages reused" in text
-    assert "Time 49.4 s" in text  # finished less created
+    assert "55.5 s 2 of 8 reused, counted as when they were made" in text, "wall time, as on the screen and in the view"
+    assert "Time of its stages 55.5 s" in text
     assert "finished 2026-11-21 10:03 UTC" in text
     assert "rows 2,000 decided 1,997 draw 3 1b12cd34ef5…" in text
     assert "made now: no annotate stage is stored yet" in text
@@ -327,7 +328,34 @@ def test_the_reward_model_is_shown_on_its_held_out_pairs(make_run: MakeRun) -> N
     reliability, margins = chart_held_out(read_run(run))
     assert (reliability["x"], reliability["y"], reliability["pairs"]) == ([0.52, 0.72], [0.55, 0.6333], [20, 30])
     assert (margins["x"], margins["y"], margins["width"]) == ([-0.25, 0.25, 0.75], [19, 24, 7], 0.5)
+    assert "62.0% (95% interval 47.8 to 74.4) of pairs that it was not fitted to" in text
     assert "held-out" not in Page(build(make_run(reward_model={}))).ids
+
+
+@pytest.mark.parametrize(
+    ("summary", "figures"),
+    [
+        ({"accuracy": 0.5, "train_accuracy": 0.7, "margin": 1.0}, {"train_accuracy": 0.7, "margin": 1.0}),
+        ({"accuracy": 0.5, "margin": 1.0}, {"accuracy": 0.5, "margin": 1.0}),
+        (
+            {"loss": 0.7, "accuracy": 0.47, "eval_loss": 0.6, "eval_accuracy": 0.62, "step": 2},
+            {"held-out accuracy": 0.62, "held-out loss": 0.6, "step": 2},
+        ),
+        ({"rows": 2, "outcomes": {"draw": 1}}, {"rows": 2, "draw": 1}),
+    ],
+)
+def test_a_last_minibatch_gives_way_to_what_was_measured_on_all_rows(summary: Row, figures: Row) -> None:
+    assert list(stage_figures(summary).items()) == list(figures.items())
+
+
+def test_screen_and_table_of_stages_show_the_held_out_accuracy(make_run: MakeRun) -> None:
+    run = make_run()
+    text = Page(build(run)).text
+    assert "held-out accuracy 0.62 held-out loss 0.6312 step 62" in text
+    assert "0.4762" not in text
+    stage = read_run(run).stage("fit-reward")
+    assert stage is not None
+    assert in_short(stage["summary"]) == "held-out accuracy 0.62"
 
 
 @pytest.mark.usefixtures("without_plotly")

@@ -78,7 +78,7 @@ class Entry:
     ratings, say) has no win rate. `n` comparisons were won, lost or
     drawn, about `instructions` (as many, if unknown) `of` those there are, a share `coverage` of those there should be;
     `stopped_early` if no more were asked about because the comparison was decided. `length` is in mean characters,
-    `seconds` were taken by the system's own training and sampling. `prefers_longer` and `prefers_lists` are the judge's
+    `seconds` of wall time made the stages of its run. `prefers_longer` and `prefers_lists` are the judge's
     shares of choices for the longer output and for the one with a list, if outputs differ in that.
     `length_controlled_source` names what the length-controlled win rate was computed from, `length_controlled_warning`
     why not to trust it. `flags` are the sentences of its red flags, `metrics` other evaluators' main metrics, by name.

@@ -15,6 +15,7 @@ from afarm.evaluation.boards.from_csv import COLUMNS, COUNTS
 from afarm.evaluation.metrics import WIN_RATE, finite_number, main_metric, warnings
 from afarm.evaluation.protocol import EvaluationProtocol
 from afarm.evaluation.red_flags import flag_sentences
+from afarm.evaluation.run_cost import sum_costs
 from afarm.storage.runs import OUTPUTS, RECORD, RunRecord, RunResult, read_run, run_directories
 
 NO_PROTOCOL = "results that say nothing of how they were judged: no two of them may be compared"
@@ -134,8 +135,8 @@ def _count(value: Any) -> int | None:
 def board_of_systems(records: Iterable[RunRecord]) -> Leaderboard:
     """The leaderboard of several systems' runs under one recipe, each against its first reference.
 
-    Several seeds of a system are one entry. Other evaluators' differences from the reference's figure, `seconds` of
-    training and sampling (reused stages at what they took when they were made) and the seeds stand beside.
+    Several seeds of a system are one entry. Other evaluators' differences from the reference's figure, the wall
+    `seconds` of making all stages (reused ones at what they took when they were made) and the seeds stand beside.
     """
     by_system: dict[str, list[tuple[EvaluationProtocol, Entry]]] = {}
     for record in records:
@@ -180,8 +181,7 @@ def _of_system(record: RunRecord, entry: Entry) -> Entry:
             metrics[f"{DIFFERENCE}{result.evaluator}"] = Metric(
                 gain, main.difference_error, flag="; ".join(warnings(result.metrics).values()), unit=main.unit
             )
-    own = (f"train {entry.system}", f"outputs {entry.system}")
-    seconds = sum(stage["seconds"] for stage in record.stages if stage["stage"] in own)
+    seconds, _ = sum_costs(record.stages)
     rates = () if entry.win_rate is None else (entry.win_rate,)
     return replace(entry, metrics=metrics, seconds=seconds, seeds=(record["seed"],), win_rates=rates)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from light_plugin import RAN, CountingJudge
 from said import Afarm, Said, failed
 
 from afarm import read_run
+from afarm.experiments import merge
 from afarm.report import study_page as pages
 from afarm.results import Ledger, Store
 from afarm_plugins.bundles.archive import MANIFEST, write_archive
@@ -372,3 +375,125 @@ def replayed(
     }
     write_archive(tmp_path / "x.zip", {"name": "x"}, files)
     return afarm("replay", "x.zip", "--into", "again", "--json")
+
+
+PLACES = {
+    "an annotator on a model": {"annotate": {"annotator": "reward:{evil}"}, "evaluate": {"annotator": "reward:{evil}"}},
+    "an annotator on a classifier": {
+        "annotate": {"annotator": "reward:classifier:evil/hub"},
+        "evaluate": {"annotator": "reward:classifier:{evil}"},
+    },
+    "a judge of the Hub": {"judge": {"*": "local:evil/hub"}},
+    "a judge in a directory": {"judge": {"*": "local:{evil}"}},
+    "a section": {"fitted": {"encoder": "evil/hub"}, "annotate": {"annotator": "fitted"}, "judge": {"*": "fitted"}},
+    "a pool and a recipe": {"annotate": {"annotator": "pool:{evil}/pool.yaml"}, "based_on": "{evil}/pool.yaml"},
+    "an evaluator": {"evaluate": {"evaluators": ["fitted:{evil}", "win_rate"]}},
+    "data": {"eval_set": "hf:evil/hub", "dataset": "{evil}/config.json", "model": "evil/hub"},
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_run_in_a_bundle_opens_nothing_that_it_names(
+    afarm: Afarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Neither a model, nor a file, nor an address, wherever the settings name it."""
+    afarm("run", "--recipe", "light.yaml", "--method", "nudge", "--seed", "1")
+    [run] = (tmp_path / "afarm-runs" / "runs").iterdir()
+    assert afarm("bundle", run.name, "--out", "mine.zip").code == 0
+    evil = tmp_path / "evil"
+    evil.mkdir()
+    for name in ("config.json", "class.json", "judge.json", "pool.yaml"):
+        (evil / name).write_text("{}")
+    with zipfile.ZipFile("mine.zip") as archive:
+        files = {name: archive.read(name) for name in archive.namelist() if name != MANIFEST}
+    record = json.loads(files[f"runs/{run.name}/run.json"])
+    settings = json.loads(json.dumps(PLACES[place]).replace("{evil}", str(evil)))
+    record["config"] = merge(record["config"], settings)
+    for row in record["results"]:
+        row["needs"] = ["judgements"]
+    files[f"runs/{run.name}/run.json"] = json.dumps(record).encode()
+    write_archive(Path("changed.zip"), {"name": run.name}, files)
+    with opened_below(evil) as opened:
+        said = afarm("replay", "changed.zip", "--json")
+    assert said.code in (0, 1), said.err
+    assert opened == []
+
+
+@pytest.mark.parametrize(
+    ("name", "judging"),
+    [
+        ("instructions", {"eval_set": "{evil}/rows.json"}),
+        ("instructions", {"eval_set": "hf:evil/hub"}),
+        ("instructions", {"dataset": "instructions", "instructions": {"path": "{evil}/rows.json"}}),
+        ("instructions", {"dataset": "alpaca_farm", "alpaca_farm": {"repository": "evil/hub"}}),
+        ("calibrate", {"judge": {"*": "local:evil/hub"}}),
+        ("calibrate", {"judge": {"light": "local:{evil}"}}),
+    ],
+)
+def test_a_study_in_a_bundle_opens_nothing_that_it_names(
+    afarm: Afarm, tmp_path: Path, name: str, judging: dict[str, Any]
+) -> None:
+    evil = tmp_path / "evil"
+    evil.mkdir()
+    (evil / "rows.json").write_text('[{"instruction": "a", "output": "b"}]')
+    asked: dict[str, dict[str, Any]] = {
+        "instructions": {"splits": "evaluation"},
+        "calibrate": {"humans": ["inputs/people.json"]},
+    }
+    write_people(tmp_path / "people.json")
+    files = {"inputs/people.json": (tmp_path / "people.json").read_bytes()}
+    judging = json.loads(json.dumps(judging).replace("{evil}", str(evil)))
+    with opened_below(evil) as opened:
+        said = replayed(afarm, tmp_path, name, asked[name], {"judging": judging}, files)
+    [why] = said.json["differs"].values()
+    assert "names a file outside of it" in why or "not opened" in why
+    assert opened == []
+
+
+def test_what_was_judged_from_files_is_replayed_where_these_are_not(afarm: Afarm, tmp_path: Path) -> None:
+    """Their labels are those of the record, which is said, and the figures are made again."""
+    for name, words in (("mine", "word word"), ("theirs", "word")):
+        rows = [{"instruction": f"i{n}", "output": f"{words} {n}", "generator": name} for n in range(6)]
+        Path(f"{name}.json").write_text(json.dumps(rows))
+    Path("own.yaml").write_text("members: [chatgpt_1]")
+    files = ["mine.json", "--reference", "theirs.json", "--recipe", "light.yaml"]
+    afarm("evaluate", *files, "--annotator", "chatgpt_1")
+    [first] = (tmp_path / "afarm-runs" / "runs").iterdir()
+    shutil.copy(first / "outputs.jsonl", "stored.jsonl")
+    for judged in (["--annotator", "chatgpt_1", "--judge", "replay:stored.jsonl"], ["--annotator", "pool:own.yaml"]):
+        before = {*(tmp_path / "afarm-runs" / "runs").iterdir()}
+        said = afarm("evaluate", *files, *judged)
+        assert said.code == 0, said.err
+        [run] = {*(tmp_path / "afarm-runs" / "runs").iterdir()} - before
+        said = afarm("bundle", run.name, "--out", f"{len(before)}.zip")
+        assert said.code == 0, said.err
+    Path("stored.jsonl").unlink()
+    Path("own.yaml").unlink()
+    found = [afarm("replay", f"{number}.zip", "--json").json for number in (1, 2)]
+    assert [replay["differs"] for replay in found] == [{}, {}]
+    assert [[Path(what).name for what in replay["kept"]] for replay in found] == 2 * [["judgements.jsonl"]]
+    assert all(any(what.endswith(": win_rate") for what in replay["same"]) for replay in found)
+
+
+WATCHES: dict[Path, list[str]] = {}
+
+
+def hear_opened(event: str, arguments: tuple[Any, ...]) -> None:
+    for below, opened in WATCHES.items():
+        if event in ("socket.connect", "socket.getaddrinfo") or (
+            event == "open" and str(arguments[0]).startswith(str(below))
+        ):
+            opened.append(f"{event} {arguments}")
+
+
+sys.addaudithook(hear_opened)  # cannot be taken away
+
+
+@contextmanager
+def opened_below(directory: Path) -> Iterator[list[str]]:
+    """Collect the files below a directory that are opened inside, and connections."""
+    WATCHES[directory] = []
+    try:
+        yield WATCHES[directory]
+    finally:
+        del WATCHES[directory]

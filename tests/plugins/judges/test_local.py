@@ -26,7 +26,7 @@ from afarm.testing.models import tiny_policy
 from afarm_plugins.annotators.pool import PoolAnnotator
 from afarm_plugins.annotators.settings import PoolConfig
 from afarm_plugins.judges.local import LocalJudge
-from afarm_plugins.judges.local_model import FAVOURED_BIAS, LocalModel, without_system_turn
+from afarm_plugins.judges.local_model import FAVOURED_BIAS, LocalModel
 from afarm_plugins.judges.settings import LocalConfig
 from afarm_plugins.vllm.config import VllmConfig
 from afarm_plugins.vllm.engine import VllmEngine
@@ -272,8 +272,6 @@ def test_control_tokens_in_an_output_stay_text(model: str) -> None:
 
 
 def test_a_system_turn_joins_the_users_where_the_template_knows_none(model: str) -> None:
-    turns = [{"role": "system", "content": "w5"}, {"role": "user", "content": "w6"}]
-    assert without_system_turn(turns) == [{"role": "user", "content": "w5\n\nw6"}]
     loaded = LocalModel(model, BACKEND)
     [request] = requests(1, messages=(Message("system", "w5"), Message("user", "w6")))
     assert loaded.tokenizer.decode(loaded.prompt_ids(request)) == "<q> w5 w6 <a>"

@@ -16,6 +16,8 @@ from waiting import wait_until
 from afarm.core.errors import TrainingError
 from afarm.experiment.farm import Farm
 from afarm.experiment.live_record import Watch, followed, process_identity, read_live
+from afarm.experiment.run_record import HISTORY, record
+from afarm.storage.runs import read_run
 from afarm_plugins.view.run_details import describe_details
 from afarm_plugins.view.sources import Sources
 
@@ -89,15 +91,44 @@ def test_a_run_at_work_tells_its_stage_its_loop_and_its_curve(tmp_path: Path) ->
     ],
 )
 def test_the_record_ends_with_how_the_run_ended(tmp_path: Path, error: BaseException, status: str, said: str) -> None:
-    with (
-        light_workspace(tmp_path, method="nudge", start="model") as workspace,
-        pytest.raises(type(error)),
-        followed(workspace, "nudge", "afarm run", 0.0),
-    ):
-        raise error
+    def evaluate_and_fail() -> None:
+        with followed(workspace, "nudge", "afarm run", 0.0):
+            Farm.over(workspace).evaluate("nudge")
+            raise error
+
+    with light_workspace(tmp_path, method="nudge", start="model") as workspace, pytest.raises(type(error)):
+        evaluate_and_fail()
     [run] = Sources([tmp_path / "out"]).runs().values()
     assert (run.live["status"], run.live["error"]) == (status, said)
     assert run.status == ("failed" if status == "failed" else "stopped")
+
+
+@pytest.mark.parametrize("begun", [[], ["base"]])
+def test_a_run_that_failed_before_its_first_stage_was_there_is_no_run(tmp_path: Path, begun: list[str]) -> None:
+    def begin_and_fail() -> None:
+        with followed(workspace, "nudge", "afarm run", 0.0):
+            for label in begun:
+                workspace.on_stage(label, None)
+            raise TrainingError("no such model")
+
+    with light_workspace(tmp_path, method="nudge", start="model") as workspace, pytest.raises(TrainingError):
+        begin_and_fail()
+    assert not list((tmp_path / "out" / "runs").iterdir())
+
+
+def test_a_run_that_reuses_all_leaves_the_record_of_how_it_was_made(tmp_path: Path) -> None:
+    kept = []
+    for command in ("afarm run", "afarm compare"):
+        with light_workspace(tmp_path, method="nudge", start="model") as workspace:
+            with followed(workspace, "nudge", command, 5.0):
+                result = Farm.over(workspace).evaluate("nudge")
+            said = record(workspace, "nudge", result, command, 5.0)
+        kept.append((read_run(said.directory), read_live(said.directory)))
+    first, again = kept
+    assert again[1] == first[1]
+    assert [again[0][name] for name in (*HISTORY, "stages")] == [first[0][name] for name in (*HISTORY, "stages")]
+    assert any(stage["why"] for stage in again[0]["stages"])
+    assert (said["command"], {stage["reused"] for stage in said["stages"]}) == ("afarm compare", {True})
 
 
 def test_a_directory_that_cannot_be_written_costs_the_record_alone(tmp_path: Path) -> None:
@@ -133,6 +164,7 @@ def test_records_are_whole_whenever_they_are_read(tmp_path: Path) -> None:
         light_workspace(tmp_path, method="nudge", start="model") as workspace,
         followed(workspace, "nudge", "afarm run", 0.0),
     ):
+        workspace.on_stage("base", None)
         path = next((tmp_path / "out" / "runs").glob("*/live.json"))
         assert json.loads(path.read_text())["status"] == "running"
         assert [name.name for name in path.parent.iterdir()] == ["live.json"]
@@ -143,11 +175,13 @@ def test_of_two_processes_at_one_run_the_first_keeps_the_record_until_it_ends(tm
     try:
         with light_workspace(tmp_path, method="nudge", start="model") as workspace:
             with followed(workspace, "nudge", "afarm run", 0.0):
+                workspace.on_stage("base", None)
                 [directory] = (tmp_path / "out" / "runs").iterdir()
                 theirs = json.dumps({"status": "running", "updated": time.time(), **process_identity(other.pid)})
                 (directory / "live.json").write_text(theirs)
             assert (directory / "live.json").read_text() == theirs
             with followed(workspace, "nudge", "afarm run", 0.0):
+                workspace.on_stage("base", None)
                 other.kill()
                 other.wait()
                 wait_until(lambda: (read_live(directory) or {}).get("pid") == os.getpid())

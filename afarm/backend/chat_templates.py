@@ -1,0 +1,81 @@
+"""Chat templates: what they are told and what they take, for policies, reward models, exports and local judges."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from datetime import date
+from functools import cache
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from afarm.core.config import BackendConfig
+from afarm.core.errors import ModelError
+from afarm.core.records import Row
+from afarm.storage.conversations import without_system_turn
+from afarm.storage.text import one_line
+
+logger = logging.getLogger(__name__)
+
+SETTLED = "{# the date and the thinking switch, as set when afarm loaded the model #}"
+
+SWITCHES = ("enable_thinking", "thinking")
+"""Variables by which templates let a model think before its answer."""
+
+_DIRECTIVES = re.compile(r"%-?[a-zA-Z]")
+
+
+def settle_template(template: str, config: BackendConfig) -> str:
+    """Write the configured date and thinking switch into a chat template that asks for them.
+
+    It then renders the same on any day, in afarm and in what loads an export. A template that was settled before, such
+    as an export's, stays as it is.
+    """
+    if template.startswith(SETTLED):
+        return template
+    head = "".join(
+        f"{{% if {name} is not defined %}}{{% set {name} = {str(config.thinking).lower()} %}}{{% endif %}}"
+        for name in SWITCHES
+        if re.search(rf"\b{name}\b", template)
+    )
+    if "strftime_now" in template:
+        today = date.fromisoformat(config.date)
+        parts = "".join(
+            f" | replace('{directive}', '{today.strftime(directive)}')"
+            for directive in sorted(set(_DIRECTIVES.findall(template)))
+        )
+        head += f"{{% macro strftime_now(format) %}}{{{{ format{parts} }}}}{{% endmacro %}}"
+    return f"{SETTLED}{head}\n{template}" if head else template  # the line's end belongs to the block before it
+
+
+def render_chat(
+    tokenizer: PreTrainedTokenizerBase, turns: Sequence[Row], model: str, *, answer: bool = True, **variables: Any
+) -> tuple[str, Sequence[Row]]:
+    """Render chat turns (`role`, `content`) by the tokenizer's template: (the text, the turns that it shows).
+
+    The text ends where the next answer begins, if there is to be an `answer`. The text of a system turn that the
+    template refuses or leaves out is put before the first other turn's. Raises `ModelError`, naming `model` and the
+    prompt, if the template refuses that as well.
+    """
+    system = " ".join(turn["content"] for turn in turns if turn["role"] == "system")
+    words = max(re.findall(r"[\w ]+", system), key=len, default="").strip()  # which no template escapes
+    try:
+        text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=answer, **variables)
+        if words in text:
+            return text, turns
+    except Exception as error:  # whatever a template's expressions may raise
+        if not system:
+            prompt = next((turn["content"] for turn in reversed(turns) if turn["role"] == "user"), "")
+            raise ModelError(
+                f"the chat template of {model} refuses the prompt {one_line(prompt, 80)!r}: {error}. Change or leave "
+                "out that row, or choose another template: --set prompt_template=alpaca"
+            ) from error
+    _say_moved(model)
+    return render_chat(tokenizer, without_system_turn(turns), model, answer=answer, **variables)
+
+
+@cache
+def _say_moved(model: str) -> None:
+    logger.warning("%s: its chat template takes no system turn: the text stands before the user's first turn", model)
