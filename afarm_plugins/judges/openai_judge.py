@@ -9,10 +9,10 @@ from functools import cache, lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from afarm import BuildContext, Capabilities, ChatRequest, Completion, JudgeError
-from afarm_plugins.judges.payloads import closed, make_batch_id, margin, parse_batch_id, sendable, texts, written
+from afarm import BuildContext, Capabilities, ChatRequest, Completion, JudgeError, without_system_turn
+from afarm_plugins.judges.payloads import closed, make_batch_id, margin, parse_batch_id, sendable, texts, turns, written
 from afarm_plugins.judges.settings import VendorConfig
-from afarm_plugins.judges.vendor import LIMIT, Form, VendorJudge, require_package
+from afarm_plugins.judges.vendor import LIMIT, SYSTEM, Form, VendorJudge, require_package
 from afarm_plugins.judges.vendor_errors import redacted
 
 require_package("openai")
@@ -79,6 +79,9 @@ class OpenAIJudge(VendorJudge):
                 {"role": m.role, "content": sendable(m.content), **({"name": m.name} if m.name else {})}
                 for m in request.messages
             ]
+            if SYSTEM in form:
+                system, others = turns(request)
+                body["messages"] = without_system_turn([{"role": "system", "content": system}, *others])
             body[self.limit_names[LIMIT in form]] = self.most_output_tokens(request)
             self._constrain(request, body)
         else:

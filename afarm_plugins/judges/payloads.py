@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from afarm import ChatRequest, Message
+from afarm import ChatRequest
 
 TOO_LONG = "context_length"
 """The finish reason of an answer without text to a prompt that is longer than the model's context."""
@@ -47,21 +46,6 @@ def turns(request: ChatRequest) -> tuple[str, list[dict[str, str]]]:
         else:
             turns.append({"role": role, "content": content})
     return "\n\n".join(system), turns
-
-
-def has_system(request: ChatRequest) -> bool:
-    return any(message.role == "system" for message in request.messages)
-
-
-def without_system_role(request: ChatRequest) -> ChatRequest:
-    """The same request with its system text at the front of the first user's turn."""
-    if not has_system(request):
-        return request
-    system, others = turns(request)
-    if others[:1] and others[0]["role"] == "user":
-        system, others = f"{system}\n\n{others[0]['content']}" if system else others[0]["content"], others[1:]
-    messages = [Message("user", system), *(Message(turn["role"], turn["content"]) for turn in others)]
-    return replace(request, messages=tuple(messages))
 
 
 def wrapped(schema: Mapping[str, Any] | None) -> bool:

@@ -32,7 +32,7 @@ import httpx2
 
 from afarm import BuildContext, Capabilities, ChatRequest, Completion, Judge, JudgeError, Price
 from afarm.judging import RequestRefused, SlowDown, answer_lost, unsupported
-from afarm_plugins.judges.payloads import has_system, margin, texts, unwrapped, without_system_role, wrapped
+from afarm_plugins.judges.payloads import margin, texts, unwrapped, wrapped
 from afarm_plugins.judges.rate_headers import allowance, in_words, wait_asked
 from afarm_plugins.judges.settings import VendorConfig
 from afarm_plugins.judges.vendor_errors import (
@@ -181,8 +181,8 @@ class VendorJudge(Judge):
             except Exception as error:  # whatever else an SDK or a transport raises must not carry a key outside
                 raise self.explained(error) from None
             else:
-                if form - self._form:
-                    logger.warning("%s; from here on it is sent %s", self.explained(refusal), *form - self._form)
+                if learned := " and ".join(form - self._form):
+                    logger.warning("%s; from here on it is sent %s", self.explained(refusal), learned)
                 self._form, self._is_form_known = self._form | form, True
                 return answer
 
@@ -192,14 +192,18 @@ class VendorJudge(Judge):
         response = await client.post(path, cast_to=httpx2.Response, body=body)
         seconds = time.perf_counter() - started
         answer = self.answer(response.extensions[READ], in_object=self.wraps(request))
-        return replace(answer, seconds=seconds, degraded=("system",) if SYSTEM in form and has_system(request) else ())
+        return replace(
+            answer,
+            seconds=seconds,
+            degraded=("system",) if SYSTEM in form and any(m.role == "system" for m in request.messages) else (),
+        )
 
     def _other_form(self, request: ChatRequest, error: Any) -> Form:
         """What to send differently after a refusal, as far as its words name something that can be."""
         words = vendor_words(parsed(error))
         if self._is_form_known or not (error.status_code in REFUSED or error.status_code >= 500):
             return frozenset()
-        if ROLE.search(words) and has_system(request):
+        if ROLE.search(words) and any(m.role == "system" for m in request.messages):
             return frozenset({SYSTEM})
         return frozenset({LIMIT} if request.messages and re.search(r"\bmax_(completion_)?tokens\b", words) else ())
 
@@ -215,7 +219,7 @@ class VendorJudge(Judge):
                 charged=False,
             )
         form = self._form if form is None else form
-        return self.payload(without_system_role(request) if SYSTEM in form else request, form)
+        return self.payload(request, form)
 
     def answer(self, read: Completion, *, in_object: bool, in_batch: bool = False) -> Completion:
         """The answer that was read with its price, which is unknown where the vendor counted no tokens."""
