@@ -161,6 +161,8 @@ class Judge(ABC):
     """Of the class, or of the instance if they depend on the model."""
     simulated: ClassVar[bool] = False
     """True if answers come from a stated formula instead of a language model: every report says so."""
+    agreement: str = ""
+    """How often it is known to agree with people, as a clause that screens and reports show beside its figures."""
 
     @property
     @abstractmethod

@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from afarm.core.errors import AfarmError, ConfigError, DataError, did_you_mean
+from afarm.core.errors import AfarmError, ConfigError, DataError, JudgeError, did_you_mean
 from afarm.experiment.dry_run import require_fitting_judges
+from afarm.experiment.judge_choices import describe_choices
+from afarm.experiment.own_preferences import LOOKED_AT
 from afarm.experiment.preferences import require_preferences
 from afarm.experiment.return_checks import problems_seen
+from afarm.experiment.stage import Labelling
 from afarm.experiment.training_stages import NEEDS, require_enough_to_fit, require_method
 from afarm.experiment.workspace import Workspace
 from afarm.judging.database import is_url
@@ -27,6 +30,11 @@ ASKING = ("annotate", "fit-reward", "train")
 
 Check = Callable[[Workspace], object]
 """A look at one thing. Yields what is wrong with it, or raises an `AfarmError` that says so."""
+
+BY_OPTION = "--judge {judge}"
+
+Labellings = Callable[[Workspace], Sequence[Labelling]]
+"""Finds what judges will be asked about."""
 
 
 def run_checks(llm_systems: Sequence[str] = (), names_method: bool = True) -> list[Check]:
@@ -57,9 +65,17 @@ def stage_checks(stage: str) -> list[Check]:
     return [*checks, _method, _enough_for_method] if stage == "train" else checks
 
 
-def judging_checks() -> list[Check]:
-    """Return the checks of what only judges outputs that are there: no data, model or torch is looked for."""
-    return [_places, *_judges("evaluate"), _evaluators]
+def reading_checks() -> list[Check]:
+    """Return the checks of what only evaluates judgements that are there."""
+    return [_places, _evaluators]
+
+
+def judging_checks(labellings: Labellings = lambda workspace: (), form: str = BY_OPTION) -> list[Check]:
+    """Return the checks of what only judges outputs that are there: no data, model or torch is looked for.
+
+    If no judge is named, ways to name one are told in this `form`, with the price of these `labellings`.
+    """
+    return [*reading_checks(), *_judges("evaluate", labellings=labellings, form=form)]
 
 
 def access_checks(llm_systems: Sequence[str] = (), stage: str = "") -> list[Check]:
@@ -79,7 +95,12 @@ def _training() -> list[Check]:
     ]
 
 
-def _judges(*sections: str, llm_systems: Sequence[str] = ()) -> list[Check]:
+def _judges(
+    *sections: str,
+    llm_systems: Sequence[str] = (),
+    labellings: Labellings = lambda workspace: (),
+    form: str = BY_OPTION,
+) -> list[Check]:
     """Return the checks of the judges, and of the annotators that these sections name."""
 
     def annotators(workspace: Workspace) -> list[str]:
@@ -87,9 +108,17 @@ def _judges(*sections: str, llm_systems: Sequence[str] = ()) -> list[Check]:
         labelled = {"annotate"} if config.preferences else set()
         return [getattr(config, section).annotator for section in sections if section not in labelled]
 
+    def require_judges(workspace: Workspace) -> None:
+        try:
+            require_fitting_judges(workspace, annotators(workspace))
+        except JudgeError as error:
+            if workspace.judges.by_role:
+                raise
+            raise ConfigError(describe_choices(workspace, form, labellings(workspace))) from error
+
     return [
         partial(_used_prices, llm_systems=llm_systems),
-        lambda workspace: require_fitting_judges(workspace, annotators(workspace)),
+        require_judges,
         lambda workspace: workspace.judges.by_role,
         lambda workspace: failures(partial(workspace.components.annotator, name) for name in annotators(workspace)),
     ]
@@ -172,7 +201,7 @@ def _trackers(workspace: Workspace) -> Iterator[str]:
 
 
 def _rows(workspace: Workspace, stage: str = "") -> Iterator[str]:
-    """Look for splits that do not hold what the run, or a `stage` of it, asks of them.
+    """Look for splits that do not hold what the run, or a `stage` of it, asks of them, or that its model cannot know.
 
     A split that is missing is left to the stage that needs it: `afarm sft` does without most. If another does not
     hold enough either, or none is there, all problems are listed at once. Remote data sets are not read.
@@ -184,10 +213,16 @@ def _rows(workspace: Workspace, stage: str = "") -> Iterator[str]:
     problems: list[str] = []
     for split in needed:
         try:
-            workspace.data.listed(split)
+            listed = workspace.data.listed(split)
         except DataError as error:
             missing[split] = str(error)
             continue
+        if unknown := workspace.data.problems_with(listed[:LOOKED_AT]):
+            config, section = workspace.config, workspace.settings.sections.get(workspace.config.dataset, {})
+            own = section.get("path") or f"data set {config.dataset!r}"
+            source = config.eval_set if split == "evaluation" and config.eval_set else own
+            yield from (f"{source}: {problem}" for problem in unknown)
+            return
         problems += failures([partial(workspace.data.instructions, split)])
     yield from problems
     if problems or len(missing) == len(needed):
@@ -204,12 +239,14 @@ def _enough_for_method(workspace: Workspace) -> None:
 
 
 def _check_tasks(workspace: Workspace) -> Iterator[str]:
-    """Ask each judge and evaluator if it knows the run's instructions."""
+    """Ask each judge and evaluator if it knows the run's instructions, if they go with its data set and model."""
     if workspace.data.remote:
         return
     try:
         instructions = workspace.data.instructions(workspace.data.evaluated_on)
     except DataError:  # which `_rows` or the stage that reads them reports
+        return
+    if workspace.data.problems_with(instructions):  # which `_rows` has said
         return
     for name in workspace.config.evaluate.evaluators:
         evaluator = workspace.components.evaluator(name)

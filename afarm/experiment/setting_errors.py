@@ -85,7 +85,7 @@ def explain_validation_error(
             problem = str(finding["ctx"]["error"])
         else:
             said = PLAIN.get(kind) or finding["msg"].replace("Input should be", "must be")
-            problem = f"{said} (given: {finding['input']!r})"
+            problem = f"{said} (given: {finding['input']!r:.200})"
         place = f"{prefix}{field}" if field else prefix.rstrip(".: ")
         problems.append(f"{place}: {problem}" if place else problem)
     return problems

@@ -7,14 +7,19 @@ import operator
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from afarm.storage.disk import json_text, replacing, storage_errors, sync, sync_tree
+from afarm.core.errors import StoreError
+from afarm.storage.contents import file_digest, recorded_files
+from afarm.storage.disk import decode_json, json_text, replacing, storage_errors, sync, sync_tree, write_json
 
 T = TypeVar("T")
 
 CHECKPOINTS = "checkpoints"
+DIGESTS = ".digests.json"
+"""The digests of a checkpoint's files, in its directory: a bit that flips is seen before it is trained on."""
 
 PAUSE = 0.2
 """Seconds between two looks at the disk."""
@@ -43,7 +48,10 @@ class DirectoryCheckpoints:
             shutil.rmtree(beside, ignore_errors=True)
             beside.mkdir()
             write(beside)
-            sync_tree(beside)
+            with ThreadPoolExecutor(1) as hashing:  # which takes as long as the disk does
+                digests = hashing.submit(_digest_files, beside)
+                sync_tree(beside)
+            write_json(beside / DIGESTS, digests.result())
             final = self.directory / f"step-{step:08d}"
             shutil.rmtree(final, ignore_errors=True)
             beside.rename(final)
@@ -56,8 +64,26 @@ class DirectoryCheckpoints:
         finished = self._finished()
         return (int(finished[-1].name.removeprefix("step-")), finished[-1]) if finished else None
 
+    def require_sound(self) -> None:
+        """Raise `StoreError` if the newest checkpoint has other bytes than were written."""
+        if not (latest := self.latest()) or not (latest[1] / DIGESTS).exists():
+            return
+        try:
+            same = decode_json((latest[1] / DIGESTS).read_bytes()) == _digest_files(latest[1])
+        except ValueError:
+            same = False
+        if not same:
+            raise StoreError(
+                f"{latest[1]} is damaged: it has other bytes than were written. Remove that directory, and the same "
+                "command trains from the start"
+            )
+
     def _finished(self) -> list[Path]:
         return sorted(self.directory.glob("step-*")) if self.directory.is_dir() else []
+
+
+def _digest_files(directory: Path) -> dict[str, str]:
+    return {name: file_digest(path) for name, path in recorded_files(directory).items()}
 
 
 class FollowedCheckpoints(DirectoryCheckpoints):
@@ -94,9 +120,8 @@ class MetricsFile:
 
 def _number(name: str, value: object) -> float:
     """Return a metric as a number of Python's, NaN and infinities too. Raises `TypeError` if it is none."""
-    if isinstance(value, bool | int | float):
-        return value
     try:
-        return float(value)  # type: ignore[arg-type]  # numpy's and torch's are converted
-    except (TypeError, ValueError) as error:
+        number = float(value)  # type: ignore[arg-type]  # numpy's and torch's too
+    except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"log_metrics takes numbers: metric {name!r} is {value!r:.80}") from error
+    return value if isinstance(value, bool | int | float) else number

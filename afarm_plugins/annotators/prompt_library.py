@@ -294,8 +294,7 @@ def environment(*first: jinja2.BaseLoader) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    # Jinja's own `tojson` escapes for HTML.
-    templates.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False)
+    templates.filters.setdefault("json", lambda value: json.dumps(value, ensure_ascii=False))  # `tojson` escapes HTML
     return templates
 
 

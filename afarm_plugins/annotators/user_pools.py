@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,22 @@ from afarm import Config, ConfigError, Instruction, ShownPair, did_you_mean, set
 from afarm_plugins.annotators.calibration import Calibration
 from afarm_plugins.annotators.prompt_library import Library, PoolMember, environment, load_member, shipped, validated
 
+LARGEST = 300_000
+"""Bytes of a pool's file."""
+MOST_VALUES = 50_000
+"""Values in it, those behind aliases counted each time."""
+MOST_MEMBERS, MOST_DEFINED = 1_000, 200
+
 
 class PoolFile(Config):
     """The file of a pool."""
 
-    members: list[str] = setting([], "the annotators one of which is drawn for each pair; those defined, if left out")
-    annotators: dict[str, Any] = setting({}, "annotators defined here, by name")
+    members: list[str] = setting(
+        [],
+        "the annotators one of which is drawn for each pair; those defined, if left out",
+        max_length=MOST_MEMBERS,
+    )
+    annotators: dict[str, Any] = setting({}, "annotators defined here, by name", max_length=MOST_DEFINED)
     demonstrations: dict[str, Any] = setting({}, "solved comparisons for their prompts, by name")
     calibration: Calibration | None = setting(None, "weights, noise and tilts, as fitted to people's labels")
 
@@ -107,27 +118,39 @@ def _require_outputs(member: PoolMember, at: str) -> None:
             raise ConfigError([f"{at}: does not show the judge {fields} of instructions {form}"])
 
 
-def _over_its_base(name: str, library: Library, above: tuple[str, ...] = ()) -> Any:
+def _over_its_base(name: str, library: Library) -> Any:
     """The entry `name` over the entry that its `like` names. Raises `ConfigError` if there is none."""
     entries = {**shipped().entries, **library.entries}
-    entry = entries[name]
-    if not isinstance(entry, Mapping) or "like" not in entry:
-        return entry
-    at, base = f"{library.where}: {name}: like", str(entry["like"])
-    if base not in entries:
-        raise ConfigError([f"{at}: no prompt annotator {base!r}.{did_you_mean(base, entries)}"])
-    if base in (*above, name):
-        raise ConfigError([f"{at}: {base!r} is itself like {name!r}"])
-    own = {key: value for key, value in entry.items() if key != "like"}
-    below = _over_its_base(base, library, (*above, name))
-    return {**below, **own} if isinstance(below, Mapping) else own
+    at, above = f"{library.where}: {name}: like", [name]
+    while isinstance(entry := entries[above[-1]], Mapping) and "like" in entry:
+        base = str(entry["like"])
+        if base not in entries:
+            raise ConfigError([f"{at}: no prompt annotator {base!r}.{did_you_mean(base, entries)}"])
+        if base in above:
+            raise ConfigError([f"{at}: {base!r} is itself like {name!r}"])
+        above.append(base)
+    merged = entry
+    for name in reversed(above[:-1]):
+        merged = {**(merged if isinstance(merged, Mapping) else {}), **entries[name]}
+    return {key: value for key, value in merged.items() if key != "like"} if isinstance(merged, Mapping) else merged
 
 
 def _read(path: Path) -> Any:
+    """Read the file's contents, which are of a size that some person wrote. Raises `ConfigError`."""
     try:
-        pool = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        if path.exists() and not path.is_file():  # a named pipe would never answer
+            raise ConfigError([f"the pool {path} is no file"])
+        with path.open("rb") as handle:
+            text = handle.read(LARGEST + 1)
+        if len(text) > LARGEST:
+            raise ConfigError([f"the pool {path} is larger than {LARGEST:,} bytes: put long texts into templates"])
+        loader = yaml.SafeLoader(text.decode("utf-8"))
+        node = loader.get_single_node()
+        if node is not None and _count(node, {}) > MOST_VALUES:
+            raise ConfigError([f"the pool {path} has more than {MOST_VALUES:,} values: its aliases (*name) multiply"])
+        pool = loader.construct_document(node) if node is not None else {}
         json.dumps(pool, ensure_ascii=False, default=str).encode("utf-8")
-        return pool
+        return pool or {}
     except OSError as error:
         raise ConfigError([f"the pool {path} cannot be read: {error.strerror}"]) from error
     except UnicodeEncodeError as error:
@@ -135,5 +158,17 @@ def _read(path: Path) -> Any:
         raise ConfigError([f"the pool {path} has {half!r}, half of a character: write the whole of it"]) from error
     except UnicodeDecodeError as error:
         raise ConfigError([f"the pool {path} is no UTF-8 text: save it as UTF-8"]) from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise ConfigError([f"the pool {path} is nested too deeply"]) from error
+    except (yaml.YAMLError, ValueError) as error:
         raise ConfigError([f"the pool {path} is no valid YAML: {error}"]) from error
+
+
+def _count(node: yaml.Node, known: dict[int, int]) -> int:
+    """Count the values of a node with its aliases written out; one that holds itself has no end."""
+    if id(node) not in known:
+        known[id(node)] = MOST_VALUES + 1
+        inside = chain.from_iterable(node.value) if isinstance(node, yaml.MappingNode) else node.value
+        is_text = isinstance(node, yaml.ScalarNode)
+        known[id(node)] = 1 if is_text else 1 + sum(_count(one, known) for one in inside)
+    return known[id(node)]

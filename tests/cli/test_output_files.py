@@ -373,7 +373,7 @@ def test_stored_annotations_are_evaluated_and_nobody_is_asked(afarm: Afarm, tmp_
     assert "one against ref" in plain.out
     assert "win rate 62.5 %" in plain.words
     assert "not clear from 50 %: with 4 instructions no difference could be told" in plain.words
-    assert "judged by people: stored annotations, no judge was asked" in plain.words
+    assert "judged by people (stored annotations, no judge was asked)" in plain.words
     board = afarm("leaderboard").out
     assert "one" in board
     assert "two" in board
@@ -470,8 +470,11 @@ def test_published_rows_come_out_of_one_command(afarm: Afarm) -> None:
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"AlpacaEval's published data is not at {DATA}")
 def test_real_outputs_with_two_rows_missing_are_compared_on_the_others(afarm: Afarm) -> None:
     files = [str(DATA / f"outputs.{name}.json.gz") for name in ("text_davinci_001", "text_davinci_003")]
-    failed(afarm("evaluate", files[0], "--reference", files[1]), "2 of the reference's have no output")
-    said = afarm("evaluate", files[0], "--reference", files[1], "--on-missing", "skip", "--json")
+    failed(
+        afarm("evaluate", files[0], "--reference", files[1], "--judge", "offline"),
+        "2 of the reference's have no output",
+    )
+    said = afarm("evaluate", files[0], "--reference", files[1], "--judge", "offline", "--on-missing", "skip", "--json")
     assert said.code == 0, said.err
     coverage = said.json["coverage"]
     assert (coverage["reference"], coverage["compared"], coverage["missing"]) == (805, 803, 2)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from jinja2 import Environment
+from jinja2 import Environment, TemplateRuntimeError
 
 from afarm.core.errors import ConfigError
 from afarm.core.records import Instruction, Message
@@ -85,6 +85,33 @@ def test_a_template_within_its_bounds_writes_what_jinja_writes() -> None:
     for _ in range(2):
         templates = foreign_templates()
         assert templates.from_string(text).render(words=words) == Environment().from_string(text).render(words=words)
+
+
+LONG = "{% set x = range(9999) | list %}{% set t = x | join %}{% for i in range(99999) %}"
+DOUBLED = "{% set ns = namespace(a=['x']) %}{% for i in range(99) %}{% set ns.a = [ns.a, ns.a] %}{% endfor %}"
+COSTLY = {
+    "sort": "{% for i in range(9999) %}{{ range(99999) | sort | length }}{% endfor %}",
+    "unique": "{% for i in range(9999) %}{{ range(99999) | unique | list | length }}{% endfor %}",
+    "map": "{% for i in range(9999) %}{{ range(99999) | map('string') | max }}{% endfor %}",
+    "no loop": "{{ range(99999) | reverse | list | length }}" * 200,
+    "reject": "{{ range(99999) | reject('in', range(99999) | list) | list }}",
+    "slice": LONG + "{{ x == x[1:] }}{% endfor %}",
+    "in a list": LONG + "{{ i in x }}{% endfor %}",
+    "is in": LONG + "{{ i is in x }}{% endfor %}",
+    "in a text": LONG + "{{ 'zz' in t }}{% endfor %}",
+    "method": LONG + "{{ t.strip('0123456789') }}{% endfor %}",
+    "call": LONG + "{{ dict(a=x) | length }}{% endfor %}",
+    "shown": DOUBLED + "{{ ns.a }}",
+    "string": DOUBLED + "{{ ns.a | string | length }}",
+    "json": DOUBLED + "{{ ns.a | json }}",
+    "equal": DOUBLED + "{{ ns.a == [ns.a, ns.a] }}",
+}
+
+
+@pytest.mark.parametrize("name", COSTLY)
+def test_what_a_filter_a_test_or_a_comparison_takes_is_paid_for(name: str) -> None:
+    with pytest.raises(TemplateRuntimeError, match="too much for a prompt"):
+        foreign_templates().from_string(COSTLY[name]).render()
 
 
 def test_the_budget_is_a_prompts_and_not_a_templates() -> None:

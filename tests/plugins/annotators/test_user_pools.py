@@ -46,6 +46,12 @@ Better:
 """
 
 
+def multiplied(form):
+    """Twelve values, each with nine aliases of the one before in it: 9^11 written out."""
+    lines = ["a0: &a0 {x: 1}", *(f"a{n}: &a{n} " + form.format(", ".join(9 * [f"*a{n - 1}"])) for n in range(1, 12))]
+    return "\n".join(lines)
+
+
 def write(directory, pool=POOL, template=TEMPLATE):
     (directory / "plain.jinja").write_text(template, encoding="utf-8")
     path = directory / "mine.yaml"
@@ -245,6 +251,13 @@ def test_identity_and_fingerprints_change_with_the_file_and_its_templates_and_no
         (POOL, "[1, 2]", ": must be a mapping of members"),
         (POOL, "", "members: name at least one annotator"),
         (POOL, "members: {", "is no valid YAML"),
+        pytest.param(POOL, "annotators: " + 9999 * "[", "nested too deeply", id="deep"),
+        pytest.param(POOL, multiplied("[{}]"), "more than 50,000 values: its aliases", id="aliases"),
+        pytest.param(POOL, multiplied("{{<<: [{}]}}"), "more than 50,000 values: its aliases", id="merged"),
+        pytest.param(POOL, "annotators: &a {x: *a}", "more than 50,000 values: its aliases", id="endless"),
+        pytest.param(POOL, f"members: [{'gpt4_4, ' * 1001}]", "members: .*at most 1000", id="members"),
+        pytest.param(POOL, f"annotators: {dict.fromkeys(map(str, range(201)), 1)}", ".*at most 200", id="defined"),
+        pytest.param(POOL, f"# {300_000 * 'x'}", "larger than 300,000 bytes", id="large"),
     ],
 )
 def test_an_error_names_file_member_and_field(tmp_path, old, new, said):
@@ -269,6 +282,13 @@ def test_an_error_names_file_member_and_field(tmp_path, old, new, said):
 def test_a_broken_template_is_named(tmp_path, template, said):
     with pytest.raises(ConfigError, match=rf"mine\.yaml: plain: prompt: plain\.jinja: .*{said}"):
         build(write(tmp_path, template=template))
+
+
+def test_entries_may_be_like_each_other_as_often_as_a_pool_has_room_for(tmp_path):
+    entries = "".join(f"\n  n{n}: {{like: n{n + 1}, max_tokens: {200 - n}}}" for n in range(199))
+    members = build(write(tmp_path, f"annotators:{entries}\n  n199: {{like: gpt4_3}}")).members
+    assert [member.spec.max_tokens for member in members[:3]] == [200, 199, 198]
+    assert members[198].spec.persona == members[199].spec.persona == load_member("gpt4_3").spec.persona
 
 
 def test_every_problem_is_said_at_once(tmp_path):
