@@ -14,7 +14,6 @@ from typing import Any
 from afarm.core.errors import DataError
 from afarm.core.records import Row
 from afarm.evaluation.metrics import finite_number, warning_flags
-from afarm.evaluation.protocol import EvaluationProtocol
 from afarm.evaluation.red_flags import with_family_flags
 from afarm.experiment.comparison.outputs import SystemComparison
 from afarm.experiment.evaluation_stages import RED_FLAGS
@@ -177,8 +176,7 @@ def _results(history: Sequence[StageRun], result: Result, models: Mapping[str, s
             found = json.loads((evaluation / RED_FLAGS).read_text(encoding="utf-8"))
             flags = with_family_flags(found, models)
             flags["flags"] += [flag for row in own for flag in warning_flags(row["evaluator"], row["metrics"])]
-            judged = EvaluationProtocol.from_row(own[0].get("protocol")).who_judged
-            rows += [{"judged_by": judged, **row, "red_flags": flags} for row in own]
+            rows += [{**row, "red_flags": flags} for row in own]
     return rows
 
 
