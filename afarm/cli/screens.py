@@ -40,12 +40,11 @@ LONGEST_LINE = 2000
 """Characters."""
 
 
-def present(
-    found: Sequence[tuple[Record, Path]], together: Sequence[str], as_json: bool, among_others: bool = False
-) -> None:
+def present(found: Sequence[tuple[Record, Path]], together: Sequence[str], as_json: bool) -> None:
     """Show records with their directories; as JSON on stdout, then the screen goes to stderr.
 
-    `together` names evaluators that look at all systems at once. `among_others`: as JSON, one record is a list too.
+    `together` names evaluators that look at all systems at once. The JSON has `systems`, a list of the records, and of
+    one system its record's fields beside it.
     """
     console = err() if as_json else out()
     records = [record for record, _ in found]
@@ -54,8 +53,7 @@ def present(
     if as_json:
         whole = [_as_json(record, directory) for record, directory in found]
         rows = {"boards": [board.to_dict() for board in boards]} if boards else {}
-        told = {"systems": whole, **rows} if several or among_others else {**whole[0], **rows}
-        print_json(told)
+        print_json({**({} if several else whole[0]), "systems": whole, **rows})
     if len(found) == 1:
         show_record(console, records[0])
     for board in boards:

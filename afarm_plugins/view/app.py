@@ -261,7 +261,10 @@ async def stop_run(view: View, request: Request) -> Response:
 def refusal(request: Request, hosts: Collection[str]) -> str:
     """Say why a request is not answered, for another host or from a page of another site; empty if it is."""
     try:
-        host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+        header = request.headers.get("host", "")
+        host = urlsplit(f"//{header}").hostname or ""
+        if header.rpartition("]")[2].partition(":")[0] and "[" in header:
+            raise ValueError(header)  # of "[::1].evil.example" urlsplit sees the address alone
         if host not in hosts:
             ipaddress.ip_address(host)
     except ValueError:

@@ -151,7 +151,7 @@ function redraw(place, ...children) {
 function command(text, label = "command") {
   if (!text) return "";
   const button = h("button", { type: "button", class: "quiet-button", onclick: () => copy(text, button) }, "copy");
-  return h("details", { class: "command-line" }, h("summary", {}, h("span", { "aria-hidden": "true" }, "⌘ "), label),
+  return h("details", { class: "command-line" }, h("summary", {}, h("span", { "aria-hidden": "true" }, "$ "), label),
     h("div", { class: "command-box" }, h("code", {}, text), button));
 }
 
