@@ -186,9 +186,9 @@ def _spent(spend: Mapping[str, Any]) -> str:
 def result_row(result: Mapping[str, Any], main_reference: str) -> tuple[str, str]:
     """A further evaluation in one line: its main figure, the reference's, and their paired difference."""
     metrics, name = result["metrics"], result["evaluator"]
-    label = name if result["reference"] == main_reference else f"{name}, against {result['reference']}"
     if name == "win_rate":
-        return label, f"{metrics['win_rate']:.1f} % ± {metrics['standard_error'] or 0:.1f}"
+        return f"win rate, against {result['reference']}", f"{_win_rate(metrics)}. Quote that against {main_reference}"
+    label = name if result["reference"] == main_reference else f"{name}, against {result['reference']}"
     found = main_metric(name, metrics)
     if found is None and next(iter(metrics.values()), "") is None:
         return label, "not defined"
