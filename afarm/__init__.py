@@ -109,6 +109,7 @@ if TYPE_CHECKING:
     from afarm.experiment.studies.study import StudyRun as StudyRun
     from afarm.experiment.studies.study import StudyTable as StudyTable
     from afarm.storage.conversations import Tasks as Tasks
+    from afarm.storage.conversations import Unusable as Unusable
     from afarm.storage.conversations import with_turns as with_turns
     from afarm.storage.conversations import without_system_turn as without_system_turn
     from afarm.storage.disk import storage_errors as storage_errors
@@ -119,7 +120,6 @@ if TYPE_CHECKING:
     from afarm.storage.labelled_pairs import ANNOTATION as ANNOTATION
     from afarm.storage.labelled_pairs import PAIR as PAIR
     from afarm.storage.labelled_pairs import Form as Form
-    from afarm.storage.labelled_pairs import Unusable as Unusable
     from afarm.storage.labelled_pairs import in_canonical_order as in_canonical_order
     from afarm.storage.labelled_pairs import own_preferences as own_preferences
     from afarm.storage.labelled_pairs import read_annotations as read_annotations

@@ -29,7 +29,7 @@ from afarm.report.run import STOPPED_AT, degraded, not_finite, training
 from afarm.storage.runs import is_simulated, simulated_judges
 from afarm.storage.text import dollars, markup, one_line
 
-UNASKED = "no judge LLM was asked. A gain is a gain in what this annotator goes by: a formula, a reward model, or noise"
+UNASKED = "no judge was asked: a gain is a gain in what this annotator goes by, a formula, a reward model, or noise"
 STORED = "stored annotations, no judge was asked"
 
 OUTCOMES = {"wins": "won", "wins_base": "lost", "draws": "drawn", "unparsed": "unparsed"}
@@ -118,8 +118,9 @@ def show_record(console: Console, record: Record) -> None:
 
 
 def result_rows(record: Record) -> Iterator[tuple[str, str]]:
-    """Yield labels and texts: the win rate, other results, warnings, training, cost. A label may be empty."""
+    """Yield labels and texts: judge, win rate, other results, warnings, training, cost. A label may be empty."""
     head, stages, results = record["headline"], record["stages"], record["results"]
+    yield from _judge_rows(record)
     main = next((result for result in results if result["evaluator"] == "win_rate"), None)
     if main is not None:
         metrics = main["metrics"]
@@ -149,14 +150,22 @@ def result_rows(record: Record) -> Iterator[tuple[str, str]]:
     yield "reused", f"{sum(s['reused'] for s in stages)} of {len(stages)} stages"
 
 
+def _judge_rows(record: Record) -> Iterator[tuple[str, str]]:
+    """Yield who judged, and how often formulas among them are known to agree with people."""
+    if judged_by := record["judged_by"]:
+        asked = "" if record["judges"] else f" ({STORED if record.get('stored') else UNASKED})"
+        yield "judged by", judged_by + asked
+        yield from (("", known) for known in dict.fromkeys(judge["agreement"] for judge in record["judges"]) if known)
+
+
 def _comparison_rows(record: Record) -> Iterator[tuple[str, str]]:
     """Yield the rows that say how two files were compared: decisions, coverage, people's labels, cost."""
     yield from (("decision", line) for line in (decision_sentences(record["until"]) if record.get("until") else ()))
     yield "compared", Coverage.from_row(record["coverage"]).sentence
     yield from human_labels.people_rows(record["results"])
     yield from (("degraded", line) for line in degraded(record["stages"]))
-    paid = STORED if record.get("stored") else _spent(record["spend"]) if record["judges"] else UNASKED
-    yield "judged by", f"{record['annotator']}: {paid}"
+    if record["judges"]:
+        yield "spend", _spent(record["spend"])
 
 
 def _win_rate(metrics: Mapping[str, Any]) -> str:
@@ -214,10 +223,11 @@ def _lines_of_several(records: Sequence[Record]) -> list[str]:
         main = record["results"][0]
         name = f"{main['system']} by {record['annotator']}" if len(annotators) > 1 else main["system"]
         name += f" against {main['reference']}" if len(references) > 1 else ""
-        for label, text in _comparison_rows(record):
+        judge = list(_judge_rows(record))
+        for label, text in (*judge, *_comparison_rows(record)):
             line = f"{label.capitalize()}: {text}" if label else text
             by_line.setdefault(line, []).append(name)
-            sharing[line] = annotators[record["annotator"]] if label == "judged by" else len(records)
+            sharing[line] = annotators[record["annotator"]] if (label, text) in judge else len(records)
     return [line if len(names) == sharing[line] else f"{', '.join(names)}: {line}" for line, names in by_line.items()]
 
 

@@ -106,7 +106,8 @@ def in_short(summary: Mapping[str, Any]) -> str:
     counts = {"identical": identical, "draws": outcomes.get("draw", 0) - identical}
     counts |= {name: outcomes.get(name, summary.get(name, 0)) for name in ("unparsed", "refused", "empty")}
     figures |= {name: count for name, count in counts.items() if count > 0}
-    for name in ("rows_unusable", "rows_evaluated_on", "pairs_left_out", "examples_cut", "outputs_cut"):
+    cuts = ("pairs_equal_after_cut", "examples_cut", "outputs_cut", "prompts_cut_to_nothing")
+    for name in ("rows_unusable", "rows_evaluated_on", "pairs_left_out", *cuts):
         if count := summary.get(name):
             figures[name.replace("_", " ")] = int(count)
     shown = {name: f"{value:.3g}" if isinstance(value, float) else value for name, value in figures.items()}

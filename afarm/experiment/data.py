@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 
 from afarm.core.errors import DataError, attribute_failures, require_promise
 from afarm.core.interfaces import Dataset
@@ -12,10 +12,12 @@ from afarm.core.records import Instruction, Output
 from afarm.core.seeding import digest
 from afarm.experiment.components import Components
 from afarm.experiment.own_preferences import OwnPreferences
-from afarm.experiment.return_checks import require_rows
+from afarm.experiment.plugin_code import find_package
+from afarm.experiment.return_checks import problems_seen, require_rows
 from afarm.experiment.settings import ALL, Rows
 from afarm.storage.conversations import Tasks
 from afarm.storage.hub import is_on_hub
+from afarm.storage.model_files import PACKAGE_PREFIX
 from afarm.storage.rows import names_a_file, parse_output, read_placed_rows, require_distinct
 
 
@@ -31,7 +33,7 @@ class DataSplits:
         self._instructions: dict[str, list[Instruction]] = {}
         self._digests: dict[tuple[str, bool], str] = {}
         self.own_preferences = OwnPreferences(
-            components.settings.run, self.evaluated_tasks, components.progress, components.notify
+            components.settings.run, self.evaluated_tasks, self.problems_with, components.progress, components.notify
         )
 
     @property
@@ -43,6 +45,17 @@ class DataSplits:
     def dataset(self) -> Dataset:
         """The run's data set, built when first asked for."""
         return self._components.dataset()
+
+    def problems_with(self, instructions: Sequence[Instruction]) -> list[str]:
+        """List why the run's data set, or one that its model comes with, does not go with these instructions."""
+        package = self._components.settings.run.model.removeprefix(PACKAGE_PREFIX).partition("/")[0]
+        sets = [c for c in self._components.plugins.registry if c.kind == "datasets"]
+        names = {self._name, *(c.full_name for c in sets if package in map(find_package, c.modules))}
+        problems: list[str] = []
+        for name in sorted(names):
+            dataset = self._components.dataset(name)
+            problems += problems_seen(partial(dataset.check, instructions), "datasets", name, dataset)
+        return problems
 
     @property
     def remote(self) -> bool:

@@ -145,7 +145,7 @@ class LiveRecord:
 
     def __init__(self, workspace: Workspace, system: str, command: str, started: float):
         # Whoever reads a record does without what writes it.
-        from afarm.experiment.run_record import describe_new_run, judges, stage_row
+        from afarm.experiment.run_record import describe_new_run, stage_row
 
         progress = workspace.progress
         self.path = workspace.store.runs / workspace.run_name(system) / LIVE
@@ -155,7 +155,6 @@ class LiveRecord:
         self._about = {
             **describe_new_run(workspace, system, command, started),
             "seed": workspace.config.seed,
-            "judges": judges(workspace),
             "budget": workspace.config.budget,
             **process_identity(os.getpid()),
         }

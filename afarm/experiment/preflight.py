@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from afarm.core.errors import AfarmError, ConfigError, DataError, did_you_mean
+from afarm.core.errors import AfarmError, ConfigError, DataError, JudgeError, did_you_mean
 from afarm.experiment.dry_run import require_fitting_judges
+from afarm.experiment.judge_choices import describe_choices
+from afarm.experiment.own_preferences import LOOKED_AT
 from afarm.experiment.preferences import require_preferences
 from afarm.experiment.return_checks import problems_seen
 from afarm.experiment.training_stages import NEEDS, require_enough_to_fit, require_method
@@ -57,9 +59,17 @@ def stage_checks(stage: str) -> list[Check]:
     return [*checks, _method, _enough_for_method] if stage == "train" else checks
 
 
-def judging_checks() -> list[Check]:
-    """Return the checks of what only judges outputs that are there: no data, model or torch is looked for."""
-    return [_places, *_judges("evaluate"), _evaluators]
+def reading_checks() -> list[Check]:
+    """Return the checks of what only evaluates judgements that are there."""
+    return [_places, _evaluators]
+
+
+def judging_checks(choices: Callable[[Workspace], str] = describe_choices) -> list[Check]:
+    """Return the checks of what only judges outputs that are there: no data, model or torch is looked for.
+
+    If no judge is named, the problem is what `choices` returns.
+    """
+    return [*reading_checks(), *_judges("evaluate", choices=choices)]
 
 
 def access_checks(llm_systems: Sequence[str] = (), stage: str = "") -> list[Check]:
@@ -79,7 +89,9 @@ def _training() -> list[Check]:
     ]
 
 
-def _judges(*sections: str, llm_systems: Sequence[str] = ()) -> list[Check]:
+def _judges(
+    *sections: str, llm_systems: Sequence[str] = (), choices: Callable[[Workspace], str] = describe_choices
+) -> list[Check]:
     """Return the checks of the judges, and of the annotators that these sections name."""
 
     def annotators(workspace: Workspace) -> list[str]:
@@ -87,9 +99,17 @@ def _judges(*sections: str, llm_systems: Sequence[str] = ()) -> list[Check]:
         labelled = {"annotate"} if config.preferences else set()
         return [getattr(config, section).annotator for section in sections if section not in labelled]
 
+    def require_judges(workspace: Workspace) -> None:
+        try:
+            require_fitting_judges(workspace, annotators(workspace))
+        except JudgeError as error:
+            if workspace.judges.by_role:
+                raise
+            raise ConfigError(choices(workspace)) from error
+
     return [
         partial(_used_prices, llm_systems=llm_systems),
-        lambda workspace: require_fitting_judges(workspace, annotators(workspace)),
+        require_judges,
         lambda workspace: workspace.judges.by_role,
         lambda workspace: failures(partial(workspace.components.annotator, name) for name in annotators(workspace)),
     ]
@@ -172,7 +192,7 @@ def _trackers(workspace: Workspace) -> Iterator[str]:
 
 
 def _rows(workspace: Workspace, stage: str = "") -> Iterator[str]:
-    """Look for splits that do not hold what the run, or a `stage` of it, asks of them.
+    """Look for splits that do not hold what the run, or a `stage` of it, asks of them, or that its model cannot know.
 
     A split that is missing is left to the stage that needs it: `afarm sft` does without most. If another does not
     hold enough either, or none is there, all problems are listed at once. Remote data sets are not read.
@@ -184,10 +204,13 @@ def _rows(workspace: Workspace, stage: str = "") -> Iterator[str]:
     problems: list[str] = []
     for split in needed:
         try:
-            workspace.data.listed(split)
+            listed = workspace.data.listed(split)
         except DataError as error:
             missing[split] = str(error)
             continue
+        if unknown := workspace.data.problems_with(listed[:LOOKED_AT]):
+            yield from unknown
+            return
         problems += failures([partial(workspace.data.instructions, split)])
     yield from problems
     if problems or len(missing) == len(needed):
@@ -204,12 +227,14 @@ def _enough_for_method(workspace: Workspace) -> None:
 
 
 def _check_tasks(workspace: Workspace) -> Iterator[str]:
-    """Ask each judge and evaluator if it knows the run's instructions."""
+    """Ask each judge and evaluator if it knows the run's instructions, if they go with its data set and model."""
     if workspace.data.remote:
         return
     try:
         instructions = workspace.data.instructions(workspace.data.evaluated_on)
     except DataError:  # which `_rows` or the stage that reads them reports
+        return
+    if workspace.data.problems_with(instructions):  # which `_rows` has said
         return
     for name in workspace.config.evaluate.evaluators:
         evaluator = workspace.components.evaluator(name)

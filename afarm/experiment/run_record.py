@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -44,7 +44,6 @@ def record(workspace: Workspace, method: str, result: Result, command: str, star
     about = {
         **describe_new_run(workspace, method, command, started),
         "machine": machine(workspace),
-        "judges": judges(workspace),
         "headline": headline(result, trained),
         "reward_model": json.loads(held_out.read_text("utf-8")) if held_out and held_out.is_file() else {},
         "checkpoint": {
@@ -64,6 +63,7 @@ def describe_new_run(workspace: Workspace, method: str, command: str, started: f
         "method": method,
         "annotator": config.evaluate.annotator if config.preferences else config.annotate.annotator,
         "preferences": config.preferences or None,
+        "judges": judges(workspace),
         "created": started,
         "config": {**config.model_dump(mode="json"), "method": method, **workspace.settings.sections},
     }
@@ -87,7 +87,6 @@ def record_comparison(
     stored = bool(comparison.about.get("stored"))  # nobody is asked, and who was is not for the settings to say
     noise = {} if stored else {"label_noise": config["evaluate"]["label_noise"]}
     names = {workspace.components.component(kind, name).full_name for kind, name in comparison.components}
-    asked = not stored and any(row.preference.completion for rows in result.judgements.values() for row in rows)
     about = {
         "name": comparison.name,
         "command": command,
@@ -102,7 +101,7 @@ def record_comparison(
             **{name: section for name, section in sections.items() if name in names},
         },
         "machine": {"platform": platform.platform(terse=True), "cpus": os.cpu_count()},
-        "judges": judges(workspace) if asked else [],
+        "judges": [] if stored else judges(workspace, [comparison.annotator]),
         "headline": headline(result, {}),
     }
     return write_record(workspace, about, [*comparison.before, made], made, result)
@@ -126,9 +125,11 @@ def write_record(
     write_rows(directory / "metrics.jsonl", _metrics(history))
     # output_1 is the reference's, output_2 the system's.
     write_rows(directory / "outputs.jsonl", read_rows(main.artifact.path / "judgements.jsonl") if main else [])
+    results = _results(history, result, models)
     summary = {
         "afarm_version": importlib.metadata.version("afarm"),
         **about,
+        "judged_by": next((row["judged_by"] for row in results if row.get("judged_by")), ""),
         "seed": workspace.config.seed,
         "finished": time.time(),
         "status": "finished",
@@ -136,7 +137,7 @@ def write_record(
         "stages": [stage_row(workspace, run) for run in history],
         "spend": spend(workspace, history),
         "annotators": _annotators(history),
-        "results": _results(history, result, models),
+        "results": results,
     }
     summary = _without_errors(summary) if about.get("until") else summary
     made_before = {stage.get("key"): stage for stage in earlier.stages}
@@ -179,11 +180,18 @@ def _results(history: Sequence[StageRun], result: Result, models: Mapping[str, s
     return rows
 
 
-def judges(workspace: Workspace) -> list[dict[str, Any]]:
-    """List the judge of each family role."""
+def judges(workspace: Workspace, annotators: Collection[str] = ()) -> list[dict[str, Any]]:
+    """List the judge of each family role that these annotators ask, or the run's, with what is known of it.
+
+    An annotator that asks nobody stands for itself if it is known how often it agrees with people.
+    """
+    names, asked = annotators or [*workspace.judges.asked], workspace.judges.asked
+    alone = {name: workspace.components.annotator(name).agreement for name in names if asked.get(name) == set()}
     return [
-        {"role": role, "identity": judge.identity, "simulated": judge.simulated}
-        for role, judge in sorted(workspace.judges.by_role.items())
+        {"role": role, "identity": judge.identity, "simulated": judge.simulated, "agreement": judge.agreement}
+        for role, judge in sorted(workspace.judges.answering(annotators).items())
+    ] + [
+        {"role": "", "identity": name, "simulated": True, "agreement": known} for name, known in alone.items() if known
     ]
 
 

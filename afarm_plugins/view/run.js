@@ -6,7 +6,7 @@ let sureUntil = 0; // the second press on Stop must come before
 const stageTime = (stage, now) => (stage.status === "working" && isNumber(stage.began) ? now - stage.began : stage.seconds);
 
 function heading(run) {
-  const facts = [["method", run.method], ["against", run.reference], ["recipe", run.recipe], ["annotator", run.annotator], ["judge", run.judge], ["seed", run.seed], ["begun", moment(run.created)], ["time of its stages", duration(run.seconds)]];
+  const facts = [["judged by", run.judged_by || run.judge], ["method", run.method], ["against", run.reference], ["recipe", run.recipe], ["annotator", run.annotator], ["seed", run.seed], ["begun", moment(run.created)], ["time of its stages", duration(run.seconds)]];
   return h("header", { class: "run-head" }, h("p", { class: "eyebrow" }, link("index.html", "Runs")),
     h("h1", {}, run.name, " ", statusChip(run.status)),
     h("dl", { class: "facts" }, facts.filter(([, value]) => ![null, "", UNKNOWN].includes(value)).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, String(value))))),

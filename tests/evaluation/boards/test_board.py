@@ -422,6 +422,20 @@ def test_alpaca_eval_s_leaderboards_are_imported(tmp_path: Path) -> None:
         ("a.csv", ",win_rate,n_total\nx,5,1e400\n", "column 'n_total' should be a valid integer, and is inf"),
         ("a.csv", ',win_rate\nx,5\n"y,5\nz,5\n', "line 3: not valid CSV: a double quote is opened and never closed"),
         ("a.csv", ",win_rate\n", "no rows"),
+        ("a.csv", ",win_rate\nx,0.468\ny,0.9\n", "column 'win_rate' is nowhere above 1, and win rates are in percent"),
+        ("a.csv", ",win_rate,length_controlled_winrate\nx,46.8,0.4\n", "column 'length_controlled_winrate' is nowhere"),
+        ("a.csv", ';win_rate\nx;"46,812"\n', "must be a number, not '46,812' (1234 or 1.234, never 1,234)"),
+        ("a.csv", 'model,elo\nx,"1,251"\n', "another of numbers (1234, not 1,234)"),
+        (
+            "a.csv",
+            ",win_rate,n_wins,n_wins_base,n_draws,n_total\nx,50,371,417,17,600\n",
+            "line 2: n_total is 600, and n_wins + n_wins_base + n_draws are 805",
+        ),
+        (
+            "a.csv",
+            ",win_rate,n_wins,n_wins_base,n_draws,n_total\nx,20,600,200,5,805\n",
+            "'win_rate' is 20, and 600 wins, 200 losses and 5 draws give 37.6 to 87.3",
+        ),
         ("a.json", '{"boards": 3}', "holds no boards"),
         ("a.json", '{"standings": []}', "`afarm compare` wrote it: name the directory of its runs"),
         ("a.json", '{"boards": [{}]}', "board 0: must hold a list of entries"),
@@ -441,7 +455,7 @@ def test_alpaca_eval_s_leaderboards_are_imported(tmp_path: Path) -> None:
             "'n' should be greater than or equal to 0, and is -3",
         ),
         ("a.json", "{", "not valid JSON"),
-        ("a.jsonl", '{"instruction": "x"}', "row 0: is no annotation, which has output_1"),
+        ("a.jsonl", '{"instruction": "x"}', "row 0 (line 1): is no annotation, which has output_1"),
         ("missing.csv", None, "no such file"),
         ("missing.json", None, "no such file"),
     ],
@@ -455,6 +469,51 @@ def test_a_file_that_is_no_board_is_named_with_row_and_field(
         read_boards([tmp_path / name])
     assert said in str(error.value)
     assert str(tmp_path / name) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "model;win_rate;n_total\nx;46,8;805\n",
+        "model\twin_rate\tn_total\nx\t46.8\t805\n",
+        "model,win_rate,n_total\nx,46.8%,805\n",
+        "sep=;\nmodel;win_rate;n_total\nx;46,8 %;805\n",
+        '\ufeffmodel,win_rate,n_total\nx,"46,8\u00a0%",805\n',
+        ",win_rate,n_wins,n_wins_base,n_draws,n_total\nx,46.8,371,417,17,805\n",
+        ",win_rate,n_wins,n_wins_base,n_draws,n_total,discrete_win_rate\nx,46.8,300,500,5,805,37.6\n",
+    ],
+)
+def test_a_table_is_read_as_spreadsheets_write_it(text: str, tmp_path: Path) -> None:
+    (tmp_path / "board.csv").write_text(text)
+    [board], _ = read_boards([tmp_path / "board.csv"])
+    assert [(entry.system, entry.win_rate, entry.n) for entry in board.entries] == [("x", 46.8, 805)]
+
+
+def test_a_share_of_a_percent_is_one_if_its_sign_stands_there(tmp_path: Path) -> None:
+    (tmp_path / "board.csv").write_text("model,win_rate\nx,0.468%\ny,0\n")
+    [board], _ = read_boards([tmp_path / "board.csv"])
+    assert [entry.win_rate for entry in board.entries] == [0.468, 0]
+
+
+@pytest.mark.parametrize("name", ["votes.jsonl", "votes.json", "votes.csv"])
+def test_votes_on_models_without_texts_are_a_bradley_terry_board(name: str, tmp_path: Path) -> None:
+    marks = {"a": "model_a", "b": "model_b", "-": "tie"}
+    games = [("x", "y", "aaab-"), ("y", "z", "aab"), ("z", "x", "bbbab")]
+    votes = [{"model_a": a, "model_b": b, "winner": marks[mark], "turn": 1} for a, b, won in games for mark in won]
+    lines = [",".join(votes[0]), *(",".join(map(str, vote.values())) for vote in votes)]
+    text = {"csv": "\n".join(lines), "json": json.dumps(votes), "jsonl": "\n".join(map(json.dumps, votes))}
+    (tmp_path / name).write_text(text[name.rpartition(".")[2]])
+    [board], _ = read_boards([tmp_path / name])
+    assert (board.order, [entry.system for entry in board.entries]) == ("bradley_terry", ["x", "y", "z"])
+    assert [(entry.n, entry.wins, entry.losses, entry.draws, entry.length) for entry in board.entries] == [
+        (10, 7, 2, 1, None),
+        (8, 3, 4, 1, None),
+        (8, 2, 6, 0, None),
+    ]
+    for row, said in (({"winner": "nobody"}, "field 'winner' is 'nobody'"), ({"model_a": None}, "the name of a model")):
+        (tmp_path / "wrong.json").write_text(json.dumps([*votes, {**votes[0], **row}]))
+        with pytest.raises(DataError, match=f"row {len(votes)}: .*{said}"):
+            read_boards([tmp_path / "wrong.json"])
 
 
 def test_the_paper_s_table_is_a_board_and_correlates_as_the_paper_says() -> None:
