@@ -41,7 +41,7 @@ from afarm.storage.conversations import (
     same_form,
     unpacked,
 )
-from afarm.storage.label_scales import COLUMN, LabelReader, as_number
+from afarm.storage.label_scales import COLUMN, LabelReader, number_of
 from afarm.storage.rankings import MARKS, comparisons, with_trees_as_rankings
 from afarm.storage.record_fields import short_repr
 from afarm.storage.row_shapes import (
@@ -54,7 +54,7 @@ from afarm.storage.row_shapes import (
     what_it_holds,
 )
 from afarm.storage.rows import read_placed_rows, stem, why_no_file
-from afarm.storage.votes import TIED, TIES, by_people, draw, read_battle, read_vote
+from afarm.storage.votes import TIED, TIES, draw_by_rule, label_by_people, read_battle, read_vote
 
 ENOUGH_LABELS = 10
 """Labels from which it is odd that all prefer the same side."""
@@ -266,12 +266,14 @@ def _read_pair(row: Row, where: str, reading: LabelReader) -> Sequence[JudgedPai
     judged = JudgedPair.from_row(plain, where)
     pair = judged.pair
     if label:
-        return [replace(judged, preference=draw(pair)) if pair.identical else judged]
+        return [replace(judged, preference=draw_by_rule(pair)) if pair.identical else judged]
     wins = [None if number is None else 0.5 if number in (0, 1.5) else number - 1 for number in numbers]
     if reading.average:
         answered = [win for win in wins if win is not None]
-        return [replace(judged, preference=by_people(pair, fmean(answered) if answered else None))]
-    return [JudgedPair(pair, by_people(pair, win, _order(row)), name) for name, win in zip(people, wins, strict=True)]
+        return [replace(judged, preference=label_by_people(pair, fmean(answered) if answered else None))]
+    return [
+        JudgedPair(pair, label_by_people(pair, win, _order(row)), name) for name, win in zip(people, wins, strict=True)
+    ]
 
 
 def _output(row: Row, name: str, where: str, as_text: bool) -> str:
@@ -338,7 +340,7 @@ def _is_tie(row: Row, where: str) -> bool:
     for name in row:  # score_chosen, chosen-rating …
         sign = MARKS.get(re.sub(r"[\W_]+", "_", name.lower().replace("chosen", "")).strip("_"))
         other = name.replace("chosen", "rejected")
-        better, worse = (as_number(str(row.get(side))) for side in (name, other))
+        better, worse = (number_of(str(row.get(side))) for side in (name, other))
         if sign is None or other == name or better is None or worse is None:
             continue
         if sign * better < sign * worse:
@@ -353,7 +355,7 @@ def _is_tie(row: Row, where: str) -> bool:
 def _first_over_second(pair: Pair, name: str) -> JudgedPair:
     """Label a pair whose first output is better, half of them turned: else its place would tell."""
     if pair.identical:
-        return JudgedPair(pair, draw(pair), name)
+        return JudgedPair(pair, draw_by_rule(pair), name)
     id = pair.id  # a digest, whichever output is first
     if (uniform("side", id) < 0.5) == pair.is_canonical:
         return JudgedPair(pair.swapped(), Preference(id, 1.0), name)
