@@ -161,7 +161,7 @@ def test_a_file_without_a_better_output_is_refused_before_anything_runs(farm: Ma
 
 
 def test_a_file_without_any_label_is_not_told_to_learn_from_draws(tmp_path: Path) -> None:
-    pair = {"instruction": "i", "output_1": "x", "output_2": "y"}
+    pair = {"instruction": "Describe the cat without the words new and wet.", "output_1": "x", "output_2": "y"}
     source = write(tmp_path, *({**pair, "preference": label} for label in (float("nan"), None, "")))
     with pytest.raises(ConfigError, match="draws 0, without a label 3; say in each row") as caught:
         Farm("toy", preferences=source, method="dpo", output_dir=tmp_path / "out")
@@ -169,7 +169,8 @@ def test_a_file_without_any_label_is_not_told_to_learn_from_draws(tmp_path: Path
 
 
 def test_learners_that_keep_draws_may_have_nothing_else(tmp_path: Path) -> None:
-    source = write(tmp_path, *({**GOOD, "prompt": f"p {n}", "rejected": "word word"} for n in range(3)))
+    prompts = [f"Describe the {noun} without the words new and wet." for noun in ("cat", "fig", "drum")]
+    source = write(tmp_path, *({**GOOD, "prompt": prompt, "rejected": "word word"} for prompt in prompts))
     given = {"preferences": source, "method": "dpo", "output_dir": tmp_path / "out"}
     with pytest.raises(ConfigError, match=r"draws 3, without a label 0.*with --set dpo\.keep_draws=true"):
         Farm("toy", **given)
