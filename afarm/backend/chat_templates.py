@@ -6,7 +6,6 @@ import logging
 import re
 from collections.abc import Sequence
 from datetime import date
-from functools import cache
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -23,6 +22,9 @@ SETTLED = "{# the date and the thinking switch, as set when afarm loaded the mod
 
 SWITCHES = ("enable_thinking", "thinking")
 """Variables by which templates let a model think before its answer."""
+
+_SAID = set[str]()
+"""The templates of which it was said that they take no system turn."""
 
 _DIRECTIVES = re.compile(r"%-?[a-zA-Z]")
 
@@ -72,10 +74,7 @@ def render_chat(
                 f"the chat template of {model} refuses the prompt {one_line(prompt, 80)!r}: {error}. Change or leave "
                 "out that row, or choose another template: --set prompt_template=alpaca"
             ) from error
-    _say_moved(model)
+    if (template := str(tokenizer.chat_template)) not in _SAID:
+        _SAID.add(template)
+        logger.warning("%s: its chat template takes no system turn: the text stands before the user's", model)
     return render_chat(tokenizer, without_system_turn(turns), model, answer=answer, **variables)
-
-
-@cache
-def _say_moved(model: str) -> None:
-    logger.warning("%s: its chat template takes no system turn: the text stands before the user's first turn", model)

@@ -26,6 +26,7 @@ from afarm.core.registry import Component, name_package
 from afarm.core.seeding import digest
 from afarm.experiment.setting_errors import SYNONYMS, explain_validation_error, list_fields, nearest_setting
 from afarm.experiment.settings import RunConfig
+from afarm.judging.pricing import VENDORS, listed
 from afarm.storage.row_shapes import what_it_holds
 from afarm.storage.rows import names_a_file, names_a_file_of_rows, read_rows, stem
 from afarm.storage.text import holds_key
@@ -277,7 +278,7 @@ def resolve(
         if name in names or not plugins.broken or not any(read_recipe(r).get(name) == section for r in recipe_names()):
             problems += _check_section(name, section, names, plugins, runs, settings)
     problems += _check_names(run, plugins)
-    problems += [p for p in check(settings) if p not in problems]
+    problems += [p for p in check(settings) if not any(known.startswith(p) for known in problems)]
     if problems:
         raise ConfigError(_drop_repeated(problems))
     return settings
@@ -407,7 +408,8 @@ def _check_names(run: RunConfig, plugins: Plugins) -> list[str]:
         try:
             plugins.get(kind, name)
         except PluginError as error:
-            problems.append(str(error))
+            vendors = [vendor for vendor in VENDORS if kind == "judges" and listed(vendor, name)]  # of a bare model
+            problems.append(f"{error}{''.join(f' Did you mean {vendor}:{name}?' for vendor in vendors)}")
     return problems
 
 
