@@ -16,8 +16,8 @@ from afarm.experiment.settings import RunConfig
 from afarm.storage.conversations import Tasks, Unusable
 from afarm.storage.hub import is_on_hub
 from afarm.storage.labelled_pairs import own_preferences
+from afarm.storage.model_files import special_tokens
 from afarm.storage.rows import digest_source, write_rows
-from afarm.storage.special_tokens import special_tokens
 
 
 def describe_pairs(summary: Mapping[str, Any]) -> str:
@@ -56,11 +56,6 @@ class OwnPreferences:
         """A digest of the source's content. Raises `DataError` if there is none."""
         return digest_source(self.config.preferences)
 
-    @property
-    def special_tokens(self) -> frozenset[str]:
-        """The special tokens of the run's model."""
-        return special_tokens(self.config.model)
-
     @cached_property
     def summary(self) -> Mapping[str, Any]:
         """The counts of pairs used and left out, and notes on odd labels.
@@ -69,7 +64,7 @@ class OwnPreferences:
         not said to be dropped, or if nothing is left.
         """
         config, evaluated = self.config, frozenset(task.id for task in self.evaluated())
-        how = (config.labels, config.on_unusable, self.special_tokens, config.dataset, config.model)
+        how = (config.labels, config.on_unusable, config.dataset, config.model)
         key = (config.preferences, self.digest, *how, evaluated)
         if key not in _SUMMARIES:
             summary: dict[str, Any] = {}
@@ -87,10 +82,9 @@ class OwnPreferences:
     def _read(self, summary: dict[str, Any]) -> Iterator[JudgedPair]:
         """Yield the preferences that are taken, and fill `summary`. Raises as that does."""
         config, source, evaluated = self.config, self.config.preferences, Tasks(self.evaluated())
-        unusable, notes = Unusable(), list[str]()
+        unusable, notes = Unusable(special_tokens=special_tokens(config.model)), list[str]()
         outcomes, people, evaluated_on, first = Counter[str](), Counter[str](), 0, list[Instruction]()
-        special = self.special_tokens
-        read = own_preferences(source, unusable, scale=config.labels, notes=notes, special_tokens=special)
+        read = own_preferences(source, unusable, scale=config.labels, notes=notes)
         for judged in self.progress(read, "preferences"):
             if judged.pair.instruction in evaluated:
                 evaluated_on += 1

@@ -81,19 +81,10 @@ def refresh(run_dir: Path) -> Path:
 
 
 def content_mark(record: RunRecord) -> str:
-    """A comment that changes with what the page shows of a run, and with the code that shows it.
-
-    When and by which command its stages were made or reused is left out.
-    """
-    values = {name: value for name, value in record.items() if name not in ("created", "finished")}
-    values["spend"] = {name: value for name, value in record.section("spend").items() if name != "this_time"}
-    values["stages"] = [
-        {name: value for name, value in stage.items() if name not in ("reused", "seconds", "why")}
-        for stage in record.stages
-    ]
+    """A comment that changes with what the page shows of a run, and with the code that shows it."""
     code = [path for path in Path(__file__).parent.iterdir() if path.is_file()]
     shown = source_digest({path.name: path for path in code})
-    content = digest([values, shown, find_spec("plotly") is not None], length=16)
+    content = digest([record, shown, find_spec("plotly") is not None], length=16)
     return f"<!-- shows {content} -->\n"
 
 
