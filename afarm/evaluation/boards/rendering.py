@@ -219,8 +219,9 @@ def answer(board: Leaderboard) -> str:
 
     def ends(entry: Entry) -> tuple[float, float]:
         metric = entry.metrics.get(board.order)
-        known = (entry.interval or (None, None)) if is_rate else (metric and metric.low, metric and metric.high)
-        return (-math.inf, math.inf) if known[0] is None or known[1] is None else (known[0], known[1])
+        of_metric = (metric.low, metric.high) if metric else (None, None)
+        low, high = entry.interval or (None, None) if is_rate else of_metric
+        return (-math.inf, math.inf) if low is None or high is None else (low, high)
 
     low, high = ends(first)
     if low == -math.inf:
