@@ -12,7 +12,7 @@ import json
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from typing import Any
@@ -43,8 +43,12 @@ class UnusableError(DataError):
 
 @dataclass(slots=True)
 class Unusable:
-    """The rows of a file that cannot be learned from: how many, and the first of each kind."""
+    """The rows of a file that cannot be learned from: how many, and the first of each kind.
 
+    Among them are rows with one of the `special_tokens` of the model that is to learn.
+    """
+
+    special_tokens: Collection[str] = ()
     rows: int = 0
     examples: list[str] = field(default_factory=list)
     _kinds: set[str] = field(default_factory=set)

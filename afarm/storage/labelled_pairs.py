@@ -84,7 +84,6 @@ def read_labelled_pairs(
     average: bool = False,
     as_text: bool = False,
     unusable: Unusable | None = None,
-    special_tokens: Collection[str] = (),
 ) -> Iterator[tuple[str, Row, Sequence[JudgedPair]]]:
     """Yield each row of a file or a data set of the Hub: its place, itself, and the label of each rater.
 
@@ -101,12 +100,10 @@ def read_labelled_pairs(
             called by its column.
         as_text: Take an output of such rows that a table has made a boolean or a number for the text that it was.
         unusable: Counts the rows that cannot be learned from; if None, the first is an error.
-        special_tokens: Those of a model's tokenizer, which no row may hold that it is to learn from.
     """
     forms = PREFERENCES if forms is None else forms
     reading = LabelReader(source, scale, annotator, average, as_text)
-    special = re.compile("|".join(map(re.escape, sorted(special_tokens, key=len, reverse=True))) or r"(?!)")
-    placed = read_placed_rows(source)
+    placed, special = read_placed_rows(source), unusable.special_tokens if unusable else ()
     for where, row in with_trees_as_rankings(placed) if CHOSEN in forms else placed:
         try:
             rows = [row] if CHOSEN not in forms or _form(row, forms) else comparisons(row, where)
@@ -135,15 +132,15 @@ def _form(row: Row, forms: Sequence[Form]) -> Form | None:
     return next((form for form in forms if any(fields <= row.keys() for fields in form.fields)), None)
 
 
-def _require_bare(pair: Pair, special: re.Pattern[str], where: str) -> None:
-    """Raise `UnusableError` for a text that a chat template has rendered already, by a special token in it."""
+def _require_bare(pair: Pair, special_tokens: Collection[str], where: str) -> None:
+    """Raise `UnusableError` for texts that a chat template has rendered already, by a special token in them."""
     task = pair.instruction
-    for text in (task.instruction, task.input, *(turn.content for turn in task.messages), pair.output_1, pair.output_2):
-        if found := special.search(text):
-            raise UnusableError(
-                f"{where}: holds {found[0]!r}, a special token of the model, as texts do that a chat template has "
-                "rendered, and it would render them again; write the bare texts, or lists of messages"
-            )
+    texts = [task.instruction, task.input, *(turn.content for turn in task.messages), pair.output_1, pair.output_2]
+    if found := [token for token in special_tokens if any(token in text for text in texts)]:
+        raise UnusableError(
+            f"{where}: holds {max(found, key=len)!r}, a special token of the model, as texts do that a chat template "
+            "has rendered, and it would render them again; write the bare texts, or lists of messages"
+        )
 
 
 def read_annotations(
@@ -158,18 +155,12 @@ def read_annotations(
 
 
 def own_preferences(
-    source: Path | str,
-    unusable: Unusable | None = None,
-    *,
-    scale: str = "",
-    notes: list[str] | None = None,
-    special_tokens: Collection[str] = (),
+    source: Path | str, unusable: Unusable | None = None, *, scale: str = "", notes: list[str] | None = None
 ) -> Iterator[JudgedPair]:
     """Yield the preferences of a file or of a data set of the Hub, one by one.
 
     `scale` names the labels of the first output, of the second and of a draw, such as "0,1" or "A,B,tie"; empty for
-    afarm's, 1, 2 and 0. Rows that cannot be learned from, as those with `special_tokens` of the model that learns, are
-    counted in `unusable`, or an error if it is None. After
+    afarm's, 1, 2 and 0. Rows that cannot be learned from are counted in `unusable`, or an error if it is None. After
     the last row `notes` has a sentence on labels that all prefer one side, and on pairs that are labelled repeatedly.
     Raises `DataError` naming file, row and field if a row is wrong, what the row looks like if it is no preference,
     and, after the last row, if its labels can be read in two ways.
@@ -177,7 +168,7 @@ def own_preferences(
     counts, sides = Counter[str](), Counter[str]()
     preferred = defaultdict[bool, set[str]](set)  # ids of pairs, by whether the first in canonical order is better
     for _, row, [judged] in read_labelled_pairs(
-        source, scale, annotator=stem(str(source)), average=True, unusable=unusable, special_tokens=special_tokens
+        source, scale, annotator=stem(str(source)), average=True, unusable=unusable
     ):
         pair = judged.pair
         id = replace(pair, occurrence=0).id if pair.occurrence else judged.preference.pair_id
