@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from afarm.core.config import OnPolicyConfig, TrainerConfig
-from afarm.core.errors import ConfigError
+from afarm.core.errors import ConfigError, TrainingError
 
 T = TypeVar("T")
 
@@ -86,6 +87,21 @@ def barrier() -> None:
     """Wait for all processes."""
     if world_size() > 1:
         dist.barrier()
+
+
+def require_alike(weights: Mapping[str, Tensor]) -> None:
+    """Raise `TrainingError` if the bits of a whole weight, summed, differ among the processes. A collective."""
+    bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    whole = {n: x.detach() for n, x in weights.items() if world_size() > 1 and not isinstance(x.data, DTensor)}
+    sums = {name: int(x.view(bits[x.element_size()]).sum(dtype=torch.int64)) for name, x in whole.items()}
+    gathered = all_gather_object(sums)
+    for process, others in enumerate(gathered):
+        if apart := [name for name, found in gathered[0].items() if found != others[name]]:
+            raise TrainingError(
+                f"{len(apart)} of {len(sums)} weights, such as {apart[0]}, differ between process 0 and process "
+                f"{process}, and only the first's would be kept: draw the same rows in all processes, and sum "
+                "gradients over them before each step (`optimizer_step` does, and `all_reduce_gradients`)"
+            )
 
 
 # ------------------------------------------------------------------------------------------ sizes that processes share

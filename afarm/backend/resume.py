@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from afarm.backend.distributed import barrier, rank
+from afarm.backend.distributed import barrier, rank, require_alike
 from afarm.backend.sharding import first_row, local_part
 from afarm.core.errors import TrainingError
 from afarm.core.interfaces import Checkpoints, TrainContext
@@ -51,8 +51,9 @@ def write_checkpoint(
     """Write into a new `directory` what `restore` needs, and a method's own `more`.
 
     A collective. Each process writes its shards, which any number of processes can restore; the main process writes
-    what is not sharded.
+    what is not sharded. Raises `TrainingError` if that differs among the processes.
     """
+    require_alike(trained)
     if rank() == 0:
         shutil.rmtree(directory / SHARDS, ignore_errors=True)  # from a process killed while writing
         directory.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ from afarm.cli.console import command_line, err
 from afarm.cli.farm_options import FarmOptions
 from afarm.cli.given_settings import NAMED_BY_OPTION, refuse_contradictions, refuse_stray
 from afarm.cli.shared_options import DEFAULT_RECIPE, RECIPE_HELP, judge_field, model_field, option, option_field
-from afarm.core.errors import ConfigError, DataError
+from afarm.core.errors import ConfigError, DataError, PluginError
 from afarm.storage.text import markup
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from afarm.experiment.comparison.annotations import AnnotationComparison
     from afarm.experiment.comparison.outputs import OutputComparison, SystemComparison
     from afarm.experiment.preflight import Check
-    from afarm.experiment.stage import Labelling
     from afarm.experiment.workspace import Workspace
 
 JUDGING = (
@@ -102,11 +101,15 @@ class EvaluateOptions(FarmOptions):
     def judging_checks(self, outputs: Sequence[Path] = (), reference: str = "") -> "list[Check]":
         """Return the checks of judging the files `outputs`, whose price is told if no judge is named."""
         from afarm.experiment import preflight
+        from afarm.experiment.judge_choices import describe_choices
 
-        def labellings(workspace: "Workspace") -> "list[Labelling]":
-            return [one.labelling for one in output_comparisons(workspace, outputs, reference, self)]
+        def choices(workspace: "Workspace") -> str:
+            compared = output_comparisons(workspace, outputs, reference, self)
+            return describe_choices(
+                workspace, [one.labelling for one in compared], f"{command_line()} --judge {{judge}}"
+            )
 
-        return preflight.judging_checks(labellings, f"{command_line()} {preflight.BY_OPTION}")
+        return preflight.judging_checks(choices)
 
 
 def find_reference(outputs: Sequence[Path] | None, reference: str | None, options: EvaluateOptions) -> str:
@@ -191,7 +194,11 @@ def _reference(workspace: "Workspace", reference: str) -> "Sequence[Output]":
     from afarm.storage.row_shapes import no_output
     from afarm.storage.rows import names_a_file, read_rows
 
-    rows = evaluation_set(workspace.components, reference)
+    try:
+        rows = evaluation_set(workspace.components, reference)
+    except PluginError as error:
+        takes = "--reference takes a file of outputs, hf:OWNER/NAME[:SPLIT], or the name of a data set"
+        raise ConfigError([f"{error} {takes}"]) from error
     if not any(row.output for row in rows):
         first = next(read_rows(reference), {}) if names_a_file(reference) else {}
         raise DataError(

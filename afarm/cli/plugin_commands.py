@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from copy import copy
 from functools import wraps
@@ -40,20 +40,15 @@ def add_plugin_commands(app: typer.Typer, taken: Collection[str], groups: Collec
 
 def list_plugin_commands(manager: Any) -> dict[str, list[str]]:
     """List the commands that each plugin adds, by its name in pluggy's `manager`: "package:plugin"."""
-
-    def list_names(app: typer.Typer) -> Iterator[str]:
-        yield from map(command_name, app.registered_commands)
-        for group in app.registered_groups:
-            assert group.typer_instance is not None
-            name, inner = command_name(group), list(list_names(group.typer_instance))
-            yield from (f"{name} {command}" for command in inner) if inner else [name]
-
     listed = {}
     for implementation in manager.hook.register_commands.get_hookimpls():
-        own = typer.Typer()
+        app = typer.Typer()
         with suppress(Exception):  # `add_plugin_commands` says so
-            implementation.function(app=own)
-        listed[implementation.plugin_name] = list(list_names(own))
+            implementation.function(app=app)
+        apps: list[tuple[str, Any]] = [("", app)]
+        apps += [(f"{command_name(group)} ", group.typer_instance) for group in app.registered_groups]
+        names = [f"{prefix}{command_name(c)}" for prefix, inner in apps for c in inner.registered_commands]
+        listed[implementation.plugin_name] = names
     return listed
 
 

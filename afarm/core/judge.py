@@ -138,7 +138,10 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """The request parameters a judge accepts. Any other is an error that says so."""
+    """The request parameters a judge accepts. Any other is an error that says so.
+
+    Without `system`, the text of system turns is sent before the user's.
+    """
 
     chat: bool = True
     completion: bool = False
@@ -148,6 +151,7 @@ class Capabilities:
     schema: bool = False
     tool: bool = False
     batch: bool = False
+    system: bool = True
 
 
 class Judge(ABC):

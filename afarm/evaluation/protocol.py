@@ -14,7 +14,6 @@ from afarm.core.seeding import digest
 from afarm.evaluation.metrics import finite_number
 from afarm.evaluation.who_judged import FORMULA, name_judge
 from afarm.storage.rows import rows_digest
-from afarm.storage.runs import RunRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +98,6 @@ FIELDS: Mapping[str, str] = {
 """The fields in which comparable protocols are equal, with the words for them."""
 DIGEST = 6
 """Characters of a digest: enough to tell a few apart."""
-
-
-def who_judged_run(record: RunRecord) -> str:
-    """Name who judged a run's main comparison, as its record says; by its protocol if it is an earlier version's."""
-    protocols = [EvaluationProtocol.from_row(result.protocol) for result in record.results[:1]]
-    return str(record.get("judged_by") or "".join(one.who_judged for one in protocols if one.known))
 
 
 def comparable(one: EvaluationProtocol, other: EvaluationProtocol) -> list[str]:

@@ -70,6 +70,13 @@ def log_nothing(step: int, metrics: Mapping[str, float]) -> None:
     """Log no metrics: of several processes one does, and what loads a model writes nothing."""
 
 
+def native_dtype(device: str) -> str:
+    """Return the dtype that a device computes in. Loads torch."""
+    from afarm.backend import cpu
+
+    return cpu.native_dtype(device)
+
+
 @dataclass(slots=True)
 class Components:
     """The components that the settings name, built by name, and the backend, made when first needed."""

@@ -104,8 +104,8 @@ def write_results(
     come last. Raises `DataError` if the judgements cannot be evaluated.
     """
     formulas = {judge.identity: judge.simulated for judge in workspace.judges.answering([protocol.annotator]).values()}
-    compared = {"system": inputs.system, "reference": protocol.reference}
-    compared["judged_by"] = who_judged(inputs.judgements, protocol.annotator, formulas)
+    judged_by = who_judged((row.to_row() for row in inputs.judgements), formulas)
+    compared = {"system": inputs.system, "reference": protocol.reference, "judged_by": judged_by}
     conditions = {"degraded": dict(degraded), "protocol": protocol.to_row()}
     components = workspace.components
     found = ((name, sorted(components.evaluator(name).needs), components.evaluate(name, inputs)) for name in evaluators)

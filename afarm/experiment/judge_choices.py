@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from afarm.core.errors import AfarmError
-from afarm.experiment.dry_run import PlannedStage, by_judge, estimate_labels
+from afarm.experiment.dry_run import estimate_labels
 from afarm.experiment.stage import Labelling
 from afarm.experiment.workspace import Workspace
 from afarm.judging.client import JudgeClient
@@ -20,7 +20,7 @@ PAID = "openai:gpt-4o"
 FORMULAS = ("fitted", "offline")
 
 
-def describe_choices(workspace: Workspace, form: str, labellings: Sequence[Labelling]) -> str:
+def describe_choices(workspace: Workspace, labellings: Sequence[Labelling] = (), form: str = "--judge {judge}") -> str:
     """Say that no judge is named, and list ready ways to name one.
 
     `form` is how `{judge}` is named, such as "--judge {judge}". The price is of asking about `labellings`.
@@ -32,10 +32,11 @@ def describe_choices(workspace: Workspace, form: str, labellings: Sequence[Label
         client = JudgeClient({"*": judges.judge(PAID)}, ledger, batch_api=workspace.config.batch_api)
         made = [one for labelling in labellings for one in estimate_labels(workspace, labelling, client)]
         pairs = sum(len(labelling.pairs) for labelling in labellings)
-        for total in by_judge([PlannedStage("evaluate", "", False, judges=tuple(made))]):
-            if total.dollars is not None and total.most_dollars is not None:
-                price = f"{dollars(total.dollars)} for these {pairs:,} pairs (at most {dollars(total.most_dollars)})"
-                paid = f"a language model, about {price}"
+        if most := sum(one.most_dollars or 0 for one in made):
+            price = (
+                f"{dollars(sum(one.dollars or 0 for one in made))} for these {pairs:,} pairs (at most {dollars(most)})"
+            )
+            paid = f"a language model, about {price}"
     choices = {
         PAID: paid,
         "local:MODEL": "a model on this machine: a Hub id, a directory or a .gguf file; $0",

@@ -15,7 +15,6 @@ from afarm.experiment.judge_choices import describe_choices
 from afarm.experiment.own_preferences import LOOKED_AT
 from afarm.experiment.preferences import require_preferences
 from afarm.experiment.return_checks import problems_seen
-from afarm.experiment.stage import Labelling
 from afarm.experiment.training_stages import NEEDS, require_enough_to_fit, require_method
 from afarm.experiment.workspace import Workspace
 from afarm.judging.database import is_url
@@ -30,11 +29,6 @@ ASKING = ("annotate", "fit-reward", "train")
 
 Check = Callable[[Workspace], object]
 """A look at one thing. Yields what is wrong with it, or raises an `AfarmError` that says so."""
-
-BY_OPTION = "--judge {judge}"
-
-Labellings = Callable[[Workspace], Sequence[Labelling]]
-"""Finds what judges will be asked about."""
 
 
 def run_checks(llm_systems: Sequence[str] = (), names_method: bool = True) -> list[Check]:
@@ -70,12 +64,12 @@ def reading_checks() -> list[Check]:
     return [_places, _evaluators]
 
 
-def judging_checks(labellings: Labellings = lambda workspace: (), form: str = BY_OPTION) -> list[Check]:
+def judging_checks(choices: Callable[[Workspace], str] = describe_choices) -> list[Check]:
     """Return the checks of what only judges outputs that are there: no data, model or torch is looked for.
 
-    If no judge is named, ways to name one are told in this `form`, with the price of these `labellings`.
+    If no judge is named, the problem is what `choices` returns.
     """
-    return [*reading_checks(), *_judges("evaluate", labellings=labellings, form=form)]
+    return [*reading_checks(), *_judges("evaluate", choices=choices)]
 
 
 def access_checks(llm_systems: Sequence[str] = (), stage: str = "") -> list[Check]:
@@ -96,10 +90,7 @@ def _training() -> list[Check]:
 
 
 def _judges(
-    *sections: str,
-    llm_systems: Sequence[str] = (),
-    labellings: Labellings = lambda workspace: (),
-    form: str = BY_OPTION,
+    *sections: str, llm_systems: Sequence[str] = (), choices: Callable[[Workspace], str] = describe_choices
 ) -> list[Check]:
     """Return the checks of the judges, and of the annotators that these sections name."""
 
@@ -114,7 +105,7 @@ def _judges(
         except JudgeError as error:
             if workspace.judges.by_role:
                 raise
-            raise ConfigError(describe_choices(workspace, form, labellings(workspace))) from error
+            raise ConfigError(choices(workspace)) from error
 
     return [
         partial(_used_prices, llm_systems=llm_systems),
@@ -218,10 +209,7 @@ def _rows(workspace: Workspace, stage: str = "") -> Iterator[str]:
             missing[split] = str(error)
             continue
         if unknown := workspace.data.problems_with(listed[:LOOKED_AT]):
-            config, section = workspace.config, workspace.settings.sections.get(workspace.config.dataset, {})
-            own = section.get("path") or f"data set {config.dataset!r}"
-            source = config.eval_set if split == "evaluation" and config.eval_set else own
-            yield from (f"{source}: {problem}" for problem in unknown)
+            yield from unknown
             return
         problems += failures([partial(workspace.data.instructions, split)])
     yield from problems

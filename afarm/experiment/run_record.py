@@ -14,7 +14,6 @@ from typing import Any
 from afarm.core.errors import DataError
 from afarm.core.records import Row
 from afarm.evaluation.metrics import finite_number, warning_flags
-from afarm.evaluation.protocol import EvaluationProtocol
 from afarm.evaluation.red_flags import with_family_flags
 from afarm.experiment.comparison.outputs import SystemComparison
 from afarm.experiment.evaluation_stages import RED_FLAGS
@@ -44,7 +43,7 @@ def record(workspace: Workspace, method: str, result: Result, command: str, star
     held_out = fit.artifact.path / "calibration.json" if fit else None  # absent if the fit measured nothing
     about = {
         **describe_new_run(workspace, method, command, started),
-        "machine": machine(workspace, read_earlier(workspace, workspace.run_name(method)).section("machine")),
+        "machine": machine(workspace),
         "headline": headline(result, trained),
         "reward_model": json.loads(held_out.read_text("utf-8")) if held_out and held_out.is_file() else {},
         "checkpoint": {
@@ -118,7 +117,9 @@ def write_record(
     that made none leaves the begin, the command and the rest of the `HISTORY` as they are there.
     """
     directory = workspace.store.run_dir(about["name"])
-    earlier = read_earlier(workspace, about["name"])
+    earlier = RunRecord(directory, {})
+    with suppress(DataError):  # there is no record, or it was damaged
+        earlier = read_run(directory)
     method = about.get("method", "")
     models = {method: workspace.config.model} if method and not is_llm_system(method) else {}
     write_rows(directory / "metrics.jsonl", _metrics(history))
@@ -143,15 +144,10 @@ def write_record(
     stages = [made_before.get(row["key"], row) if row["reused"] else row for row in summary["stages"]]
     is_known = all(row["reused"] and row["key"] in made_before for row in summary["stages"])
     history_before = {name: earlier[name] for name in HISTORY if name in earlier} if is_known else {}
+    if not workspace.components.device_in_use and "device" in earlier.section("machine"):
+        history_before["machine"] = earlier["machine"]
     write_json(directory / "run.json", {**summary, "stages": stages, **history_before})
     return RunRecord(directory, json.loads(json_text(summary)))
-
-
-def read_earlier(workspace: Workspace, name: str) -> RunRecord:
-    """Read the record that an earlier command left of a run; empty without one, or if it is damaged."""
-    with suppress(DataError):
-        return read_run(workspace.store.run_dir(name))
-    return RunRecord(workspace.store.run_dir(name), {})
 
 
 def _without_errors(summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,8 +176,7 @@ def _results(history: Sequence[StageRun], result: Result, models: Mapping[str, s
             found = json.loads((evaluation / RED_FLAGS).read_text(encoding="utf-8"))
             flags = with_family_flags(found, models)
             flags["flags"] += [flag for row in own for flag in warning_flags(row["evaluator"], row["metrics"])]
-            judged = EvaluationProtocol.from_row(own[0].get("protocol")).who_judged
-            rows += [{"judged_by": judged, **row, "red_flags": flags} for row in own]
+            rows += [{**row, "red_flags": flags} for row in own]
     return rows
 
 
@@ -251,13 +246,10 @@ def _rounded(spent: Mapping[str, float]) -> dict[str, float]:
     return {name: round(value, 6) if name == "dollars" else value for name, value in spent.items()}
 
 
-def machine(workspace: Workspace, earlier: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe the device and threads that results were computed with.
-
-    If everything that models make was reused, the device is the one in the `earlier` record of this run.
-    """
+def machine(workspace: Workspace) -> dict[str, Any]:
+    """Describe the device and threads that results were computed with, no device if all that models make was reused."""
     backend = workspace.config.backend
-    device = workspace.components.device_in_use or earlier.get("device") or "none: all was reused"
+    device = workspace.components.device_in_use or "none: all was reused"
     return {
         "platform": platform.platform(terse=True),
         "cpus": os.cpu_count(),

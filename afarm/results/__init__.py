@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     from afarm.evaluation.metrics import finite_number as finite_number
     from afarm.evaluation.metrics import main_metric as main_metric
     from afarm.evaluation.metrics import warnings as warnings
-    from afarm.evaluation.protocol import who_judged_run as who_judged_run
     from afarm.evaluation.red_flags import Match as Match
     from afarm.evaluation.red_flags import flag_sentences as flag_sentences
     from afarm.evaluation.red_flags import suspicious as suspicious
     from afarm.evaluation.run_cost import sum_costs as sum_costs
     from afarm.evaluation.run_diff import diff_runs as diff_runs
     from afarm.evaluation.who_judged import are_formulas as are_formulas
-    from afarm.evaluation.who_judged import who_judged_pair as who_judged_pair
+    from afarm.evaluation.who_judged import who_judged as who_judged
     from afarm.experiment.live_record import LIVE as LIVE
     from afarm.experiment.live_record import process_identity as process_identity
     from afarm.experiment.live_record import read_live as read_live

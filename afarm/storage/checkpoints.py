@@ -7,13 +7,12 @@ import operator
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
 from afarm.core.errors import StoreError
 from afarm.storage.contents import file_digest, recorded_files
-from afarm.storage.disk import decode_json, json_text, replacing, storage_errors, sync, sync_tree, write_json
+from afarm.storage.disk import json_text, replacing, storage_errors, sync, sync_tree
 
 T = TypeVar("T")
 
@@ -48,10 +47,8 @@ class DirectoryCheckpoints:
             shutil.rmtree(beside, ignore_errors=True)
             beside.mkdir()
             write(beside)
-            with ThreadPoolExecutor(1) as hashing:  # which takes as long as the disk does
-                digests = hashing.submit(_digest_files, beside)
-                sync_tree(beside)
-            write_json(beside / DIGESTS, digests.result())
+            (beside / DIGESTS).write_text(_digest_files(beside), encoding="utf-8")
+            sync_tree(beside)
             final = self.directory / f"step-{step:08d}"
             shutil.rmtree(final, ignore_errors=True)
             beside.rename(final)
@@ -66,24 +63,17 @@ class DirectoryCheckpoints:
 
     def require_sound(self) -> None:
         """Raise `StoreError` if the newest checkpoint has other bytes than were written."""
-        if not (latest := self.latest()) or not (latest[1] / DIGESTS).exists():
-            return
-        try:
-            same = decode_json((latest[1] / DIGESTS).read_bytes()) == _digest_files(latest[1])
-        except ValueError:
-            same = False
-        if not same:
-            raise StoreError(
-                f"{latest[1]} is damaged: it has other bytes than were written. Remove that directory, and the same "
-                "command trains from the start"
-            )
+        for path in self._finished()[-1:]:
+            if (path / DIGESTS).is_file() and (path / DIGESTS).read_bytes() != _digest_files(path).encode():
+                how = "is damaged: it has other bytes than were written"
+                raise StoreError(f"{path} {how}. Remove that directory, and the same command trains from the start")
 
     def _finished(self) -> list[Path]:
         return sorted(self.directory.glob("step-*")) if self.directory.is_dir() else []
 
 
-def _digest_files(directory: Path) -> dict[str, str]:
-    return {name: file_digest(path) for name, path in recorded_files(directory).items()}
+def _digest_files(directory: Path) -> str:
+    return json.dumps({name: file_digest(path) for name, path in recorded_files(directory).items()}, indent=1)
 
 
 class FollowedCheckpoints(DirectoryCheckpoints):

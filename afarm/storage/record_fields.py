@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
@@ -29,15 +30,16 @@ def require_record(record: object, wanted: type, kind: str, name: str, promise: 
     Numbers of numpy and torch in it become Python's.
     """
     require_promise(isinstance(record, wanted), kind, name, f"{promise}, not {type_name(record)}", owner)
-    for field, adapter, is_json, is_text in _fields(wanted):
+    for field, adapter, is_json, is_text, is_number in _fields(wanted):
         value = getattr(record, field)
         if is_text and type(value) is str and value.isascii():
             continue  # most fields are such, and pydantic takes five times longer to say so
         try:
             plain = adapter.validate_python(value, strict=True)
             if is_json and value:
-                plain = _plain_json(plain)
-            if not is_text:
+                stored = json.loads(json.dumps(plain, allow_nan=False, default=_encode_number))
+                plain = stored if isinstance(stored, dict) else tuple(stored)
+            if is_number:
                 object.__setattr__(record, field, plain)
         except (ValueError, TypeError, RecursionError) as error:  # pydantic's error is a ValueError
             why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
@@ -45,11 +47,13 @@ def require_record(record: object, wanted: type, kind: str, name: str, promise: 
 
 
 @cache
-def _fields(record: type) -> list[tuple[str, TypeAdapter[Any], bool, bool]]:
-    """List the fields of a record, with a validator of each, and if it holds any JSON values, or text."""
+def _fields(record: type) -> list[tuple[str, TypeAdapter[Any], bool, bool, bool]]:
+    """List the fields of a record, with a validator of each, and if it holds any JSON values, text, or numbers."""
     hints = get_type_hints(record)
-    names = [field.name for field in fields(record)]
-    return [(name, TypeAdapter(hints[name]), "Any" in str(hints[name]), hints[name] is str) for name in names]
+    return [
+        (name, TypeAdapter(hint), "Any" in str(hint), hint is str, bool(re.search(r"\b(int|float|Any)\b", str(hint))))
+        for name, hint in ((field.name, hints[field.name]) for field in fields(record))
+    ]
 
 
 def plain_number(value: Any) -> Any:
@@ -57,19 +61,10 @@ def plain_number(value: Any) -> Any:
     return value.item() if getattr(value, "shape", None) == () else value
 
 
-def _plain_json(value: Any) -> Any:
-    """Return JSON values whose numbers are Python's. Raises `TypeError` and `ValueError` for other values."""
-
-    def number(inner: Any) -> Any:
-        if (plain := plain_number(inner)) is inner:
-            raise TypeError(f"Object of type {type_name(inner)} is not JSON serializable")
-        return plain
-
-    try:
-        json.dumps(value, allow_nan=False)
-    except TypeError:
-        return json.loads(json.dumps(value, allow_nan=False, default=number))
-    return value
+def _encode_number(value: Any) -> Any:
+    if getattr(value, "shape", None) != ():
+        raise TypeError(f"Object of type {type_name(value)} is not JSON serializable")
+    return value.item()
 
 
 def short_repr(value: object) -> str:

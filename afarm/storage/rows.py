@@ -180,12 +180,12 @@ def _values(handle: IO[str], path: Path) -> Iterator[tuple[int, Any]]:
     for number, line in lines:
         try:
             yield number, _DECODER.decode(line)
-        except _RowError as error:
-            error.where = f" (line {number})"
-            raise
-        except json.JSONDecodeError as error:
-            advice = "" if line.rstrip().endswith("}") else "; each row is one line"
-            raise _RowError(f"not valid JSON lines: {error.msg} at column {error.colno}{advice}") from error
+        except ValueError as error:
+            if isinstance(error, json.JSONDecodeError):
+                advice = "" if line.rstrip().endswith("}") else "; each row is one line"
+                error = _RowError(f"not valid JSON lines: {error.msg} at column {error.colno}{advice}")
+            error.where = f" (line {number})"  # type: ignore[attr-defined]
+            raise error from None
 
 
 def _layout(value: Any) -> str:

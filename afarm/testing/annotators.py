@@ -22,19 +22,29 @@ def check_annotator(
     *,
     instructions: Sequence[Instruction] = (),
     outputs: Sequence[str] = (),
-    answer: Answer = first_at_random,
+    answer: Answer | None = None,
     is_random: bool = False,
+    prefers: Sequence[tuple[str, str]] = (),
 ) -> None:
     """Check the promises of an annotator.
 
     One preference per pair in order, keyed draws, mirrored labels of swapped pairs, hostile text unchanged, unreadable
-    answers without a label, no answer bought twice, and a plan of just the requests that are sent. `instructions` (at
-    least 12 distinct ones) and `outputs` are for an annotator that accepts no others, `answer` for one with its own
-    answer format; `is_random` says that labels differ by seed though no judge is asked. Raises `ConformanceError`
-    naming the broken promise.
+    answers without a label, no answer bought twice, a plan of just the requests that are sent, and labels that follow
+    what the judge says. Raises `ConformanceError` naming the broken promise.
+
+    Args:
+        annotator: The annotator.
+        instructions: At least 12 distinct ones, for an annotator that accepts no others.
+        outputs: Likewise.
+        answer: From a request to a judge's answer, for an annotator with its own answer format.
+        is_random: Labels differ by seed though no judge is asked.
+        prefers: Outputs (better, worse) that it must label so. A judge that it asks names the better one, by `answer`
+            or in the annotator's `answer_format`.
     """
     instructions = list(instructions) or make_instructions(24)
     pairs = make_pairs(instructions, outputs)
+    _check_verdicts(annotator, pairs, answer, prefers)
+    answer = answer or first_at_random
     asks_a_judge = _check_labels(annotator, pairs, answer)
     _check_swapping(annotator, pairs, answer)
     _check_seeds(annotator, pairs, answer, is_random, asks_a_judge)
@@ -75,6 +85,37 @@ def _check_labels(annotator: Annotator, pairs: Sequence[Pair], answer: Answer) -
         require(get(FakeJudgeClient(answer)) == expected, f"equal seeds must give equal labels, but not so {way}")
     require(labels(annotator, [], FakeJudgeClient(answer)) == {}, "no pairs must give no preferences")
     return bool(ask.sent)
+
+
+def _check_verdicts(
+    annotator: Annotator, pairs: Sequence[Pair], answer: Answer | None, prefers: Sequence[tuple[str, str]]
+) -> None:
+    """Check labels against `prefers`, or most of them against the verdicts of a judge that goes by the alphabet."""
+    texts = sorted({text for pair in pairs for text in pair.canonical})
+    good = {better for better, _ in prefers} or {*texts[len(texts) // 2 :]}
+    if prefers:
+        pairs = [Pair(pairs[0].instruction, better, worse) for better, worse in prefers]
+
+    def is_better(text: str, other: str) -> bool:
+        return text in good if not other else (text, other) in prefers if prefers else text > other
+
+    def name_better(request: ChatRequest) -> str:
+        verdicts = [is_better(shown.first, shown.second) for shown in request.comparisons]
+        return render(verdicts, request.answer_format, request.labels)
+
+    for shown in (pairs, [pair.swapped() for pair in pairs]) if prefers or answer is None else ():
+        ask, wrong = FakeJudgeClient(answer or name_better), []
+        read = labels(annotator, shown, ask)
+        for pair in shown:
+            p2 = read[pair.id][0]
+            of_better = 0.5 if p2 is None else p2 if is_better(pair.output_2, pair.output_1) else 1 - p2
+            if of_better < 0.5 or (prefers and of_better == 0.5):
+                wrong.append((pair.output_1, pair.output_2, p2))
+        require(
+            not (prefers and wrong), f"it must prefer the better one of each pair: (output_1, output_2, p2) {wrong}"
+        )
+        fit = not ask.sent or len(wrong) < 0.4 * len(shown)  # it may have noise
+        require(fit, f"labels must follow what the judge says: {len(wrong)} of {len(shown)} say the opposite")
 
 
 def _merged(annotator: Annotator, parts: Sequence[Sequence[Pair]], ask: FakeJudgeClient) -> dict[str, Label]:
@@ -144,7 +185,8 @@ def _check_unreadable_answers(annotator: Annotator, pairs: Sequence[Pair]) -> No
         read = labels(annotator, some, ask)
         require(
             set(read.values()) <= {(None, "unparsed"), (None, "refused")},
-            f'an answer that cannot be read ({name}) must make an "unparsed" preference, never a label',
+            f'an answer that cannot be read ({name}: {answer(ask.sent[0])[:60]!r}) must make an "unparsed" preference, '
+            "never a label",
         )
         sent = len(ask.sent)
         labels(annotator, some, ask)

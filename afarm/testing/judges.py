@@ -28,9 +28,15 @@ def check_judge(judge: Judge, *, answers: bool | None = None, instructions: Sequ
     takes = judge.capabilities
     require(isinstance(takes, Capabilities), "capabilities must be an afarm.Capabilities")
     require(takes.chat or takes.completion, "a judge takes chats, or text completions, or both")
-    if judge.simulated if answers is None else answers:
-        asyncio.run(_check_answers(judge, list(instructions) or make_instructions(8)))
-    asyncio.run(judge.close())
+
+    async def check() -> None:
+        try:
+            if judge.simulated if answers is None else answers:
+                await _check_answers(judge, list(instructions) or make_instructions(8))
+        finally:
+            await judge.close()  # in the loop that its connections were opened in
+
+    asyncio.run(check())
 
 
 async def _check_answers(judge: Judge, instructions: Sequence[Instruction]) -> None:

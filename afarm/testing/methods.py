@@ -4,42 +4,66 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from afarm.core.errors import type_name
 from afarm.core.interfaces import Decoding, Method, MethodInputs, Policy
-from afarm.core.records import Instruction, Sample
+from afarm.core.records import Instruction, Pair, Preference, Sample
 from afarm.testing.conformance import naming, require
 from afarm.testing.contexts import MetricsRecorder, load_context, train_context
 from afarm.testing.examples import make_instructions
 from afarm.testing.models import tiny_inputs
+from afarm.testing.processes import train_together
 from afarm.testing.training import check_goes_on, check_metrics, check_untouched, copy_weights, equal_weights
 
 CLOSE = 1e-4
 """Tolerance for scores and log-probabilities computed in batches of other sizes."""
 
+APART = 1e-3
+"""Tolerance for weights that several processes learn: they sum in another order."""
+
 NEEDS = {"preferences", "reward_model", "annotator", "demonstrations", "all_demonstrations", "unlabeled", "validation"}
 """The inputs that a run can give a method."""
 
 
-def check_method(method: Method | Sequence[Method], directory: Path, *, inputs: MethodInputs | None = None) -> None:
+def check_method(
+    method: Method | Sequence[Method],
+    directory: Path,
+    *,
+    inputs: MethodInputs | None = None,
+    learns: Callable[[str], float] | None = None,
+    processes: int = 1,
+) -> None:
     """Train on tiny inputs and check that training is repeatable, resumable and changes nothing else.
 
-    Samples, metrics and the weights of a policy's `model` are compared. `method` is one or several, such as a class
-    under several configs that end in seconds (`tiny_config`); `inputs` are `tiny_inputs(method.needs)` by default.
-    Writes into `directory`. Raises `ConformanceError` naming the broken promise.
+    Samples, metrics and the weights of a policy's `model` are compared, and the pairs that are asked about with
+    `plan_pairs`. Writes into `directory`. Raises `ConformanceError` naming the broken promise.
+
+    Args:
+        method: One or several, such as a class under several configs that end in seconds (`tiny_config`).
+        directory: An empty directory.
+        inputs: What to train on (default: `tiny_inputs(method.needs)`).
+        learns: A figure of an output that training must raise: its mean over samples, above the start's.
+        processes: If more than 1, so many forks of this process train as well, and must end with the same weights.
     """
     methods = [method] if isinstance(method, Method) else list(method)
     for number, each in enumerate(methods):
         with naming(f"{type(each).__name__} {getattr(each, 'config', '')}" if len(methods) > 1 else ""):
-            _check_method(each, directory / str(number), inputs)
+            _check_method(each, directory / str(number), inputs, learns, processes)
 
 
-def _check_method(method: Method, directory: Path, inputs: MethodInputs | None) -> None:
+def _check_method(
+    method: Method,
+    directory: Path,
+    inputs: MethodInputs | None,
+    learns: Callable[[str], float] | None,
+    processes: int,
+) -> None:
     require(list(method.check()) == [], f"check must find no problem in this config: {list(method.check())}")
     unknown = set(method.needs) - NEEDS
     require(not unknown, f"needs {sorted(unknown)}, which no stage makes; known: {sorted(NEEDS)}")
@@ -50,8 +74,15 @@ def _check_method(method: Method, directory: Path, inputs: MethodInputs | None) 
     def read_scores() -> object:
         return None if model is None else list(model.score(make_instructions(3), ["w1", "w2 w3", "w4"]))
 
+    asked: dict[str, Instruction] = {}
+
+    def annotate(pairs: Sequence[Pair], *, noiseless: bool = False) -> list[Preference]:
+        asked.update((pair.id, pair.instruction) for pair in pairs)
+        return inputs.annotate(pairs, noiseless=noiseless) if inputs.annotate else []
+
     with check_start_untouched(inputs.start), check_untouched(model, broken, read_scores):
-        policy = method.train(inputs, train_context(directory / "first", log_metrics=log))
+        recorded = replace(inputs, annotate=annotate if inputs.annotate else None)
+        policy = method.train(recorded, train_context(directory / "first", log_metrics=log))
     require(isinstance(policy, Policy), f"train must return an afarm.Policy, not a {type(policy).__name__}")
     check_metrics(log.lines)
     check_policy(policy, directory / "policy")
@@ -66,6 +97,23 @@ def _check_method(method: Method, directory: Path, inputs: MethodInputs | None) 
     promised, actual = method.decoding(default), policy.decoding(default)
     require(promised == actual, f"Method.decoding must say what its policy's will: {promised}, not {actual}")
     check_goes_on(lambda context: method.train(inputs, context), as_expected, log.lines, directory / "interrupted")
+    given = {"sft": [row.instruction for row in inputs.demonstrations], "preference": []}
+    given |= {"unlabeled": list(inputs.unlabeled), "validation": list(inputs.validation)}
+    planned, learned = len(method.plan_pairs(given)), sum(i not in inputs.validation for i in asked.values())
+    near = 3 * abs(planned - learned) <= max(planned, learned)
+    require(near, f"plan_pairs must name what train has annotated, up to a third: {planned}, and {learned} were asked")
+    if learns:
+        before, after = (fmean(learns(s.text) for s in draw(p, make_instructions(32))) for p in (inputs.start, policy))
+        require(after > before, f"training must raise what it learns: from {before:.4g} it went to {after:.4g}")
+    if processes > 1:
+        several = train_together(
+            lambda context: copy_weights(method.train(inputs, context)), processes, directory / "together"
+        )
+        apart = max((float((several[path] - weight).abs().max()) for path, weight in trained.items()), default=0.0)
+        broken = (
+            f"the weights of {processes} processes must be those of one, up to rounding: they are {apart:.2g} apart"
+        )
+        require(apart < APART, f"{broken}. Draw the same rows in all, and sum gradients and metrics over them")
 
 
 def check_policy(policy: Policy, directory: Path) -> None:

@@ -349,8 +349,8 @@ def _show(asked: AskedStudy, progress: GridProgress, findings: Findings, page: P
 
 
 def _show_table(console: Console, table: StudyTable) -> None:
-    from afarm.report import short_text
+    from afarm.report import cell_text
 
     forms = table.columns.values()
-    rows = [[short_text(cell, form) for cell, form in zip(row, forms, strict=True)] for row in table.rows]
+    rows = [[cell_text(cell, form) for cell, form in zip(row, forms, strict=True)] for row in table.rows]
     print_table(console, table.title, {name: bool(form) for name, form in table.columns.items()}, rows)

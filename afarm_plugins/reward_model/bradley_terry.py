@@ -130,7 +130,8 @@ class BradleyTerryRewardModel(TorchRewardModel):
         if config.ensemble > 1:
             metrics["eval_spread"] = self.standardised(torch.cat(raw)).std(-1, correction=0).mean().item()
         differences = [reward_2 - reward_1 for reward_1, reward_2 in zip(rewards_1, rewards_2, strict=True)]
-        record = {"pairs": len(held_out), **measures, "margins": margins(labels, differences)}
+        record = {"pairs": len(held_out), "accuracy": metrics["eval_accuracy"], **measures}
+        record["margins"] = margins(labels, differences)
         (directory / "calibration.json").write_text(json.dumps(record, indent=2) + "\n", "utf-8")
         return metrics
 

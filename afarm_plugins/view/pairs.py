@@ -8,7 +8,7 @@ from pathlib import Path
 
 from afarm import AfarmError, DataError, Row
 from afarm.report import row_verdict
-from afarm.results import OUTPUTS, Place, are_formulas, open_ledger, who_judged_pair
+from afarm.results import OUTPUTS, Place, are_formulas, open_ledger, who_judged
 from afarm_plugins.view.outputs_index import (
     MOST_TEXT,
     OutputsIndex,
@@ -96,7 +96,7 @@ class Pairs:
         return {
             "number": number,
             "verdict": index.verdicts[number],
-            "who": who_judged_pair(row, index.formulas),
+            "who": who_judged([row], index.formulas),
             **{name: _whole(row.get(name)) for name in ("instruction", "input", "output_1", "output_2")},
             **{
                 name: text(row.get(name))
@@ -112,7 +112,7 @@ class Pairs:
             ],
             **dict(zip(("gold", "gold_reference"), index.gold[number], strict=True)),
             **dict(zip(("reward", "reward_reference"), index.reward[number], strict=True)),
-            "votes": [{**vote, "who": who_judged_pair(vote, index.formulas)} for vote in votes],
+            "votes": [{**vote, "who": who_judged([vote], index.formulas)} for vote in votes],
             "votes_problem": problem,
             "command": write_run_command(run, "ledger", "--export", "answers.jsonl"),
         }
@@ -126,7 +126,7 @@ def short_rows(index: OutputsIndex, numbers: Sequence[int]) -> list[Row]:
             **_brief(row),
             "verdict": index.verdicts[number],
             "member": index.members[number],
-            "who": who_judged_pair(row, index.formulas),
+            "who": who_judged([row], index.formulas),
             "longer": index.longer[number],
             "cut": bool(index.cut[number]),
             "flagged": bool(index.flagged[number]),

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from afarm.report import one_line
-from afarm.results import RECORD, finite_number, flatten, is_simulated, stopped_why, sum_costs, who_judged_run
+from afarm.results import RECORD, finite_number, flatten, is_simulated, stopped_why, sum_costs
 from afarm_plugins.view.commands import place_words, quote_command
 from afarm_plugins.view.sources import SeenRun
 from afarm_plugins.view.values import as_shown, mapping, rows, text
@@ -46,7 +46,7 @@ def describe_row(run: SeenRun) -> Row:
         "judge": ", ".join(
             dict.fromkeys(name for judge in rows(about.get("judges")) if (name := text(judge.get("identity"))))
         ),
-        "judged_by": who_judged_run(record),
+        "judged_by": text(record.get("judged_by")),
         "simulated": is_simulated(about),
         **{name: finite_number(about.get(name)) for name in ("seed", "created")},
         **{name: finite_number(headline.get(name)) for name in OF_HEADLINE},

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import grpo
 import pytest
+import torch
 from grpo import GRPO, GRPOConfig
+from torch import Tensor
 
-from afarm.backend import Diverged, Training, linear_schedule
+from afarm.backend import Diverged, Training, distributed, linear_schedule, on_policy
+from afarm.backend.distributed import require_alike
 from afarm.core.config import OnPolicyConfig
 from afarm.core.errors import ConfigError, TrainingError
+from afarm.core.interfaces import TrainContext
 from afarm.core.plugins import discover
 from afarm.core.registry import Component
 from afarm.experiment.recipe import resolve
-from afarm.testing import MetricsRecorder, tiny_config, tiny_inputs, train_context
+from afarm.testing import ConformanceError, MetricsRecorder, tiny_config, tiny_inputs, train_context
+from afarm.testing.processes import train_together
+from afarm.testing.training import copy_weights
 
 
 def test_learning_rate_warms_up_and_falls_to_zero() -> None:
@@ -68,3 +75,49 @@ def test_advice_names_the_section_that_the_method_is_registered_under(name: str,
     assert error.startswith(config.method_name)
     assert f"--set {name}.learning_rate=5e-06, a larger {name}.kl_coef" in error
     assert "section" not in settings.result_fields()
+
+
+# ------------------------------------------------------------------------------------------------ several processes
+
+
+def trained_by_two(directory: Path) -> tuple[Any, Any]:
+    """What two processes learn, and what one does."""
+    method = GRPO(tiny_config(GRPOConfig, num_generations=4, total_steps=2, save_steps=1))
+    inputs = tiny_inputs(method.needs)
+
+    def train(context: TrainContext) -> dict[str, Tensor]:
+        return copy_weights(method.train(inputs, context))
+
+    return train_together(train, 2, directory / "two"), train(train_context(directory / "one"))
+
+
+def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:
+    two, one = trained_by_two(tmp_path)
+    torch.testing.assert_close(two, one, rtol=1e-4, atol=1e-4)
+
+
+def test_processes_that_drift_apart_are_found_when_a_checkpoint_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_policy, "all_reduce_gradients", lambda parameters: None)
+    told = r"21 of 21 weights, such as policy\.model\.embed_tokens\.weight, differ between process 0 and process 1"
+    with pytest.raises(ConformanceError, match=told):
+        trained_by_two(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_weights_are_compared_to_the_last_bit(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = {"same": torch.randn(5, 3, dtype=dtype).t(), "scalar": torch.ones((), dtype=dtype)}
+    other = {**whole, "scalar": torch.nextafter(whole["scalar"], torch.tensor(9, dtype=dtype))}
+    for theirs, is_alike in ((whole, True), (other, False)):
+        monkeypatch.setattr(distributed, "world_size", lambda: 2)
+        monkeypatch.setattr(distributed, "all_gather_object", lambda own: [own, own])
+        require_alike(whole)
+        sums: list[Any] = []
+        monkeypatch.setattr(distributed, "all_gather_object", lambda own, sums=sums: (sums.append(own), [own])[1])
+        require_alike(theirs)
+        monkeypatch.setattr(distributed, "all_gather_object", lambda own, sums=sums: [own, sums[0]])
+        with (
+            nullcontext() if is_alike else pytest.raises(TrainingError, match="1 of 2 weights, such as scalar, differ")
+        ):
+            require_alike(whole)

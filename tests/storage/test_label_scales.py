@@ -101,11 +101,15 @@ def test_a_named_scale_is_read(scale: str, labels: list[Any], wins: list[float |
 
 def test_a_label_of_another_scale_is_named_with_its_row_and_the_option(tmp_path: Path) -> None:
     path = write(tmp_path / "own.jsonl", ["0", "x"])
-    with pytest.raises(DataError, match=r"row 1: field 'preference' is 'x'; by --labels 0 is .* 1 the second"):
+    with pytest.raises(
+        DataError, match=r"row 1 \(line 2\): field 'preference' is 'x'; by --labels 0 is .* 1 the second"
+    ):
         list(own_preferences(path, scale="0,1"))
-    with pytest.raises(DataError, match=r"row 1: .*1 or 2 for the better output.*--labels FIRST,SECOND\[,DRAW\]"):
+    with pytest.raises(
+        DataError, match=r"row 1 \(line 2\): .*1 or 2 for the better output.*--labels FIRST,SECOND\[,DRAW\]"
+    ):
         list(own_preferences(path))
-    with pytest.raises(DataError, match=r"row 1: .*1 or 2 for the better output.*; write other labels so"):
+    with pytest.raises(DataError, match=r"row 1 \(line 2\): .*1 or 2 for the better output.*; write other labels so"):
         list(read_annotations(path))
 
 

@@ -507,7 +507,7 @@ def test_such_rows_are_counted_with_the_first_of_each_kind(tmp_path: Path) -> No
     assert len(list(own_preferences(path, left_out))) == 2
     assert left_out.rows == 3
     assert [example.partition(": row ")[2][0] for example in left_out.examples] == ["1", "4"]
-    with pytest.raises(UnusableError, match="row 1: field 'chosen'"):
+    with pytest.raises(UnusableError, match=r"row 1 \(line 2\): field 'chosen'"):
         list(own_preferences(path))
 
 

@@ -84,7 +84,9 @@ def test_a_deeper_message_of_a_tree_has_the_turns_before_it_in_its_prompt(tmp_pa
     )
     path = tmp_path / "own.jsonl"
     path.write_text("\n".join(map(json.dumps, further)))
-    with pytest.raises(DataError, match=r"row 0: the message 'q' that it answers is not in the file: field 'prompt'"):
+    with pytest.raises(
+        DataError, match=r"row 0 \(line 1\): the message 'q' that it answers is not in the file: field 'prompt'"
+    ):
         list(own_preferences(path))
 
 
@@ -100,7 +102,7 @@ def test_equal_ranks_are_draws_and_answers_without_any_are_not_guessed(tmp_path:
     assert [row.preference.outcome for row in judged] == ["draw", "decided", "decided"]
     assert unusable.rows == 4
     assert unusable.examples[0].endswith(
-        "row 1: field 'generations' has 0 answers with a 'rank' (lower is better), a 'rating' or a 'score' (higher is "
+        "field 'generations' has 0 answers with a 'rank' (lower is better), a 'rating' or a 'score' (higher is "
         "better); a ranking needs two"
     )
 

@@ -5,11 +5,13 @@ Each kind has a sound component, which passes, and a table of its broken relativ
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import math
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +19,7 @@ from typing import Any, TypeVar
 import pytest
 import torch
 
-from afarm.backend import CheckpointPolicy
+from afarm.backend import CheckpointPolicy, world_size
 from afarm.core.errors import DataError, JudgeError
 from afarm.core.interfaces import (
     AnnotateContext,
@@ -124,6 +126,17 @@ def advance_a_generator(self: Longer, pairs: Sequence[Pair], context: AnnotateCo
     return [Preference(p.id, float((draws.random() < 0.5) == p.is_canonical)) for p in pairs]
 
 
+def reversed_judgement(judgement: Judgement) -> Judgement:
+    first = judgement.p_first_shown
+    return judgement if first is None else replace(judgement, p_first_shown=1 - first)
+
+
+def turned_at_times(label: Preference) -> Preference:
+    """Reversed for every second pair or so: an order that was drawn and not read."""
+    turn = label.p2 is not None and uniform("order", label.pair_id) < 0.6
+    return replace(label, p2=1 - label.p2) if turn else label  # type: ignore[operator]
+
+
 ANNOTATORS: Broken = {
     "loses a pair": (
         Longer,
@@ -158,6 +171,16 @@ ANNOTATORS: Broken = {
         },
         "asked about twice",
     ),
+    "reads the opposite": (
+        Asks,
+        {"read": lambda self, text: reversed_judgement(Asks.read(self, text))},
+        "labels must follow what the judge says: 25 of 25 say the opposite",
+    ),
+    "forgets which output was shown first": (
+        Asks,
+        {"annotate": lambda self, pairs, context: [turned_at_times(p) for p in Asks.annotate(self, pairs, context)]},
+        "labels must follow what the judge says",
+    ),
     "plans by asking": (
         Asks,
         {"plan": lambda self, pairs, context: self.annotate(pairs, context)[:0]},
@@ -176,6 +199,30 @@ def test_a_broken_annotator_is_caught(case: str) -> None:
     annotator, promise = broken(case, ANNOTATORS)
     with pytest.raises(ConformanceError, match=promise):
         check_annotator(annotator())
+
+
+PREFERS = [("a longer one", "short"), ("the longest of all", "a longer one")]
+"""As `Longer` has it."""
+
+
+@pytest.mark.parametrize("annotator", [Longer(), Asks()])
+def test_annotators_that_prefer_what_the_author_says_pass(annotator: Annotator) -> None:
+    check_annotator(annotator, prefers=PREFERS)
+
+
+@pytest.mark.parametrize(
+    ("sound", "members", "answer"),
+    [
+        (Longer, {"judge": lambda self, pair, seed: 1 - Longer.judge(self, pair, seed)}, None),
+        (Longer, {"judge": lambda self, pair, seed: 0.5}, None),
+        (Asks, {"read": lambda self, text: reversed_judgement(Asks.read(self, text))}, None),
+        (Asks, {}, lambda request: render([len(request.comparisons[0].first) < 13], "single")),
+    ],
+    ids=["reversed", "undecided", "read in reverse", "answers of its own"],
+)
+def test_labels_that_are_not_what_the_author_says_are_caught(sound: Any, members: Any, answer: Any) -> None:
+    with pytest.raises(ConformanceError, match=r"must prefer the better one of each pair: \(output_1, output_2, p2\)"):
+        check_annotator(type("Broken", (sound,), members)(), prefers=PREFERS, answer=answer)
 
 
 def test_an_annotator_that_ignores_its_seed_is_caught_where_it_is_said_to_be_random() -> None:
@@ -266,6 +313,26 @@ JUDGES: Broken = {
 
 def test_a_sound_judge_passes() -> None:
     check_judge(SoundJudge())
+
+
+def test_a_judge_is_closed_in_the_loop_that_it_answered_in() -> None:
+    """As a client of HTTP must be."""
+    loops = []
+
+    class Connected(SoundJudge):
+        async def complete(self, request: ChatRequest) -> Completion:
+            loops.append(asyncio.get_running_loop())
+            return await super().complete(request)
+
+        async def close(self) -> None:
+            loops.append(asyncio.get_running_loop())
+
+    check_judge(Connected())
+    assert len(set(loops)) == 1
+    loops.clear()
+    Connected.simulated = False
+    check_judge(Connected())
+    assert len(loops) == 1, "it is closed where it has answered nothing"
 
 
 @pytest.mark.parametrize("case", JUDGES)
@@ -581,6 +648,64 @@ METHODS: Broken = {
         r"Method\.decoding must say",
     ),
 }
+
+
+# ------------------------------------------------------------------------------- what it learns, asks and does together
+
+
+class Says(WrappedPolicy):
+    word = "w1"
+
+    def sample(self, *given: Any, **named: Any) -> Iterator[Sample]:
+        yield from (replace(sample, text=f"{self.word} {self.word}") for sample in super().sample(*given, **named))
+
+    @classmethod
+    def load(cls, directory: Path, context: TrainContext) -> WrappedPolicy:
+        return cls(CheckpointPolicy.load(directory, context))
+
+
+@pytest.mark.parametrize(("word", "is_right"), [("w1", True), ("w31", False)])
+def test_a_method_that_lowers_what_it_should_raise_is_caught(word: str, is_right: bool, tmp_path: Path) -> None:
+    method: Any = type("Speaks", (Wraps,), {"wrapper": type("Speaker", (Says,), {"word": word})})
+    figure = {"learns": lambda text: text.split().count("w1") - text.split().count("w31")}
+    with (
+        nullcontext() if is_right else pytest.raises(ConformanceError, match=r"must raise what it learns: from \S+ it")
+    ):
+        check_method(method(), tmp_path / "asked", **figure)
+
+
+class AsksAboutAll(Wraps):
+    """And of the validation split, as to choose a checkpoint, which is planned without it."""
+
+    needs = frozenset({"annotator", "unlabeled", "validation"})
+    planned = slice(None)
+
+    def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
+        assert inputs.annotate is not None
+        for _ in range(2):  # what is asked again costs nothing
+            inputs.annotate([Pair(task, "w1", f"w2 w{n}") for n, task in enumerate(inputs.unlabeled)])
+        inputs.annotate([Pair(task, "w1", "w2") for task in inputs.validation], noiseless=True)
+        return super().train(inputs, context)
+
+    def plan_pairs(self, instructions: Any) -> Any:
+        return [*instructions["unlabeled"], *instructions["unlabeled"]][self.planned]
+
+
+@pytest.mark.parametrize(("planned", "is_near"), [(12, True), (8, False), (32, False)])
+def test_a_plan_of_other_pairs_than_are_asked_about_is_caught(planned: int, is_near: bool, tmp_path: Path) -> None:
+    method: Any = type("Plans", (AsksAboutAll,), {"planned": slice(planned)})
+    told = f"plan_pairs must name what train has annotated, up to a third: {planned}, and 16 were asked"
+    with nullcontext() if is_near else pytest.raises(ConformanceError, match=told):
+        check_method(method(), tmp_path)
+
+
+@pytest.mark.parametrize("is_sound", [True, False])
+def test_a_method_whose_processes_learn_a_share_each_is_caught(is_sound: bool, tmp_path: Path) -> None:
+    share = {"noise": lambda self, *given: Nudge.noise(self, *given) / world_size()}
+    method: Any = type("Shares", (Nudge,), {} if is_sound else share)
+    told = r"the weights of 2 processes must be those of one, .*: they are 0\.\d+ apart"
+    with nullcontext() if is_sound else pytest.raises(ConformanceError, match=told):
+        check_method(method(), tmp_path, processes=2)
 
 
 def test_sound_methods_pass_alone_or_together(tmp_path: Path) -> None:

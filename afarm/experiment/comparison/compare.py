@@ -14,8 +14,10 @@ from afarm.evaluation.matching import STRICT, MatchPolicy
 from afarm.experiment import preflight
 from afarm.experiment.comparison.outputs import OutputComparison
 from afarm.experiment.farm import Farm, as_overrides
+from afarm.experiment.judge_choices import describe_choices
 from afarm.experiment.opening import open_workspace
 from afarm.experiment.result import Result, read_result
+from afarm.experiment.workspace import Workspace
 from afarm.storage.rows import read_outputs, stem
 
 RECIPE = "outputs"
@@ -65,19 +67,16 @@ def compare_outputs(
         if farm is not None:
             workspace = farm.workspace
         else:
-            judging = preflight.judging_checks(
-                lambda opened: [OutputComparison.of(opened, ours, theirs, None, match_policy).labelling],
-                'judge="{judge}"',
-            )
+
+            def name_choices(opened: Workspace) -> str:
+                comparison = OutputComparison.of(opened, ours, theirs, None, match_policy)
+                return describe_choices(opened, [comparison.labelling], 'judge="{judge}"')
+
+            checks = [*preflight.judging_checks(name_choices), *preflight.access_checks()]
             overrides = as_overrides(settings, **choices)
             overrides += [{"evaluate": {"annotator": annotator}}] if annotator else []
-            opened = open_workspace(
-                recipe or RECIPE,
-                overrides,
-                output_dir or "afarm-runs",
-                checks=[*judging, *preflight.access_checks()],
-                ledger=ledger,
-            )
+            place = output_dir or "afarm-runs"
+            opened = open_workspace(recipe or RECIPE, overrides, place, checks=checks, ledger=ledger)
             workspace = stack.enter_context(opened)
         comparison = OutputComparison.of(workspace, ours, theirs, annotator, match_policy)
         return read_result(comparison.system, [comparison.run().artifact])

@@ -21,7 +21,17 @@ from afarm.evaluation.boards.board import ranked
 from afarm.evaluation.boards.correlation import agreements
 from afarm.evaluation.boards.from_csv import as_csv, neutral, restored
 from afarm.evaluation.boards.ranking import with_ranks
-from afarm.evaluation.boards.rendering import as_json, as_markdown, columns, fitting, flags, rank_text, remarks
+from afarm.evaluation.boards.rendering import (
+    answer,
+    as_json,
+    as_markdown,
+    columns,
+    fitting,
+    flags,
+    legend,
+    rank_text,
+    remarks,
+)
 from afarm.evaluation.metrics import interval
 from afarm.evaluation.protocol import EvaluationProtocol
 
@@ -445,7 +455,7 @@ def test_alpaca_eval_s_leaderboards_are_imported(tmp_path: Path) -> None:
             "'n' should be greater than or equal to 0, and is -3",
         ),
         ("a.json", "{", "not valid JSON"),
-        ("a.jsonl", '{"instruction": "x"}', "row 0: is no annotation, which has output_1"),
+        ("a.jsonl", '{"instruction": "x"}', "row 0 (line 1): is no annotation, which has output_1"),
         ("missing.csv", None, "no such file"),
         ("missing.json", None, "no such file"),
     ],
@@ -569,3 +579,61 @@ def test_a_board_is_a_line_a_table_a_frame_and_json(tmp_path: Path) -> None:
     assert list(frame["elo"]) == [1000.0, 1000.0]
     assert frame["low"][0] < 64.5 < frame["high"][0]
     assert json.loads(json.dumps(board.to_dict()))["entries"][0]["win_rate"] == 64.5
+
+
+def entry(system: str, rate: float, error: float | None = 1.0, **more: Any) -> Entry:
+    return Entry(system, rate, error, 800, source=Source(reference=more.pop("reference", "sft")), **more)
+
+
+@pytest.mark.parametrize(
+    ("entries", "order", "said"),
+    [
+        ([], "", ""),
+        ([entry("a", 60.0)], "", "a: win rate 60.0 % against sft (95 % 58.0 to 61.9), clearly ahead."),
+        (
+            [entry("a", 51.0)],
+            "",
+            "a: win rate 51.0 % against sft (95 % 49.0 to 53.0); not clearly apart from it: sft (50 %).",
+        ),
+        ([entry("a", 40.0)], "", "a: win rate 40.0 % against sft (95 % 38.1 to 42.0), which is clearly ahead of it."),
+        (
+            [entry("a", 60.0), entry("b", 59.0), entry("c", 40.0)],
+            "",
+            "a first: win rate 60.0 % against sft (95 % 58.0 to 61.9); not clearly apart from it: b.",
+        ),
+        (
+            [entry("a", 60.0, rank_low=1, rank_high=1), entry("b", 59.0, p_value=0.01), entry("c", 40.0, p_value=0.3)],
+            "",
+            "a first: win rate 60.0 % against sft (95 % 58.0 to 61.9); not clearly apart from it: c.",
+        ),
+        (
+            [entry("a", 60.0, seeds=(1, 2), win_rates=(58.0, 62.0)), entry("b", 40.0)],
+            "",
+            "a first: win rate 60.0 % against sft (95 % 34.6 to 85.4); not clearly apart from it: b, sft (50 %).",
+        ),
+        (
+            [entry("a", 60.0, None, reference=""), entry("b", 50.0, None)],
+            "",
+            "a first: win rate 60.0 %; how clearly is not known.",
+        ),
+        (
+            [
+                entry("a", 60.0, metrics={"elo": Metric(1100.0, low=1050.0, high=1150.0)}),
+                entry("b", 70.0, metrics={"elo": Metric(1000.0, low=960.0, high=1040.0)}),
+            ],
+            "elo",
+            "a first: elo 1100.0 (95 % 1050.0 to 1150.0), clearly ahead.",
+        ),
+    ],
+)
+def test_a_board_says_its_answer_first(entries: list[Entry], order: str, said: str) -> None:
+    board = ranked(Leaderboard(EvaluationProtocol(), tuple(entries), "t", order=order))
+    assert answer(board) == said
+    assert said == "" or as_markdown([board]).splitlines()[2].replace("\\", "") == f"**{said}**"
+
+
+def test_a_legend_explains_the_columns_that_are_there() -> None:
+    with_length = replace(entry("a", 60.0), length_controlled=50.0)
+    boards = [ranked(Leaderboard(EvaluationProtocol(), (one,), "t")) for one in (entry("a", 60.0), with_length)]
+    assert "LC" not in legend(boards[:1])
+    assert "LC: length-controlled win rate." in legend(boards)

@@ -69,7 +69,13 @@ def test_what_has_not_changed_is_not_sent_again(client: TestClient) -> None:
     assert first.headers["vary"].lower() == "accept-encoding"
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8640", "127.0.0.1.evil.example", "", "localhost.evil"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("evil.example", "evil.example:8640", "127.0.0.1.evil.example", "", "localhost.evil", "[::1].evil.example"),
+        *("[::1].evil.example:8640", "[::1]evil", "a@127.0.0.1", "127.0.0.1/x", "127.0.0.1#x", "127.0.0.1:x"),
+    ],
+)
 def test_another_host_is_refused(client: TestClient, host: str) -> None:
     """A site whose name leads to this machine (DNS rebinding) sends that name."""
     for address in ("/", "/data/runs.json", "/static/elements.js"):
@@ -78,7 +84,9 @@ def test_another_host_is_refused(client: TestClient, host: str) -> None:
         assert "--allow-host" in answer.text
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1:8640", "localhost:1", "[::1]:8640", "192.168.1.5", "box.lan:8640"])
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1:8640", "localhost:1", "[::1]:8640", "192.168.1.5", "BOX.lan:8640", "[::1]"]
+)
 def test_its_own_addresses_and_allowed_names_are_answered(view: View, host: str) -> None:
     assert client_of(view, "box.lan").get("/", headers={"host": host}).status_code == 200
 
