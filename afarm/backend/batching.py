@@ -107,8 +107,8 @@ def usable_pairs(
     """Select the pairs for which `usable` is true; also count all pairs, as metrics.
 
     With the policy `start`, pairs with a better output that are equal when cut to `max_length` tokens are left out too,
-    as draws. Counts are `pairs_left_out` and one per outcome (`pairs_decided` …); if there are any, `pairs_equal_after_cut` and
-    `prompts_cut_to_nothing`. Raises `DataError`, naming the `learner`, if no pair is left.
+    as draws. Counts are `pairs_left_out` and one per outcome (`pairs_decided` …); if there are any,
+    `pairs_equal_after_cut` and `prompts_cut_to_nothing`. Raises `DataError`, naming the `learner`, if no pair is left.
     """
     outcomes = Counter(judged.preference.outcome for judged in preferences)
     kept = [judged for judged in preferences if usable(judged)]

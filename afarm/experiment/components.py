@@ -70,13 +70,6 @@ def log_nothing(step: int, metrics: Mapping[str, float]) -> None:
     """Log no metrics: of several processes one does, and what loads a model writes nothing."""
 
 
-def native_dtype(device: str) -> str:
-    """Return the dtype that a device computes in. Loads torch."""
-    from afarm.backend import cpu
-
-    return cpu.native_dtype(device)
-
-
 @dataclass(slots=True)
 class Components:
     """The components that the settings name, built by name, and the backend, made when first needed."""
@@ -90,6 +83,13 @@ class Components:
     _engine: Any = None
     _reward_models: dict[str, RewardModel] = field(default_factory=dict)
     _identities: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @staticmethod
+    def native_dtype(device: str) -> str:
+        """Return the dtype that a device computes in. Loads torch."""
+        from afarm.backend import cpu
+
+        return cpu.native_dtype(device)
 
     def component(self, kind: str, name: str) -> Component:
         return self.plugins.get(kind, name)

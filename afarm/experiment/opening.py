@@ -7,7 +7,7 @@ from pathlib import Path
 
 from afarm.core.interfaces import Progress, no_progress
 from afarm.core.plugins import Plugins, discover
-from afarm.experiment.components import Components, native_dtype
+from afarm.experiment.components import Components
 from afarm.experiment.data import DataSplits
 from afarm.experiment.judges import Judges
 from afarm.experiment.preflight import Check, list_problems
@@ -56,7 +56,9 @@ def open_workspace(
         opened.append(workspace_over(components, Path(output_dir), on_stage, ledger, store))
         return list_problems(opened[0], checks)
 
-    resolve(recipe, list_overrides(settings), plugins, preflight, trains, native_dtype, Path(output_dir) / "runs")
+    resolve(
+        recipe, list_overrides(settings), plugins, preflight, trains, Components.native_dtype, Path(output_dir) / "runs"
+    )
     [workspace] = opened
     workspace.store.create()
     workspace.meet()

@@ -12,7 +12,7 @@ from afarm.core.config import Config, changes_result, setting
 from afarm.core.errors import ConfigError
 from afarm.core.hooks import KINDS
 from afarm.core.plugins import Plugins, discover
-from afarm.experiment.components import native_dtype
+from afarm.experiment.components import Components
 from afarm.experiment.farm import Farm
 from afarm.experiment.opening import open_workspace
 from afarm.experiment.recipe import Settings, list_overrides, merge, parse_override, read_recipe, recipe_names, resolve
@@ -510,7 +510,7 @@ def test_an_automatic_dtype_is_resolved_before_keys_and_names_are_made(
 
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: supported)
     given = [{"model": "x/y"}, "backend.device=cpu"]
-    settings = resolve("smol", given, plugins, native_dtype=native_dtype)
+    settings = resolve("smol", given, plugins, native_dtype=Components.native_dtype)
     explicit = resolve("smol", [*given, f"backend.dtype={settings.run.backend.dtype}"], plugins)
     assert settings.run.backend.dtype == ("bfloat16" if supported else "float32")
     assert settings.run_name(plugins.registry) == explicit.run_name(plugins.registry)
