@@ -15,6 +15,7 @@ from afarm.core.errors import ConfigError
 from afarm.core.hooks import KINDS
 from afarm.core.plugins import Plugins, discover
 from afarm.core.registry import Component
+from afarm.experiment.components import Components
 from afarm.experiment.farm import Farm
 from afarm.experiment.opening import open_workspace
 from afarm.experiment.recipe import Settings, list_overrides, merge, parse_override, read_recipe, recipe_names, resolve
@@ -511,10 +512,9 @@ def test_an_automatic_dtype_is_resolved_before_keys_and_names_are_made(
     import torch
 
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: supported)
-    settings = resolve("smol", [{"model": "x/y"}, "backend.device=cpu"], plugins)
-    explicit = resolve(
-        "smol", [{"model": "x/y"}, "backend.device=cpu", f"backend.dtype={settings.run.backend.dtype}"], plugins
-    )
+    given = [{"model": "x/y"}, "backend.device=cpu"]
+    settings = resolve("smol", given, plugins, native_dtype=Components.native_dtype)
+    explicit = resolve("smol", [*given, f"backend.dtype={settings.run.backend.dtype}"], plugins)
     assert settings.run.backend.dtype == ("bfloat16" if supported else "float32")
     assert settings.run_name(plugins.registry) == explicit.run_name(plugins.registry)
 
