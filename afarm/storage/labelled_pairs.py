@@ -26,7 +26,7 @@ from statistics import fmean
 from typing import Any
 
 from afarm.core.errors import DataError
-from afarm.core.records import JudgedPair, Message, Outcome, Pair, Preference, Row
+from afarm.core.records import JudgedPair, LabelOutcome, Message, Pair, Preference, Row
 from afarm.core.seeding import uniform
 from afarm.storage.conversations import (
     Turns,
@@ -313,7 +313,7 @@ def _by_people(pair: Pair, win: float | None, order: str = "") -> Preference:
     """Return people's label: the win of output 2, one half for a draw, None without an answer."""
     if pair.identical:
         return _draw(pair)
-    outcome: Outcome = "unparsed" if win is None else "draw" if win == 0.5 else "decided"
+    outcome: LabelOutcome = "unparsed" if win is None else "draw" if win == 0.5 else "decided"
     return Preference(pair.id, win if outcome == "decided" else None, outcome, "human", order=order)
 
 
