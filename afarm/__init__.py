@@ -1,7 +1,14 @@
 """afarm: a wind tunnel for learning from human feedback.
 
-One of the doors for plugins: `docs/architecture.md` lists them. Importing afarm
-loads no torch, transformers, openai or anthropic.
+    import afarm
+
+    farm = afarm.Farm(recipe="toy", output_dir="afarm-runs")
+    result = farm.evaluate("ppo")  # makes what is missing, and reuses the rest
+    print(result.win_rate, result.standard_error)
+
+An experiment needs `Farm`, and `compare_outputs`, `compare_annotators`, `read_outputs` and `read_labels` for files; the
+other names are for plugins (docs/guides/write-a-plugin.md). Importing afarm loads no torch, transformers, openai or
+anthropic.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -109,6 +116,7 @@ if TYPE_CHECKING:
     from afarm.experiment.studies.study import StudyRun as StudyRun
     from afarm.experiment.studies.study import StudyTable as StudyTable
     from afarm.storage.conversations import Tasks as Tasks
+    from afarm.storage.conversations import Unusable as Unusable
     from afarm.storage.conversations import with_turns as with_turns
     from afarm.storage.conversations import without_system_turn as without_system_turn
     from afarm.storage.disk import storage_errors as storage_errors
@@ -119,7 +127,6 @@ if TYPE_CHECKING:
     from afarm.storage.labelled_pairs import ANNOTATION as ANNOTATION
     from afarm.storage.labelled_pairs import PAIR as PAIR
     from afarm.storage.labelled_pairs import Form as Form
-    from afarm.storage.labelled_pairs import Unusable as Unusable
     from afarm.storage.labelled_pairs import in_canonical_order as in_canonical_order
     from afarm.storage.labelled_pairs import own_preferences as own_preferences
     from afarm.storage.labelled_pairs import read_annotations as read_annotations

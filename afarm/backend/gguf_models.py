@@ -37,6 +37,7 @@ def dequantized(model: Any, kind: Any, dtype: torch.dtype) -> Any:
     )
     with no_init_weights():  # all are copied
         fresh = kind.from_config(config, dtype=dtype)
+    fresh.tie_weights()  # which no_init_weights leaves apart: a tied head would be saved beside the embeddings
     fresh.load_state_dict(model.state_dict())
     fresh.generation_config = model.generation_config
     return fresh

@@ -13,6 +13,7 @@ import torch
 from datasets import Dataset
 from trl import SFTConfig, SFTTrainer
 
+from afarm.backend.batching import count_cut_prompts
 from afarm.backend.checkpoint_selection import CheckpointSelection
 from afarm.backend.distributed import world_size
 from afarm.backend.logprobs import before_responses, token_loss
@@ -69,7 +70,8 @@ def fit_supervised(
     trainer.model_accepts_loss_kwargs = True  # count tokens over the step, whatever the model's own loss does
     candidates = CandidatePolicies(policy, selection) if selection else None
     run_trainer(trainer, context, setting, setting, candidates)
-    context.log_metrics(trainer.state.global_step, {"examples": len(examples), **(counts or {})})
+    counts = {**(counts or {}), **count_cut_prompts(examples, start, config.max_length)}
+    context.log_metrics(trainer.state.global_step, {"examples": len(examples), **counts})
     policy.model = trained_model(trainer)
     return policy
 

@@ -73,7 +73,7 @@ def cost(
 
     if against := output_files.find_reference(outputs, reference, options):
         options = options.judging_files()
-        with options.dry_run(preflight.judging_checks()) as workspace:
+        with options.dry_run(options.judging_checks(outputs or [], against)) as workspace:
             compared = output_files.output_comparisons(workspace, outputs or [], against, options)
             show_plan_of_files(compared, options.as_json, all_stages=False)
     else:
@@ -91,11 +91,11 @@ def evaluate_outputs(
     started: float,
 ) -> None:
     """Have files of outputs judged against a reference's, all of them or until it is decided."""
-    from afarm.experiment import preflight
     from afarm.experiment.comparison.until_decided import ALPHA, judge_until_decided
     from afarm.experiment.dry_run import plan_stage
 
-    with options.dry_run(preflight.judging_checks()) if dry_run else options.judging_workspace() as workspace:
+    checks = options.judging_checks(outputs, reference)
+    with options.dry_run(checks) if dry_run else options.judging_workspace(checks) as workspace:
         compared = output_files.output_comparisons(workspace, outputs, reference, options)
         if until_decided and (names := compared[0].together):
             raise ConfigError(
@@ -121,8 +121,10 @@ def evaluate_annotations(
     started: float,
 ) -> None:
     """Evaluate stored annotations, with labels by `humans` of some instructions if there are any."""
+    from afarm.experiment import preflight
+
     with (
-        options.judging_files().judging_workspace() as workspace,
+        options.judging_files().judging_workspace(preflight.reading_checks()) as workspace,
         output_files.stored_comparisons(workspace, files, reference, options) as compared,
     ):
         if humans:
@@ -148,6 +150,8 @@ def _run(
 
     for note in dict.fromkeys(note for one in compared for note in one.notes):
         err().print(f"[yellow]{markup(one_line(note, 1000))}[/]")
+    for one in compared:
+        workspace.plan(one.stage())  # so that each is counted as one of all
     found: list[tuple[RunRecord, Path]] = []
     failed: list[DataError] = []
     for one, named in zip(compared, files, strict=True):
@@ -167,7 +171,7 @@ def _run(
         found.append((record, record.directory))
         started = time.time()
     if found:
-        present(found, compared[0].together, as_json, len(compared) > 1)
+        present(found, compared[0].together, as_json)
     if len(failed) == 1 == len(compared):
         raise failed[0]
     if failed:

@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import typer
 
 from afarm.cli.completion import complete_recipes
-from afarm.cli.console import err
+from afarm.cli.console import command_line, err
 from afarm.cli.farm_options import FarmOptions
 from afarm.cli.given_settings import NAMED_BY_OPTION, refuse_contradictions, refuse_stray
 from afarm.cli.shared_options import DEFAULT_RECIPE, RECIPE_HELP, judge_field, model_field, option, option_field
-from afarm.core.errors import ConfigError, DataError
+from afarm.core.errors import ConfigError, DataError, PluginError
 from afarm.storage.text import markup
 
 if TYPE_CHECKING:
     from afarm.core.records import Output
     from afarm.experiment.comparison.annotations import AnnotationComparison
     from afarm.experiment.comparison.outputs import OutputComparison, SystemComparison
+    from afarm.experiment.preflight import Check
     from afarm.experiment.workspace import Workspace
 
 JUDGING = (
@@ -87,21 +88,28 @@ class EvaluateOptions(FarmOptions):
             given["evaluate"] = {**given.get("evaluate", {}), "evaluators": self.evaluator}
         return given
 
-    @property
-    def names_a_judge(self) -> bool:
-        """True if an option names who answers for the judge."""
-        return bool(self.judge) or self.recipe is not None
-
     def judging_files(self) -> Self:
         """Return the options for files of outputs, which --annotator judges. Raises `ConfigError`."""
-        from afarm.experiment.comparison.compare import TEXT_JUDGE
+        from afarm.experiment.comparison.compare import RECIPE
 
         settings, given = self.settings or [], self.labelling()
         refuse_contradictions({"evaluate": given}, settings)
         meant = [f"evaluate.{name}={json.dumps(value)}" for name, value in given.items()]
-        # The default recipe's judge knows the tasks of its own data set only.
-        judge = [] if self.names_a_judge else [f"judge.*={TEXT_JUDGE}"]
-        return replace(self, label_noise=None, labels=None, settings=[*judge, *meant, *settings])
+        recipe = RECIPE if self.recipe is None else self.recipe
+        return replace(self, label_noise=None, labels=None, recipe=recipe, settings=[*meant, *settings])
+
+    def judging_checks(self, outputs: Sequence[Path] = (), reference: str = "") -> "list[Check]":
+        """Return the checks of judging the files `outputs`, whose price is told if no judge is named."""
+        from afarm.experiment import preflight
+        from afarm.experiment.judge_choices import describe_choices
+
+        def choices(workspace: "Workspace") -> str:
+            compared = output_comparisons(workspace, outputs, reference, self)
+            return describe_choices(
+                workspace, [one.labelling for one in compared], f"{command_line()} --judge {{judge}}"
+            )
+
+        return preflight.judging_checks(choices)
 
 
 def find_reference(outputs: Sequence[Path] | None, reference: str | None, options: EvaluateOptions) -> str:
@@ -137,7 +145,6 @@ def output_comparisons(
 
     Raises `DataError` naming file, row and field, and `ConfigError` for evaluators that need more than files.
     """
-    from afarm.core.interfaces import AnnotateContext
     from afarm.evaluation.matching import MatchPolicy, among, same_answers
     from afarm.experiment.comparison.outputs import OutputComparison
     from afarm.experiment.data import evaluation_set
@@ -164,13 +171,6 @@ def output_comparisons(
         for name, (path, rows) in zip(names, systems.items(), strict=True)
     ]
     _require_usable(workspace, options, found)
-    # A seed that no comparison has, so that none of its answers is known.
-    context = AnnotateContext(0, workspace.judges.client)
-    asks = workspace.components.annotator(found[0].annotator).plan(found[0].pairs[:1], context)
-    if not options.names_a_judge and asks:
-        from afarm.experiment.comparison.compare import TEXT_JUDGE
-
-        err().print(f"[dim]No --judge was given: {TEXT_JUDGE}, a formula, judges.[/]")
     return found
 
 
@@ -194,7 +194,11 @@ def _reference(workspace: "Workspace", reference: str) -> "Sequence[Output]":
     from afarm.storage.row_shapes import no_output
     from afarm.storage.rows import names_a_file, read_rows
 
-    rows = evaluation_set(workspace.components, reference)
+    try:
+        rows = evaluation_set(workspace.components, reference)
+    except PluginError as error:
+        takes = "--reference takes a file of outputs, hf:OWNER/NAME[:SPLIT], or the name of a data set"
+        raise ConfigError([f"{error} {takes}"]) from error
     if not any(row.output for row in rows):
         first = next(read_rows(reference), {}) if names_a_file(reference) else {}
         raise DataError(
@@ -216,10 +220,12 @@ def _names(named: "Sequence[tuple[str, Sequence[Output]]]") -> list[str]:
 
 def _require_usable(workspace: "Workspace", options: EvaluateOptions, compared: "Sequence[SystemComparison]") -> None:
     """Raise `ConfigError` for chosen evaluators that need more than files; name a recipe's."""
+    from afarm.experiment.comparison.compare import RECIPE
+
     chosen = options.evaluator or any(text.startswith("evaluate.evaluators=") for text in options.settings or ())
     names = workspace.config.evaluate.evaluators
     if not chosen:
-        used = [{*one.evaluators, *one.together} for one in compared] if options.recipe else []
+        used = [{*one.evaluators, *one.together} for one in compared] if options.recipe != RECIPE else []
         if left := [name for name in names if any(name not in one for one in used)]:
             said = f"Left out of {options.recipe}, for they need more than these files: {', '.join(left)}"
             err().print(f"[dim]{markup(said)}[/]")

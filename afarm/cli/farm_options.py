@@ -149,14 +149,18 @@ class FarmOptions:
         trains = stage in ("", "train")
         return Farm.over(self.workspace(checks, self.output_dir, launch.process_info(), trains))
 
-    def judging_workspace(self) -> "experiments.Workspace":
-        """Open the workspace for what judges files: nothing trains, so that only the main process goes on."""
+    def judging_workspace(self, checks: "Sequence[Check] | None" = None) -> "experiments.Workspace":
+        """Open the workspace for what judges files: nothing trains, so that only the main process goes on.
+
+        `checks` are those of asking judges unless given.
+        """
         from afarm.experiment import preflight
 
         launch.relaunch(self.accelerate_config)
         if not launch.process_info().is_main_process:
             raise typer.Exit
-        return self.workspace([*preflight.judging_checks(), *preflight.access_checks()], self.output_dir)
+        judging = preflight.judging_checks() if checks is None else checks
+        return self.workspace([*judging, *preflight.access_checks()], self.output_dir)
 
     @contextmanager
     def dry_run(self, checks: "Sequence[Check]", trains: bool = True) -> "Iterator[experiments.Workspace]":

@@ -184,7 +184,7 @@ def show_board(console: Console, board: Leaderboard, elsewhere: str = "--format 
     from rich import box
     from rich.table import Table
 
-    from afarm.evaluation.boards.rendering import columns, fitting, flags, remarks
+    from afarm.evaluation.boards.rendering import answer, columns, fitting, flags, remarks
 
     every = columns(board)
     shown, width = fitting(board, every, console.width if console.is_terminal else None)
@@ -193,6 +193,7 @@ def show_board(console: Console, board: Leaderboard, elsewhere: str = "--format 
         table.add_column(column.heading, justify="right" if column.number else "left", overflow="fold", no_wrap=True)
     for entry in board.entries:
         table.add_row(*(markup(column.cell(entry) or "") for column in shown))
+    console.print(one_line(answer(board), 600), style="bold", soft_wrap=True, markup=False)
     # rich takes the width of a terminal that it does not know for 80, unless it is given the height as well
     console_on(file=console.file, width=width, height=console.height).print(table)
     spared = [column.heading.removesuffix(", %") for column in every if column not in shown]
@@ -203,11 +204,11 @@ def show_board(console: Console, board: Leaderboard, elsewhere: str = "--format 
 
 
 def _show(boards: Sequence[Leaderboard], found: Sequence[Agreement], ranks: bool) -> None:
-    from afarm.evaluation.boards.rendering import LEGEND
+    from afarm.evaluation.boards.rendering import legend
 
     for board in boards:
         show_board(out(), board)
-    lines = [f"\n{LEGEND}"]
+    lines = [f"\n{legend(boards)}"]
     if len(boards) > 1:
         lines.append(DIFFERENT_BOARDS)
     if not ranks and any(entry.source.judgements for board in boards for entry in board.entries):

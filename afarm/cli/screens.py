@@ -29,7 +29,7 @@ from afarm.report.run import STOPPED_AT, degraded, not_finite, training
 from afarm.storage.runs import is_simulated, simulated_judges
 from afarm.storage.text import dollars, markup, one_line
 
-UNASKED = "no judge LLM was asked. A gain is a gain in what this annotator goes by: a formula, a reward model, or noise"
+UNASKED = "no judge was asked: a gain is a gain in what this annotator goes by, a formula, a reward model, or noise"
 STORED = "stored annotations, no judge was asked"
 
 OUTCOMES = {"wins": "won", "wins_base": "lost", "draws": "drawn", "unparsed": "unparsed"}
@@ -40,12 +40,11 @@ LONGEST_LINE = 2000
 """Characters."""
 
 
-def present(
-    found: Sequence[tuple[Record, Path]], together: Sequence[str], as_json: bool, among_others: bool = False
-) -> None:
+def present(found: Sequence[tuple[Record, Path]], together: Sequence[str], as_json: bool) -> None:
     """Show records with their directories; as JSON on stdout, then the screen goes to stderr.
 
-    `together` names evaluators that look at all systems at once. `among_others`: as JSON, one record is a list too.
+    `together` names evaluators that look at all systems at once. The JSON has `systems`, a list of the records, and of
+    one system its record's fields beside it.
     """
     console = err() if as_json else out()
     records = [record for record, _ in found]
@@ -54,8 +53,7 @@ def present(
     if as_json:
         whole = [_as_json(record, directory) for record, directory in found]
         rows = {"boards": [board.to_dict() for board in boards]} if boards else {}
-        told = {"systems": whole, **rows} if several or among_others else {**whole[0], **rows}
-        print_json(told)
+        print_json({**({} if several else whole[0]), "systems": whole, **rows})
     if len(found) == 1:
         show_record(console, records[0])
     for board in boards:
@@ -120,8 +118,9 @@ def show_record(console: Console, record: Record) -> None:
 
 
 def result_rows(record: Record) -> Iterator[tuple[str, str]]:
-    """Yield labels and texts: the win rate, other results, warnings, training, cost. A label may be empty."""
+    """Yield labels and texts: judge, win rate, other results, warnings, training, cost. A label may be empty."""
     head, stages, results = record["headline"], record["stages"], record["results"]
+    yield from _judge_rows(record)
     main = next((result for result in results if result["evaluator"] == "win_rate"), None)
     if main is not None:
         metrics = main["metrics"]
@@ -151,14 +150,22 @@ def result_rows(record: Record) -> Iterator[tuple[str, str]]:
     yield "reused", f"{sum(s['reused'] for s in stages)} of {len(stages)} stages"
 
 
+def _judge_rows(record: Record) -> Iterator[tuple[str, str]]:
+    """Yield who judged, and how often formulas among them are known to agree with people."""
+    if judged_by := record["judged_by"]:
+        asked = "" if record["judges"] else f" ({STORED if record.get('stored') else UNASKED})"
+        yield "judged by", judged_by + asked
+        yield from (("", known) for known in dict.fromkeys(judge["agreement"] for judge in record["judges"]) if known)
+
+
 def _comparison_rows(record: Record) -> Iterator[tuple[str, str]]:
     """Yield the rows that say how two files were compared: decisions, coverage, people's labels, cost."""
     yield from (("decision", line) for line in (decision_sentences(record["until"]) if record.get("until") else ()))
     yield "compared", Coverage.from_row(record["coverage"]).sentence
     yield from human_labels.people_rows(record["results"])
     yield from (("degraded", line) for line in degraded(record["stages"]))
-    paid = STORED if record.get("stored") else _spent(record["spend"]) if record["judges"] else UNASKED
-    yield "judged by", f"{record['annotator']}: {paid}"
+    if record["judges"]:
+        yield "spend", _spent(record["spend"])
 
 
 def _win_rate(metrics: Mapping[str, Any]) -> str:
@@ -188,9 +195,9 @@ def _spent(spend: Mapping[str, Any]) -> str:
 def result_row(result: Mapping[str, Any], main_reference: str) -> tuple[str, str]:
     """A further evaluation in one line: its main figure, the reference's, and their paired difference."""
     metrics, name = result["metrics"], result["evaluator"]
-    label = name if result["reference"] == main_reference else f"{name}, against {result['reference']}"
     if name == "win_rate":
-        return label, f"{metrics['win_rate']:.1f} % ± {metrics['standard_error'] or 0:.1f}"
+        return f"win rate, against {result['reference']}", f"{_win_rate(metrics)}. Quote that against {main_reference}"
+    label = name if result["reference"] == main_reference else f"{name}, against {result['reference']}"
     found = main_metric(name, metrics)
     if found is None and next(iter(metrics.values()), "") is None:
         return label, "not defined"
@@ -216,10 +223,11 @@ def _lines_of_several(records: Sequence[Record]) -> list[str]:
         main = record["results"][0]
         name = f"{main['system']} by {record['annotator']}" if len(annotators) > 1 else main["system"]
         name += f" against {main['reference']}" if len(references) > 1 else ""
-        for label, text in _comparison_rows(record):
+        judge = list(_judge_rows(record))
+        for label, text in (*judge, *_comparison_rows(record)):
             line = f"{label.capitalize()}: {text}" if label else text
             by_line.setdefault(line, []).append(name)
-            sharing[line] = annotators[record["annotator"]] if label == "judged by" else len(records)
+            sharing[line] = annotators[record["annotator"]] if (label, text) in judge else len(records)
     return [line if len(names) == sharing[line] else f"{', '.join(names)}: {line}" for line, names in by_line.items()]
 
 

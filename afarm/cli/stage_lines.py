@@ -35,7 +35,7 @@ class StageLines:
     def __call__(self, label: str, run: StageRun | None) -> None:
         if run is None:
             self._paid_before = self._paid
-            number, of = len(self.workspace.history) + 1, len(self.workspace.planned)
+            number, of = list(self.workspace.planned).index(label) + 1, len(self.workspace.planned)
             place = f"stage {number} of {of}" if of > 1 else ""
             self._expected = expected_seconds(self.workspace)
             self.bars.begin(label, place, (number - 1) / max(of, 1), lambda: self.time_left(label))
@@ -106,7 +106,8 @@ def in_short(summary: Mapping[str, Any]) -> str:
     counts = {"identical": identical, "draws": outcomes.get("draw", 0) - identical}
     counts |= {name: outcomes.get(name, summary.get(name, 0)) for name in ("unparsed", "refused", "empty")}
     figures |= {name: count for name, count in counts.items() if count > 0}
-    for name in ("rows_unusable", "rows_evaluated_on", "pairs_left_out", "examples_cut", "outputs_cut"):
+    cuts = ("pairs_equal_after_cut", "examples_cut", "outputs_cut", "prompts_cut_to_nothing")
+    for name in ("rows_unusable", "rows_evaluated_on", "pairs_left_out", *cuts):
         if count := summary.get(name):
             figures[name.replace("_", " ")] = int(count)
     shown = {name: f"{value:.3g}" if isinstance(value, float) else value for name, value in figures.items()}

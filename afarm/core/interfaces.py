@@ -133,6 +133,10 @@ class Dataset(ABC):
         """Return the instructions of `load` without writing slow answers; None if that saves nothing."""
         return None
 
+    def check(self, instructions: Sequence[Instruction]) -> Sequence[str]:
+        """List why these cannot be learned or evaluated beside it, by a model that comes with its plugin, either."""
+        return ()
+
 
 class Annotator(ABC):
     """Labels pairs: which output is better. Built as `Class(config)`.
@@ -145,6 +149,8 @@ class Annotator(ABC):
 
     rates: ClassVar[bool] = False
     """True if its preferences hold a rating of each output (`Preference.scores`)."""
+    agreement: str = ""
+    """As `Judge.agreement`, of one that is a formula itself and asks no judge."""
     source: str = ""
     """A digest of its plugin's code, set by afarm."""
 

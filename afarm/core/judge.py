@@ -138,7 +138,10 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """The request parameters a judge accepts. Any other is an error that says so."""
+    """The request parameters a judge accepts. Any other is an error that says so.
+
+    Without `system`, the text of system turns is sent before the user's.
+    """
 
     chat: bool = True
     completion: bool = False
@@ -148,6 +151,7 @@ class Capabilities:
     schema: bool = False
     tool: bool = False
     batch: bool = False
+    system: bool = True
 
 
 class Judge(ABC):
@@ -161,6 +165,8 @@ class Judge(ABC):
     """Of the class, or of the instance if they depend on the model."""
     simulated: ClassVar[bool] = False
     """True if answers come from a stated formula instead of a language model: every report says so."""
+    agreement: str = ""
+    """How often it is known to agree with people, as a clause that screens and reports show beside its figures."""
 
     @property
     @abstractmethod

@@ -135,6 +135,10 @@ class Score:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "value", float(self.value))  # JSON has no float32 of numpy
+        if self.spread is not None:
+            object.__setattr__(self, "spread", float(self.spread))
+        if self.spans is not None:
+            object.__setattr__(self, "spans", tuple((int(a), int(b), float(value)) for a, b, value in self.spans))
         for number in (self.value, self.spread or 0.0, *(value for *_, value in self.spans or ())):
             if not math.isfinite(number):
                 raise ValueError(f"a score must be a finite number, not {number}")

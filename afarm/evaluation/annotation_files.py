@@ -143,12 +143,12 @@ def annotated_systems(
 
 
 def rows_by_annotators(files: Sequence[Path], directory: Path) -> Iterator[tuple[str, tuple[str, ...], Path]]:
-    """Read each part of `files`: its file, that file's annotators, and the file of its rows.
+    """Read each part of `files`, annotations or votes: its file, that file's annotators, and the file of its rows.
 
     Raises `DataError` naming file, row and field if a row is wrong, two contradict each other, or there is none.
     """
     reader = _Reader(directory, MatchPolicy("skip"))
-    read = [reader.read(str(path)) for path in files]
+    read = [reader.read(str(path), with_battles=True) for path in files]
     reader.rows.flush()
     for file in read:
         for part in file.parts.values():
@@ -171,10 +171,10 @@ class _Reader:
         self._digests: dict[int, str] = {}
         self._tasks = Tasks()
 
-    def read(self, source: str) -> _File:
+    def read(self, source: str, with_battles: bool = False) -> _File:
         """Read one file. Raises `DataError` as `annotated_systems` does."""
         file, first_named = _File(source), None
-        for at, (_, _, judged) in enumerate(read_annotations(source, self._scale)):
+        for at, (_, _, judged) in enumerate(read_annotations(source, self._scale, with_battles)):
             named = bool(judged.pair.generator_1), bool(judged.pair.generator_2)
             first_named = first_named or named
             if named != first_named:

@@ -9,7 +9,7 @@ Nothing is dropped in silence: missing, extra, repeated and empty outputs are co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
@@ -157,12 +157,10 @@ def match_rows(
 
     Raises `DataError` if rows do not match and `match_policy` does not say what to do, or if none match.
     """
-    by_id, repeated = distinct(outputs, names[0], match_policy.on_duplicate)
     reference_by_id, repeated_reference = distinct(reference, names[1], match_policy.on_duplicate)
-    merged = same_tasks(
-        (row.instruction for row in by_id.values()), (row.instruction for row in reference_by_id.values())
-    )
-    by_id = {merged[id].id if id in merged else id: under(row, merged) for id, row in by_id.items()}
+    given = {row.instruction.id for row in outputs}
+    outputs = under(outputs, [row.instruction for row in reference_by_id.values()])
+    by_id, repeated = distinct(outputs, names[0], match_policy.on_duplicate)
     shared = [id for id in by_id if id in reference_by_id]
     missing = [row for id, row in reference_by_id.items() if id not in by_id]
     extra = [row for id, row in by_id.items() if id not in reference_by_id]
@@ -190,7 +188,7 @@ def match_rows(
         empty_reference=sum(not row.output.strip() for row in (*compared_reference, *lost)),
         unasked=unasked,
         unshared=unshared,
-        merged=len({row.id for row in merged.values()} & {*shared}),
+        merged=len({*shared} - given),
     )
     return MatchedRows(compared, compared_reference, tuple(lost), coverage)
 
@@ -219,55 +217,32 @@ def distinct(rows: Sequence[Output], where: str, on_duplicate: OnDuplicate = "er
     return {id: rows[number] for id, number in first_rows.items()}, len(rows) - len(first_rows)
 
 
-def same_tasks(instructions: Iterable[Instruction], asked: Iterable[Instruction]) -> dict[str, Instruction]:
-    """Find instructions `asked` that the others write otherwise, as `afarm.storage.conversations.Tasks` tells.
-
-    They are returned by the id of the other. Those that two rows of a side could be are left out.
-    """
-    ours, theirs = ({row.id: row for row in rows} for rows in (instructions, asked))
-    for id in ours.keys() & theirs.keys():
-        del ours[id], theirs[id]
-    found: dict[str, Instruction] = {}
-    for with_system in (True, False):
-        there = _by_task(theirs.values(), with_system)
-        for key, row in _by_task(ours.values(), with_system).items():
-            if key in there and (with_system or "" in (task_key(row)[0], task_key(there[key])[0])):
-                found[row.id] = theirs.pop(there[key].id)
-                del ours[row.id]
-    return found
-
-
-def _by_task(rows: Iterable[Instruction], with_system: bool) -> dict[object, Instruction]:
-    """Index instructions by their task, if no other has the same."""
-    groups: dict[object, list[Instruction]] = {}
-    for row in rows:
-        groups.setdefault(task_key(row)[not with_system :], []).append(row)
-    return {key: alike[0] for key, alike in groups.items() if len(alike) == 1}
-
-
 def in_first_form(judged: JudgedPair, tasks: Tasks) -> JudgedPair:
-    """Return a judged pair under its instruction as `tasks`, which gets it, has it first."""
+    """Return a judged pair under its instruction as `tasks`, which gets it otherwise, has it."""
     asked = judged.pair.instruction
-    first = tasks.add(asked)
-    if first.id == asked.id:
+    if not (alike := tasks.alike(asked)):
+        tasks.add(asked)
+    if not alike or alike[0].id == asked.id:
         return judged
-    pair = replace(judged.pair, instruction=replace(first, dataset=asked.dataset))
+    pair = replace(judged.pair, instruction=replace(alike[0], dataset=asked.dataset))
     return replace(judged, pair=pair, preference=replace(judged.preference, pair_id=pair.id))
 
 
-def under(row: Output, merged: Mapping[str, Instruction]) -> Output:
-    """Return the row under the instruction that `same_tasks` found for its own; unchanged without one."""
-    asked = merged.get(row.instruction.id)
-    if asked is None:
-        return row
-    return replace(row, instruction=replace(asked, dataset=row.instruction.dataset or asked.dataset))
+def under(outputs: Iterable[Output], asked: Collection[Instruction]) -> list[Output]:
+    """Return outputs, each under the instruction of `asked` that it answers however it is written, if that is one."""
+    ids, tasks, found = {task.id for task in asked}, Tasks(asked), []
+    for row in outputs:
+        given = row.instruction
+        if given.id not in ids and len(alike := tasks.alike(given)) == 1:
+            row = replace(row, instruction=replace(alike[0], dataset=given.dataset or alike[0].dataset))
+        found.append(row)
+    return found
 
 
-def among(outputs: Sequence[Output], asked: Sequence[Instruction]) -> list[Output]:
-    """Keep the outputs that answer an instruction of `asked`, however it is written, under that one."""
-    merged = same_tasks((row.instruction for row in outputs), asked)
+def among(outputs: Iterable[Output], asked: Collection[Instruction]) -> list[Output]:
+    """Keep the outputs that answer an instruction of `asked`, under that one."""
     ids = {instruction.id for instruction in asked}
-    return [row for row in (under(row, merged) for row in outputs) if row.instruction.id in ids]
+    return [row for row in under(outputs, asked) if row.instruction.id in ids]
 
 
 def same_answers(systems: Mapping[str, Sequence[Output]]) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, fields
 from afarm.core.records import Row
 from afarm.core.seeding import digest
 from afarm.evaluation.metrics import finite_number
+from afarm.evaluation.who_judged import FORMULA, name_judge
 from afarm.storage.rows import rows_digest
 
 
@@ -61,13 +62,21 @@ class EvaluationProtocol:
             label_noise=finite_number(row.get("label_noise")),
         )
 
+    @property
+    def who_judged(self) -> str:
+        """The judges, language models with the annotator that wrote the prompts; or else the annotator."""
+        names = sorted({name_judge(judge, {}) for judge in self.judges.values()}, key=lambda n: n.startswith(FORMULA))
+        annotator = name_judge(self.annotator, {}) or "an unknown annotator"
+        if not names or names[0].startswith(FORMULA):
+            return ", ".join(names) or annotator
+        return f"{', '.join(names)} with annotator {annotator}"
+
     def sentence(self) -> str:
         """Describe the protocol in one line."""
         if not self.known:
             return "how these were judged is not known"
-        judges = ", ".join(dict.fromkeys(self.judges.values()))
         parts = [
-            f"judged by {self.annotator or 'an unknown annotator'}" + (f" ({judges})" if judges else ""),
+            f"judged by {self.who_judged}",
             f"against {self.reference or 'an unknown reference'}",
             f"{100 * self.label_noise:g} % label noise" if self.label_noise else "",
             f"since the judge's shift of {self.drift}" if self.drift else "",

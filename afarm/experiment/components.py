@@ -317,6 +317,7 @@ class Components:
         with ExitStack() as opened:
             opened.enter_context(attribute_failures(kind, name, self.component(kind, name).load()))
             if is_main:
+                checkpoints.require_sound()
                 newest = checkpoints.latest()
                 if newest:
                     self.notify(f"{label}: going on from step {newest[0]}")

@@ -20,7 +20,7 @@ from afarm.core.records import Instruction, Pair
 from afarm.experiment import pipeline
 from afarm.experiment.own_preferences import describe_pairs
 from afarm.experiment.return_checks import requests_planned
-from afarm.experiment.stage import Inputs, Stage, walk
+from afarm.experiment.stage import Inputs, Labelling, Stage, walk
 from afarm.experiment.workspace import Workspace
 from afarm.judging.accounting import mean_output_tokens
 from afarm.judging.client import JudgeClient
@@ -230,18 +230,23 @@ def find_or_explain(
 def _estimate_judges(workspace: Workspace, stage: Stage, inputs: Inputs) -> tuple[JudgeEstimate, ...]:
     """Estimate a missing stage's requests that the ledger does not answer, from the inputs that exist."""
     if stage.plan_labels:
-        purpose, pairs, name, label_noise = stage.plan_labels(inputs)
-        seed = workspace.seed(purpose)
-        pairs = [pair for pair in pairs if rule_or_noise(pair, seed, label_noise) is None]
         client = reading_client(workspace, workspace.judges.by_role)
-        annotator, context = workspace.components.annotator(name), AnnotateContext(seed, client, workspace.progress)
-        chunks = (pairs[start : start + CHUNK] for start in range(0, len(pairs), CHUNK))
-        return estimates(client, (requests_planned(annotator, name, chunk, context) for chunk in chunks))
+        return estimate_labels(workspace, stage.plan_labels(inputs), client)
     if stage.plan_requests:
         requests = list(stage.plan_requests())
         client = reading_client(workspace, {request.role: workspace.judges.judge(request.role) for request in requests})
         return estimates(client, [requests])
     return ()
+
+
+def estimate_labels(workspace: Workspace, labelling: Labelling, client: JudgeClient) -> tuple[JudgeEstimate, ...]:
+    """Estimate by judge what labelling the pairs asks, beside what the client's ledger answers."""
+    purpose, pairs, name, label_noise = labelling
+    seed = workspace.seed(purpose)
+    pairs = [pair for pair in pairs if rule_or_noise(pair, seed, label_noise) is None]
+    annotator, context = workspace.components.annotator(name), AnnotateContext(seed, client, workspace.progress)
+    chunks = (pairs[start : start + CHUNK] for start in range(0, len(pairs), CHUNK))
+    return estimates(client, (requests_planned(annotator, name, chunk, context) for chunk in chunks))
 
 
 class ReadingClient(JudgeClient):
@@ -333,6 +338,7 @@ def require_fitting_judges(workspace: Workspace, annotators: Sequence[str]) -> N
     """Raise `ConfigError` for judges that cannot take what `annotators` ask, unless that may be left out.
 
     Also for judges of unknown price if there is a budget to keep, and for --batch-api if nobody asked takes batches.
+    Whom the annotators ask is kept for the run's record.
     """
     run, components = workspace.config, workspace.components
     pairs = [
@@ -350,6 +356,7 @@ def require_fitting_judges(workspace: Workspace, annotators: Sequence[str]) -> N
                 requests = requests_planned(annotator, name, pairs, AnnotateContext(0, client))
             except DataError:  # one that knows the instructions of its own world only
                 continue
+            workspace.judges.asked[name] = {request.role for request in requests}
             for request in requests:
                 judge = asked[request.role] = client.find_judge(request.role)
                 if not run.allow_degraded and (names := unsupported(request, judge.capabilities)):

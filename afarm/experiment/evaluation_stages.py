@@ -17,6 +17,7 @@ from afarm.evaluation.drift_log import latest_shift
 from afarm.evaluation.matching import match_rows
 from afarm.evaluation.protocol import EvaluationProtocol, instructions_digest, outputs_digest
 from afarm.evaluation.red_flags import inspect_outputs
+from afarm.evaluation.who_judged import who_judged
 from afarm.experiment.annotation import annotate_to_file, annotation_identity, make_placeholders
 from afarm.experiment.stage import Inputs, Labelling, Stage
 from afarm.experiment.workspace import Workspace
@@ -102,7 +103,9 @@ def write_results(
     `degraded` counts the judgements made without a parameter, by its name. Results that no evaluator makes (`further`)
     come last. Raises `DataError` if the judgements cannot be evaluated.
     """
-    compared = {"system": inputs.system, "reference": protocol.reference}
+    formulas = {judge.identity: judge.simulated for judge in workspace.judges.answering([protocol.annotator]).values()}
+    judged_by = who_judged((row.to_row() for row in inputs.judgements), formulas)
+    compared = {"system": inputs.system, "reference": protocol.reference, "judged_by": judged_by}
     conditions = {"degraded": dict(degraded), "protocol": protocol.to_row()}
     components = workspace.components
     found = ((name, sorted(components.evaluator(name).needs), components.evaluate(name, inputs)) for name in evaluators)
@@ -176,12 +179,12 @@ def build_protocol(
 
 
 def judges_behind(workspace: Workspace, judged: Iterable[JudgedPair]) -> dict[str, str]:
-    """Return the judges that these judgements name, by family role; all if one names none."""
+    """Return the judges that these judgements name, by family role; all that are asked if one names none."""
     used, unnamed = set(), False
     for row in judged:
         used.add(row.preference.judge)
         unnamed |= bool(row.preference.completion) and not row.preference.judge
     if not used - {""} and not unnamed:
         return {}  # a formula, a reward model or a person
-    identities = workspace.judges.identities
-    return {role: identity for role, identity in identities.items() if unnamed or identity in used}
+    identities, answering = workspace.judges.identities, workspace.judges.answering()
+    return {role: name for role, name in identities.items() if (role in answering if unnamed else name in used)}

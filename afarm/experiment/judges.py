@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
@@ -31,6 +31,8 @@ class Judges:
         self._store = store
         self._made: dict[str, Judge] = {}
         self._limiters: dict[Judge, Limiter] = {}
+        self.asked: dict[str, set[str]] = {}
+        """The family roles that annotators ask, by their names, as the checks before a run have seen."""
         self.artifact = ""
         """The name of the artifact that is being made, to whose account answers go; empty if none is."""
 
@@ -38,6 +40,14 @@ class Judges:
     def by_role(self) -> dict[str, Judge]:
         """The judge of each family role; equal specs share one."""
         return {role: self.judge(spec) for role, spec in self._components.settings.run.judge.items()}
+
+    def answering(self, annotators: Collection[str] = ()) -> dict[str, Judge]:
+        """Return the judges by family role that these annotators ask, or the run's; all if that is not known."""
+        names = annotators or [*self.asked]
+        if not names or not self.asked.keys() >= {*names}:
+            return self.by_role
+        roles = {role if role in self.by_role else "*" for name in names for role in self.asked[name]}
+        return {role: judge for role, judge in self.by_role.items() if role in roles}
 
     @property
     def identities(self) -> dict[str, str]:

@@ -96,7 +96,7 @@ def extent(items: Iterable[Any], total: int | None) -> tuple[int, int | None]:
     return (items.start if isinstance(items, range) and items.stop == total else 0), total
 
 
-def seconds_left(done: int, seconds: float, left: int) -> float | None:
+def seconds_left(done: float, seconds: float, left: float) -> float | None:
     """Estimate how long the items `left` take, after `done` in `seconds`; None if there is nothing to go by."""
     return left * seconds / done if done > 0 and left > 0 else None
 
@@ -145,7 +145,7 @@ class LiveRecord:
 
     def __init__(self, workspace: Workspace, system: str, command: str, started: float):
         # Whoever reads a record does without what writes it.
-        from afarm.experiment.run_record import describe_new_run, judges, stage_row
+        from afarm.experiment.run_record import describe_new_run, stage_row
 
         progress = workspace.progress
         self.path = workspace.store.runs / workspace.run_name(system) / LIVE
@@ -155,7 +155,6 @@ class LiveRecord:
         self._about = {
             **describe_new_run(workspace, system, command, started),
             "seed": workspace.config.seed,
-            "judges": judges(workspace),
             "budget": workspace.config.budget,
             **process_identity(os.getpid()),
         }

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from afarm.core.errors import AfarmError, ConfigError, DataError, did_you_mean
+from afarm.core.errors import AfarmError, ConfigError, DataError, JudgeError, did_you_mean
 from afarm.experiment.dry_run import require_fitting_judges
+from afarm.experiment.judge_choices import describe_choices
 from afarm.experiment.preferences import require_preferences
 from afarm.experiment.return_checks import problems_seen
 from afarm.experiment.training_stages import NEEDS, require_enough_to_fit, require_method
@@ -57,9 +58,17 @@ def stage_checks(stage: str) -> list[Check]:
     return [*checks, _method, _enough_for_method] if stage == "train" else checks
 
 
-def judging_checks() -> list[Check]:
-    """Return the checks of what only judges outputs that are there: no data, model or torch is looked for."""
-    return [_places, *_judges("evaluate"), _evaluators]
+def reading_checks() -> list[Check]:
+    """Return the checks of what only evaluates judgements that are there."""
+    return [_places, _evaluators]
+
+
+def judging_checks(choices: Callable[[Workspace], str] = describe_choices) -> list[Check]:
+    """Return the checks of what only judges outputs that are there: no data, model or torch is looked for.
+
+    If no judge is named, the problem is what `choices` returns.
+    """
+    return [*reading_checks(), *_judges("evaluate", choices=choices)]
 
 
 def access_checks(llm_systems: Sequence[str] = (), stage: str = "") -> list[Check]:
@@ -79,7 +88,9 @@ def _training() -> list[Check]:
     ]
 
 
-def _judges(*sections: str, llm_systems: Sequence[str] = ()) -> list[Check]:
+def _judges(
+    *sections: str, llm_systems: Sequence[str] = (), choices: Callable[[Workspace], str] = describe_choices
+) -> list[Check]:
     """Return the checks of the judges, and of the annotators that these sections name."""
 
     def annotators(workspace: Workspace) -> list[str]:
@@ -87,9 +98,17 @@ def _judges(*sections: str, llm_systems: Sequence[str] = ()) -> list[Check]:
         labelled = {"annotate"} if config.preferences else set()
         return [getattr(config, section).annotator for section in sections if section not in labelled]
 
+    def require_judges(workspace: Workspace) -> None:
+        try:
+            require_fitting_judges(workspace, annotators(workspace))
+        except JudgeError as error:
+            if workspace.judges.by_role:
+                raise
+            raise ConfigError(choices(workspace)) from error
+
     return [
         partial(_used_prices, llm_systems=llm_systems),
-        lambda workspace: require_fitting_judges(workspace, annotators(workspace)),
+        require_judges,
         lambda workspace: workspace.judges.by_role,
         lambda workspace: failures(partial(workspace.components.annotator, name) for name in annotators(workspace)),
     ]

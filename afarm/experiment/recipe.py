@@ -26,6 +26,7 @@ from afarm.core.registry import Component, name_package
 from afarm.core.seeding import digest
 from afarm.experiment.setting_errors import SYNONYMS, explain_validation_error, list_fields, nearest_setting
 from afarm.experiment.settings import RunConfig
+from afarm.judging.pricing import VENDORS, listed
 from afarm.storage.row_shapes import what_it_holds
 from afarm.storage.rows import names_a_file, names_a_file_of_rows, read_rows, stem
 from afarm.storage.text import holds_key
@@ -76,11 +77,6 @@ class Settings:
                 wrong = explain_validation_error(error, component.config, prefix, unknown=UNKNOWN, missing=REQUIRED)
                 raise ConfigError(wrong) from error
         return self.configs[key]
-
-    def with_dtype(self, dtype: str) -> Settings:
-        """Return these settings with another `backend.dtype`."""
-        backend = self.run.backend.model_copy(update={"dtype": dtype})
-        return replace(self, run=self.run.model_copy(update={"backend": backend}))
 
     def result_sections(self, components: Iterable[Component]) -> dict[str, dict[str, Any]]:
         """Return what the sections set that changes results; sections without any are left out."""
@@ -251,13 +247,13 @@ def resolve(
     plugins: Plugins,
     check: Callable[[Settings], list[str]] = lambda settings: [],
     trains: bool = True,
-    choose_dtype: Callable[[Settings], str] | None = None,
+    runs: Path = Path(),
 ) -> Settings:
     """Validate a recipe under its overrides. Raises `ConfigError` with every problem found.
 
     `check` looks for further problems once the fields are valid (a missing file, say), so that they are reported too.
-    If no method `trains`, the settings of the recipe's need not fit each other. `choose_dtype` says what
-    `backend.dtype=auto` stands for (default: `native_dtype`): keys and records hold that.
+    If no method `trains`, the settings of the recipe's need not fit each other. `backend.dtype=auto` becomes the
+    dtype that a run in `runs` was begun in with the same settings, else the device's own: keys and records hold that.
     """
     values = read_recipe(recipe)
     given: dict[str, Any] = {}
@@ -287,24 +283,30 @@ def resolve(
             by_full_name[component.full_name] = {**brought, **by_full_name.get(component.full_name, {})}
     settings = Settings(recipe, run, by_full_name)
     if run.backend.dtype == "auto":
-        settings = settings.with_dtype((choose_dtype or _native_dtype)(settings))
+        settings = _with_chosen_dtype(settings, plugins, runs)
         run = settings.run
-    runs = {run.method, "sft"} if trains else {"sft"}
+    methods = {run.method, "sft"} if trains else {"sft"}
     for name, section in sections.items():
         # What afarm's recipes say about a plugin that failed to load must not stop a run that does not use it.
         if name in names or not plugins.broken or not any(read_recipe(r).get(name) == section for r in recipe_names()):
-            problems += _check_section(name, section, names, plugins, runs, settings)
+            problems += _check_section(name, section, names, plugins, methods, settings)
     problems += _check_names(run, plugins)
-    problems += [p for p in check(settings) if p not in problems]
+    problems += [p for p in check(settings) if not any(known.startswith(p) for known in problems)]
     if problems:
         raise ConfigError(_drop_repeated(problems))
     return settings
 
 
-def _native_dtype(settings: Settings) -> str:
-    from afarm.backend.precision import native_dtype  # torch
+def _with_chosen_dtype(settings: Settings, plugins: Plugins, runs: Path) -> Settings:
+    from afarm.backend.cpu import native_dtype  # torch
 
-    return native_dtype(settings.run.backend.device)
+    run, choices = settings.run, []
+    for dtype in dict.fromkeys([native_dtype(run.backend.device), "bfloat16", "float32"]):
+        backend = run.backend.model_copy(update={"dtype": dtype})
+        choices.append(replace(settings, run=run.model_copy(update={"backend": backend})))
+    names = [choice.run_name(plugins.registry).split("-")[-2:] for choice in choices]  # whatever the method
+    begun = (choice for choice, name in zip(choices, names, strict=True) if any(runs.glob("-".join(["*", *name]))))
+    return next(begun, choices[0])
 
 
 def _with_prompts_of_preferences(values: dict[str, Any]) -> dict[str, Any]:
@@ -425,7 +427,8 @@ def _check_names(run: RunConfig, plugins: Plugins) -> list[str]:
         try:
             plugins.get(kind, name)
         except PluginError as error:
-            problems.append(str(error))
+            vendors = [vendor for vendor in VENDORS if kind == "judges" and listed(vendor, name)]  # of a bare model
+            problems.append(f"{error}{''.join(f' Did you mean {vendor}:{name}?' for vendor in vendors)}")
     return problems
 
 

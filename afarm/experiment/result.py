@@ -16,11 +16,15 @@ from afarm.storage.table import Tabular, html_table
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Result(Tabular):
-    """A system's evaluations, each with the name of its reference, and the judgements behind them."""
+    """A system's evaluations, each with the name of its reference, and the judgements behind them.
+
+    `judged_by` names who judged against the first reference, such as "openai:gpt-4o with prompt gpt4_4".
+    """
 
     system: str
     evaluations: tuple[tuple[str, Evaluation], ...]
     judgements: Mapping[str, Sequence[JudgedPair]] = field(default_factory=dict)
+    judged_by: str = ""
 
     def metric(self, name: str) -> float:
         """Return a number by its name, from the first evaluation that has it. Raises `KeyError`."""
@@ -67,23 +71,26 @@ class Result(Tabular):
             {"reference": reference, "evaluator": found.evaluator, "metrics": dict(found.metrics)}
             for reference, found in self.evaluations
         ]
-        return {"system": self.system, "evaluations": rows}
+        return {"system": self.system, "judged_by": self.judged_by, "evaluations": rows}
 
     def table_rows(self) -> Iterable[Row]:
-        """Yield a row per evaluation: system, reference, evaluator and its metrics."""
+        """Yield a row per evaluation: system, reference, who judged, evaluator and its metrics."""
         for reference, found in self.evaluations:
-            yield {"system": self.system, "reference": reference, "evaluator": found.evaluator, **found.metrics}
+            about = {"system": self.system, "reference": reference, "judged_by": self.judged_by}
+            yield {**about, "evaluator": found.evaluator, **found.metrics}
 
     def __repr__(self) -> str:
         by_reference: dict[str, list[str]] = {}
         for reference, found in self.evaluations:
             by_reference.setdefault(reference, []).append(evaluation_text(found))
         parts = [f"against {reference}: {'; '.join(texts)}" for reference, texts in by_reference.items()]
-        return f"Result({self.system} {' | '.join(parts) or 'without an evaluation'})"
+        judged = f", judged by {self.judged_by}" if self.judged_by else ""
+        return f"Result({self.system} {' | '.join(parts) or 'without an evaluation'}{judged})"
 
     def _repr_html_(self) -> str:
         rows = [(reference, found.evaluator, evaluation_text(found)) for reference, found in self.evaluations]
-        return html_table(["against", "evaluator", "result"], rows, self.system)
+        judged = f", judged by {self.judged_by}" if self.judged_by else ""
+        return html_table(["against", "evaluator", "result"], rows, self.system + judged)
 
 
 def evaluation_text(evaluation: Evaluation) -> str:
@@ -110,8 +117,10 @@ def read_result(system: str, artifacts: Iterable[Artifact]) -> Result:
     """Read what is stored of the evaluations of `system`."""
     evaluations: list[tuple[str, Evaluation]] = []
     judgements: dict[str, Sequence[JudgedPair]] = {}
+    judged_by = ""
     for artifact in artifacts:
         for row in read_rows(artifact.path / "results.jsonl"):
             evaluations.append((row["reference"], Evaluation.from_row(row)))
             judgements[row["reference"]] = preferences_on_disk(artifact.path / "judgements.jsonl")
-    return Result(system, tuple(evaluations), judgements)
+            judged_by = judged_by or row.get("judged_by", "")
+    return Result(system, tuple(evaluations), judgements, judged_by)

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -43,8 +43,7 @@ def record(workspace: Workspace, method: str, result: Result, command: str, star
     held_out = fit.artifact.path / "calibration.json" if fit else None  # absent if the fit measured nothing
     about = {
         **describe_new_run(workspace, method, command, started),
-        "machine": machine(workspace, read_earlier(workspace, workspace.run_name(method)).section("machine")),
-        "judges": judges(workspace),
+        "machine": machine(workspace),
         "headline": headline(result, trained),
         "reward_model": json.loads(held_out.read_text("utf-8")) if held_out and held_out.is_file() else {},
         "checkpoint": {
@@ -64,6 +63,7 @@ def describe_new_run(workspace: Workspace, method: str, command: str, started: f
         "method": method,
         "annotator": config.evaluate.annotator if config.preferences else config.annotate.annotator,
         "preferences": config.preferences or None,
+        "judges": judges(workspace),
         "created": started,
         "config": {**config.model_dump(mode="json"), "method": method, **workspace.settings.sections},
     }
@@ -87,7 +87,6 @@ def record_comparison(
     stored = bool(comparison.about.get("stored"))  # nobody is asked, and who was is not for the settings to say
     noise = {} if stored else {"label_noise": config["evaluate"]["label_noise"]}
     names = {workspace.components.component(kind, name).full_name for kind, name in comparison.components}
-    asked = not stored and any(row.preference.completion for rows in result.judgements.values() for row in rows)
     about = {
         "name": comparison.name,
         "command": command,
@@ -102,7 +101,7 @@ def record_comparison(
             **{name: section for name, section in sections.items() if name in names},
         },
         "machine": {"platform": platform.platform(terse=True), "cpus": os.cpu_count()},
-        "judges": judges(workspace) if asked else [],
+        "judges": [] if stored else judges(workspace, [comparison.annotator]),
         "headline": headline(result, {}),
     }
     return write_record(workspace, about, [*comparison.before, made], made, result)
@@ -118,15 +117,19 @@ def write_record(
     that made none leaves the begin, the command and the rest of the `HISTORY` as they are there.
     """
     directory = workspace.store.run_dir(about["name"])
-    earlier = read_earlier(workspace, about["name"])
+    earlier = RunRecord(directory, {})
+    with suppress(DataError):  # there is no record, or it was damaged
+        earlier = read_run(directory)
     method = about.get("method", "")
     models = {method: workspace.config.model} if method and not is_llm_system(method) else {}
     write_rows(directory / "metrics.jsonl", _metrics(history))
     # output_1 is the reference's, output_2 the system's.
     write_rows(directory / "outputs.jsonl", read_rows(main.artifact.path / "judgements.jsonl") if main else [])
+    results = _results(history, result, models)
     summary = {
         "afarm_version": importlib.metadata.version("afarm"),
         **about,
+        "judged_by": next((row["judged_by"] for row in results if row.get("judged_by")), ""),
         "seed": workspace.config.seed,
         "finished": time.time(),
         "status": "finished",
@@ -134,22 +137,17 @@ def write_record(
         "stages": [stage_row(workspace, run) for run in history],
         "spend": spend(workspace, history),
         "annotators": _annotators(history),
-        "results": _results(history, result, models),
+        "results": results,
     }
     summary = _without_errors(summary) if about.get("until") else summary
     made_before = {stage.get("key"): stage for stage in earlier.stages}
     stages = [made_before.get(row["key"], row) if row["reused"] else row for row in summary["stages"]]
     is_known = all(row["reused"] and row["key"] in made_before for row in summary["stages"])
     history_before = {name: earlier[name] for name in HISTORY if name in earlier} if is_known else {}
+    if not workspace.components.device_in_use and "device" in earlier.section("machine"):
+        history_before["machine"] = earlier["machine"]
     write_json(directory / "run.json", {**summary, "stages": stages, **history_before})
     return RunRecord(directory, json.loads(json_text(summary)))
-
-
-def read_earlier(workspace: Workspace, name: str) -> RunRecord:
-    """Read the record that an earlier command left of a run; empty without one, or if it is damaged."""
-    with suppress(DataError):
-        return read_run(workspace.store.run_dir(name))
-    return RunRecord(workspace.store.run_dir(name), {})
 
 
 def _without_errors(summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,11 +180,18 @@ def _results(history: Sequence[StageRun], result: Result, models: Mapping[str, s
     return rows
 
 
-def judges(workspace: Workspace) -> list[dict[str, Any]]:
-    """List the judge of each family role."""
+def judges(workspace: Workspace, annotators: Collection[str] = ()) -> list[dict[str, Any]]:
+    """List the judge of each family role that these annotators ask, or the run's, with what is known of it.
+
+    An annotator that asks nobody stands for itself if it is known how often it agrees with people.
+    """
+    names, asked = annotators or [*workspace.judges.asked], workspace.judges.asked
+    alone = {name: workspace.components.annotator(name).agreement for name in names if asked.get(name) == set()}
     return [
-        {"role": role, "identity": judge.identity, "simulated": judge.simulated}
-        for role, judge in sorted(workspace.judges.by_role.items())
+        {"role": role, "identity": judge.identity, "simulated": judge.simulated, "agreement": judge.agreement}
+        for role, judge in sorted(workspace.judges.answering(annotators).items())
+    ] + [
+        {"role": "", "identity": name, "simulated": True, "agreement": known} for name, known in alone.items() if known
     ]
 
 
@@ -241,13 +246,10 @@ def _rounded(spent: Mapping[str, float]) -> dict[str, float]:
     return {name: round(value, 6) if name == "dollars" else value for name, value in spent.items()}
 
 
-def machine(workspace: Workspace, earlier: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe the device and threads that results were computed with.
-
-    If everything that models make was reused, the device is the one in the `earlier` record of this run.
-    """
+def machine(workspace: Workspace) -> dict[str, Any]:
+    """Describe the device and threads that results were computed with, no device if all that models make was reused."""
     backend = workspace.config.backend
-    device = workspace.components.device_in_use or earlier.get("device") or "none: all was reused"
+    device = workspace.components.device_in_use or "none: all was reused"
     return {
         "platform": platform.platform(terse=True),
         "cpus": os.cpu_count(),

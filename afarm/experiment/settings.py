@@ -150,7 +150,7 @@ class RunConfig(Config):
     method: str = setting("ppo", "the method")
     reward_model: str = setting("bradley_terry", "the reward model that is fitted or used")
     judge: dict[str, str] = setting(
-        {"*": "offline"}, "the judge for each family role (strong, light, completion; * for all), or one for all"
+        {}, "the judge for each family role (strong, light, completion; * for all), or one for all; null: nobody"
     )
     seed: int = setting(42, "the seed that all draws derive from", ge=0)
     budget: float | None = setting(None, "dollars that judges may cost in this run", ge=0, changes_result=False)
@@ -197,7 +197,7 @@ class RunConfig(Config):
     @field_validator("judge", mode="before")
     @classmethod
     def _one_judge_is_for_all_roles(cls, judge: object) -> object:
-        return {"*": judge} if isinstance(judge, str) else judge
+        return {"*": judge} if isinstance(judge, str) else judge or {}
 
     @field_validator("judge")
     @classmethod

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from afarm.judging.pairwise import show_pair as show_pair
     from afarm.judging.prompt_annotator import PromptAnnotator as PromptAnnotator
     from afarm.judging.prompt_annotator import render as render
+    from afarm.judging.rate_limit import RequestRefused as RequestRefused
     from afarm.judging.rate_limit import SlowDown as SlowDown
     from afarm.judging.rate_limit import answer_lost as answer_lost
 else:

@@ -22,6 +22,7 @@ from afarm.judging.degraded import unsupported, without
 from afarm.judging.dispatch import Dispatcher, JudgeQueue, PendingRequest, misfit
 from afarm.judging.ledger import Ledger, request_key
 from afarm.judging.rate_limit import Limiter
+from afarm.judging.refusals import Refusals
 from afarm.judging.return_checks import identify_judge
 
 T = TypeVar("T")
@@ -101,6 +102,7 @@ class JudgeClient:
         self.stage = stage
         self.spend = Spend()
         self.dispatchers: list[Dispatcher] = []
+        self.refusals = Refusals(ledger)
         self._limiters = {} if limiters is None else limiters  # of judges that are made later too
         self._queues: dict[Judge, JudgeQueue] = {}
         self._starting = threading.Lock()

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 from afarm.core.errors import AfarmError, BudgetError, JudgeError, PluginError, attribute_failures
 from afarm.core.judge import ChatRequest, Completion, Judge
 from afarm.judging.ledger_schema import encodable
-from afarm.judging.rate_limit import ANSWER_LOST, PATIENCE, Attempt, Limiter, SlowDown
+from afarm.judging.rate_limit import ANSWER_LOST, PATIENCE, Attempt, Limiter, RequestRefused, SlowDown
+from afarm.judging.refusals import REQUEST_REFUSED, about, find_fault
 from afarm.judging.return_checks import require_completion, require_price
 from afarm.storage.text import dollars
 
@@ -30,14 +31,19 @@ HEARTBEAT_SECONDS = 2.0
 """Seconds between the signs of life of a process in the ledger."""
 HELD_SECONDS = 0.5
 """Seconds between looks for an answer that another process is waiting for."""
+GO_ON_HERE = "the same command goes on from here: nothing that was answered is asked again"
 GO_ON = "the same command goes on from here then: nothing that was answered is asked again"
+MOST_LOST = 10
+"""Answers that may be lost before a first one comes whole."""
+GIVE_UP_SECONDS = 65.0
+"""Seconds in which a judge refuses all that is left, after which it is their fault: longer than limits per minute."""
 LARGEST_BATCH = 20_000
 """Requests submitted to a batch endpoint at once."""
 PATIENCE_SECONDS = 10.0
 """Seconds to wait, after an interrupt, for requests that are sent, since they are paid for."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class PendingRequest:
     """A request under its key in the ledger, as its judge can take it: without `degraded` parameters."""
 
@@ -45,6 +51,9 @@ class PendingRequest:
     request: ChatRequest
     degraded: tuple[str, ...]
     queue: JudgeQueue
+    slowed: int = 0
+    """How often the judge refused it for now, since `slowed_at`."""
+    slowed_at: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -55,6 +64,9 @@ class JudgeQueue:
     limiter: Limiter
     identity: str
     direct: JudgeQueue | None = None
+    lost: int = 0
+    """Answers that were lost before a first one came whole, the last for the reason `lost_why`."""
+    lost_why: str = ""
 
     def worst_case_price(self, request: ChatRequest) -> float | None:
         """The most that `request` can cost in dollars through this queue; None if prices are unknown."""
@@ -84,6 +96,8 @@ class Dispatcher:
         self.in_flight: dict[asyncio.Task[Completion], tuple[PendingRequest, Attempt]] = {}
         self.retrying: dict[asyncio.Future[None], PendingRequest] = {}
         """Requests in flight that wait until the budget allows another attempt."""
+        self.refused: list[tuple[PendingRequest, RequestRefused]] = []
+        """Requests that a judge did not take, until it is known whose fault that is."""
         self.batches: set[asyncio.Task[None]] = set()
         self.batch_ids: set[str] = set()
         self.wake = asyncio.Event()
@@ -133,6 +147,7 @@ class Dispatcher:
         try:
             self._store_completed()
             if self._failure is None:
+                self._settle_refused()
                 self._send()
         except AfarmError as error:
             self._failure = self._failure or error
@@ -144,6 +159,7 @@ class Dispatcher:
         elif self.complete and not (
             self.in_flight or self.held_elsewhere or self.batches or any(self.waiting.values())
         ):
+            self._failure = find_fault(self.refused, is_all=True)
             return True
         await self._wait()
         return False
@@ -179,7 +195,7 @@ class Dispatcher:
         answered: list[Answered] = []
         free: list[str] = []
         charged: list[str] = []
-        refused: list[PendingRequest] = []
+        slowed: list[PendingRequest] = []
         for task in completed:
             if task not in self.in_flight:
                 continue
@@ -189,29 +205,72 @@ class Dispatcher:
             if error is None:
                 answer = task.result()
                 limiter.answered(attempt, answer.seconds)
-                text = encodable(answer.text)
-                answered.append((pending, replace(answer, key=pending.key, text=text, degraded=pending.degraded)))
+                text, degraded = encodable(answer.text), (*pending.degraded, *answer.degraded)
+                answered.append((pending, replace(answer, key=pending.key, text=text, degraded=degraded)))
                 if answer.price is None and pending.queue.worst_case_price(pending.request):
                     charged.append(pending.key)
                 continue
             if isinstance(error, SlowDown):
                 limiter.refused(attempt, error.seconds)
-                error = out_of_patience(error, pending)
+                error = self._lose_patience(error, pending)
             else:
                 limiter.ended()
-            if error is None:
+            if error is None or isinstance(error, RequestRefused):
                 free.append(pending.key)
-                refused.append(pending)
+                if error is None:
+                    slowed.append(pending)
+                else:
+                    self.refused.append((pending, error))
             else:
                 (charged if may_be_charged(error) else free).append(pending.key)
                 self._failure = self._failure or explained(error, pending)
         answers = [(pending.request, pending.queue.identity, completion) for pending, completion in answered]
         self.client.ledger.resolve(answers, self.client.run, free, charged, self.client.stage())
-        for pending in reversed(refused):
-            self.waiting.setdefault(pending.queue.direct or pending.queue, deque()).appendleft(pending)
+        for pending in slowed:  # behind all others, whom its refusal need not concern
+            self.waiting.setdefault(pending.queue.direct or pending.queue, deque()).append(pending)
         self.deliver(answered)
         if len(self.client.dispatchers) > 1:
             self.client.wake()
+
+    def _lose_patience(self, refusal: SlowDown, pending: PendingRequest) -> JudgeError | None:
+        """The error to end `pending` with after `refusal`; None as long as it is to be sent again."""
+        queue, now = pending.queue, time.monotonic()
+        pending.slowed_at = pending.slowed_at or now
+        pending.slowed += 1
+        if (refusal.seconds or 0.0) > PATIENCE:
+            return refusal
+        waiting = self.waiting.get(queue.direct or queue, deque())
+        left, limiter = [pending, *waiting], queue.limiter
+        if limiter.refused_seconds > GIVE_UP_SECONDS and all(
+            p.slowed and limiter.has_taken_since(p.slowed_at) for p in left
+        ):
+            own = RequestRefused(str(refusal))
+            self.refused += [(other, own) for other in waiting]
+            waiting.clear()
+            return own
+        if limiter.refused_seconds > PATIENCE:
+            times = [p.slowed for p in left if p.slowed]
+            return JudgeError(
+                f"{queue.identity} has answered nothing for {PATIENCE / 60:.0f} minutes and refused {len(times)} "
+                f"requests, up to {max(times)} times each; the last time: {refusal}",
+                charged=False,
+            )
+        return None
+
+    def _settle_refused(self) -> None:
+        """Leave requests without an answer that are refused by their own fault. Raises `JudgeError` if it is not."""
+        refusals, settled = self.client.refusals, []
+        for pending, refusal in self.refused:
+            if refusals.is_own_fault(pending):
+                refusals.count(pending, refusal)
+                settled.append((pending, Completion("", key=pending.key, price=0.0, finish_reason=REQUEST_REFUSED)))
+        if settled:
+            self.refused = [each for each in self.refused if not refusals.is_own_fault(each[0])]
+            answers = [(pending.request, pending.queue.identity, completion) for pending, completion in settled]
+            self.client.ledger.resolve(answers, self.client.run, stage=self.client.stage())
+            self.deliver(settled)
+        if fault := find_fault(self.refused, is_all=False):
+            raise fault
 
     def _give_up_in_flight(self) -> None:
         """Count requests in flight as charged without an answer: nobody waits for them any more."""
@@ -227,8 +286,11 @@ class Dispatcher:
 
     def deliver(self, answered: list[Answered], purchased: bool = True) -> None:
         """Hand on answers that the ledger holds; `purchased` says that they were paid for just now."""
-        if purchased:
-            for pending, completion in answered:
+        for pending, completion in answered:
+            if completion.finish_reason != REQUEST_REFUSED:
+                pending.queue.lost, pending.queue.lost_why = -1, ""
+                self.client.refusals.answered[pending.queue.identity, pending.request.annotator] = True
+            if purchased:
                 self.client.spend.add(pending.request, completion)
         if answered:
             self.results.put(answered)
@@ -267,6 +329,8 @@ class Dispatcher:
             task.add_done_callback(self._on_completed)
 
     async def _complete(self, pending: PendingRequest) -> Completion:
+        if known := self.client.refusals.known.get(about(pending)):
+            raise known
         ANSWER_LOST.set(partial(self._answer_lost, pending))
         judge, identity = pending.queue.judge, pending.queue.identity
         with attribute_failures("judges", identity, judge):
@@ -280,9 +344,14 @@ class Dispatcher:
                 raise RuntimeError(type(error).__name__) from error
         return require_completion(completion, identity, judge)
 
-    async def _answer_lost(self, pending: PendingRequest) -> None:
+    async def _answer_lost(self, pending: PendingRequest, why: str) -> None:
         """See `afarm.judging.answer_lost`."""
+        queue = pending.queue
         self.client.ledger.charged_without_answer(pending.key)
+        if queue.lost >= 0:
+            queue.lost, queue.lost_why = queue.lost + 1, why
+        if queue.lost >= MOST_LOST:
+            self._failure = self._failure or JudgeError(f"{queue.identity}{lost(queue)}; {GO_ON_HERE}")
         allowed = asyncio.get_running_loop().create_future()
         self.retrying[allowed] = pending
         self.wake.set()
@@ -296,15 +365,17 @@ class Dispatcher:
             price = self.worst_case_price(pending.queue.direct or pending.queue, pending)
             if not self.client.ledger.reserve_again(pending.key, price, self.client.run, self.client.budget):
                 if not (self.client.in_flight or self.batch_ids):
-                    raise self._budget_reached(self.client.ledger.committed(self.client.run))
+                    raise self._budget_reached(self.client.ledger.committed(self.client.run), pending.queue)
                 return
             del self.retrying[allowed]
             allowed.set_result(None)
 
-    def _budget_reached(self, committed: float) -> BudgetError:
+    def _budget_reached(self, committed: float, queue: JudgeQueue) -> BudgetError:
+        none = f"{queue.identity}{lost(queue)}; so " if queue.lost > 0 else ""
         return BudgetError(
-            f"the budget of {dollars(self.client.budget or 0.0)} is reached ({dollars(committed)} is spent or may be); "
-            "what is paid for is kept: run the same command with a larger --budget to go on"
+            f"{none}the budget of {dollars(self.client.budget or 0.0)} is reached "
+            f"({dollars(committed)} is spent or may be); what is paid for is kept: run the same command with a larger "
+            "--budget to go on"
         )
 
     def claim(
@@ -334,7 +405,7 @@ class Dispatcher:
             elsewhere = granted | in_batch | held | set(claim.answered)
             waiting.extendleft(pending for pending in reversed(requests) if pending.key not in elsewhere)
             if not (granted or self.client.in_flight or self.held_elsewhere or self.batch_ids):
-                raise self._budget_reached(claim.committed)
+                raise self._budget_reached(claim.committed, queue)
         return [pending for pending in requests if pending.key in granted]
 
     def worst_case_price(self, queue: JudgeQueue, pending: PendingRequest) -> float | None:
@@ -365,14 +436,9 @@ class Dispatcher:
         self.wake.set()
 
 
-def out_of_patience(refusal: SlowDown, pending: PendingRequest) -> JudgeError | None:
-    """The error to end with after `refusal`; None as long as its request is to be sent again."""
-    if (refusal.seconds or 0.0) > PATIENCE:
-        return refusal
-    if pending.queue.limiter.refused_seconds > PATIENCE:
-        minutes = f"refused every request for {PATIENCE / 60:.0f} minutes"
-        return JudgeError(f"{pending.queue.identity} has {minutes}; the last time: {refusal}", charged=False)
-    return None
+def lost(queue: JudgeQueue) -> str:
+    """Say how many answers of a judge were lost, and why."""
+    return f" has given no answer that can be used: {queue.lost} were lost, the last one: {queue.lost_why}"
 
 
 def may_be_charged(error: BaseException) -> bool:

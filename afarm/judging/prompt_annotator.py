@@ -24,6 +24,7 @@ from afarm.judging.pairwise import (
     draw_order,
     show_pair,
 )
+from afarm.storage.record_fields import plain_number
 
 PROBES = (
     ShownPair("", Instruction("Name a fish."), "Eel.", "An oak."),
@@ -155,7 +156,7 @@ class RenderedPrompt(JudgePrompt):
         return replace(self.annotator.request(pairs, self.capabilities), seed=seed, sample_index=sample_index)
 
     def read(self, completion: Completion, count: int) -> list[Judgement]:
-        verdicts = list(self.annotator.read(completion.text, count))
+        verdicts = list(map(plain_number, self.annotator.read(completion.text, count)))
         if len(verdicts) != count:  # whose verdict is whose cannot be told
             verdicts = [None] * count
         for verdict in verdicts:

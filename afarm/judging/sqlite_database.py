@@ -52,6 +52,9 @@ class SqliteDatabase(Database):
     def write(self, work: Callable[[Transaction], T]) -> T:
         with self._lock:
             try:
+                if self.name != ":memory:" and not self.path.exists():
+                    self._db.execute("VACUUM INTO ?", [self.name])  # from the deleted file, which is still open
+                    raise StoreError(f"the ledger {self.path} was deleted meanwhile: it is back. Run the command again")
                 self._db.execute("BEGIN IMMEDIATE")
                 result = work(self._db)
                 self._db.execute("COMMIT")

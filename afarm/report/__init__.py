@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from afarm.report.study_page import write_comparison as write_comparison
     from afarm.report.study_page import write_study as write_study
     from afarm.report.study_plots import can_draw as can_draw
-    from afarm.report.study_tables import short_text as short_text
+    from afarm.report.study_tables import cell_text as cell_text
     from afarm.storage.text import code as code
     from afarm.storage.text import markdown as markdown
     from afarm.storage.text import one_line as one_line

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import math
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import accumulate
@@ -17,7 +16,7 @@ from statistics import fmean
 from typing import Any, TypeVar
 
 from afarm.core.errors import AfarmError
-from afarm.evaluation.metrics import NORMAL_95, finite_number, interval, pearson
+from afarm.evaluation.metrics import NORMAL_95, finite_number, pearson
 from afarm.report.run import Points
 from afarm.storage.rows import read_rows
 from afarm.storage.runs import OUTPUTS, RunRecord
@@ -72,7 +71,13 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
 }
 """The words of a chart: its title and y axis, and the x axis if that is not of steps."""
 
-HELD_OUT = {"pairs": "pairs", "loss": "cross-entropy", "brier": "Brier score", "ece": "expected calibration error"}
+HELD_OUT = {
+    "accuracy": "accuracy",
+    "pairs": "pairs",
+    "loss": "cross-entropy",
+    "brier": "Brier score",
+    "ece": "expected calibration error",
+}
 """Figures of a reward model on held-out pairs."""
 
 
@@ -222,24 +227,15 @@ def selected_step(record: RunRecord) -> float | None:
 
 
 def describe_held_out(record: RunRecord) -> dict[str, Any] | None:
-    """Collect `accuracy`, `figures` as (name, value) and `reliability` bins as (confidence, observed share, pairs).
+    """Collect `figures` as (name, value) and `reliability` bins as (confidence, observed share, pairs).
 
-    They are of a reward model on held-out pairs, as its fit measured it; the accuracy is a text in percent with its
-    95% interval, and the first of the figures. None if the run has no such measurement.
+    They are of a reward model on held-out pairs, as its fit measured it. None if the run has no such measurement.
     """
     measured = record.section("reward_model")
-    if not (pairs := finite_number(measured.get("pairs"))):
+    if not finite_number(measured.get("pairs")):
         return None
-    figures: list[tuple[str, Any]] = [(title, finite_number(measured.get(name))) for name, title in HELD_OUT.items()]
-    summary = (record.stage("fit-reward") or {}).get("summary")
-    share = finite_number(summary.get("eval_accuracy")) if isinstance(summary, Mapping) else None
-    accuracy = ""
-    if share is not None and 0 <= share <= 1:
-        low, high = interval(100 * share, 100 * math.sqrt(share * (1 - share) / pairs), round(pairs)) or (0.0, 100.0)
-        accuracy = f"{100 * share:.1f}% (95% interval {low:.1f} to {high:.1f})"
-        figures.insert(0, ("accuracy", accuracy))
+    figures = [(title, finite_number(measured.get(name))) for name, title in HELD_OUT.items()]
     return {
-        "accuracy": accuracy,
         "figures": [(title, value) for title, value in figures if value is not None],
         "reliability": _bins(measured, "reliability", "confidence", "observed", "pairs"),
     }

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 
-from afarm.core.errors import PluginError
-from afarm.evaluation.boards.board import Entry, Leaderboard
-from afarm.evaluation.boards.rendering import rank_text
+from afarm.evaluation.boards.board import Leaderboard
+from afarm.evaluation.boards.rendering import answer, rank_text
 from afarm.evaluation.run_cost import sum_costs
-from afarm.experiment.studies.estimates import mean_percent, undominated
+from afarm.experiment.studies.estimates import undominated
 from afarm.experiment.studies.progress import GridProgress
 from afarm.experiment.studies.study import Bounded, Cell, Findings, FinishedRun, Series, StudyPlot, StudyRun, StudyTable
 from afarm.storage.runs import RunRecord
@@ -22,54 +21,58 @@ COLUMNS = {
 }
 """Figures of runs that the table has beside the win rate, with their headings and formats."""
 
+EVEN = 50.0
+"""The win rate of the reference against itself, in percent."""
+
 
 def build_progress(records: Sequence[RunRecord]) -> GridProgress:
     """Build a grid's progress from the runs of a comparison."""
-    systems = [
-        next((result.system for result in record.results), str(record.get("method") or "system")) for record in records
-    ]
-    seeds = [int(record.get("seed") or 0) for record in records]
-    progress = GridProgress([StudyRun(*each) for each in zip(systems, seeds, strict=True)])
+    progress = GridProgress([StudyRun(record.results[0].system, int(record.get("seed") or 0)) for record in records])
     for run, record in zip(progress.runs, records, strict=True):
         progress.add(run, record)
     return progress
 
 
 def comparison_findings(board: Leaderboard, records: Sequence[RunRecord], progress: GridProgress) -> Findings:
-    """Table the systems of a board, and plot win rates over KL and cost, and gold over the reward."""
+    """Rank the systems of a board beside their reference, and plot win rates over KL and cost, and gold over reward."""
     runs: dict[str, list[FinishedRun]] = {}
     all_costs: dict[str, list[tuple[float, float]]] = {}
     for done, record in zip(progress.finished, records, strict=True):
         runs.setdefault(done.run.method, []).append(done)
         all_costs.setdefault(done.run.method, []).append(sum_costs(record.stages))
     costs = {name: tuple(map(fmean, zip(*some, strict=True))) for name, some in all_costs.items()}
-    rates = {entry.system: _rate(entry, runs[entry.system]) for entry in board.entries if entry.system in runs}
+    rates = {
+        entry.system: Bounded(entry.win_rate or 0.0, *(entry.interval or (None, None)))
+        for entry in board.entries
+        if entry.system in runs
+    }
     several = any(len(some) > 1 for some in runs.values())
-    series = [Series("mean" if several else "win rate", list(rates), list(rates.values()), joined=False)]
+    series = [Series("mean" if several else "win rate, %", list(rates), list(rates.values()), joined=False)]
     if several:
         each = [(name, Bounded(run.figures["win_rate"])) for name in rates for run in runs[name]]
         series.append(Series("each seed", [name for name, _ in each], [rate for _, rate in each], joined=False))
+    reference = _reference(board, runs)
+    shown = {**runs, reference.run.method: [reference]}
     plots = [
-        StudyPlot("win-rates", "Win rates, with 95% intervals", "", "win rate, %", series),
-        _over(runs, "kl", "win_rate", "Win rate and KL", "KL from the starting policy, nats", "win rate, %"),
-        _over(runs, "reward", "gold", "Reward model and gold", "reward model’s score", "gold reward"),
+        StudyPlot("win-rates", "Win rates, with 95% intervals", "", "win rate, %", series, level=EVEN),
+        _over(shown, "kl", "win_rate", "Win rate and KL", "KL from the starting policy, nats", "win rate, %"),
+        _over(shown, "reward", "gold", "Reward model and gold", "reward model’s score", "gold reward"),
         _cost_plot(rates, costs),
     ]
     over = "seeds (Student’s t)" if several else "instructions"
-    notes = [board.note, f"Intervals of win rates are over {over}; seconds and dollars those of a run made alone."]
-    return Findings([_table(board, runs, rates, costs)], [plot for plot in plots if plot is not None], notes)
+    alone = "Seconds are wall time; they and dollars are those of a run made alone, whose stages nothing shares."
+    notes = [board.note, f"Intervals of win rates are over {over}. {alone}"]
+    table = _table(board, shown, rates, costs, reference.run.method)
+    return Findings([table], plots, notes, answer=answer(board))
 
 
-def _rate(entry: Entry, runs: Sequence[FinishedRun]) -> Bounded:
-    """The mean win rate with its interval over seeds; of one seed that over instructions."""
-    if len(runs) > 1:
-        rates = [run.figures["win_rate"] for run in runs]
-        try:
-            return mean_percent(rates)
-        except PluginError:  # without scipy
-            return Bounded(fmean(rates))
-    low, high = entry.interval or (None, None)
-    return Bounded(entry.win_rate or 0.0, low, high)
+def _reference(board: Leaderboard, runs: Mapping[str, Sequence[FinishedRun]]) -> FinishedRun:
+    """Return what the systems were compared with as if it were a run: even by definition, at no KL from itself."""
+    ending, every = "_reference", [run.figures for some in runs.values() for run in some]
+    figures = {name.removesuffix(ending): v for one in every for name, v in one.items() if name.endswith(ending)}
+    names = dict.fromkeys(entry.source.reference for entry in board.entries)
+    run = StudyRun(f"{' or '.join(names)} (the reference)", 0)
+    return FinishedRun(run, "", {**figures, "win_rate": EVEN, "kl": 0.0})
 
 
 def _table(
@@ -77,31 +80,26 @@ def _table(
     runs: dict[str, list[FinishedRun]],
     rates: dict[str, Bounded],
     costs: Mapping[str, Sequence[float]],
+    reference: str,
 ) -> StudyTable:
-    names = [name for name in COLUMNS if any(name in run.figures for some in runs.values() for run in some)]
+    ran = [run for name, some in runs.items() if name != reference for run in some]
+    names = [name for name in COLUMNS if any(name in run.figures for run in ran)]
+    ranks = {entry.system: rank_text(entry) for entry in board.entries}
+    place = sum((entry.win_rate or 0.0) >= EVEN for entry in board.entries)
     rows: list[list[Cell]] = []
-    for entry in board.entries:
-        some = runs.get(entry.system, [])
+    for system in [*list(ranks)[:place], reference, *list(ranks)[place:]]:
+        some = runs.get(system, [])
         known = [[run.figures[name] for run in some if name in run.figures] for name in names]
-        rows.append(
-            [
-                rank_text(entry),
-                entry.system,
-                rates.get(entry.system),
-                *(fmean(values) if values else None for values in known),
-                len(some),
-                *costs[entry.system],
-            ]
-        )
+        means = [fmean(values) if values else None for values in known]
+        rate = rates.get(system) or Bounded(EVEN)
+        rows.append([ranks.get(system), system, rate, *means, *costs.get(system, (None, None))])
     headings = dict(COLUMNS[name] for name in names)
-    columns = {"rank": "", "system": "", "win rate, %": ".1f", **headings, "runs": "d", "seconds": ",.0f"}
-    return StudyTable("board", "Systems", {**columns, "judge, $": ",.2f"}, rows)
+    columns = {"rank": "", "system": "", "win rate, %": ".1f", **headings, "seconds": ",.0f", "judge, $": ",.2f"}
+    return StudyTable("board", "Ranking", columns, rows)
 
 
-def _over(
-    runs: dict[str, list[FinishedRun]], x: str, y: str, title: str, x_title: str, y_title: str
-) -> StudyPlot | None:
-    """Plot one figure of each run over another, a series per system; None if no run has both."""
+def _over(runs: dict[str, list[FinishedRun]], x: str, y: str, title: str, x_title: str, y_title: str) -> StudyPlot:
+    """Plot one figure of each run over another, a series per system."""
     series = []
     for name, some in runs.items():
         both = [run for run in some if x in run.figures and y in run.figures]
@@ -109,13 +107,12 @@ def _over(
             ends = [(run.figures.get(f"{y}_low"), run.figures.get(f"{y}_high")) for run in both]
             rates = [Bounded(run.figures[y], *pair) for run, pair in zip(both, ends, strict=True)]
             series.append(Series(name, [run.figures[x] for run in both], rates, joined=False))
-    return StudyPlot(f"{y}-over-{x}".replace("_", "-"), title, x_title, y_title, series) if series else None
+    level = EVEN if y == "win_rate" else None
+    return StudyPlot(f"{y}-over-{x}".replace("_", "-"), title, x_title, y_title, series, level=level)
 
 
-def _cost_plot(rates: dict[str, Bounded], costs: Mapping[str, Sequence[float]]) -> StudyPlot | None:
+def _cost_plot(rates: dict[str, Bounded], costs: Mapping[str, Sequence[float]]) -> StudyPlot:
     """Plot quality over cost: dollars if judges have a price, else seconds."""
-    if len(rates) < 2:
-        return None
     paid = any(dollars for _, dollars in costs.values())
     cost = {name: costs[name][1 if paid else 0] for name in rates}
     best = undominated({name: (cost[name], -rate.value) for name, rate in rates.items()})
@@ -135,4 +132,4 @@ def frontier_plot(
         if names:
             x, y = [costs[name] for name in names], [rates[name] for name in names]
             series.append(Series(title, x, y, names, joined=title == "frontier"))
-    return StudyPlot("frontier", "Quality and cost", unit, "win rate, %", series, log_x=log_x)
+    return StudyPlot("frontier", "Quality and cost", unit, "win rate, %", series, log_x=log_x, level=EVEN)

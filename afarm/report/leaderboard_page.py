@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from markupsafe import Markup, escape
 
+from afarm.evaluation.boards import rendering
 from afarm.evaluation.boards.board import Leaderboard, named
 from afarm.evaluation.boards.correlation import Agreement
-from afarm.evaluation.boards.rendering import LEGEND, columns, own_flags, remarks, shared_flags
 from afarm.report.page_shell import render_page
 from afarm.storage.text import one_line
 
@@ -28,28 +27,16 @@ def render_leaderboards(
     return render_page(
         "leaderboard_page",
         ["tables"],
-        boards=[describe_board(board) for board in boards],
+        boards=boards,
+        longest=LONGEST_FLAG,
+        reading=rendering,
+        named=named,
         left_out=left_out,
         agreements=agreements,
-        legend=LEGEND,
+        legend=rendering.legend(boards),
         breakable=breakable,
+        one_line=one_line,
     )
-
-
-def describe_board(board: Leaderboard) -> dict[str, Any]:
-    """Describe a board as the template needs it."""
-    counts, shared = {entry.n for entry in board.entries}, shared_flags(board)
-    same = len(counts) == 1 and None not in counts
-    flags = [[one_line(flag, LONGEST_FLAG) for flag in own_flags(entry, shared)] for entry in board.entries]
-    flagged = [one_line(entry.system) for entry, own in zip(board.entries, flags, strict=True) if own]
-    return {
-        "heading": one_line(board.heading, LONGEST_FLAG),
-        "remarks": [*([f"{counts.pop():,} judgements of each system."] if same else []), *remarks(board)],
-        "columns": [column for column in columns(board) if column.heading not in ("flags", "n" if same else "")],
-        "rows": list(zip(board.entries, flags, strict=True)),
-        "flags": [one_line(flag, LONGEST_FLAG) for flag in shared],
-        "flagged": named(flagged),
-    }
 
 
 def breakable(name: str) -> Markup:

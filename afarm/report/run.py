@@ -50,8 +50,7 @@ def stage_figures(summary: Mapping[str, Any]) -> dict[str, Any]:
     A figure of the last minibatch is left out if it was measured over held-out or training rows too.
     """
     figures = {name.removeprefix("outcomes."): value for name, value in flatten(summary).items()}
-    held_out = [name for name in figures if name.startswith("eval_")]
-    held_out.sort(key=lambda name: name != "eval_accuracy")
+    held_out = sorted((n for n in figures if n.startswith("eval_")), key=lambda name: name != "eval_accuracy")
     measured = {f"held-out {name.removeprefix('eval_')}": figures.pop(name) for name in held_out}
     superseded = {name for name in figures if f"eval_{name}" in held_out or f"train_{name}" in figures}
     return measured | {name: value for name, value in figures.items() if name not in superseded}

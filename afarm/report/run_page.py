@@ -14,6 +14,7 @@ from afarm.evaluation.cut_off import cut_off
 from afarm.evaluation.metrics import finite_number, undetectable_difference, win_rate_interval
 from afarm.evaluation.red_flags import flag_sentences, judge_bias
 from afarm.evaluation.run_cost import sum_costs
+from afarm.evaluation.who_judged import are_formulas, who_judged
 from afarm.report import side_by_side
 from afarm.report.charts import (
     chart_held_out,
@@ -80,19 +81,10 @@ def refresh(run_dir: Path) -> Path:
 
 
 def content_mark(record: RunRecord) -> str:
-    """A comment that changes with what the page shows of a run, and with the code that shows it.
-
-    When and by which command its stages were made or reused is left out.
-    """
-    values = {name: value for name, value in record.items() if name not in ("created", "finished")}
-    values["spend"] = {name: value for name, value in record.section("spend").items() if name != "this_time"}
-    values["stages"] = [
-        {name: value for name, value in stage.items() if name not in ("reused", "seconds", "why")}
-        for stage in record.stages
-    ]
+    """A comment that changes with what the page shows of a run, and with the code that shows it."""
     code = [path for path in Path(__file__).parent.iterdir() if path.is_file()]
     shown = source_digest({path.name: path for path in code})
-    content = digest([values, shown, find_spec("plotly") is not None], length=16)
+    content = digest([record, shown, find_spec("plotly") is not None], length=16)
     return f"<!-- shows {content} -->\n"
 
 
@@ -102,6 +94,7 @@ def describe_run(record: RunRecord) -> dict[str, Any]:
     metrics = group_curves(read_rows(metrics_file) if metrics_file.is_file() else ())
     stages = [describe_stage(stage) for stage in record.stages]
     judges = [judge for judge in record.rows("judges") if isinstance(judge, dict)]
+    formulas = are_formulas(record)
     red_flags = {(r.system, r.reference): flag_sentences(r.red_flags) for r in record.results}
     win_rates = list(describe_win_rates(record))
     judged = RowsOnDisk(outputs_file, lambda row, where: row) if outputs_file.is_file() else ()
@@ -118,6 +111,7 @@ def describe_run(record: RunRecord) -> dict[str, Any]:
         "red_flags": {players: flags for players, flags in red_flags.items() if flags},
         "training": list(training(record.section("checkpoint"))),
         "rows": side_by_side.rows_compared(record),
+        "judged_by": record.get("judged_by"),
         "judges": judges,
         "simulated": [judge for judge in judges if judge.get("simulated")],
         "headline": describe_headline(record, win_rates),
@@ -131,7 +125,7 @@ def describe_run(record: RunRecord) -> dict[str, Any]:
         "held_out": describe_held_out(record),
         "over_n": over_n_command(record),
         "annotators": describe_annotators(record.section("annotators")),
-        "outputs": [(row, side_by_side.row_verdict(row)) for row in chosen],
+        "outputs": [(row, side_by_side.row_verdict(row), who_judged([row], formulas)) for row in chosen],
         "verdicts": verdicts,
         "most_characters": MOST_CHARACTERS,
         "config": flatten(record.section("config")),

@@ -41,6 +41,11 @@ class ShownStudy:
     formats: Sequence[str] = ()
     owner: object = None
 
+    @property
+    def plots(self) -> list[StudyPlot]:
+        """The plots that show anything: one point is a figure for a table."""
+        return [plot for plot in self.findings.plots if sum(len(series.x) for series in plot.series) > 1]
+
 
 BY_FORMULAS = (
     "These preferences are simulated.",
@@ -61,7 +66,7 @@ def write_study(directory: Path, study: ShownStudy) -> Path:
     for table in (*findings.tables, runs_table(study.progress)):
         for ending, write in FORMATS.items():
             write_whole(directory / f"{table.name}.{ending}", write(table), REMEDY)
-    for plot in findings.plots:
+    for plot in study.plots:
         for ending in study.formats if can_draw() else ():  # who replays a bundle may have no Matplotlib
             draw_plot(plot, directory / f"{plot.name}.{ending}")
     for further, text in findings.files.items():
@@ -97,14 +102,12 @@ def render_study(study: ShownStudy, kind: str = "study") -> str:
         "version": importlib.metadata.version("afarm"),
         "stopped": stopped_sentence(study.progress),
         "by_formulas": BY_FORMULAS,
-        "runs": runs_table(study.progress),
         "most_runs": MOST_RUNS,
-        "charts": [build_chart(plot) for plot in study.findings.plots] or None,
+        "charts": [build_chart(plot) for plot in study.plots] or None,
         "number_columns": number_columns,
         "cell_parts": cell_parts,
-        "list_points": list_points,
     }
-    return render_page("study_page", ["charts", "tables", "study_page"], **own)
+    return render_page("study_page", ["charts", "study_plots", "tables", "study_page"], **own)
 
 
 def number_columns(table: StudyTable) -> list[bool]:
@@ -134,31 +137,14 @@ def cell_parts(cell: Cell, form: str) -> tuple[str, str, str]:
     return cell_text(middle, form), " to ".join(ends or ()), "" if value is None else repr(value)
 
 
-def list_points(plot: StudyPlot) -> StudyTable:
-    """Table the points of a plot."""
-    is_named = any(series.labels for series in plot.series)
-    rows: list[list[Cell]] = []
-    for series in plot.series:
-        labels = series.labels or [""] * len(series.x)
-        for name, x, y in zip(labels, series.x, series.y, strict=True):
-            rows.append([series.name, *([name] if is_named else []), x, y])
-    columns = {"series": "", **({"name": ""} if is_named else {})}
-    columns[unlike(plot.x_title or "x", columns)] = "" if any(isinstance(row[-2], str) for row in rows) else ".4g"
-    columns[unlike(plot.y_title or "y", columns)] = ".4g"
-    return StudyTable(plot.name, plot.title, columns, rows)
-
-
-def unlike(heading: str, others: Collection[str]) -> str:
-    """Return a heading that no other column has."""
-    return heading if heading not in others else unlike(f"{heading} ′", others)
-
-
 def build_chart(plot: StudyPlot) -> Chart:
     """Return the data of a plot, without numbers that JSON cannot represent."""
     sides = name_sides(plot)
     return {
+        "title": plot.title,
         "x_title": plot.x_title,
         "y_title": plot.y_title,
+        "level": plot.level,
         "log_x": plot.log_x,
         "diagonal": plot.diagonal,
         "series": [

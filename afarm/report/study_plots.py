@@ -14,7 +14,7 @@ from afarm.storage.text import visible
 COLOURS = ("#0a6c6d", "#c2571a", "#5a5fc0", "#b0407a", "#6f8419", "#2b8fc4", "#7a4a24", "#5d6d7e")
 """Those of `page.css` for a light ground."""
 
-TICKS = 12
+TICKS = 9
 """Ticks of a logarithmic axis, at most."""
 
 ASIDE = 0.04
@@ -41,6 +41,7 @@ def draw_plot(plot: StudyPlot, path: Path) -> None:
     """Draw a plot in the format of the path's ending: svg, png or pdf."""
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.patheffects import withStroke
 
     with matplotlib.rc_context(dict(STYLE)):
         figure = Figure(figsize=(6.4, 4), layout="constrained")
@@ -65,7 +66,10 @@ def draw_plot(plot: StudyPlot, path: Path) -> None:
             axes.set_xticks(list(places.values()), [visible(text) for text in places])
         values = sorted({_axis_value(x, places) for series in plot.series for x in series.x})
         if plot.log_x and not (plot.diagonal or places) and values and values[0] > 0:
-            shown = values[:: -(-len(values) // TICKS)]
+            shown: list[float] = []
+            for value in values:  # nearer ones would overlap
+                if not shown or TICKS * math.log(value / shown[-1]) >= math.log(values[-1] / values[0]):
+                    shown.append(value)
             axes.set_xscale("log")
             axes.set_xticks(shown, [f"{value:g}" for value in shown])
             axes.minorticks_off()
@@ -73,12 +77,15 @@ def draw_plot(plot: StudyPlot, path: Path) -> None:
             start = min(y.value for series in plot.series for y in series.y)
             axes.axline((start, start), slope=1, color="#888888", linewidth=1, linestyle="--", zorder=0)
             axes.set_aspect("equal", adjustable="datalim")
+        if plot.level is not None and plot.series:
+            axes.axhline(plot.level, color="#888888", linewidth=1, linestyle="--", zorder=0)
         for (number, point), side in name_sides(plot).items():
             series = plot.series[number]
             at = _axis_value(series.x[point], places), series.y[point].value
             offset = 7 if side.endswith("right") else -7, 5 if side.startswith("top") else -11
             name, anchor = visible(series.labels[point]), "left" if side.endswith("right") else "right"
-            axes.annotate(name, at, offset, textcoords="offset points", fontsize=8, ha=anchor)
+            halo = [withStroke(linewidth=3, foreground="white")]
+            axes.annotate(name, at, offset, textcoords="offset points", fontsize=8, ha=anchor, path_effects=halo)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
         if len(plot.series) > 1 and axes.get_legend_handles_labels()[0]:

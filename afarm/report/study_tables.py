@@ -13,9 +13,6 @@ from afarm.storage.text import markdown
 
 UNKNOWN = "–"
 
-LOPSIDED = 0.1
-"""How far from the middle of its interval a value may be to be shown with "±", in halves of the interval."""
-
 LATEX = str.maketrans(
     {
         "\\": r"\textbackslash{}",
@@ -84,16 +81,6 @@ def end_texts(cell: Bounded, form: str) -> tuple[str, str] | None:
         return None
     plain = form.lstrip("+") if cell.low >= 0 else form
     return _minus(f"{cell.low:{plain}}"), _minus(f"{cell.high:{plain}}")
-
-
-def short_text(cell: Cell, form: str) -> str:
-    """Write a cell for a screen, an interval as "51.2 ± 3.2" if the value stands in its middle, or near."""
-    if not isinstance(cell, Bounded) or cell.low is None or cell.high is None:
-        return cell_text(cell, form)
-    half = (cell.high - cell.low) / 2
-    if abs((cell.low + cell.high) / 2 - cell.value) > LOPSIDED * half:
-        return cell_text(cell, form)
-    return f"{_minus(f'{cell.value:{form}}')} ± {half:{form.lstrip('+')}}"
 
 
 def _minus(number: str) -> str:

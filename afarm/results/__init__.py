@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from afarm.evaluation.red_flags import suspicious as suspicious
     from afarm.evaluation.run_cost import sum_costs as sum_costs
     from afarm.evaluation.run_diff import diff_runs as diff_runs
+    from afarm.evaluation.who_judged import are_formulas as are_formulas
+    from afarm.evaluation.who_judged import who_judged as who_judged
     from afarm.experiment.live_record import LIVE as LIVE
     from afarm.experiment.live_record import process_identity as process_identity
     from afarm.experiment.live_record import read_live as read_live

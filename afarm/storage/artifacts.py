@@ -326,7 +326,9 @@ class Store:
             artifact = self.find(stage, key)
         except StoreError as error:
             return "", [f"{META} cannot be read: {error.__cause__}"]
-        return (artifact.meta["label"], self.damages(artifact, every_byte=True)) if artifact else ("", [])
+        if artifact is None:
+            return "", [f"{META} is missing"] if (self.artifacts / stage / key).is_dir() else []
+        return artifact.meta["label"], self.damages(artifact, every_byte=True)
 
     def remove(self, stage: str, key: str) -> bool:
         """Delete an artifact, and return True; return False, and leave it, if an open run uses it.
@@ -355,7 +357,7 @@ class Store:
         return sorted(
             path.name
             for path in (self.artifacts / stage).glob("[!.]*")
-            if self._misplaced(stage, path.name) or (path.suffix != ".partial" and os.path.lexists(path / META))
+            if self._misplaced(stage, path.name) or path.suffix != ".partial"
         )
 
     def stages(self) -> list[str]:

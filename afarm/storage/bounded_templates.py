@@ -30,22 +30,8 @@ LARGEST = 10**15
 FILTERS = frozenset(
     {
         *("abs", "capitalize", "count", "d", "default", "dictsort", "e", "escape", "first", "float", "int", "items"),
-        *(
-            "join",
-            "json",
-            "last",
-            "length",
-            "list",
-            "lower",
-            "map",
-            "max",
-            "min",
-            "reject",
-            "rejectattr",
-            "replace",
-            "reverse",
-        ),
-        *("round", "select", "selectattr", "sort", "string", "title", "trim", "truncate", "unique", "upper"),
+        *("join", "json", "last", "length", "list", "lower", "map", "max", "min", "reject", "rejectattr", "replace"),
+        *("reverse", "round", "select", "selectattr", "sort", "string", "title", "trim", "truncate", "unique", "upper"),
     }
 )
 METHODS = frozenset(

@@ -10,11 +10,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
+from afarm.core.errors import StoreError
+from afarm.storage.contents import file_digest, recorded_files
 from afarm.storage.disk import json_text, replacing, storage_errors, sync, sync_tree
 
 T = TypeVar("T")
 
 CHECKPOINTS = "checkpoints"
+DIGESTS = ".digests.json"
+"""The digests of a checkpoint's files, in its directory: a bit that flips is seen before it is trained on."""
 
 PAUSE = 0.2
 """Seconds between two looks at the disk."""
@@ -43,6 +47,7 @@ class DirectoryCheckpoints:
             shutil.rmtree(beside, ignore_errors=True)
             beside.mkdir()
             write(beside)
+            (beside / DIGESTS).write_text(_digest_files(beside), encoding="utf-8")
             sync_tree(beside)
             final = self.directory / f"step-{step:08d}"
             shutil.rmtree(final, ignore_errors=True)
@@ -56,8 +61,19 @@ class DirectoryCheckpoints:
         finished = self._finished()
         return (int(finished[-1].name.removeprefix("step-")), finished[-1]) if finished else None
 
+    def require_sound(self) -> None:
+        """Raise `StoreError` if the newest checkpoint has other bytes than were written."""
+        for path in self._finished()[-1:]:
+            if (path / DIGESTS).is_file() and (path / DIGESTS).read_bytes() != _digest_files(path).encode():
+                how = "is damaged: it has other bytes than were written"
+                raise StoreError(f"{path} {how}. Remove that directory, and the same command trains from the start")
+
     def _finished(self) -> list[Path]:
         return sorted(self.directory.glob("step-*")) if self.directory.is_dir() else []
+
+
+def _digest_files(directory: Path) -> str:
+    return json.dumps({name: file_digest(path) for name, path in recorded_files(directory).items()}, indent=1)
 
 
 class FollowedCheckpoints(DirectoryCheckpoints):
@@ -94,9 +110,8 @@ class MetricsFile:
 
 def _number(name: str, value: object) -> float:
     """Return a metric as a number of Python's, NaN and infinities too. Raises `TypeError` if it is none."""
-    if isinstance(value, bool | int | float):
-        return value
     try:
-        return float(value)  # type: ignore[arg-type]  # numpy's and torch's are converted
-    except (TypeError, ValueError) as error:
+        number = float(value)  # type: ignore[arg-type]  # numpy's and torch's too
+    except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"log_metrics takes numbers: metric {name!r} is {value!r:.80}") from error
+    return value if isinstance(value, bool | int | float) else number

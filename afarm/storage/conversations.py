@@ -12,8 +12,9 @@ import json
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, pairwise
 from typing import Any
 
 from afarm.core.errors import DataError, did_you_mean
@@ -29,7 +30,7 @@ TOOLS = frozenset({"tool", "function", "ipython", "observation", "environment"})
 """Roles of turns that no person wrote and no policy of afarm answers."""
 
 SPEAKERS = {"Human": "user", "Assistant": "assistant"}
-_TURN = re.compile(r"(?:\A|\n\n)\s*(Human|Assistant):")
+_TURN = re.compile(r"(?:\A|\n\r?\n)\s*(Human|Assistant):")
 _LIST = re.compile(r"\s*\[\s*\{")
 _MESSAGES = re.compile(r"""\s*\[\s*\{\s*["'](?:role|content|from)["']\s*:""")
 
@@ -40,9 +41,30 @@ class UnusableError(DataError):
     """A row that is of the right shape, and cannot be learned from."""
 
 
+@dataclass(slots=True)
+class Unusable:
+    """The rows of a file that cannot be learned from: how many, and the first of each kind.
+
+    Among them are rows with one of the `special_tokens` of the model that is to learn.
+    """
+
+    special_tokens: Collection[str] = ()
+    rows: int = 0
+    examples: list[str] = field(default_factory=list)
+    _kinds: set[str] = field(default_factory=set)
+
+    def add(self, error: UnusableError, where: str) -> None:
+        """Count a row and keep what is wrong with it, if it is the first of its kind."""
+        self.rows += 1
+        kind = re.sub(r"\d+", "", str(error).removeprefix(where))
+        if kind not in self._kinds:
+            self._kinds.add(kind)
+            self.examples.append(str(error))
+
+
 def is_transcript(text: str) -> bool:
     """Tell a transcript, which begins with a person's turn, from other text."""
-    return bool(re.match(r"\n\nHuman:|\s*Human:(?s:.*)\n\nAssistant:", text))
+    return bool(re.match(r"(?:\r?\n){2}Human:|\s*Human:(?s:.*)\n\r?\nAssistant:", text))
 
 
 def split_transcript(text: str) -> Turns:
@@ -87,13 +109,14 @@ def task_key(instruction: Instruction) -> tuple[str, tuple[object, ...]]:
 
     The input is merged; spaces at an end, line ends and Unicode's composed and decomposed letters do not count.
     """
-    turns = [(turn.role, _same_form(turn.content)) for turn in instruction.messages]
+    turns = [(turn.role, same_form(turn.content)) for turn in instruction.messages]
     system = turns.pop(0)[1] if turns and turns[0][0] == "system" else ""
-    asked = "\n\n".join(filter(None, map(_same_form, (instruction.instruction, instruction.input))))
+    asked = "\n\n".join(filter(None, map(same_form, (instruction.instruction, instruction.input))))
     return system, (*turns, asked)
 
 
-def _same_form(text: str) -> str:
+def same_form(text: str) -> str:
+    """Return what counts of a text where texts are compared: no spaces at an end, one line end, NFC."""
     return unicodedata.normalize("NFC", text.replace("\r\n", "\n").replace("\r", "\n")).strip()
 
 
@@ -104,19 +127,22 @@ class Tasks:
     """
 
     def __init__(self, instructions: Iterable[Instruction] = ()):
-        self._by_system = defaultdict[Hashable, dict[str, Instruction]](dict)
+        self._by_system = defaultdict[Hashable, dict[str, list[Instruction]]](dict)
         for instruction in instructions:
             self.add(instruction)
 
-    def add(self, instruction: Instruction) -> Instruction:
-        """Add an instruction, and return it as it was written when it was first added."""
+    def add(self, instruction: Instruction) -> None:
         system, asked = task_key(instruction)
-        return self._by_system[asked].setdefault(system, instruction)
+        self._by_system[asked].setdefault(system, []).append(instruction)
+
+    def alike(self, instruction: Instruction) -> list[Instruction]:
+        """Return the instructions that ask the same, those with the same system text if there are some."""
+        system, asked = task_key(instruction)
+        systems = self._by_system.get(asked, {})
+        return systems.get(system) or systems.get("") or ([] if system else [*chain.from_iterable(systems.values())])
 
     def __contains__(self, instruction: Instruction) -> bool:
-        system, asked = task_key(instruction)
-        systems = self._by_system.get(asked, {}).keys()
-        return bool(systems) and not (system and systems.isdisjoint(("", system)))
+        return bool(self.alike(instruction))
 
 
 def chat_messages(instruction: Instruction) -> list[Row]:
@@ -180,6 +206,13 @@ def require_turns(turns: Turns, where: str) -> Turns:
     if first and first.role != "user":
         raise UnusableError(f"{where}: begins with the assistant's turn; put the user's before it")
     return turns
+
+
+def require_answer(chat: Turns, place: str) -> Turns:
+    """Return a chat that ends with the assistant's turn. Raises `UnusableError` for another."""
+    if not chat or chat[-1].role != "assistant":
+        raise UnusableError(f"{place}: must end with the assistant's turn, which is the answer")
+    return require_turns(chat, place)
 
 
 def as_instruction(turns: Turns, row: Row, where: str) -> Instruction:

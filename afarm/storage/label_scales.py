@@ -2,8 +2,8 @@
 
 afarm's scale is AlpacaEval's: 1 or 2 for the better output, a number between for a weighted label, 0 or 1.5 for a draw,
 null or empty without an answer. A file with 0 and 1 and never 2 may well be on another one, on which 1 is the second
-output: read by guess, its labels would teach or count the opposite, so such a file is refused until somebody says which
-it is.
+output, and so may one with 0 and 2 that is not of AlpacaEval's kind, on which 0 is the first: read by guess, its labels
+would teach or count the opposite, so such a file is refused until somebody says which it is.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class LabelScale:
         text = _as_text(label)
         if text in (self.first, self.second, self.draw):
             return (1, 2, 0)[(self.first, self.second, self.draw).index(text)]
-        low, high, number = _number(self.first), _number(self.second), _number(text)
+        low, high, number = number_of(self.first), number_of(self.second), number_of(text)
         if low is None or high is None or number is None or not min(low, high) <= number <= max(low, high):
             raise ValueError(f"no label of this scale: {label!r}")
         return 1 + (number - low) / (high - low)
@@ -72,6 +72,8 @@ class LabelReader:
         self._scale = LabelScale.parse(scale) if scale else None
         self._has_option = scale is not None
         self._seen: set[float] = set()
+        self.is_foreign = False
+        """True once a row was of a kind that need not have AlpacaEval's scale."""
 
     def number(self, label: Any, column: str, where: str, is_draw: bool = False) -> float | None:
         """Read a label on afarm's scale; `is_draw`: 0 is plain in this row. Raises `DataError`."""
@@ -80,22 +82,26 @@ class LabelReader:
         except ValueError as error:
             raise DataError(f"{where}: field {column!r} is {short_repr(label)}; {self._meaning()}") from error
         if number is not None and self._scale is None and not is_draw:
-            self._seen.add(min(number, 2))
+            self._seen.add(number)
         return number
 
     def require_one_reading(self) -> None:
-        """Raise `DataError` after the last row if the labels were 0 and 1 and no scale was named."""
-        if 0 not in self._seen or max(self._seen) > 1:
+        """Raise `DataError` after the last row if 0 can be a draw or the first output, and no scale was named."""
+        if 0 not in self._seen or not self._seen <= {0, 1, 2} or (2 in self._seen and not self.is_foreign):
             return
-        if self._has_option:
-            indices, draws = "say --labels 0,1", "say --labels 1,2,0"
-            further = " (If 1 is the first output and 0 the second: --labels 1,0.)"
+        if 2 in self._seen:
+            seen = "0, 1 and 2" if 1 in self._seen else "0 and 2"
+            second, scale, edit = "2 the second, and 1 a draw", "0,2,1", "write 1, 1.5 and 2"
         else:
-            indices, draws, further = "add 1 to each", "write draws as 1.5", ""
-        seen = "0 and 1 and never 2" if 1 in self._seen else "0 and never 1 or 2"
+            seen = "0 and 1 and never 2" if 1 in self._seen else "0 and never 1 or 2"
+            second, scale, edit = "1 the second", "0,1", "add 1 to each"
+        indices, draws = f"say --labels {scale}", "say --labels 1,2,0"
+        further = " (If 1 is the first output and 0 the second: --labels 1,0.)" if scale == "0,1" else ""
+        if not self._has_option:
+            indices, draws, further = edit, "write draws as 1.5", ""
         raise DataError(
             f"{self._source}: its labels are {seen}, which can mean two things. Either 0 says that the "
-            f"first output is better and 1 the second: {indices}. Or 1 is the first output and 0 a draw, as AlpacaEval "
+            f"first output is better and {second}: {indices}. Or 1 is the first output and 0 a draw, as AlpacaEval "
             f"writes them: {draws}.{further}"
         )
 
@@ -113,11 +119,12 @@ class LabelReader:
 def _as_text(label: Any) -> str:
     """Write a label in one way, whatever its type in the file: 1, 1.0 and "1" alike."""
     text = str(label).strip().casefold()
-    number = None if isinstance(label, bool) else _number(text)
+    number = None if isinstance(label, bool) else number_of(text)
     return text if number is None else f"{number:.15g}"
 
 
-def _number(text: str) -> float | None:
+def number_of(text: str) -> float | None:
+    """Return the finite number that a text is, None for another text."""
     try:
         number = float(text)
     except ValueError:

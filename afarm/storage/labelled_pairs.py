@@ -7,6 +7,7 @@
 | `CHOSEN`, prompt implicit: UltraFeedback, HH-RLHF | the last two: whole chats, which differ in their last answer |
 | `PAIR`: AlpacaFarm; Label Studio and SafeRLHF, renamed | a prompt, two outputs, and a `preference` or `label` |
 | `PAIR`, several raters: PandaLM | `instruction`, `response1`, `response2`, `annotator1`, `annotator2` … |
+| `CHOSEN`, once per two answers: rankings | those of `afarm.storage.rankings` |
 | `VOTE`: Chatbot Arena | `conversation_a`, `conversation_b`, `winner`; or `prompt`, `response_a`, `winner_tie` … |
 
 An `ANNOTATION` is taken as it is stored. In the other forms, which are to be learned from, chats are split into turns,
@@ -15,35 +16,37 @@ and identical outputs are a draw whatever their label.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from afarm.core.errors import DataError
-from afarm.core.records import JudgedPair, LabelOutcome, Message, Pair, Preference, Row
+from afarm.core.records import JudgedPair, Message, Pair, Preference, Row
 from afarm.core.seeding import uniform
 from afarm.storage.conversations import (
     Turns,
+    Unusable,
     UnusableError,
     as_instruction,
     is_plain,
     parse_turns,
     prompt_turns,
+    require_answer,
     require_text,
-    require_turns,
-    split_transcript,
+    same_form,
     unpacked,
 )
-from afarm.storage.label_scales import COLUMN, LabelReader
+from afarm.storage.label_scales import COLUMN, LabelReader, number_of
+from afarm.storage.rankings import MARKS, comparisons, with_trees_as_rankings
 from afarm.storage.record_fields import short_repr
 from afarm.storage.row_shapes import (
     ANNOTATION_FIELDS,
+    BATTLES,
     LABELS,
     PAIRS,
     VOTES,
@@ -51,6 +54,7 @@ from afarm.storage.row_shapes import (
     what_it_holds,
 )
 from afarm.storage.rows import read_placed_rows, stem, why_no_file
+from afarm.storage.votes import TIED, TIES, draw_by_rule, label_by_people, read_battle, read_vote
 
 ENOUGH_LABELS = 10
 """Labels from which it is odd that all prefer the same side."""
@@ -58,27 +62,8 @@ PROMPTS = ("prompt", "question", "instruction", "input")
 """The names that a prompt has; an `input` beside another of them goes below it."""
 CHOSEN_REASONS = ("chosen_finish_reason", "rejected_finish_reason")
 """The columns, in afarm's own exports, that say how the chosen and the rejected output ended."""
-WINNERS = {"model_a": 0.0, "model_b": 1.0} | dict.fromkeys(("tie", "tie (bothbad)", "both_bad", "bothbad"), 0.5)
-"""The words of a vote's `winner`, and the win of model b."""
-OUTCOMES = {"winner_model_a": 0.0, "winner_model_b": 1.0, "winner_tie": 0.5}
-"""The columns of a vote's outcomes, likewise."""
-
-
-@dataclass(slots=True)
-class Unusable:
-    """The rows of a file that cannot be learned from: how many, and the first of each kind."""
-
-    rows: int = 0
-    examples: list[str] = field(default_factory=list)
-    _kinds: set[str] = field(default_factory=set)
-
-    def add(self, error: UnusableError, where: str) -> None:
-        """Count a row and keep what is wrong with it, if it is the first of its kind."""
-        self.rows += 1
-        kind = re.sub(r"\d+", "", str(error).removeprefix(where))
-        if kind not in self._kinds:
-            self._kinds.add(kind)
-            self.examples.append(str(error))
+CHATS = ("conversations", "messages")
+"""The names of a chat that is the prompt, if the answers are single messages or texts (ShareGPT's)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +84,6 @@ def read_labelled_pairs(
     average: bool = False,
     as_text: bool = False,
     unusable: Unusable | None = None,
-    special_tokens: Collection[str] = (),
 ) -> Iterator[tuple[str, Row, Sequence[JudgedPair]]]:
     """Yield each row of a file or a data set of the Hub: its place, itself, and the label of each rater.
 
@@ -116,67 +100,67 @@ def read_labelled_pairs(
             called by its column.
         as_text: Take an output of such rows that a table has made a boolean or a number for the text that it was.
         unusable: Counts the rows that cannot be learned from; if None, the first is an error.
-        special_tokens: Those of a model's tokenizer, which no row may hold that it is to learn from.
     """
     forms = PREFERENCES if forms is None else forms
     reading = LabelReader(source, scale, annotator, average, as_text)
-    special = re.compile("|".join(map(re.escape, sorted(special_tokens, key=len, reverse=True))) or r"(?!)")
-    for where, row in read_placed_rows(source):
+    placed, special = read_placed_rows(source), unusable.special_tokens if unusable else ()
+    for where, row in with_trees_as_rankings(placed) if CHOSEN in forms else placed:
         try:
-            judged = read_row(row, where, reading, forms)
-            for label in judged:
+            rows = [row] if CHOSEN not in forms or _form(row, forms) else comparisons(row, where)
+            read = [(one, read_row(one, where, reading, forms)) for one in rows]
+            for label in chain.from_iterable(judged for _, judged in read):
                 _require_bare(label.pair, special, where)
         except UnusableError as error:
             if unusable is None:
                 raise
             unusable.add(error, where)
         else:
-            yield where, row, judged
+            yield from ((where, one, judged) for one, judged in read)
     reading.require_one_reading()
 
 
 def read_row(row: Row, where: str, reading: LabelReader, forms: Sequence[Form]) -> Sequence[JudgedPair]:
-    for form in forms:
-        if any(fields <= row.keys() for fields in form.fields):
-            return form.read(row, where, reading)
+    if form := _form(row, forms):
+        return form.read(row, where, reading)
     held = what_it_holds(row, where.rpartition(": ")[0], to_train=CHOSEN in forms)
     kinds = " and no ".join(dict.fromkeys(form.kind for form in forms))
     columns = ", or ".join(form.columns for form in forms)
     raise DataError(f"{where}: is no {kinds}, which has {columns}; {held}")
 
 
-def _require_bare(pair: Pair, special: re.Pattern[str], where: str) -> None:
-    """Raise `UnusableError` for a text that a chat template has rendered already, by a special token in it."""
+def _form(row: Row, forms: Sequence[Form]) -> Form | None:
+    return next((form for form in forms if any(fields <= row.keys() for fields in form.fields)), None)
+
+
+def _require_bare(pair: Pair, special_tokens: Collection[str], where: str) -> None:
+    """Raise `UnusableError` for texts that a chat template has rendered already, by a special token in them."""
     task = pair.instruction
-    for text in (task.instruction, task.input, *(turn.content for turn in task.messages), pair.output_1, pair.output_2):
-        if found := special.search(text):
-            raise UnusableError(
-                f"{where}: holds {found[0]!r}, a special token of the model, as texts do that a chat template has "
-                "rendered, and it would render them again; write the bare texts, or lists of messages"
-            )
+    texts = [task.instruction, task.input, *(turn.content for turn in task.messages), pair.output_1, pair.output_2]
+    if found := [token for token in special_tokens if any(token in text for text in texts)]:
+        raise UnusableError(
+            f"{where}: holds {max(found, key=len)!r}, a special token of the model, as texts do that a chat template "
+            "has rendered, and it would render them again; write the bare texts, or lists of messages"
+        )
 
 
-def read_annotations(source: Path | str, scale: str | None = None) -> Iterator[tuple[str, Row, JudgedPair]]:
+def read_annotations(
+    source: Path | str, scale: str | None = None, with_battles: bool = False
+) -> Iterator[tuple[str, Row, JudgedPair]]:
     """Yield each annotation with its place and row. Raises as `read_labelled_pairs`, and for a directory."""
     if Path(source).is_dir():
         raise DataError(f"{source}: is {why_no_file(source, 'annotation')}")
-    for where, row, [judged] in read_labelled_pairs(source, scale, [ANNOTATION]):
+    forms = [ANNOTATION, BATTLE][: 1 + with_battles]
+    for where, row, [judged] in read_labelled_pairs(source, scale, forms):
         yield where, row, judged
 
 
 def own_preferences(
-    source: Path | str,
-    unusable: Unusable | None = None,
-    *,
-    scale: str = "",
-    notes: list[str] | None = None,
-    special_tokens: Collection[str] = (),
+    source: Path | str, unusable: Unusable | None = None, *, scale: str = "", notes: list[str] | None = None
 ) -> Iterator[JudgedPair]:
     """Yield the preferences of a file or of a data set of the Hub, one by one.
 
     `scale` names the labels of the first output, of the second and of a draw, such as "0,1" or "A,B,tie"; empty for
-    afarm's, 1, 2 and 0. Rows that cannot be learned from, as those with `special_tokens` of the model that learns, are
-    counted in `unusable`, or an error if it is None. After
+    afarm's, 1, 2 and 0. Rows that cannot be learned from are counted in `unusable`, or an error if it is None. After
     the last row `notes` has a sentence on labels that all prefer one side, and on pairs that are labelled repeatedly.
     Raises `DataError` naming file, row and field if a row is wrong, what the row looks like if it is no preference,
     and, after the last row, if its labels can be read in two ways.
@@ -184,7 +168,7 @@ def own_preferences(
     counts, sides = Counter[str](), Counter[str]()
     preferred = defaultdict[bool, set[str]](set)  # ids of pairs, by whether the first in canonical order is better
     for _, row, [judged] in read_labelled_pairs(
-        source, scale, annotator=stem(str(source)), average=True, unusable=unusable, special_tokens=special_tokens
+        source, scale, annotator=stem(str(source)), average=True, unusable=unusable
     ):
         pair = judged.pair
         id = replace(pair, occurrence=0).id if pair.occurrence else judged.preference.pair_id
@@ -257,6 +241,7 @@ def _read_pair(row: Row, where: str, reading: LabelReader) -> Sequence[JudgedPai
             f"--labels FIRST,SECOND[,DRAW]); its fields are {', '.join(map(repr, row))}"
         )
     is_draw = outputs[0] == outputs[1] or row.get("outcome") == "draw"
+    reading.is_foreign |= label not in ("", COLUMN) or (not people and {"annotator", "generator_1"}.isdisjoint(row))
     numbers = [reading.number(row[column], column, where, is_draw) for column in [label] * bool(label) + people]
     systems = str(row.get("cmp_key") or "").split("_")
     plain = {
@@ -272,12 +257,14 @@ def _read_pair(row: Row, where: str, reading: LabelReader) -> Sequence[JudgedPai
     judged = JudgedPair.from_row(plain, where)
     pair = judged.pair
     if label:
-        return [replace(judged, preference=_draw(pair)) if pair.identical else judged]
+        return [replace(judged, preference=draw_by_rule(pair)) if pair.identical else judged]
     wins = [None if number is None else 0.5 if number in (0, 1.5) else number - 1 for number in numbers]
     if reading.average:
         answered = [win for win in wins if win is not None]
-        return [replace(judged, preference=_by_people(pair, fmean(answered) if answered else None))]
-    return [JudgedPair(pair, _by_people(pair, win, _order(row)), name) for name, win in zip(people, wins, strict=True)]
+        return [replace(judged, preference=label_by_people(pair, fmean(answered) if answered else None))]
+    return [
+        JudgedPair(pair, label_by_people(pair, win, _order(row)), name) for name, win in zip(people, wins, strict=True)
+    ]
 
 
 def _output(row: Row, name: str, where: str, as_text: bool) -> str:
@@ -309,24 +296,14 @@ def _prompt_column(row: Row) -> str:
     return next((name for name in PROMPTS if row.get(name) is not None), "")
 
 
-def _by_people(pair: Pair, win: float | None, order: str = "") -> Preference:
-    """Return people's label: the win of output 2, one half for a draw, None without an answer."""
-    if pair.identical:
-        return _draw(pair)
-    outcome: LabelOutcome = "unparsed" if win is None else "draw" if win == 0.5 else "decided"
-    return Preference(pair.id, win if outcome == "decided" else None, outcome, "human", order=order)
-
-
-def _draw(pair: Pair) -> Preference:
-    return Preference(pair.id, None, "draw", "rule")
-
-
 # --------------------------------------------------------------------------------------------- chosen and rejected
 
 
 def _read_chosen(row: Row, where: str, reading: LabelReader) -> Sequence[JudgedPair]:
     """Parse `chosen` and `rejected`: answers to a prompt, or whole chats that differ in their last answer."""
     column = _prompt_column(row)
+    if not column and (isinstance(row["chosen"], Mapping) or is_plain(row["chosen"])):
+        column = next((name for name in CHATS if row.get(name)), "")
     prompt = prompt_turns(row[column], row, f"{where}: field {column!r}") if column else ()
     chosen = _chat(row, "chosen", prompt, column, where)
     rejected = _chat(row, "rejected", prompt, column, where)
@@ -340,17 +317,36 @@ def _read_chosen(row: Row, where: str, reading: LabelReader) -> Sequence[JudgedP
     further = {**row, "input": row.get("input") if column != "input" else ""}
     instruction = as_instruction(chosen[:-1], further, f"{where}: field {column or 'chosen'!r}")
     ends = [reason if isinstance(reason := row.get(column), str) else "" for column in CHOSEN_REASONS]
-    judged = _first_over_second(
-        Pair(instruction, chosen[-1].content, rejected[-1].content, 0, "", "", *ends), reading.annotator
-    )
+    pair = Pair(instruction, chosen[-1].content, rejected[-1].content, 0, "", "", *ends)
+    if _is_tie(row, where) and not pair.identical:
+        return [JudgedPair(pair, Preference(pair.id, None, "draw"), reading.annotator)]
+    judged = _first_over_second(pair, reading.annotator)
     _require_agreement(row, judged, where, reading)
     return [judged]
+
+
+def _is_tie(row: Row, where: str) -> bool:
+    """Tell a pair that is rated or called equal. Raises `UnusableError` if the rejected output is the better rated."""
+    is_tie = any(str(row.get(name)).casefold() in TIES for name in TIED)
+    for name in row:  # score_chosen, chosen-rating …
+        sign = MARKS.get(re.sub(r"[\W_]+", "_", name.lower().replace("chosen", "")).strip("_"))
+        other = name.replace("chosen", "rejected")
+        better, worse = (number_of(str(row.get(side))) for side in (name, other))
+        if sign is None or other == name or better is None or worse is None:
+            continue
+        if sign * better < sign * worse:
+            raise UnusableError(
+                f"{where}: {name!r} is {better:g} and {other!r} {worse:g}, which contradicts 'chosen' and 'rejected'; "
+                "leave out what is wrong"
+            )
+        is_tie |= better == worse
+    return is_tie
 
 
 def _first_over_second(pair: Pair, name: str) -> JudgedPair:
     """Label a pair whose first output is better, half of them turned: else its place would tell."""
     if pair.identical:
-        return JudgedPair(pair, _draw(pair), name)
+        return JudgedPair(pair, draw_by_rule(pair), name)
     id = pair.id  # a digest, whichever output is first
     if (uniform("side", id) < 0.5) == pair.is_canonical:
         return JudgedPair(pair.swapped(), Preference(id, 1.0), name)
@@ -379,91 +375,36 @@ def _require_agreement(row: Row, judged: JudgedPair, where: str, labels: LabelRe
 
 def _chat(row: Row, field: str, prompt: Turns, column: str, where: str) -> Turns:
     """Return the whole chat of one side, the answer last. Raises `DataError`."""
-    value, place = unpacked(row[field]), f"{where}: field {field!r}"
+    value: Any = [row[field]] if isinstance(row[field], Mapping) else unpacked(row[field])
+    place = f"{where}: field {field!r}"
+    asked = same_form(prompt[-1].content) if prompt else ""
+    chat = parse_turns(value, place) if not is_plain(value) else None
+    has_prompt = any(same_form(turn.content) == asked for turn in chat or ())
     # An answer may merely begin like a transcript
-    if not is_plain(value) and not (prompt and isinstance(value, str) and prompt[-1] not in split_transcript(value)):
-        chat = parse_turns(value, place)
+    if chat is not None and (has_prompt or not prompt or not isinstance(value, str)):
         spoken = [turn for turn in chat if turn.role != "system"]
         if prompt and spoken and spoken[0].role == "assistant":
             chat = (*prompt, *chat)
-        elif prompt and prompt[-1] not in chat:
+        elif prompt and not has_prompt:
             raise UnusableError(
                 f"{place}: holds a whole chat without the prompt of field {column!r}; let them agree, or take the "
                 f"column {column!r} out"
             )
         elif prompt and prompt[0].role == "system" and chat[0].role != "system":
             chat = (prompt[0], *chat)
-        return _require_answer(chat, place)
+        return require_answer(chat, place)
     if prompt:
-        return _require_answer((*prompt, Message("assistant", require_text(value, place).strip())), place)
+        if re.match(rf"[^\s:]+:\s*{re.escape(asked)}\s*\n\s*[^\s:]+:", same_form(require_text(value, place))):
+            raise UnusableError(
+                f"{place}: holds the prompt too, as a transcript; write the answer alone, or the turns as messages"
+            )
+        return require_answer((*prompt, Message("assistant", value.strip())), place)
     if lacking := column or next((name for name in PROMPTS if name in row), ""):
         raise UnusableError(f"{where}: field {lacking!r} is empty; write the prompt, or take the row out")
     raise DataError(
         f"{place} is a text without turns, and the row has no prompt; add the column 'prompt', or write whole "
         "chats: lists of messages with 'role' and 'content', or transcripts of 'Human:' and 'Assistant:'"
     )
-
-
-def _require_answer(chat: Turns, place: str) -> Turns:
-    """Return a chat that ends with the assistant's turn. Raises `UnusableError` for another."""
-    if not chat or chat[-1].role != "assistant":
-        raise UnusableError(f"{place}: must end with the assistant's turn, which is the answer")
-    return require_turns(chat, place)
-
-
-# ------------------------------------------------------------------------------------------------------- votes
-
-
-def _read_vote(row: Row, where: str, reading: LabelReader) -> Sequence[JudgedPair]:
-    """Parse a vote on two whole chats: of more than one turn they differ earlier, and share no prompt."""
-    chats = [_voted_chat(row, side, where) for side in "ab"]
-    if chats[0][:-1] != chats[1][:-1]:
-        turns = sum(turn.role == "assistant" for turn in chats[0])
-        raise UnusableError(f"{where}: is a vote on two chats of {turns} answers each, which share no prompt: drop it")
-    models = (model if isinstance(model := row.get(name), str) else "" for name in ("model_a", "model_b"))
-    first, second = (chat[-1].content for chat in chats)
-    pair = Pair(as_instruction(chats[0][:-1], {}, where), first, second, 0, *models)
-    win = None if pair.identical else _win_of_b(row, where)
-    return [JudgedPair(pair, _by_people(pair, win), reading.annotator)]
-
-
-def _voted_chat(row: Row, side: str, where: str) -> Turns:
-    name = f"conversation_{side}"
-    if name in row:
-        return _require_answer(parse_turns(unpacked(row[name]), f"{where}: field {name!r}"), f"{where}: field {name!r}")
-    name = f"response_{side}"
-    place = f"{where}: field {name!r}"
-    asked, answered = _texts(row["prompt"], f"{where}: field 'prompt'"), _texts(row[name], place)
-    if len(asked) != len(answered):
-        raise UnusableError(f"{place} has {len(answered)} answers to {len(asked)} prompts; take the row out")
-    turns = [
-        (Message("user", q.strip()), Message("assistant", a.strip())) for q, a in zip(asked, answered, strict=True)
-    ]
-    return _require_answer(tuple(chain.from_iterable(turns)), place)
-
-
-def _texts(value: Any, where: str) -> list[str]:
-    """Return the texts of a JSON list, or of one text by itself."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value) if value.lstrip().startswith("[") else [value]
-        except ValueError:
-            value = [value]
-    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-        raise UnusableError(f"{where} must be a list of texts, not {short_repr(value)}; take the row out")
-    return value
-
-
-def _win_of_b(row: Row, where: str) -> float:
-    if "winner" in row:
-        if row["winner"] not in WINNERS:
-            known = ", ".join(WINNERS)
-            raise DataError(f"{where}: field 'winner' is {short_repr(row['winner'])}; it must be one of {known}")
-        return WINNERS[row["winner"]]
-    marked = [name for name in OUTCOMES if str(row.get(name)) in ("1", "1.0", "True", "true")]
-    if len(marked) != 1:
-        raise UnusableError(f"{where}: one of {', '.join(OUTCOMES)} must be 1, and {len(marked)} are")
-    return OUTCOMES[marked[0]]
 
 
 ANNOTATION = Form("annotation", ", ".join(ANNOTATION_FIELDS), [frozenset(ANNOTATION_FIELDS)], _read_annotation)
@@ -476,6 +417,8 @@ CHOSEN = Form(
 )
 PAIR = Form("preference", "instruction, output_1, output_2, preference", [*map(frozenset, PAIRS)], _read_pair)
 """Two outputs with a label, or with those of several people in columns of their own."""
-VOTE = Form("preference", ", ".join(VOTES[0]), [*map(frozenset, VOTES)], _read_vote)
+VOTE = Form("preference", ", ".join(VOTES[0]), [*map(frozenset, VOTES)], read_vote)
+BATTLE = Form("battle", ", ".join(BATTLES[0]), [*map(frozenset, BATTLES)], read_battle)
+"""Votes with texts or without, for ranking the models alone."""
 PREFERENCES = (CHOSEN, PAIR, VOTE)
 """The forms that are learned from."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from typing import Any, get_type_hints
 
@@ -23,32 +25,54 @@ SHOWN = 80
 
 
 def require_record(record: object, wanted: type, kind: str, name: str, promise: str, owner: object = None) -> None:
-    """Check that a record is of the type `wanted`, and its fields of theirs; Any stands for JSON values."""
+    """Check that a record is of the type `wanted`, and its fields of theirs; Any stands for JSON values.
+
+    Numbers of numpy and torch in it become Python's.
+    """
     require_promise(isinstance(record, wanted), kind, name, f"{promise}, not {type_name(record)}", owner)
-    for field, adapter, is_json, is_text in _fields(wanted):
+    for field, adapter, is_json, is_text, is_number in _fields(wanted):
         value = getattr(record, field)
         if is_text and type(value) is str and value.isascii():
             continue  # most fields are such, and pydantic takes five times longer to say so
         try:
-            adapter.validate_python(value, strict=True)
+            plain = adapter.validate_python(value, strict=True)
             if is_json and value:
-                json.dumps(value, allow_nan=False)
+                stored = json.loads(json.dumps(plain, allow_nan=False, default=_encode_number))
+                plain = stored if isinstance(stored, dict) else tuple(stored)
+            if is_number:
+                object.__setattr__(record, field, plain)
         except (ValueError, TypeError, RecursionError) as error:  # pydantic's error is a ValueError
             why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
             require_promise(False, kind, name, f"{promise}; its {field} is {short_repr(value)}: {why}", owner)
 
 
 @cache
-def _fields(record: type) -> list[tuple[str, TypeAdapter[Any], bool, bool]]:
-    """List the fields of a record, with a validator of each, and if it holds any JSON values, or text."""
+def _fields(record: type) -> list[tuple[str, TypeAdapter[Any], bool, bool, bool]]:
+    """List the fields of a record, with a validator of each, and if it holds any JSON values, text, or numbers."""
     hints = get_type_hints(record)
-    names = [field.name for field in fields(record)]
-    return [(name, TypeAdapter(hints[name]), "Any" in str(hints[name]), hints[name] is str) for name in names]
+    return [
+        (name, TypeAdapter(hint), "Any" in str(hint), hint is str, bool(re.search(r"\b(int|float|Any)\b", str(hint))))
+        for name, hint in ((field.name, hints[field.name]) for field in fields(record))
+    ]
+
+
+def plain_number(value: Any) -> Any:
+    """Return a number of numpy or torch as Python's, and anything else as it is."""
+    return value.item() if getattr(value, "shape", None) == () else value
+
+
+def _encode_number(value: Any) -> Any:
+    if getattr(value, "shape", None) != ():
+        raise TypeError(f"Object of type {type_name(value)} is not JSON serializable")
+    return value.item()
 
 
 def short_repr(value: object) -> str:
     """Show a wrong value in a message, cut after `SHOWN` characters."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no whole number of more than 4,300 digits
+        return "a number of too many digits"
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
@@ -60,11 +84,13 @@ def require_evaluation(
     metrics = getattr(returned, "metrics", None)
     if isinstance(returned, Evaluation):
         flat = "evaluate must return flat JSON numbers"
-        require_promise(isinstance(metrics, Mapping), "evaluators", name, f"{flat} by name, not {metrics!r:.80}", owner)
+        named = f"{flat} by name, not {short_repr(metrics)}"
+        require_promise(isinstance(metrics, Mapping), "evaluators", name, named, owner)
+        returned = replace(returned, metrics={key: plain_number(value) for key, value in returned.metrics.items()})
         for metric, value in returned.metrics.items():
-            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
             fits = isinstance(metric, str) and (value is None or isinstance(value, str) or number)
-            require_promise(fits, "evaluators", name, f"{flat}: metric {metric!r} is {value!r:.80}", owner)
+            require_promise(fits, "evaluators", name, f"{flat}: metric {metric!r} is {short_repr(value)}", owner)
             if isinstance(value, int | float) and metric.endswith(WIN_RATES):
                 rate = f"a win rate is in percent: metric {metric!r} is {value!r}"
                 require_promise(0 <= value <= 100, "evaluators", name, rate, owner)

@@ -23,6 +23,8 @@ VOTES = (
     ("prompt", "response_a", "response_b", "winner_model_a"),
 )
 """The fields of Chatbot Arena's votes, in the two forms that LMSYS has published them in."""
+BATTLES = (("model_a", "model_b", "winner"), ("model_a", "model_b", "winner_model_a", "winner_model_b", "winner_tie"))
+"""Those that a leaderboard needs of them."""
 BETTER_AND_WORSE = "put a better and a worse answer to each into 'chosen' and 'rejected'"
 TRAIN = "afarm fit-reward --preferences {file}"
 MOST_LISTED = 12
@@ -37,6 +39,7 @@ NO_OUTPUTS: Sequence[tuple[Fields, str]] = (
     ([("request", "text")], "an export of the ledger, to answer for a judge: --judge replay:{file}"),
     ([("win_rate",)], "a leaderboard: afarm leaderboard {file}"),
     (VOTES, f"votes of Chatbot Arena (LMSYS), preferences to train on: {TRAIN}"),
+    (BATTLES, "votes on models without texts: afarm leaderboard {file}"),
     ([(*pair, "annotator1") for pair in PAIRS], f"preferences to train on, labelled by people: {TRAIN}"),
     ([(*pair, label) for pair in PAIRS for label in LABELS], f"preferences to train on: {TRAIN}"),
     (PAIRS, "pairs without labels: 'preference' must say which output is better, 1 or 2"),
@@ -45,6 +48,7 @@ NO_OUTPUTS: Sequence[tuple[Fields, str]] = (
 
 UNPAIRED = "unpaired feedback (TRL's KTO): put a better and a worse answer to each prompt into one row"
 DEMONSTRATIONS = "demonstrations, one answer to each prompt: put a better and a worse one into 'chosen' and 'rejected'"
+SUMMARIES = "OpenAI's comparisons of summaries: write the task and the post as 'prompt', and 'chosen' by 'choice'"
 OTHERS: Sequence[tuple[Fields, str, str]] = (
     ([("prompt", "completion", "label")], UNPAIRED, UNPAIRED),
     (
@@ -58,6 +62,7 @@ OTHERS: Sequence[tuple[Fields, str, str]] = (
         f"instructions without outputs: {BETTER_AND_WORSE}",
     ),
     ([("messages",), ("conversations",), ("completion",)], DEMONSTRATIONS, DEMONSTRATIONS),
+    ([("summaries", "choice")], SUMMARIES, SUMMARIES),
 )
 """Other shapes, and what to do with such a file: to judge it, and to train on it."""
 

@@ -6,12 +6,14 @@ field.
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 import re
 import sys
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -30,6 +32,16 @@ from afarm.storage.row_shapes import no_output
 T = TypeVar("T")
 
 FORMATS = (".json", ".jsonl", ".csv", ".parquet")
+
+_PAGE = "a web page, perhaps one to sign in on, and not the data: download the file again"
+IMPOSTORS = {
+    b"version https://git-lfs": "a pointer of Git LFS and not the data: fetch the file with git lfs pull",
+    b"<!doctype": _PAGE,
+    b"<html": _PAGE,
+    b"<?xml": _PAGE,
+    b"pk\x03\x04": "an Excel workbook or another archive: save the rows as CSV",
+}
+"""What lies in place of data, by how it begins."""
 
 BLOCK = 1 << 20
 """Characters of a JSON list that are parsed together; more if a row is longer."""
@@ -52,7 +64,7 @@ def read_rows(path: Path | str) -> Iterator[Row]:
 
 
 def read_placed_rows(path: Path | str) -> Iterator[tuple[str, Row]]:
-    """Yield each row with its place for errors: rows counted from 0, lines of CSV from 1. See `read_rows`."""
+    """Yield each row with its place for errors: rows counted from 0, lines of text from 1. See `read_rows`."""
     if is_on_hub(path):
         yield from ((f"{path}: row {number}", row) for number, row in enumerate(hub_rows(str(path))))
         return
@@ -67,8 +79,10 @@ def read_placed_rows(path: Path | str) -> Iterator[tuple[str, Row]]:
     if name.endswith(CSV):
         yield from ((f"{path}: line {line}", row) for line, row in csv_rows(path))
         return
-    rows = _read_parquet(path) if name.endswith(".parquet") else _read_json(path)
-    yield from ((f"{path}: row {number}", row) for number, row in enumerate(rows))
+    if name.endswith(".parquet"):
+        yield from ((f"{path}: row {number}", row) for number, row in enumerate(_read_parquet(path)))
+    else:
+        yield from _read_json(path)
 
 
 def why_no_file(path: Path | str, wanted: str = "") -> str:
@@ -82,7 +96,12 @@ def why_no_file(path: Path | str, wanted: str = "") -> str:
     if not place.is_dir():
         if place.exists() and not place.is_file():
             return "no regular file but a pipe or a device: save its contents to a file first"
-        return "" if place.is_file() else f"no such file (from {Path.cwd()}): name one that is there"
+        if not place.is_file():
+            return f"no such file (from {Path.cwd()}): name one that is there"
+        with suppress(OSError), place.open("rb") as handle:
+            head = handle.read(64).removeprefix(codecs.BOM_UTF8).lstrip().lower()
+            return next((what for beginning, what in IMPOSTORS.items() if head.startswith(beginning)), "")
+        return ""
     if (place / "configs.yaml").is_file() or (place / "config.yaml").is_file():
         return f"an annotator's directory: afarm evaluate FILE --reference FILE --annotator alpaca_eval:{path}"
     if (place / "run.json").is_file() or (place / "runs").is_dir():
@@ -94,14 +113,15 @@ def why_no_file(path: Path | str, wanted: str = "") -> str:
     return f"a directory: name a file in it, such as {likeliest}"
 
 
-def _read_json(path: Path) -> Iterator[Row]:
+def _read_json(path: Path) -> Iterator[tuple[str, Row]]:
     number = 0
     try:
         with open_text(path, lambda: f"row {number}") as handle:
-            for row in _values(handle, path):
+            for line, row in _values(handle, path):
+                where = f"{path}: row {number}" + (f" (line {line})" if line else "")
                 if not isinstance(row, dict):
-                    raise DataError(f"{path}: row {number}: must be an object, not {type(row).__name__}")
-                yield row
+                    raise DataError(f"{where}: must be an object, not {type(row).__name__}")
+                yield where, row
                 number += 1
     except UnicodeDecodeError:  # a `ValueError` too
         raise
@@ -111,14 +131,17 @@ def _read_json(path: Path) -> Iterator[Row]:
         raise DataError(f"{path}: row {number}: not valid JSON: nested too deeply") from error
     except ValueError as error:
         # The place of a JSONDecodeError is one in the parsed text, not in the file
-        said = error.msg if isinstance(error, json.JSONDecodeError) else error
+        said = str(error.msg if isinstance(error, json.JSONDecodeError) else error)
+        said += "; write each object on a line of its own, or all in one list" if said == "Extra data" else ""
         raise DataError(f"{path}: row {number}: not valid JSON: {said}") from error
 
 
 class _RowError(ValueError):
-    """A fault of a row; `where` is the line that the row begins on, if its number is not enough."""
+    """A fault of a row; `where` is the line that the row begins on."""
 
-    where = ""
+    def __init__(self, problem: str, where: str = ""):
+        super().__init__(problem)
+        self.where = where
 
 
 def _object(fields: list[tuple[str, Any]]) -> Row:
@@ -133,8 +156,8 @@ def _object(fields: list[tuple[str, Any]]) -> Row:
 _DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 
-def _values(handle: IO[str], path: Path) -> Iterator[Any]:
-    """Yield a list's items or each line's JSON, whatever the file is called. Raises `DataError`."""
+def _values(handle: IO[str], path: Path) -> Iterator[tuple[int, Any]]:
+    """Yield a list's items (with 0) or each line's JSON with its number, whatever the file is called."""
     start = ""
     while not start and (block := handle.read(BLOCK)):
         start = block.lstrip()[:1]
@@ -143,7 +166,7 @@ def _values(handle: IO[str], path: Path) -> Iterator[Any]:
     if not start and not is_lines:
         raise DataError(f"{path}: is empty")
     if start == "[":
-        yield from _list_items(handle)
+        yield from ((0, item) for item in _list_items(handle))
         return
     lines: Iterator[tuple[int, str]] = ((number, line) for number, line in enumerate(handle, start=1) if line.strip())
     if not is_lines:
@@ -151,22 +174,31 @@ def _values(handle: IO[str], path: Path) -> Iterator[Any]:
         is_object = first[1].lstrip().startswith("{") and first[1].rstrip().endswith("}")
         if not (second[1] and is_object):
             value = json.loads(first[1] + second[1] + "".join(line for _, line in lines))
-            lists = [name for name, rows in value.items() if isinstance(rows, list)] if isinstance(value, dict) else []
-            named = " or ".join(map(repr, lists[:SHOWN_DUPLICATES]))
             raise DataError(
                 f"{path}: must hold a list of objects, not {type(value).__name__}; or JSON lines, an object in each"
-                + (f". Write the list of {named} alone" if lists else "")
+                + _layout(value)
             )
         lines = chain((first, second), lines)
     for number, line in lines:
         try:
-            yield _DECODER.decode(line)
+            yield number, _DECODER.decode(line)
         except _RowError as error:
-            error.where = f" (line {number})"
-            raise
+            raise _RowError(str(error), f" (line {number})") from error
         except json.JSONDecodeError as error:
             advice = "" if line.rstrip().endswith("}") else "; each row is one line"
-            raise _RowError(f"not valid JSON lines: {error.msg} at column {error.colno}{advice}") from error
+            what = f"not valid JSON lines: {error.msg} at column {error.colno}{advice}"
+            raise _RowError(what, f" (line {number})") from error
+
+
+def _layout(value: Any) -> str:
+    """Say how to write the rows that a JSON value holds in another layout; empty if it is none of them."""
+    fields = value if isinstance(value, dict) else {}
+    lists = [name for name, rows in fields.items() if isinstance(rows, list) and isinstance((*rows, 0)[0], dict)]
+    if lists:
+        return f". Write the list of {' or '.join(map(repr, lists[:SHOWN_DUPLICATES]))} alone"
+    if fields and all(isinstance(column, list | dict) for column in fields.values()):
+        return ". It holds columns: write rows, with pandas by to_json(FILE, orient='records')"
+    return ""
 
 
 def _list_items(handle: IO[str]) -> Iterator[Any]:
@@ -179,6 +211,8 @@ def _list_items(handle: IO[str]) -> Iterator[Any]:
         try:
             at = end = space.match(text, at).end()  # type: ignore[union-attr]  # it matches the empty text too
             if delimiter == "," or text[at : at + 1] != "]":
+                if text[at : at + 1] == "]":
+                    raise ValueError("a comma stands before the closing bracket; take it out")
                 item, end = decode(text, at)
                 end = space.match(text, end).end()  # type: ignore[union-attr]
                 if text[end : end + 1] not in (",", "]"):  # or nothing yet
@@ -186,9 +220,7 @@ def _list_items(handle: IO[str]) -> Iterator[Any]:
                 yield item
             at, delimiter = end + 1, text[end]
         except _RowError as error:
-            line = 1 + lines_before + text.count("\n", 0, at)
-            error.where = f" (line {line})"
-            raise
+            raise _RowError(str(error), f" (line {1 + lines_before + text.count(chr(10), 0, at)})") from error
         except json.JSONDecodeError:
             more = handle.read(max(BLOCK, len(text) - at))
             if not more:

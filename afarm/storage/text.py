@@ -5,7 +5,6 @@ Names and outputs come from anybody's files: no control character, markup or tab
 
 from __future__ import annotations
 
-import html
 import math
 import re
 import unicodedata
@@ -102,10 +101,9 @@ def shortened(text: str, other: str, width: int = 40) -> str:
 
 def looks_of(text: str) -> str:
     """Return what a reader can tell of `text`: without spaces, invisible characters and kinds of quotes and dashes."""
-    plain = unicodedata.normalize("NFKC", html.unescape(text.replace("\\n", "\n")))
-    kinds = ((c, unicodedata.category(c)) for c in plain if c not in "\"'`´")
-    seen = "".join("-" if kind == "Pd" else c for c, kind in kinds if kind[0] not in "CZ" and kind not in ("Pi", "Pf"))
-    return seen or text
+    kinds = {"Pd": "-", "Pi": "'", "Pf": "'"}
+    plain = (c for c in unicodedata.normalize("NFKC", text).replace('"', "'") if c.isprintable() and c != " ")
+    return "".join(kinds.get(unicodedata.category(c), c) for c in plain)
 
 
 def describe_difference(text: str, other: str) -> str:

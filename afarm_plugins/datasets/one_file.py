@@ -58,8 +58,10 @@ class OneFile(Dataset):
         splits: dict[str, dict[str, Output]] = {}
         tasks, split_of = Tasks(), dict[str, str]()
         for key, row in self.keyed_rows():
-            drawn = find_split(seeding.uniform("split", key), self.config.shares)
-            split = split_of.setdefault(tasks.add(row.instruction).id, drawn)  # all its ways of writing in one split
+            if not (alike := tasks.alike(row.instruction)):
+                tasks.add(row.instruction)
+                split_of[row.instruction.id] = find_split(seeding.uniform("split", key), self.config.shares)
+            split = split_of[(*alike, row.instruction)[0].id]  # one task is in one split, however it is written
             answer = row.output if split in WITH_OUTPUTS else ""
             if split and (answer.strip() or split != "sft"):
                 task = row.instruction

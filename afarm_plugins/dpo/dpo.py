@@ -46,7 +46,7 @@ def train_dpo(config: DPOConfig, inputs: MethodInputs, context: TrainContext) ->
     def is_usable(judged: JudgedPair) -> bool:
         return judged.p2 is not None or (config.keep_draws and judged.preference.outcome == "draw")
 
-    pairs, counts = usable_pairs(inputs.preferences, is_usable, "dpo")
+    pairs, counts = usable_pairs(inputs.preferences, is_usable, "dpo", start, config.max_length)
     examples, cut = pair_examples(start, pairs, config.max_length)
     batch_size = config.per_device_train_batch_size
     for example, logps in zip(examples, reference_logps(start, examples, batch_size), strict=True):

@@ -6,6 +6,8 @@ Each pair is one example, so an output that won twice is learned from twice. Dec
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from afarm import MethodInputs, TrainContext
 from afarm.backend import (
     CheckpointPolicy,
@@ -21,7 +23,8 @@ from afarm_plugins.feedme import FeedMEConfig
 def train_feedme(config: FeedMEConfig, inputs: MethodInputs, context: TrainContext) -> CheckpointPolicy:
     """Train a copy of `inputs.start`. Raises `DataError` if no pair has a preferred output."""
     start = require_checkpoint(inputs.start, "feedme")
-    pairs, counts = usable_pairs(inputs.preferences, lambda judged: judged.chosen_rejected, "feedme")
+    has_better = attrgetter("chosen_rejected")
+    pairs, counts = usable_pairs(inputs.preferences, has_better, "feedme", start, config.max_length)
     instructions = [judged.pair.instruction for judged in pairs]
     chosen, _ = chosen_and_rejected(pairs)
     examples, cut = start.encode(instructions, chosen.texts, config.max_length, chosen.ended)

@@ -15,6 +15,7 @@ class FittedAnnotator(FittedPart, Annotator):
     def __init__(self, config: FittedAnnotatorConfig, spec: str, context: BuildContext):
         super().__init__(config, spec, context)
         self.config = config
+        self.agreement = self.utility.agreement
 
     def annotate(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Preference]:
         """Return one preference per pair, in order."""

@@ -39,6 +39,7 @@ class FittedJudge(Judge):
     def __init__(self, spec: str, config: FittedConfig | None, context: BuildContext):
         """Open the judge in the directory `spec`, or the shipped one. Raises as `FittedUtility` does."""
         self.utility = FittedUtility(spec, context, (config or FittedConfig()).encoder)
+        self.agreement = self.utility.agreement
         self._probabilities: dict[tuple[str, str, str], float] = {}
 
     @cached_property

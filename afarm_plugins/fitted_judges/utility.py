@@ -6,8 +6,10 @@ U(output) = Σ weight · feature + weights · embedding + relatedness · cos(ins
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,6 +33,8 @@ LARGEST = 1_000_000
 Weight = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 SHIPPED = Path(__file__).parent / "people"
 """The judge that ships, fitted to people's labels: see its card."""
+AGREEMENT = "agrees with people on 69 % of PandaLM's 914 pairs (64 to 74), where the longer output is right on 67 %"
+"""Its card's figures, on instructions that it never saw, with a 95% interval over instructions."""
 
 
 class _Part(BaseModel, extra="forbid", strict=True):
@@ -112,6 +116,7 @@ class FittedUtility:
         """
         self.directory = Path(spec).expanduser() if spec else SHIPPED
         self.weights = FittedWeights.read(self.directory)
+        self.agreement = AGREEMENT if self.directory == SHIPPED else _measured_agreement(self.directory)
         self._context = context
         self._reward_directory = str(self.directory / REWARD_MODEL)
         if embeddings := self.weights.embeddings:
@@ -186,6 +191,15 @@ class FittedPart:
     def identity(self) -> str:
         """A digest of all that its labels or scores depend on."""
         return self.utility.digest
+
+
+def _measured_agreement(directory: Path) -> str:
+    """Say how often the judge agreed with labels like those that it was fitted to; empty if it is not known."""
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        held_out = json.loads((directory / "figures.json").read_text(encoding="utf-8"))["chosen"]
+        share, pairs = 100 * held_out["agreement"]["value"], int(held_out["pairs"])
+        return f"agrees with the labels that it was fitted to on {share:.0f} % of {pairs:,} pairs that it had not seen"
+    return ""
 
 
 def utility_of_features(weights: FittedWeights, instruction: Instruction, output: str) -> float:

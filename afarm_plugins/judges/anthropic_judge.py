@@ -15,8 +15,8 @@ from typing import Any
 import httpx2
 
 from afarm import Capabilities, ChatRequest, Completion, JudgeError
-from afarm_plugins.judges.payloads import closed, make_batch_id, parse_batch_id, sendable
-from afarm_plugins.judges.vendor import VendorJudge, require_package, token_counts
+from afarm_plugins.judges.payloads import closed, make_batch_id, parse_batch_id, turns, written
+from afarm_plugins.judges.vendor import Form, VendorJudge, require_package
 
 require_package("anthropic")
 
@@ -49,7 +49,7 @@ class AnthropicJudge(VendorJudge):
 
     # ------------------------------------------------------------------------------------------------ what is sent
 
-    def payload(self, request: ChatRequest) -> tuple[str, dict[str, Any]]:
+    def payload(self, request: ChatRequest, form: Form = frozenset()) -> tuple[str, dict[str, Any]]:
         system, messages = turns(request)
         body: dict[str, Any] = {
             "model": self.model,
@@ -89,17 +89,17 @@ class AnthropicJudge(VendorJudge):
         """Thoughts are not part of the text. What was written to the vendor's cache counts as input."""
         blocks = [block for block in body["content"] if isinstance(block, Mapping)]
         calls = [json.dumps(b.get("input"), ensure_ascii=False) for b in blocks if b.get("type") == "tool_use"]
-        text = "".join(str(block.get("text", "")) for block in blocks if block.get("type") == "text")
+        text = "".join(written(block.get("text")) for block in blocks if block.get("type") == "text")
         names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
-        fresh, stored, cached, made = token_counts(body.get("usage"), *names)
-        reason = body.get("stop_reason") or ""
+        fresh, stored, cached, made = self.counts(body, "usage", *names)
+        reason = self.word(body, "stop_reason")
         return Completion(
             calls[0] if calls else text,
             input_tokens=fresh + stored + cached,
             output_tokens=made,
             cached_input_tokens=cached,
             finish_reason=FINISH.get(reason, reason),
-            model=body.get("model") or self.model,
+            model=self.word(body, "model") or self.model,
         )
 
     # -------------------------------------------------------------------------------------------- the batch endpoint
@@ -129,23 +129,3 @@ class AnthropicJudge(VendorJudge):
     def answer_in_batch(self, result: Mapping[str, Any]) -> Mapping[str, Any] | None:
         message = result.get("message")
         return message if result.get("type") == "succeeded" and self.holds_answer(message) else None
-
-
-def turns(request: ChatRequest) -> tuple[str, list[dict[str, str]]]:
-    """Return the system text and turns: same roles joined, empty ones dropped, named examples as turns."""
-    system: list[str] = []
-    turns: list[dict[str, str]] = []
-    for message in request.messages:
-        role, content = NAMED.get(message.name, message.role), sendable(message.content)
-        if role == "system":
-            system.append(content)
-        elif not content.strip():
-            continue
-        elif turns and turns[-1]["role"] == role:
-            turns[-1]["content"] += f"\n\n{content}"
-        else:
-            turns.append({"role": role, "content": content})
-    return "\n\n".join(system), turns
-
-
-NAMED = {"example_user": "user", "example_assistant": "assistant"}

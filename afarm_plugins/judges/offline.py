@@ -50,6 +50,8 @@ RATED_WORDS = 10
 EULER = 0.5772156649015329
 """The mean of a standard Gumbel variable."""
 ROLES = ("strong", "light", "completion")
+AGREEMENT = "agrees with people on 62 % of PandaLM's 914 pairs (56 to 67), where the longer output is right on 67 %"
+"""The measured agreement of `text_utility`, with a 95% interval over instructions (docs/guides/fit-a-judge.md)."""
 
 
 class OfflineJudge(Judge):
@@ -65,6 +67,7 @@ class OfflineJudge(Judge):
     def __init__(self, spec: str, config: OfflineConfig | None, context: BuildContext):
         self.config = config or OfflineConfig()
         self.utility_name = spec or self.config.utility
+        self.agreement = AGREEMENT if self.utility_name == "text_utility" else ""
         self._context = context
         self._scores: dict[tuple[str, str], float] = {}
 

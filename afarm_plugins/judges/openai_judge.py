@@ -9,10 +9,10 @@ from functools import cache, lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from afarm import BuildContext, Capabilities, ChatRequest, Completion, JudgeError
-from afarm_plugins.judges.payloads import closed, make_batch_id, margin, parse_batch_id, sendable, texts
+from afarm import BuildContext, Capabilities, ChatRequest, Completion, JudgeError, without_system_turn
+from afarm_plugins.judges.payloads import closed, make_batch_id, margin, parse_batch_id, sendable, texts, turns, written
 from afarm_plugins.judges.settings import VendorConfig
-from afarm_plugins.judges.vendor import VendorJudge, require_package, token_counts
+from afarm_plugins.judges.vendor import LIMIT, SYSTEM, Form, VendorJudge, require_package
 from afarm_plugins.judges.vendor_errors import redacted
 
 require_package("openai")
@@ -36,7 +36,8 @@ class OpenAIJudge(VendorJudge):
 
     sdk_name = "openai"
     section, vendor, vendor_url = "openai", "OpenAI", "https://api.openai.com/v1"
-    limit_name = "max_completion_tokens"
+    limit_names = ("max_completion_tokens", "max_tokens")
+    """The parameter of an answer's limit, and what servers call it that refuse that."""
 
     def capabilities_of_model(self) -> Capabilities:
         samples = not self.thinks
@@ -70,7 +71,7 @@ class OpenAIJudge(VendorJudge):
 
     # ------------------------------------------------------------------------------------------------ what is sent
 
-    def payload(self, request: ChatRequest) -> tuple[str, dict[str, Any]]:
+    def payload(self, request: ChatRequest, form: Form = frozenset()) -> tuple[str, dict[str, Any]]:
         body: dict[str, Any] = {"model": self.model}
         if request.messages:
             path = CHAT
@@ -78,7 +79,10 @@ class OpenAIJudge(VendorJudge):
                 {"role": m.role, "content": sendable(m.content), **({"name": m.name} if m.name else {})}
                 for m in request.messages
             ]
-            body[self.limit_name] = self.most_output_tokens(request)
+            if SYSTEM in form:
+                system, others = turns(request)
+                body["messages"] = without_system_turn([{"role": "system", "content": system}, *others])
+            body[self.limit_names[LIMIT in form]] = self.most_output_tokens(request)
             self._constrain(request, body)
         else:
             path, body["prompt"] = COMPLETIONS, sendable(request.prompt)
@@ -118,20 +122,37 @@ class OpenAIJudge(VendorJudge):
     def read(self, body: Mapping[str, Any]) -> Completion:
         choice = body["choices"][0]
         message = choice.get("message") or {}
-        refusal = message.get("refusal")
-        text = refusal or called(message) or written(message.get("content", choice.get("text")))
-        finish = "refusal" if refusal else FINISH.get(choice.get("finish_reason"), choice.get("finish_reason")) or ""
-        given, made = token_counts(body.get("usage"), "prompt_tokens", "completion_tokens")
-        [cached] = token_counts(body["usage"].get("prompt_tokens_details") if given else None, "cached_tokens")
+        refusal = self.word(message, "refusal")
+        text = refusal or self.called(message) or written(message.get("content", choice.get("text")))
+        finish = self.word(choice, "finish_reason")
+        given, made = self.counts(body, "usage", "prompt_tokens", "completion_tokens")
+        cached = self.counts(body["usage"], "prompt_tokens_details", "cached_tokens")[0] if given else 0
         return Completion(
             text,
             input_tokens=given,
             output_tokens=made,
             cached_input_tokens=min(cached, given),
-            finish_reason=finish,
-            model=body.get("model") or self.model,
-            logprobs=parse_logprobs(choice.get("logprobs")),
+            finish_reason="refusal" if refusal else FINISH.get(finish, finish),
+            model=self.word(body, "model") or self.model,
+            logprobs=self.logprobs(choice),
         )
+
+    def called(self, message: Mapping[str, Any]) -> str:
+        """The arguments of the first call, empty where none was made."""
+        try:
+            arguments = ((message.get("tool_calls") or [{}])[0].get("function") or {}).get("arguments")
+        except (AttributeError, LookupError, TypeError):
+            self.dropped["tool_calls"] += 1
+            return ""
+        return arguments if isinstance(arguments, str) else json.dumps(arguments) if arguments else ""
+
+    def logprobs(self, choice: Mapping[str, Any]) -> tuple[Mapping[str, float], ...] | None:
+        """The log-probabilities of an answer, None if there are none that can be read."""
+        try:
+            return parse_logprobs(choice.get("logprobs"))
+        except (AttributeError, LookupError, TypeError, ValueError):
+            self.dropped["logprobs"] += 1
+            return None
 
     # -------------------------------------------------------------------------------------- the batch endpoint
 
@@ -200,7 +221,7 @@ class CompatibleJudge(OpenAIJudge):
     """
 
     section, vendor = "openai-compatible", "the server"
-    limit_name = "max_tokens"
+    limit_names = ("max_tokens", "max_completion_tokens")
     priced_as = "compatible server"  # no vendor, though a model may be named as one of theirs
     needs_key = False
     beyond = frozenset({"logit_bias", "batch"})
@@ -240,31 +261,19 @@ class CompatibleJudge(OpenAIJudge):
 FINISH = {"tool_calls": "stop", "function_call": "stop"}
 
 
-def called(message: Mapping[str, Any]) -> str:
-    """The arguments of the first call, empty where none was made."""
-    calls = message.get("tool_calls") or [{}]
-    arguments = (calls[0].get("function") or {}).get("arguments")
-    return arguments if isinstance(arguments, str) else json.dumps(arguments) if arguments else ""
-
-
-def written(content: Any) -> str:
-    """The text of a content, which some servers give in parts."""
-    if isinstance(content, list):
-        return "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
-    return "" if content is None else str(content)
-
-
 def parse_logprobs(given: Any) -> tuple[Mapping[str, float], ...] | None:
-    """Parse log-probabilities by position, in the form of the chat or the older completion endpoint."""
-    if not isinstance(given, Mapping):
+    """Parse log-probabilities by position, in the form of the chat or the older completion endpoint.
+
+    Raises one of Python's errors for any other form.
+    """
+    if not given:
         return None
-    if isinstance(given.get("content"), list):
-        return tuple(
-            {position["token"]: position["logprob"]}
-            | {likely["token"]: likely["logprob"] for likely in position.get("top_logprobs") or ()}
-            for position in given["content"]
-        )
-    return tuple(dict(position or {}) for position in given.get("top_logprobs") or ())
+    if "content" in given:
+        likely = [[position, *(position.get("top_logprobs") or ())] for position in given["content"] or ()]
+        positions = [[(token["token"], token["logprob"]) for token in tokens] for tokens in likely]
+    else:
+        positions = [list((position or {}).items()) for position in given.get("top_logprobs") or ()]
+    return tuple({str(token): float(value) for token, value in tokens} for tokens in positions)
 
 
 # --------------------------------------------------------------------------------------------------------- tokenizer

@@ -28,6 +28,26 @@ def sendable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
+NAMED = {"example_user": "user", "example_assistant": "assistant"}
+
+
+def turns(request: ChatRequest) -> tuple[str, list[dict[str, str]]]:
+    """Return the system text and turns: same roles joined, empty ones dropped, named examples as turns."""
+    system: list[str] = []
+    turns: list[dict[str, str]] = []
+    for message in request.messages:
+        role, content = NAMED.get(message.name, message.role), sendable(message.content)
+        if role == "system":
+            system.append(content)
+        elif not content.strip():
+            continue
+        elif turns and turns[-1]["role"] == role:
+            turns[-1]["content"] += f"\n\n{content}"
+        else:
+            turns.append({"role": role, "content": content})
+    return "\n\n".join(system), turns
+
+
 def wrapped(schema: Mapping[str, Any] | None) -> bool:
     """True if `closed` puts `schema` inside an object."""
     return schema is not None and schema.get("type") != "object"
@@ -50,6 +70,15 @@ def unwrapped(text: str) -> str:
 
 
 WRAPPED = "answer"
+
+
+def written(content: Any) -> str:
+    """The text of a content, which some servers give in parts."""
+    if isinstance(content, Mapping):
+        return written(content.get("text"))
+    if isinstance(content, list):
+        return "".join(map(written, content))
+    return "" if content is None else str(content)
 
 
 def make_batch_id(batch: str, count: int) -> str:

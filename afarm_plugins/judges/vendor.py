@@ -15,10 +15,12 @@ import asyncio
 import importlib
 import importlib.util
 import json
+import logging
 import os
 import re
 import time
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,32 +30,40 @@ from typing import Any
 
 import httpx2
 
-from afarm import BuildContext, Capabilities, ChatRequest, Completion, Judge, JudgeError, Price, seeding
-from afarm.judging import SlowDown, answer_lost, unsupported
-from afarm_plugins.judges.payloads import TOO_LONG, margin, texts, unwrapped, wrapped
+from afarm import BuildContext, Capabilities, ChatRequest, Completion, Judge, JudgeError, Price
+from afarm.judging import RequestRefused, SlowDown, answer_lost, unsupported
+from afarm_plugins.judges.payloads import margin, texts, unwrapped, wrapped
 from afarm_plugins.judges.rate_headers import allowance, in_words, wait_asked
 from afarm_plugins.judges.settings import VendorConfig
 from afarm_plugins.judges.vendor_errors import (
     CAPABILITY_OF,
+    REFUSED,
     NoAnswer,
     asks_to_slow_down,
     details,
     is_filtered,
-    is_too_long,
     lacks_credit,
     list_causes,
     nonsense,
+    parsed,
     redacted,
     unsent,
+    vendor_words,
 )
+
+logger = logging.getLogger(__name__)
 
 GO_ON = "the same command goes on from here: nothing that was answered is asked again"
 CONNECT_SECONDS = 10.0
 MOST_TOKENS = 10**9
 """The largest number that is believed to be a count of an answer's tokens."""
-BODY = "afarm_body"
-LIMITS = ("x-ratelimit-", "anthropic-ratelimit-")
-"""Beginnings of the headers about rate limits."""
+LARGEST_BODY = 8 * 2**20
+"""Bytes of an answer, unpacked, beyond which it is no answer."""
+READ = "afarm_read"
+Form = frozenset[str]
+"""How requests differ from the usual, in words."""
+SYSTEM, LIMIT = "with the system text before the user's", "with the other name of its token limit"
+ROLE = re.compile(r"\broles?\b|system (message|prompt)|template", re.IGNORECASE)
 
 BEYOND = {
     "completion": "complete a text",
@@ -71,13 +81,6 @@ def require_package(name: str) -> None:
 
 read_certificates = cache(httpx2.create_ssl_context)
 """The certificates that the system trusts, read once: that takes longer than a request."""
-
-
-def token_counts(usage: Any, *names: str) -> list[int]:
-    """Read a vendor's counts of tokens: all 0, as where none were counted, if one is no count."""
-    counts = [usage.get(name) or 0 for name in names] if isinstance(usage, Mapping) else []
-    fits = counts and all(type(count) is int and 0 <= count <= MOST_TOKENS for count in counts)
-    return counts if fits else [0] * len(names)
 
 
 class VendorJudge(Judge):
@@ -107,13 +110,16 @@ class VendorJudge(Judge):
         self.config = config
         self.base_url = config.base_url or self.vendor_url
         self._context = context
-        self._too_long: set[str] = set()
+        self.dropped: Counter[str] = Counter()
+        """Odd fields of answers that were dropped, by name."""
         if beyond := sorted(name for name in self.beyond if config.capabilities.get(name)):
             raise JudgeError(
                 f"judge {self.section} has no way to {' or '.join(BEYOND[name] for name in beyond)}: take it out of "
                 f"{self.section}.capabilities"
             )
         self.capabilities = replace(self.capabilities_of_model(), **config.capabilities)
+        self._form: Form = frozenset() if self.capabilities.system else frozenset({SYSTEM})
+        self._is_form_known = False
 
     # ------------------------------------------------------------------------------- what a vendor's class fills in
 
@@ -126,7 +132,7 @@ class VendorJudge(Judge):
         """The vendor's asynchronous client."""
 
     @abstractmethod
-    def payload(self, request: ChatRequest) -> tuple[str, dict[str, Any]]:
+    def payload(self, request: ChatRequest, form: Form = frozenset()) -> tuple[str, dict[str, Any]]:
         """The path and the JSON body of `request`, which the model can take."""
 
     @abstractmethod
@@ -152,27 +158,56 @@ class VendorJudge(Judge):
         return f"{self.section}:{self.spec}" + (f"[{','.join(notes)}]" if notes else "")
 
     async def complete(self, request: ChatRequest) -> Completion:
-        """See `Judge.complete`. What is filtered or too long has an empty, free answer."""
-        path, body = self.sent(request)
-        nothing = Completion("", price=0.0, model=self.model)
-        if self._too_long and seeding.digest(path, body) in self._too_long:
-            return replace(nothing, finish_reason=TOO_LONG)
-        try:
-            client, started = self._client, time.perf_counter()
-            response = await client.post(path, cast_to=httpx2.Response, body=body)
-        except self.sdk.APIStatusError as error:
-            if is_filtered(error):
-                return replace(nothing, finish_reason="content_filter")
-            if is_too_long(error):
-                self._too_long.add(seeding.digest(path, body))
-                return replace(nothing, finish_reason=TOO_LONG)
-            raise self.explained(error) from None
-        except Exception as error:  # whatever else an SDK or a transport raises must not carry a key outside
-            raise self.explained(error) from None
-        seconds = time.perf_counter() - started
-        return replace(self.answer(response.extensions[BODY], in_object=self.wraps(request)), seconds=seconds)
+        """See `Judge.complete`. What is filtered has an empty, free answer.
 
-    def sent(self, request: ChatRequest) -> tuple[str, dict[str, Any]]:
+        Until a first answer, a request that is refused for its system role, or for the name of its limit, is sent in
+        the other form; what is answered is the form of all requests after it.
+        """
+        form, tried = self._form, set[Form]()
+        refusal: Any = None
+        while True:
+            tried.add(form)
+            try:
+                answer = await self._ask(request, form)
+            except self.sdk.APIStatusError as error:
+                if is_filtered(error):
+                    return Completion("", price=0.0, finish_reason="content_filter", model=self.model)
+                if asks_to_slow_down(error.status_code, error.response.headers):
+                    raise self.explained(error) from None
+                refusal = refusal or error
+                form = form | self._other_form(request, error) if self._form in tried else self._form
+                if form in tried:
+                    raise self.explained(refusal) from None
+            except Exception as error:  # whatever else an SDK or a transport raises must not carry a key outside
+                raise self.explained(error) from None
+            else:
+                if learned := " and ".join(form - self._form):
+                    logger.warning("%s; from here on it is sent %s", self.explained(refusal), learned)
+                self._form, self._is_form_known = self._form | form, True
+                return answer
+
+    async def _ask(self, request: ChatRequest, form: Form) -> Completion:
+        path, body = self.sent(request, form)
+        client, started = self._client, time.perf_counter()
+        response = await client.post(path, cast_to=httpx2.Response, body=body)
+        seconds = time.perf_counter() - started
+        answer = self.answer(response.extensions[READ], in_object=self.wraps(request))
+        return replace(
+            answer,
+            seconds=seconds,
+            degraded=("system",) if SYSTEM in form and any(m.role == "system" for m in request.messages) else (),
+        )
+
+    def _other_form(self, request: ChatRequest, error: Any) -> Form:
+        """What to send differently after a refusal, as far as its words name something that can be."""
+        words = vendor_words(parsed(error))
+        if self._is_form_known or not (error.status_code in REFUSED or error.status_code >= 500):
+            return frozenset()
+        if ROLE.search(words) and any(m.role == "system" for m in request.messages):
+            return frozenset({SYSTEM})
+        return frozenset({LIMIT} if request.messages and re.search(r"\bmax_(completion_)?tokens\b", words) else ())
+
+    def sent(self, request: ChatRequest, form: Form | None = None) -> tuple[str, dict[str, Any]]:
         """`payload`, checked first. Raises `JudgeError` naming what the model does not take."""
         takes, lacks = self.capabilities, list(unsupported(request, self.capabilities))
         if not (takes.chat if request.messages else takes.completion):
@@ -183,16 +218,30 @@ class VendorJudge(Judge):
                 f"choose another judge, or say what it takes in the settings {self.section}.capabilities",
                 charged=False,
             )
-        return self.payload(request)
+        form = self._form if form is None else form
+        return self.payload(request, form)
 
-    def answer(self, body: Mapping[str, Any], *, in_object: bool, in_batch: bool = False) -> Completion:
-        """The answer in `body` with its price, which is unknown where the vendor counted no tokens."""
-        read = self.read(body)
+    def answer(self, read: Completion, *, in_object: bool, in_batch: bool = False) -> Completion:
+        """The answer that was read with its price, which is unknown where the vendor counted no tokens."""
         price, dollars = self.price(), None
         if price is not None and read.input_tokens + read.output_tokens > 0:
             dollars = price.of(read.input_tokens, read.output_tokens, read.cached_input_tokens)
             dollars *= price.batch if in_batch else 1.0
         return replace(read, text=unwrapped(read.text) if in_object else read.text, price=dollars)
+
+    def word(self, fields: Mapping[str, Any], name: str) -> str:
+        """A field that is a text; any other value is dropped and counted."""
+        value = fields.get(name)
+        self.dropped[name] += not (value is None or isinstance(value, str))
+        return value if isinstance(value, str) else ""
+
+    def counts(self, fields: Mapping[str, Any], field: str, *names: str) -> list[int]:
+        """A vendor's counts of tokens: all 0, as where none were counted, if one is no count."""
+        usage = fields.get(field)
+        counts = [usage.get(name) or 0 for name in names] if isinstance(usage, Mapping) else []
+        fits = all(type(count) is int and 0 <= count <= MOST_TOKENS for count in counts)
+        self.dropped[field] += not (fits and (counts or usage is None))
+        return counts if counts and fits else [0] * len(names)
 
     def wraps(self, request: ChatRequest) -> bool:
         """True if the list that `request` asks for is sent as an object around it."""
@@ -211,7 +260,7 @@ class VendorJudge(Judge):
             place, _, kind = name.partition("-")
             body = self.answer_in_batch(result)
             if body is not None:
-                found[int(place)] = self.answer(body, in_object=kind == "wrapped", in_batch=True)
+                found[int(place)] = self.answer(self.read(body), in_object=kind == "wrapped", in_batch=True)
         return found
 
     # ------------------------------------------------------------------------------------------------------- prices
@@ -284,6 +333,9 @@ class VendorJudge(Judge):
         )
 
     async def close(self) -> None:
+        if dropped := ", ".join(f"{name} ({count})" for name, count in self.dropped.most_common() if count):
+            logger.warning("%s: odd fields of answers were dropped, their texts kept: %s", self.identity, dropped)
+        self.dropped.clear()
         client = self.__dict__.pop("_client", None)
         if client is not None:
             await client.close()
@@ -294,33 +346,31 @@ class VendorJudge(Judge):
         try:
             try:  # HTTP clients bound the wait for each piece only
                 async with asyncio.timeout(self.config.timeout if asks else None):
-                    response = await send(request, **options)
+                    response = await send(request, **options | {"stream": True} if asks else options)
+                    response = await read_whole(response) if asks else response
             except TimeoutError as error:
                 raise httpx2.ReadTimeout("no answer in time", request=request) from error
             self._inspect(response, asks)
         except Exception as error:
             last = int(request.headers.get("x-stainless-retry-count", 0)) >= self.config.max_retries
             if asks and not last and not unsent(error):
-                await answer_lost()
+                await answer_lost(self._failure_of(error))
             raise
         return response
 
     def _inspect(self, response: Any, asks: bool) -> None:
         """Raises `NoAnswer` if a response that was to hold one does not."""
-        if asks_to_slow_down(response.status_code, response.headers):
+        is_of_form = response.status_code >= 500 and not self._is_form_known and ROLE.search(response.text)
+        if is_of_form or asks_to_slow_down(response.status_code, response.headers):
             response.headers["x-should-retry"] = "false"  # which both SDKs obey
         elif response.is_success and asks:
-            try:
-                body = json.loads(response.content)
-            except ValueError:
-                body = None
+            body = parsed_body(response.content)
             if not self.holds_answer(body):
                 raise NoAnswer(nonsense(body, response.text), request=response.request)
-            response.extensions[BODY] = body
-            if any(name.startswith(LIMITS) for name in response.headers):
-                read = self.read(body)
-                if allowed := allowance(response.headers, read.input_tokens + read.output_tokens):
-                    self._context.allowed(*allowed)
+            read = response.extensions[READ] = self.read(body)
+            allowed = allowance(response.headers, read.input_tokens + read.output_tokens)
+            if allowed:
+                self._context.allowed(*allowed)
 
     # ------------------------------------------------------------------------------------------------------- errors
 
@@ -344,19 +394,27 @@ class VendorJudge(Judge):
             message = self._of_status(error.status_code, self.quote(error), error)
             if asks_to_slow_down(error.status_code, error.response.headers) and not lacks_credit(error):
                 return SlowDown(message, wait_asked(error.response.headers))
-            return JudgeError(message, charged=False)
-        cause = next((cause for cause in reversed(list_causes(error)) if str(cause)), error)
-        if isinstance(cause, NoAnswer):
-            failure = f"answered {self._tries} with an unreadable reply ({self.quote(cause)})"
-        elif any(isinstance(cause, httpx2.ReadTimeout) for cause in list_causes(error)):
-            failure = f"did not answer within {self.config.timeout:g} s, {self._tries}"
-        elif isinstance(error, self.sdk.APIConnectionError):
-            failure = (
-                f"could not be reached at {self.base_url}, {self._tries} ({type(cause).__name__}: {self.quote(cause)})"
-            )
-        else:
-            failure = f"failed: {type(error).__name__}: {self.quote(error)}"
+            refused = error.status_code in REFUSED and not lacks_credit(error)
+            return RequestRefused(message) if refused else JudgeError(message, charged=False)
+        failure = f"{self._failure_of(error)}, {self._tries}"
         return JudgeError(f"{self.identity} {failure}; {GO_ON}", charged=not unsent(error))
+
+    def _failure_of(self, error: Exception) -> str:
+        """Say what became of an attempt that no status came of."""
+        causes = list_causes(error)
+        cause = next((cause for cause in reversed(causes) if str(cause)), error)
+        said = f"({type(cause).__name__}: {self.quote(cause)})"
+        if isinstance(cause, NoAnswer):
+            return f"answered with an unreadable reply ({self.quote(cause)})"
+        if any(isinstance(cause, httpx2.ReadTimeout) for cause in causes):
+            return f"did not answer within {self.config.timeout:g} s"
+        if unsent(error):
+            return f"could not be reached at {self.base_url} {said}"
+        if any(isinstance(cause, httpx2.DecodingError) for cause in causes):
+            return f"sent a body that cannot be unpacked {said}"
+        if isinstance(error, self.sdk.APIConnectionError | httpx2.TransportError):
+            return f"broke the connection off before a whole answer {said}"
+        return f"failed: {type(error).__name__}: {self.quote(error)}"
 
     @property
     def _tries(self) -> str:
@@ -364,6 +422,8 @@ class VendorJudge(Judge):
 
     def _of_status(self, status: int, said: str, error: Any) -> str:
         name = self.config.key_variable
+        if status in (401, 403) and said.startswith("a web page"):
+            return f"{self.identity}: not the API answered ({status}: {said}): look at {self.base_url} and at any proxy"
         if status in (401, 403):
             held = f"set {name} to one that may use {self.model}" if name else "see the settings of the server"
             return f"{self.identity}: the key was refused ({status}: {said}); {held}"
@@ -389,8 +449,7 @@ class VendorJudge(Judge):
 
     def _fix(self, error: Any) -> str:
         """The setting that leaves a parameter out, where the vendor's error is about one."""
-        vendor_error = details(error)
-        named = re.findall(r"\w+", f"{vendor_error.get('param')} {vendor_error.get('message')}")
+        named = re.findall(r"\w+", f"{details(error).get('param')} {vendor_words(parsed(error))}")
         capability = next((CAPABILITY_OF[name] for name in named if name in CAPABILITY_OF), None)
         if capability is None:
             return ""
@@ -399,4 +458,31 @@ class VendorJudge(Judge):
 
     def quote(self, error: BaseException) -> str:
         """The vendor's own words, where there are some."""
-        return redacted(str(details(error).get("message") or error), self._key)
+        words = vendor_words(parsed(error)) or "no reason given" if hasattr(error, "response") else str(error)
+        return redacted(words, self._key)
+
+
+async def read_whole(response: Any) -> httpx2.Response:
+    """Read a response's body, unpacked. Raises `NoAnswer` if it is larger than any answer."""
+    parts, size = [], 0
+    try:
+        async for part in response.aiter_bytes():
+            parts.append(part)
+            size += len(part)
+            if size > LARGEST_BODY:
+                raise NoAnswer(f"more than {LARGEST_BODY >> 20} MB: no answer is as long", request=response.request)
+    finally:
+        await response.aclose()
+    packed = {"content-encoding", "content-length", "transfer-encoding"}
+    headers = [(name, value) for name, value in response.headers.multi_items() if name.lower() not in packed]
+    options = {"request": response.request, "extensions": response.extensions}
+    return httpx2.Response(response.status_code, headers=headers, content=b"".join(parts), **options)
+
+
+def parsed_body(content: bytes) -> Any:
+    """The JSON of a body, None if it is none. Bytes that are no text, and endless numbers, are no reason to lose it."""
+    try:
+        text = content.decode(json.detect_encoding(content), "replace")
+        return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < 20 else float(digits))
+    except (ValueError, RecursionError):
+        return None

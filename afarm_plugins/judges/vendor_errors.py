@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -14,17 +15,9 @@ SLOW_DOWN = frozenset({429, 529})
 NO_CREDIT = ("insufficient_quota", "credit balance is too low", "billing_hard_limit")
 FILTERED_CODES = frozenset({"content_filter", "content_policy_violation", "invalid_prompt"})
 FILTERED_WORDS = ("content filtering policy", "content management policy", "violating our usage policy")
-TOO_LONG_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error"})
-TOO_LONG_WORDS = (
-    "context_length_exceeded",
-    "maximum context length",
-    "maximum model length",
-    "exceeds the context window",
-    "exceed context limit",
-    "available context size",
-    "prompt is too long",
-)
-LONGEST_MESSAGE = 300
+LONGEST_MESSAGE, LONGEST_PAGE = 300, 100
+REFUSED = frozenset({400, 413, 422})
+"""Statuses that say that a request is not taken as it is."""
 
 LIKE_A_KEY = re.compile(r"\b(sk|pk|key|Bearer)[-_][\w*.…-]{4,}|\*{4,}")
 BEARER = re.compile(r"\bBearer\s+\S+", re.IGNORECASE)
@@ -74,9 +67,8 @@ class NoAnswer(httpx2.RemoteProtocolError):
 
 def nonsense(body: Any, text: str) -> str:
     """The text that a server sent in place of an answer."""
-    error = body.get("error") if isinstance(body, Mapping) else None
-    if error:
-        return str(error.get("message", error) if isinstance(error, Mapping) else error)
+    if isinstance(body, Mapping) and body.get("error"):
+        return vendor_words(body)
     return f"no answer in {text[:80]!r}" if body is not None else f"no JSON: {text[:80]!r}"
 
 
@@ -94,11 +86,40 @@ def unsent(error: BaseException) -> bool:
     return any(kind.__name__ in NOT_CONNECTED for cause in below for kind in type(cause).__mro__)
 
 
-def details(error: BaseException) -> Mapping[str, Any]:
-    """The vendor's error body: one SDK gives the body itself, the other its "error"."""
-    body = getattr(error, "body", None)
+WORDS = ("error", "message", "detail", "msg", "errors", "title")
+"""Fields in which servers put an error's words, the outer ones first."""
+
+
+def vendor_words(body: Any) -> str:
+    """The words in the body of an error, in whichever shape: text, a web page, an object, or a list of them."""
+    if isinstance(body, str):
+        page = re.search(r"<(!doctype|html|head|body)\b", body, re.IGNORECASE)
+        words = re.sub(r"(?is)<(script|style).*?</\1>|<[^>]*>", " ", body) if page else body
+        return f"a web page: {' '.join(words.split())[:LONGEST_PAGE]}" if page else words.strip()
+    if isinstance(body, list):
+        return "; ".join(filter(None, map(vendor_words, body)))
+    if not isinstance(body, Mapping):
+        return "" if body is None else str(body)
+    found = next((words for name in WORDS if (words := vendor_words(body.get(name)))), json.dumps(body) if body else "")
+    place = body.get("loc")
+    return f"{'.'.join(map(str, place))}: {found}" if isinstance(place, list) else found
+
+
+def details(error: Any) -> Mapping[str, Any]:
+    """The fields of the vendor's error: its code, its type, the parameter that it is about."""
+    body = parsed(error)
+    while isinstance(body, list) and body:
+        body = body[0]
     inner = body.get("error", body) if isinstance(body, Mapping) else None
-    return inner if isinstance(inner, Mapping) else {}
+    return inner if isinstance(inner, Mapping) else body if isinstance(body, Mapping) else {}
+
+
+def parsed(error: Any) -> Any:
+    """The body of an error of status: JSON as it is parsed, or a text."""
+    try:
+        return json.loads(error.response.text)
+    except (ValueError, RecursionError):
+        return error.response.text
 
 
 def lacks_credit(error: Any) -> bool:
@@ -111,15 +132,4 @@ def is_filtered(error: Any) -> bool:
     message = str(error).lower()
     return error.status_code == 400 and (
         details(error).get("code") in FILTERED_CODES or any(words in message for words in FILTERED_WORDS)
-    )
-
-
-def is_too_long(error: Any) -> bool:
-    """True if a request was refused for being longer than the model's context."""
-    vendor_error = details(error)
-    # What a server quotes of the request comes later in its message.
-    message = str(vendor_error.get("message") or error)[:LONGEST_MESSAGE].lower()
-    return error.status_code == 400 and (
-        not TOO_LONG_CODES.isdisjoint(map(str, (vendor_error.get("code"), vendor_error.get("type"))))
-        or any(words in message for words in TOO_LONG_WORDS)
     )

@@ -7,6 +7,8 @@ negative one; the policy samples behind the positive one. Decisions that the pap
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from afarm import ConfigError, MethodInputs, TrainContext
 from afarm.backend import (
     CheckpointPolicy,
@@ -29,7 +31,8 @@ def train_with_controls(
     Raises `DataError` if no pair has a preferred output.
     """
     start = require_checkpoint(inputs.start, "reward_conditioning")
-    pairs, counts = usable_pairs(inputs.preferences, lambda judged: judged.chosen_rejected, "reward_conditioning")
+    has_better = attrgetter("chosen_rejected")
+    pairs, counts = usable_pairs(inputs.preferences, has_better, "reward_conditioning", start, config.max_length)
     policy, positive, negative = with_controls(config, start)
     instructions = [judged.pair.instruction for judged in pairs]
     examples, cut = [], 0

@@ -57,7 +57,7 @@ class BradleyTerryRewardModel(TorchRewardModel):
         `calibration.json` into the context's directory if pairs are held out. Raises `DataError` if no pair is left.
         """
         start = require_checkpoint(start, "bradley_terry")
-        decided, counts = usable(preferences, config.keep_draws)
+        decided, counts = usable(preferences, config.keep_draws, start, config.max_length)
         training, held_out = split(decided, config.eval_fraction, context.seed)
         context.backend.seed(context.seed)
         reward_model = cls.untrained(start, config)
@@ -130,7 +130,8 @@ class BradleyTerryRewardModel(TorchRewardModel):
         if config.ensemble > 1:
             metrics["eval_spread"] = self.standardised(torch.cat(raw)).std(-1, correction=0).mean().item()
         differences = [reward_2 - reward_1 for reward_1, reward_2 in zip(rewards_1, rewards_2, strict=True)]
-        record = {"pairs": len(held_out), **measures, "margins": margins(labels, differences)}
+        record = {"pairs": len(held_out), "accuracy": metrics["eval_accuracy"], **measures}
+        record["margins"] = margins(labels, differences)
         (directory / "calibration.json").write_text(json.dumps(record, indent=2) + "\n", "utf-8")
         return metrics
 
@@ -206,8 +207,13 @@ def bootstrap_weights(judged: Sequence[JudgedPair], members: int, seed: int) -> 
     return [[weight / mean for weight, mean in zip(row, means, strict=True)] for row in draws]
 
 
-def usable(preferences: Sequence[JudgedPair], keep_draws: bool = False) -> tuple[list[JudgedPair], dict[str, float]]:
-    """Select the pairs to learn from, each with a p2, and count all by outcome, as metrics.
+def usable(
+    preferences: Sequence[JudgedPair],
+    keep_draws: bool = False,
+    start: CheckpointPolicy | None = None,
+    max_length: int = 0,
+) -> tuple[list[JudgedPair], dict[str, float]]:
+    """Select the pairs to learn from, each with a p2, and count all as metrics; see `usable_pairs`.
 
     Draws that are kept get the label ½. Raises `DataError` if no pair is left.
     """
@@ -215,7 +221,10 @@ def usable(preferences: Sequence[JudgedPair], keep_draws: bool = False) -> tuple
     def is_even(judged: JudgedPair) -> bool:
         return keep_draws and judged.preference.outcome == "draw"
 
-    pairs, counts = usable_pairs(preferences, lambda j: j.p2 is not None or is_even(j), "the reward model")
+    def is_usable(judged: JudgedPair) -> bool:
+        return judged.p2 is not None or is_even(judged)
+
+    pairs, counts = usable_pairs(preferences, is_usable, "the reward model", start, max_length)
     kept = [replace(j, preference=replace(j.preference, p2=0.5, outcome="decided")) if is_even(j) else j for j in pairs]
     return kept, counts
 

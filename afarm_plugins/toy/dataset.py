@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
 from random import Random
@@ -36,6 +36,19 @@ class ToyDataset(Dataset):
         """
         seed, size, start, stop = self._place(split)
         return list(_instructions(seed, size)[start:stop])
+
+    def check(self, instructions: Sequence[Instruction]) -> Sequence[str]:
+        """Name the first instruction that is not of the world: neither its model nor its judge knows others."""
+        for task in instructions:
+            try:
+                read_task(task.instruction, task.input)
+            except DataError:
+                return [
+                    f"the toy world does not know the instruction {task.instruction[:60]!r}, and its model and judge "
+                    "know only its own. Real text takes a real model: afarm run --recipe smol --model MODEL, with your "
+                    "other options"
+                ]
+        return ()
 
     def _place(self, split: str) -> tuple[int, int, int, int]:
         """Return seed and number of all instructions, and where a split begins and ends. Raises `DataError`."""

@@ -261,9 +261,12 @@ async def stop_run(view: View, request: Request) -> Response:
 def refusal(request: Request, hosts: Collection[str]) -> str:
     """Say why a request is not answered, for another host or from a page of another site; empty if it is."""
     try:
-        host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+        named = request.headers.get("host", "").lower()
+        host, port = (parts := urlsplit(f"//{named}")).hostname or "", parts.port
         if host not in hosts:
             ipaddress.ip_address(host)
+        if named.removeprefix(f"[{host}]" if ":" in host else host) not in ("", f":{port}"):  # [::1].example
+            raise ValueError(named)
     except ValueError:
         return "This view answers under its own address alone. Under another name: afarm view --allow-host NAME"
     foreign = request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")

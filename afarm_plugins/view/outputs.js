@@ -111,7 +111,7 @@ function draw() {
 function item(i, row, top) {
   if (!row) return h("div", { class: "row loading", style: `top: ${top}px` });
   const marks = [row.flagged && h("span", { class: "chip bad", title: "an output talks to the judge" }, "flagged"), row.cut && h("span", { class: "chip quiet", title: "an output was cut off by its length limit" }, "cut")];
-  const figures = [row.member, isNumber(row.longer) ? `${signed(row.longer, 0)} chars` : "", isNumber(row.margin) ? `margin ${signed(row.margin)}` : ""].filter(Boolean).join(" · ");
+  const figures = [row.who, isNumber(row.longer) ? `${signed(row.longer, 0)} chars` : "", isNumber(row.margin) ? `margin ${signed(row.margin)}` : ""].filter(Boolean).join(" · ");
   const element = h("div", { class: `row${row.number === chosen ? " chosen" : ""}`, style: `top: ${top}px`, role: "option", id: `row-${row.number}`, "aria-selected": String(row.number === chosen), "aria-posinset": i + 1, "aria-setsize": total, onclick: () => choose(i, row) },
     h("div", { class: "row-top" }, h("span", { class: `chip ${row.verdict}` }, NAMES[row.verdict]), h("span", { class: "row-text", dir: "auto" }, row.instruction || "(no instruction)")),
     h("div", { class: "row-below muted" }, h("span", {}, `#${row.number + 1}`), h("span", {}, figures), marks.filter(Boolean)));
@@ -195,7 +195,7 @@ function filters() {
   const lengthNow = query.longer_from === "100" ? "much" : query.longer_from === "1" ? "longer" : query.longer_to === "-1" ? "shorter" : "";
   const kinds = [["", "any"], ["flagged", `flagged${isNumber(choices.flagged) ? ` ${count(choices.flagged)}` : ""}`], ["cut", `cut off ${count(choices.cut)}`]];
   redraw(bar, words, options("Verdict", "verdict", verdicts, query.verdict, (value) => set({ verdict: value })),
-    choices.members.length > 1 ? select("Member", "member", [["", "any member"], ...choices.members.map(([name, n]) => [name, `${name} (${count(n)})`])]) : "",
+    choices.members.length > 1 ? select("Prompt", "member", [["", "any prompt"], ...choices.members.map(([name, n]) => [name, `${name} (${count(n)})`])]) : "",
     choices.families.length ? select("Family", "family", [["", "any family"], ...choices.families.map(([name, n]) => [name, `${name} (${count(n)})`])]) : "",
     h("label", { class: "select-label" }, h("select", { "aria-label": "Length", onchange: (event) => set({ longer_from: { longer: "1", much: "100" }[event.target.value] ?? "", longer_to: event.target.value === "shorter" ? "-1" : "" }) }, lengths.map(([value, text]) => h("option", { value, selected: value === lengthNow }, text)))),
     select("Marked", "kind", kinds), others.length && !STATIC ? select("Flips", "flips", [["", "flips against …"]], grouped(others, (run) => run.method, (run) => h("option", { value: run.id, selected: query.flips === run.id }, `flips: ${run.name}`))) : "",
@@ -254,7 +254,7 @@ function described(pair) {
     h("h2", { class: "prompt", dir: "auto" }, pair.instruction.text || "(no instruction)"), cut(pair.instruction),
     pair.input.text ? h("p", { class: "input", dir: "auto" }, pair.input.text) : "", cut(pair.input),
     pair.flags.length ? h("aside", { class: "banner" }, h("ul", {}, pair.flags.map((flag) => h("li", {}, `${names[flag.side]}: ${flag.flag} (${flag.pattern}): `, h("q", {}, flag.quote))))) : "",
-    showDiff && !found && pair.output_1.text && pair.output_2.text ? h("p", { class: "muted" }, "Nothing is marked: the outputs have little in common, or are too long.") : "",
+    showDiff && !found && pair.output_1.text && pair.output_2.text ? h("p", { class: "muted" }, `Nothing is marked: the outputs ${[pair.output_1, pair.output_2].some((output) => wordsOf(output.text).length > MOST_WORDS) ? "are too long to be compared" : "have little in common"}.`) : "",
     h("div", { class: "pair" }, output("output_1", "reference", pair.verdict === "loss", found?.[0]), output("output_2", "system", pair.verdict === "win", found?.[1])),
     votes(pair, names),
     command(pair.command, "all answers as a file"),
@@ -274,7 +274,7 @@ function votes(pair, names) {
   if (!pair.votes.length) return h("section", { class: "votes" }, head, none(pair.votes_problem || (pair.source === "noise" ? "Label noise decided: a coin, no judge." : pair.verdict === "draw" && pair.output_1.text === pair.output_2.text ? "The outputs are identical: a draw, and no judge was asked." : "The ledger has no answer about this pair: a reward model, a formula or a person may have labelled it.")));
   return h("section", { class: "votes", "aria-labelledby": "votes" }, head, own < pair.votes.length ? h("p", { class: "muted" }, `${own} made this label; the others were about the same pair.`) : "",
     pair.votes.map((vote) => h("div", { class: `card vote${vote.own ? "" : " other"}` },
-      h("p", { class: "vote-head" }, h("strong", {}, vote.annotator ?? "unknown annotator"), vote.says ? h("span", { class: `chip ${{ output_2: "win", output_1: "loss" }[vote.says] ?? "draw"}` }, names[vote.says] ? `prefers ${names[vote.says]}` : vote.says) : "",
+      h("p", { class: "vote-head" }, h("strong", {}, vote.who || "unknown judge"), vote.says ? h("span", { class: `chip ${{ output_2: "win", output_1: "loss" }[vote.says] ?? "draw"}` }, names[vote.says] ? `prefers ${names[vote.says]}` : vote.says) : "",
         h("span", { class: "muted" }, [vote.order ? `saw ${names[`output_${vote.order[0]}`]} first` : "", isNumber(vote.p2) && vote.p2 !== 0 && vote.p2 !== 1 ? `p = ${decimal(vote.p2)}` : "", vote.sample ? `sample ${vote.sample + 1}` : ""].filter(Boolean).join(" · "))),
       vote.reason ? h("blockquote", { class: "reason" }, vote.reason) : "",
       h("p", { class: "muted" }, [vote.judge, vote.model && vote.model !== vote.judge ? vote.model : "", isNumber(vote.price) ? `${dollars(vote.price)}${vote.shared_by > 1 ? ` for ${vote.shared_by} pairs in one prompt` : ""}` : vote.text === null ? "" : "price unknown", isNumber(vote.input_tokens) ? `${count(vote.input_tokens)} + ${count(vote.output_tokens)} tokens` : "", isNumber(vote.seconds) && vote.seconds > 0.005 ? duration(vote.seconds) : ""].filter(Boolean).join(" · ")),

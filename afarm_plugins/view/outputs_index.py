@@ -40,8 +40,12 @@ Figure = Literal["margin", "gold", "reward", "longer"]
 class OutputsIndex:
     """The columns of one file of judged pairs, one entry per row; `ready` says that they are whole."""
 
-    def __init__(self, path: Path, scores: Callable[[], Sequence[Row]] = list):
+    def __init__(
+        self, path: Path, scores: Callable[[], Sequence[Row]] = list, formulas: Mapping[str, bool] | None = None
+    ):
         self.path = path
+        self.formulas = formulas or {}
+        """The identities of judges, each with True if it is a formula."""
         self.ready = threading.Event()
         self.flags_seen = 0
         """Rows whose outputs were looked at for what talks to the judge."""

@@ -36,7 +36,7 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
     "compare": ("charts", "diff", "compare"),
     "artifacts": ("artifacts",),
     "ledger": ("ledger",),
-    "boards": ("boards",),
+    "boards": ("charts", "study_plots", "boards"),
     "costs": ("charts", "costs"),
     "annotators": ("charts", "annotators"),
 }
@@ -50,6 +50,7 @@ STATIC: Mapping[str, str] = {
     "view.css": "afarm_plugins.view",
     "page.css": "afarm.report",
     "charts.js": "afarm.report",
+    "study_plots.js": "afarm.report",
 }
 """Files that pages load, and their packages."""
 

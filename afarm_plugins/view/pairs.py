@@ -8,7 +8,7 @@ from pathlib import Path
 
 from afarm import AfarmError, DataError, Row
 from afarm.report import row_verdict
-from afarm.results import OUTPUTS, Place, open_ledger
+from afarm.results import OUTPUTS, Place, are_formulas, open_ledger, who_judged
 from afarm_plugins.view.outputs_index import (
     MOST_TEXT,
     OutputsIndex,
@@ -41,11 +41,13 @@ class Pairs:
     def index(self, run: SeenRun) -> OutputsIndex:
         """The index of a run's outputs, begun now if there is none or the file has changed."""
         path = run.directory / OUTPUTS
+        if path.exists() and not path.is_file():  # opened, a named pipe would never answer
+            raise DataError(f"{path}: is no file")
         state = signature(path)
         with self._lock:
             before = self._made.pop(path, None)
             if before is None or before[0] != state:
-                index = OutputsIndex(path, lambda: read_pair_scores(dict(run.record)))
+                index = OutputsIndex(path, lambda: read_pair_scores(dict(run.record)), are_formulas(run.record))
                 threading.Thread(target=index.build, name="afarm-view-index", daemon=True).start()
                 before = state, index
             self._made[path] = before
@@ -96,7 +98,7 @@ class Pairs:
         return {
             "number": number,
             "verdict": index.verdicts[number],
-            "who": index.members[number],
+            "who": who_judged([row], index.formulas),
             **{name: _whole(row.get(name)) for name in ("instruction", "input", "output_1", "output_2")},
             **{
                 name: text(row.get(name))
@@ -112,7 +114,7 @@ class Pairs:
             ],
             **dict(zip(("gold", "gold_reference"), index.gold[number], strict=True)),
             **dict(zip(("reward", "reward_reference"), index.reward[number], strict=True)),
-            "votes": votes,
+            "votes": [{**vote, "who": who_judged([vote], index.formulas)} for vote in votes],
             "votes_problem": problem,
             "command": write_run_command(run, "ledger", "--export", "answers.jsonl"),
         }
@@ -126,6 +128,7 @@ def short_rows(index: OutputsIndex, numbers: Sequence[int]) -> list[Row]:
             **_brief(row),
             "verdict": index.verdicts[number],
             "member": index.members[number],
+            "who": who_judged([row], index.formulas),
             "longer": index.longer[number],
             "cut": bool(index.cut[number]),
             "flagged": bool(index.flagged[number]),

@@ -46,6 +46,7 @@ def describe_row(run: SeenRun) -> Row:
         "judge": ", ".join(
             dict.fromkeys(name for judge in rows(about.get("judges")) if (name := text(judge.get("identity"))))
         ),
+        "judged_by": text(record.get("judged_by")),
         "simulated": is_simulated(about),
         **{name: finite_number(about.get(name)) for name in ("seed", "created")},
         **{name: finite_number(headline.get(name)) for name in OF_HEADLINE},

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
 
 from afarm import AfarmError, Row
@@ -38,6 +40,9 @@ STUDY_PAGE = "report.md"
 """The page of a study or curve, which begins with its command."""
 
 _RECORD_OF_STUDY = "study.json"
+
+_SUMMARY = re.compile(r'<script type="application/json" id="summary">(.*?)</script>', re.DOTALL)
+"""What a page leads with: its answer, its first table and its first plot."""
 
 
 def ledger_accounts(place: Place, runs: Iterable[SeenRun] = ()) -> Row:
@@ -169,6 +174,17 @@ def read_command(path: Path) -> str:
     return "" if command.endswith("…") else command
 
 
+@lru_cache(maxsize=256)
+def _read_summary(path: Path, signature: tuple[int, int]) -> Row:
+    """Read what a page of a board or study leads with; empty if it has none."""
+    try:
+        if found := _SUMMARY.search(path.read_text(encoding="utf-8")):
+            return dict(mapping(json.loads(found[1])))
+    except (OSError, ValueError, RecursionError):
+        pass
+    return {}
+
+
 def document_rows(output_dirs: Iterable[Path]) -> dict[str, list[Row]]:
     """Boards and studies with their files, each with its address, the newest first."""
     groups: dict[str, dict[str, Row]] = {"boards": {}, "studies": {}}
@@ -176,12 +192,14 @@ def document_rows(output_dirs: Iterable[Path]) -> dict[str, list[Row]]:
         _, folder, *_ = address.split("/")
         name = path.stem if folder == "boards" else path.parent.name
         try:
-            changed = path.stat().st_mtime
+            status = path.stat()
         except OSError:
             continue
-        new = {"name": name, "changed": 0.0, "files": [], "command": ""}
+        new = {"name": name, "changed": 0.0, "files": [], "command": "", "summary": {}}
         row = groups[folder].setdefault(f"{address.split('/')[0]}/{name}", new)
-        row["changed"] = max(row["changed"], changed)
+        row["changed"] = max(row["changed"], status.st_mtime)
+        if path.suffix == ".html":
+            row["summary"] = _read_summary(path, (status.st_mtime_ns, status.st_size)) or row["summary"]
         if path.name in (STUDY_PAGE, _RECORD_OF_STUDY) or (folder == "boards" and path.suffix == ".json"):
             row["command"] = read_command(path) or row["command"]
         row["files"].append({"name": path.name, "address": address})

@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 import torch
 from bandit import BanditReward
-from tiny_models import make_instructions, make_policy, same_weights
+from tiny_models import make_instructions, make_model, make_policy, same_weights
+from transformers import AutoModelForCausalLM
 
 from afarm.backend import Backend, CheckpointPolicy, PromptTemplate, TorchRewardModel
+from afarm.backend.gguf_models import dequantized
 from afarm.core.config import BackendConfig
 from afarm.core.errors import ModelError, TrainingError
 from afarm.core.interfaces import Decoding
@@ -225,3 +227,12 @@ def test_an_exported_policy_goes_back_into_afarm(policy: CheckpointPolicy, tmp_p
     assert json.loads((tmp_path / "afarm.json").read_text())["prompt_template"] == "chat"
     back = policy.backend.load_policy(str(tmp_path))
     assert same_weights(back.model, policy.model)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_model_from_gguf_keeps_its_embeddings_tied(tied: bool) -> None:
+    model = make_model(tie_word_embeddings=tied)
+    fresh = dequantized(model, AutoModelForCausalLM, torch.float32)
+    assert (fresh.lm_head.weight is fresh.model.embed_tokens.weight) == tied
+    assert sum(p.numel() for p in fresh.parameters()) == sum(p.numel() for p in model.parameters())
+    assert same_weights(fresh, model)

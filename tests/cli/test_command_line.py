@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -324,24 +325,44 @@ def test_two_files_ask_nothing_of_annotators_that_do_not_compare_them(afarm: Afa
         assert "chatgpt" not in said.err, "a member of the recipe's pool, which is not asked"
 
 
-def test_two_files_are_judged_by_a_formula_on_text_where_nobody_else_is_named(afarm: Afarm, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "command", [["evaluate"], ["evaluate", "--until", "decided"], ["evaluate", "--dry-run"], ["cost"]]
+)
+def test_no_formula_decides_real_text_unless_it_is_named(
+    command: list[str], afarm: Afarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mine = write_outputs(tmp_path / "mine.json", ["a clear and helpful answer to it", "yes"], "mine")
     theirs = write_outputs(tmp_path / "theirs.json", ["no", "no"], "theirs")
-    said = afarm("evaluate", mine, "--reference", theirs, "--json")
-    assert said.code == 0, said.err
-    assert said.json["metrics"]["n_total"] == 2
-    assert said.err.count("offline:text_utility") == 1
-    assert "offline:text_utility" not in afarm("evaluate", mine, "--reference", theirs, *LIGHT).err
-    named = afarm("evaluate", mine, "--reference", theirs, "--judge", "light/counting")
-    assert "offline:text_utility" not in named.err
+    files = [command[0], mine, "--reference", theirs, *command[1:]]
+    for annotator in ([], ["--annotator", "gpt4_4"]):
+        asked = [*files, *annotator]
+        monkeypatch.setattr("sys.argv", ["afarm", *asked])
+        said = afarm(*asked)
+        failed(said, *(f"  {shlex.join(['afarm', *asked])} --judge {name}\n" for name in ("local:MODEL", "fitted")))
+        assert re.search(r"--judge openai:gpt-4o\n +a language model, about \$[\d.]+ for these 2 pairs", said.err)
+        assert "--annotations FILE" in said.err
+        shares = re.findall(r"--judge (\w+)\n.*agrees with people on (\d+) %", said.err)
+        assert shares == [("fitted", "69"), ("offline", "62")]
+    assert not (tmp_path / "afarm-runs").exists(), "nothing was written"
+    missing = afarm(command[0], "nowhere.json", "--reference", theirs, *command[1:])
+    failed(missing, "nowhere.json")
+    some = afarm(*files, "--judge", "strong=light/counting")
+    failed(some, "no judge answers for the role")
+    for named in (["--judge", "offline"], LIGHT, ["--judge", "light/counting"], ["--annotator", "reward:text_utility"]):
+        assert "no judge is named" not in afarm(*files, *named).err
+    wrong = afarm(*files, "--annotator", "alpaca_eval:nowhere")
+    assert (wrong.code, "no judge is named" in wrong.err) == (1, False)
+
+
+def test_an_annotator_that_asks_nobody_stands_for_itself(afarm: Afarm, tmp_path: Path) -> None:
+    mine = write_outputs(tmp_path / "mine.json", ["a clear and helpful answer to it", "yes"], "mine")
+    theirs = write_outputs(tmp_path / "theirs.json", ["no", "no"], "theirs")
     scored = afarm("evaluate", mine, "--reference", theirs, "--annotator", "reward:text_utility")
-    assert "offline:text_utility" not in scored.err
-    assert "judged by reward:text_utility: no judge LLM was asked" in scored.words
+    assert "judged by reward:text_utility (no judge was asked" in scored.words
     page = Path(scored.out.rpartition("Report:")[2].strip()).read_text()
     assert 'id="unasked"' in page
-    assert 'id="unasked"' not in Path(said.json["report"]).read_text()
-    wrong = afarm("evaluate", mine, "--reference", theirs, "--annotator", "alpaca_eval:nowhere")
-    assert (wrong.code, "offline:text_utility" in wrong.err) == (1, False)
+    named = afarm("evaluate", mine, "--reference", theirs, "--judge", "light/counting", "--json")
+    assert 'id="unasked"' not in Path(named.json["report"]).read_text()
 
 
 def test_label_noise_is_of_the_training_labels_and_with_two_files_of_the_judgements(

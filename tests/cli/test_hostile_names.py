@@ -73,7 +73,7 @@ def texts(afarm: Afarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict
     (tmp_path / "wrong.json").write_text(json.dumps([{MARK: 1, "instruction": "x"}]))
     pair = {"instruction": "i", "output_1": "a", "output_2": "b"}
     (tmp_path / "label.json").write_text(json.dumps([{**pair, "preference": MARK}]))
-    outputs = [f"s{MARK}.json", "--reference", f"a{MARK}.json"]
+    outputs = [f"s{MARK}.json", "--reference", f"a{MARK}.json", "--judge", "offline"]
     light = ["--recipe", "light.yaml"]
     commands = {
         "a plan": ["evaluate", *outputs, "--dry-run"],

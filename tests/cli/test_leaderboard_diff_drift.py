@@ -38,7 +38,7 @@ def test_systems_stand_beside_those_that_were_judged_alike(afarm: Afarm, runs: P
     assert (first["rank"], first["rank_low"]) == (1, None)
     assert first["n"] == 10
     said = afarm("leaderboard")
-    assert "judged by pool (counting:), against base" in said.out
+    assert "judged by counting with annotator pool, against base" in said.out
     assert "Win rates of different boards cannot be compared." in said.out
     assert "--ranks" in said.out
 

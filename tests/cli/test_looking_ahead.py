@@ -63,7 +63,7 @@ def test_a_cached_evaluation_searches_no_output_again(
         return search(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(red_flags, "suspicious", count_search)
-    files = ("evaluate", "mine.json", "--reference", "theirs.json", "--json")
+    files = ("evaluate", "mine.json", "--reference", "theirs.json", "--judge", "offline", "--json")
     first = afarm(*files)
     assert written["searches"] == 40
     written.clear()

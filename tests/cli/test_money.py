@@ -253,8 +253,9 @@ def test_best_of_several_n_that_does_not_fit_its_budget_says_so(afarm: Afarm, mo
     monkeypatch.setattr("afarm_plugins.best_of_n.command.curve", lambda farm, numbers: iter(()))
     asked = ("--judge", "openai:gpt-4o", "--preferences", "own.json", "--set", "rows.evaluation=40")
     command = ("best-of-n", *asked)
-    rows = [{"prompt": f"task {n}", "chosen": "yes", "rejected": "no"} for n in range(8)]
-    Path("own.json").write_text(json.dumps(rows))
+    nouns = ("cat", "dog", "fox", "goat", "fig", "plum", "oak", "drum")
+    tasks = [f"Describe the {noun} without the words new and wet." for noun in nouns]
+    Path("own.json").write_text(json.dumps([{"prompt": task, "chosen": "yes", "rejected": "no"} for task in tasks]))
     once = afarm("cost", "--method", "best_of_n", *asked, "--json").json["judges"][0]["dollars"]
     for n, fits in (("1", True), ("1,2,4", False)):
         said = afarm(*command, "--n", n, "--budget", str(1.5 * once))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -373,7 +374,7 @@ def test_stored_annotations_are_evaluated_and_nobody_is_asked(afarm: Afarm, tmp_
     assert "one against ref" in plain.out
     assert "win rate 62.5 %" in plain.words
     assert "not clear from 50 %: with 4 instructions no difference could be told" in plain.words
-    assert "judged by people: stored annotations, no judge was asked" in plain.words
+    assert "judged by people (stored annotations, no judge was asked)" in plain.words
     board = afarm("leaderboard").out
     assert "one" in board
     assert "two" in board
@@ -470,12 +471,70 @@ def test_published_rows_come_out_of_one_command(afarm: Afarm) -> None:
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"AlpacaEval's published data is not at {DATA}")
 def test_real_outputs_with_two_rows_missing_are_compared_on_the_others(afarm: Afarm) -> None:
     files = [str(DATA / f"outputs.{name}.json.gz") for name in ("text_davinci_001", "text_davinci_003")]
-    failed(afarm("evaluate", files[0], "--reference", files[1]), "2 of the reference's have no output")
-    said = afarm("evaluate", files[0], "--reference", files[1], "--on-missing", "skip", "--json")
+    failed(
+        afarm("evaluate", files[0], "--reference", files[1], "--judge", "offline"),
+        "2 of the reference's have no output",
+    )
+    said = afarm("evaluate", files[0], "--reference", files[1], "--judge", "offline", "--on-missing", "skip", "--json")
     assert said.code == 0, said.err
     coverage = said.json["coverage"]
     assert (coverage["reference"], coverage["compared"], coverage["missing"]) == (805, 803, 2)
     assert (said.json["system"], said.json["metrics"]["n_total"]) == ("text_davinci_001", 803)
+
+
+# ------------------------------------------------------------------------------------------------------- who judged
+
+
+@pytest.mark.parametrize(
+    ("annotator", "judges", "simulated", "said"),
+    [
+        ("gpt4_4", ["counting:4o"], False, "counting:4o with prompt gpt4_4"),
+        ("gpt4_4", ["counting:4o"], True, "the formula counting:4o"),
+        ("gpt4_4", ["*=offline", "strong=counting:4o"], False, "counting:4o with prompt gpt4_4"),
+        (
+            "pool",
+            ["*=offline", *(f"{role}=counting:m" for role in ("strong", "light", "completion"))],
+            False,
+            "counting:m with",
+        ),
+        ("pool", ["offline:text_utility"], False, "the formula offline:text_utility"),
+        ("reward:text_utility", [], False, "reward:text_utility"),
+    ],
+)
+def test_the_judge_is_named_first_wherever_its_figure_stands(
+    annotator: str,
+    judges: list[str],
+    simulated: bool,
+    said: str,
+    afarm: Afarm,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(CountingJudge, "simulated", simulated)
+    mine = write_outputs(tmp_path / "mine.json", [1, 2, 3] * 4, "mine")
+    reference = write_outputs(tmp_path / "ref.json", [2, 3, 1] * 4, "ref")
+    named = [option for judge in judges for option in ("--judge", judge.replace("counting", "light/counting"))]
+    made = afarm("evaluate", mine, "--reference", reference, "--annotator", annotator, *named, "--json")
+    assert made.code == 0, made.err
+    screen = made.err.partition("mine against ref")[2]
+    rows = [line.strip("│ ") for line in screen.splitlines() if line.startswith("│")]
+    assert " ".join(rows[0].replace("│", "").split()).startswith(f"judged by {said}")
+    record, formula = made.json, said.startswith("the formula")
+    assert record["judged_by"].startswith(said)
+    assert {row["judged_by"] for row in record["results"]} == {record["judged_by"]}
+    assert json.loads((Path(record["report"]).parent / "run.json").read_text())["judged_by"] == record["judged_by"]
+    assert ("is a formula" in made.err) == ('id="simulated"' in Path(record["report"]).read_text()) == formula
+    page = Path(record["report"]).read_text()
+    head, pairs = page.partition('id="outputs"')[::2]
+    assert f"<dt>judged by</dt><dd>{record['judged_by']}</dd>" in head
+    assert f"against ref, judged by {record['judged_by']}</p>" in head
+    by = set(re.findall(r'class="by">by ([^<]+)<', pairs))
+    assert by
+    assert all(one.startswith(said) for one in by)
+    board = afarm("leaderboard").out.split("\n")[0]
+    assert (
+        board.startswith(f"judged by {said.partition(' with')[0]}") or simulated
+    )  # a board knows first-party formulas
 
 
 # ------------------------------------------------------------------------------------------------------ when to stop

@@ -149,8 +149,8 @@ def test_what_looks_alike_and_is_not_is_told_by_its_first_difference(written: st
     assert "in common" not in str(caught.value)
 
 
-def test_kinds_of_quotes_and_dashes_and_encodings_look_alike() -> None:
-    for written in ("say “a” – now", "say 'a' — now", "say &quot;a&quot; - now", 'say\\n"a" - now'):
+def test_kinds_of_quotes_and_dashes_look_alike() -> None:
+    for written in ("say “a” – now", "say 'a' — now", "say «a» - now", "say\u2007“a“-now"):
         with pytest.raises(DataError, match="1 look alike; the first has "):
             match_rows([Output(Instruction(written), "x")], [Output(Instruction('say "a" - now'), "y")])
 
@@ -166,8 +166,8 @@ def test_earlier_turns_and_another_system_text_make_another_task() -> None:
             assert bool(among([Output(mine, "x")], [asked])) is same
     both = [Output(kind, "1"), Output(rude, "2")]
     assert [row.output for row in match_rows(both, both[::-1]).reference] == ["1", "2"]
-    with pytest.raises(DataError, match="1 of the reference's have no output"):
-        match_rows(both, [Output(bare, "3")])  # either could be meant
+    with pytest.raises(DataError, match=r"rows 0 and 1 hold the same instruction \('q'\) with different outputs"):
+        match_rows(both, [Output(bare, "3")])
 
 
 def test_the_same_answer_twice_is_one_and_another_answer_is_an_error_that_names_both_rows() -> None:

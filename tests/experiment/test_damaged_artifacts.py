@@ -191,6 +191,28 @@ def test_bytes_that_changed_behind_sizes_and_times_are_found_by_verifying(
     }
 
 
+@pytest.mark.parametrize("damage", ["missing", "label"])
+def test_metadata_that_are_gone_or_edited_are_damage(
+    damage: str, farm: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with farm() as finished:
+        finished.sft()
+        path = finished.workspace.history["sft"].artifact.path / contents.META
+        root = str(finished.workspace.store.root)
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_text(path.read_text().replace('"label": "sft"', '"label": "dpo"'))
+    for more, code in ([], 1), (["--remove"], 0), ([], 0):
+        with pytest.raises(SystemExit) as stop:
+            main(["artifacts", "verify", *more, "--output-dir", root])
+        assert stop.value.code == code
+        said = {"missing": "artifact.json is missing", "label": "artifact.json cannot be read: it is not as it was"}
+        assert (said[damage] in capsys.readouterr().out) == (code == 1 or more != [])
+    farm().sft()
+    assert path.exists()
+
+
 def test_metadata_that_cannot_be_read_is_damage_that_can_be_removed(
     farm: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -128,8 +128,9 @@ def test_rows_that_cannot_be_learned_from_are_refused_together_or_dropped_and_co
         farm(preferences=source)
     assert str(caught.value) == (
         f"{source}: 3 of 4 preferences cannot be learned from; mend them, or leave such rows out with --on-unusable "
-        f"drop:\n  {source}: row 1: field 'chosen': turn 1 (assistant) is empty; write its text, or take the row out"
-        f"\n  {source}: row 2: field 'prompt' is empty; write the prompt, or take the row out"
+        f"drop:\n  {source}: row 1 (line 2): field 'chosen': turn 1 (assistant) is empty; write its text, or take the "
+        f"row out"
+        f"\n  {source}: row 2 (line 3): field 'prompt' is empty; write the prompt, or take the row out"
     )
     assert RAN == [], "nothing was trained to find that out"
     one = farm(preferences=source, on_unusable="drop")
@@ -160,7 +161,7 @@ def test_a_file_without_a_better_output_is_refused_before_anything_runs(farm: Ma
 
 
 def test_a_file_without_any_label_is_not_told_to_learn_from_draws(tmp_path: Path) -> None:
-    pair = {"instruction": "i", "output_1": "x", "output_2": "y"}
+    pair = {"instruction": "Describe the cat without the words new and wet.", "output_1": "x", "output_2": "y"}
     source = write(tmp_path, *({**pair, "preference": label} for label in (float("nan"), None, "")))
     with pytest.raises(ConfigError, match="draws 0, without a label 3; say in each row") as caught:
         Farm("toy", preferences=source, method="dpo", output_dir=tmp_path / "out")
@@ -168,7 +169,8 @@ def test_a_file_without_any_label_is_not_told_to_learn_from_draws(tmp_path: Path
 
 
 def test_learners_that_keep_draws_may_have_nothing_else(tmp_path: Path) -> None:
-    source = write(tmp_path, *({**GOOD, "prompt": f"p {n}", "rejected": "word word"} for n in range(3)))
+    prompts = [f"Describe the {noun} without the words new and wet." for noun in ("cat", "fig", "drum")]
+    source = write(tmp_path, *({**GOOD, "prompt": prompt, "rejected": "word word"} for prompt in prompts))
     given = {"preferences": source, "method": "dpo", "output_dir": tmp_path / "out"}
     with pytest.raises(ConfigError, match=r"draws 3, without a label 0.*with --set dpo\.keep_draws=true"):
         Farm("toy", **given)
@@ -189,10 +191,10 @@ def test_settings_of_labels_are_refused_beside_them(farm: Make, tmp_path: Path, 
     ("rows", "said"),
     [
         ([], "holds no preferences"),
-        ([{"instruction": "i", "output": "x"}], "row 0: is no preference.*afarm sft --data .*own.jsonl"),
+        ([{"instruction": "i", "output": "x"}], r"row 0 \(line 1\): is no preference.*afarm sft --data .*own.jsonl"),
         (
             [GOOD, {"instruction": "i", "output_1": "x", "output_2": "y", "preference": "a"}],
-            "row 1: .* is 'a'; a label",
+            r"row 1 \(line 2\): .* is 'a'; a label",
         ),
     ],
 )
@@ -323,33 +325,29 @@ def test_the_hub_is_asked_by_the_stage_and_its_rows_are_in_the_key(farm: Make, m
 # ------------------------------------------------------------------------------------------- rendered by a template
 
 
-ADDED = {"added_tokens": [{"content": "<|im_start|>", "special": True}, {"content": "<b>", "special": False}]}
-SPECIAL: dict[str, tuple[str, dict[str, Any]]] = {
-    "added": ("tokenizer.json", ADDED),
-    "decoder": ("tokenizer_config.json", {"added_tokens_decoder": {"1": {"content": "<|im_start|>", "special": True}}}),
-    "end": ("tokenizer_config.json", {"eos_token": {"content": "</s>"}, "add_eos_token": True, "unk_token": None}),
-    "extra": ("tokenizer_config.json", {"extra_special_tokens": {"turn": "<|user|>"}, "pad_token": " "}),
-    "list": ("tokenizer_config.json", {"additional_special_tokens": ["[INST]", {"content": "[/INST]"}]}),
-}
+def tokenizer_file(*special: str) -> str:
+    added = [{"content": "<b>", "special": False}, *({"content": token, "special": True} for token in special)]
+    return json.dumps({"added_tokens": added})
+
+
 RENDERED = [
-    ("added", {"prompt": "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"}, "<|im_start|>"),
-    ("decoder", {"system": "<|im_start|>system"}, "<|im_start|>"),
-    ("end", {"chosen": "word word</s>"}, "</s>"),
-    ("end", {"rejected": "word</s>"}, "</s>"),
-    ("extra", {"prompt": "<|user|>\nhi\n<|assistant|>"}, "<|user|>"),
-    ("list", {"prompt": "[INST] hi [/INST]"}, "[INST]"),
+    ("<|im_start|>", {"prompt": "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"}),
+    ("<|im_start|>", {"system": "<|im_start|>system"}),
+    ("</s>", {"chosen": "word word</s>"}),
+    ("</s>", {"rejected": "word</s>"}),
+    ("<|user|>", {"prompt": "<|user|>\nhi\n<|assistant|>"}),
+    ("[INST]", {"prompt": "[INST] hi [/INST]"}),
 ]
 
 
-@pytest.mark.parametrize(("files", "row", "token"), RENDERED)
+@pytest.mark.parametrize(("token", "row"), RENDERED)
 def test_rows_with_special_tokens_of_the_model_are_unusable(
-    farm: Make, tmp_path: Path, files: str, row: dict[str, Any], token: str
+    farm: Make, tmp_path: Path, token: str, row: dict[str, Any]
 ) -> None:
-    name, content = SPECIAL[files]
     farm()  # which makes the model's directory
-    (tmp_path / "base" / name).write_text(json.dumps(content))
+    (tmp_path / "base" / "tokenizer.json").write_text(tokenizer_file("<pad>", token))
     source = write(tmp_path, {**GOOD, "prompt": "<b> other < words </ s>"}, {**GOOD, **row})
-    said = rf"1 of 2 preferences cannot be learned from.*\n.*row 1: holds '{re.escape(token)}'.*bare texts"
+    said = rf"1 of 2 preferences cannot be learned from.*\n.*row 1 \(line 2\): holds '{re.escape(token)}'.*bare texts"
     with pytest.raises(ConfigError, match=said):
         farm(preferences=source)
     assert len(farm(preferences=source, on_unusable="drop").annotate()) == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from light_farm import light_farm
 
-from afarm.core.errors import DataError
+from afarm.core.errors import DataError, StoreError
 from afarm.core.records import Output
 from afarm.storage.artifacts import Store
 from afarm.storage.checkpoints import DirectoryCheckpoints
@@ -23,6 +23,18 @@ def test_a_stage_that_resumes_says_from_which_step(tmp_path: Path) -> None:
     DirectoryCheckpoints(tmp_path / "stage").save(7, lambda directory: None)
     with farm.workspace.components.training("methods", "nudge", "train nudge", tmp_path / "stage", 0):
         assert said == ["train nudge: going on from step 7"]
+
+
+def test_a_stage_does_not_go_on_from_a_checkpoint_with_a_flipped_bit(tmp_path: Path) -> None:
+    components = light_farm(tmp_path).workspace.components
+    DirectoryCheckpoints(tmp_path).save(7, lambda directory: (directory / "some.pt").write_bytes(b"\0"))
+    for path in tmp_path.rglob("some.pt"):
+        path.write_bytes(b"\1")
+    with (
+        pytest.raises(StoreError, match="step-00000007 is damaged: it has other bytes than were written"),
+        components.training("methods", "nudge", "train nudge", tmp_path, 0),
+    ):
+        pytest.fail("it went on")
 
 
 def test_who_waits_for_another_writer_says_so(tmp_path: Path) -> None:

@@ -525,19 +525,17 @@ def test_a_run_goes_on_in_the_dtype_that_it_was_begun_in(
 ) -> None:
     import torch
 
-    def opened(supported: bool) -> tuple[str, list[str]]:
+    def opened(supported: bool, *settings: str) -> str:
         monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: supported)
-        said: list[str] = []
-        settings = ["backend.device=cpu", "backend.dtype=auto"]
-        with open_workspace("toy", settings, tmp_path, checks=[], plugins=plugins, notify=said.append) as workspace:
-            (workspace.store.runs / workspace.run_name()).mkdir(parents=True, exist_ok=True)
-            return workspace.config.backend.dtype, said
+        settings = ("backend.device=cpu", "backend.dtype=auto", *settings)
+        with open_workspace("toy", settings, tmp_path, checks=[], plugins=plugins) as workspace:
+            (workspace.store.runs / workspace.run_name("dpo")).mkdir(parents=True, exist_ok=True)
+            return workspace.config.backend.dtype
 
-    assert opened(begun == "bfloat16") == (begun, [])
-    dtype, said = opened(begun != "bfloat16")
-    assert dtype == begun
-    assert len(said) == 1
-    assert f"begun in {begun}" in said[0]
+    native = begun == "bfloat16"
+    assert opened(native) == begun
+    assert opened(not native) == begun
+    assert opened(not native, "rows.evaluation=10") != begun, "another run"
 
 
 # ---------------------------------------------------------------------------------- what plugins bring for a recipe

@@ -14,14 +14,15 @@ from typing import Any
 import light_plugin
 import numpy as np
 import pytest
+import torch
 from light_farm import Make
 from light_plugin import CountingJudge, Nudge, Numbers, Sft, WordPolicy, WordReward
 
 from afarm import compare_outputs
 from afarm.core.errors import AfarmError, JudgeError, PluginError
-from afarm.core.interfaces import Decoding, RewardModel
+from afarm.core.interfaces import AnnotateContext, Decoding, EvaluationInputs, RewardModel
 from afarm.core.judge import ChatRequest, Completion
-from afarm.core.records import Evaluation, Instruction, Output, Sample, Score
+from afarm.core.records import Evaluation, Instruction, Output, Pair, Preference, Sample, Score
 from afarm.experiment.farm import Farm
 from afarm_plugins.annotators.pool import PoolAnnotator
 from afarm_plugins.evaluators.win_rate import WinRate
@@ -120,6 +121,18 @@ RETURNS: dict[str, tuple[type, str, Callable[..., object] | object, Do, str]] = 
         *(WinRate, "evaluate", evaluated(math.nan), EVALUATE),
         "evaluator 'win_rate': evaluate must return flat JSON numbers: metric 'win_rate' is nan",
     ),
+    "evaluate, beyond all floats": (
+        *(WinRate, "evaluate", evaluated(10**400), EVALUATE),
+        "evaluator 'win_rate': evaluate must return flat JSON numbers: metric 'win_rate' is 1000",
+    ),
+    "evaluate, beyond all texts": (
+        *(WinRate, "evaluate", evaluated(10**5000), EVALUATE),
+        "evaluator 'win_rate': evaluate must .*: metric 'win_rate' is a number of too many digits",
+    ),
+    "log, beyond all floats": (
+        *(Nudge, "train", logs(1, loss=10**400), TRAIN),
+        "method 'nudge' failed: TypeError: log_metrics takes numbers: metric 'loss' is 1000",
+    ),
     "evaluate, nested": (WinRate, "evaluate", evaluated({"a": 1}), EVALUATE, "evaluator 'win_rate': .* is {'a': 1}"),
     "evaluate, a list": (
         *(WinRate, "evaluate", lambda self, inputs: Evaluation("win_rate", inputs.system, [1]), EVALUATE),  # type: ignore[arg-type]
@@ -195,6 +208,35 @@ def test_a_return_that_breaks_a_promise_names_the_component(
     monkeypatch.setattr(owner, function, instead)
     with pytest.raises(AfarmError, match=message):  # data are looked at before anything runs: a ConfigError
         do(farm("evaluate.reference=data" if do is EVALUATE else "seed=1"))
+
+
+TENSOR = torch.tensor(0.5)
+HALF = [np.float32(0.5), np.float64(0.5), np.float16(0.5), np.array(0.5), TENSOR, TENSOR.bfloat16()]
+
+
+@pytest.mark.parametrize("half", HALF, ids=lambda number: f"{type(number).__name__} {getattr(number, 'dtype', '')}")
+def test_numbers_of_numpy_and_torch_are_numbers(half: Any, farm: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a plugin's model returns them, wherever it returns any."""
+
+    def evaluate(self: WinRate, inputs: EvaluationInputs) -> Evaluation:
+        return Evaluation("win_rate", inputs.system, {"win_rate": half}, ({"value": half, "parts": [half]},))
+
+    def annotate(self: PoolAnnotator, pairs: Sequence[Pair], context: AnnotateContext) -> list[Preference]:
+        return [Preference(pair.id, half, strength=half, scores=(half, half)) for pair in pairs]
+
+    def sample(self: WordPolicy, instructions: Sequence[Instruction], *decoding: Any, seed: int) -> Iterator[Sample]:
+        yield from [Sample("word", score=half, details={"logprob": half})] * len(instructions)
+
+    monkeypatch.setattr(WinRate, "evaluate", evaluate)
+    monkeypatch.setattr(PoolAnnotator, "annotate", annotate)
+    monkeypatch.setattr(WordPolicy, "sample", sample)
+    one = farm("evaluate.reference=data", "evaluate.evaluators=[win_rate]")
+    result = one.evaluate("sft")
+    [judged] = result.judgements.values()
+    assert {row.p2 for row in judged if row.preference.source == "judge"} == {0.5}
+    assert result.win_rate == 0.5
+    score = Score(half, ((0, 1, half),), half)
+    assert [type(number) for number in (score.value, score.spread, (score.spans or ())[0][2])] == [float] * 3
 
 
 def completion(**values: object) -> Callable[..., object]:

@@ -102,7 +102,7 @@ def test_outputs_are_compared_by_their_files(tmp_path: Path) -> None:
         rows = [{"instruction": f"task {n}", "output": f"{words} {n}"} for n in range(4)]
         files.append(tmp_path / f"{name}.json")
         files[-1].write_text(json.dumps(rows))
-    result = compare_outputs(files[0], str(files[1]), output_dir=tmp_path / "out")
+    result = compare_outputs(files[0], str(files[1]), judge="offline", output_dir=tmp_path / "out")
     assert (result.system, result.evaluations[0][0], result.metric("n_total")) == ("mine", "theirs", 4)
 
 

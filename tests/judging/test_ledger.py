@@ -363,6 +363,22 @@ def test_a_kill_costs_at_most_what_was_in_flight_and_a_rerun_asks_only_what_is_m
 # ---------------------------------------------------------------------------------------------- where it cannot be
 
 
+@pytest.mark.parametrize("names", [["ledger.sqlite"], ["ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-shm"]])
+def test_a_ledger_that_is_deleted_under_way_comes_back_and_the_run_stops(names: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    key = JudgementKey("someone", "pair", "ab", 0)
+    with Ledger(path) as ledger:
+        ledger.learn({key: Judgement(1.0)})
+        for name in names:
+            (tmp_path / name).unlink()
+        with pytest.raises(
+            StoreError, match=r"ledger\.sqlite was deleted meanwhile: it is back\. Run the command again"
+        ):
+            ledger.learn({replace(key, pair_id="other"): Judgement(0.0)})
+    with Ledger(path) as ledger:
+        assert ledger.recall([key]) == {key: Judgement(1.0)}
+
+
 def test_a_ledger_that_cannot_be_opened_or_read_is_an_error_that_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StoreError, match="ledger"):

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from scripted_judges import ScriptedJudge
 
@@ -105,6 +106,16 @@ def test_draws_and_probabilities_become_labels_in_the_pairs_own_order() -> None:
     labels = Says().annotate(pairs, annotate_context(0, torn))
     assert {(label.outcome, label.p2, label.member) for label in labels} == {("decided", 0.25, "Says")}
     assert {label.order for label in labels} == {"12", "21"}
+
+
+def test_a_probability_of_numpy_is_one() -> None:
+    class Says(Letters):
+        def read(self, text: str, count: int) -> list[ParsedVerdict]:
+            return [np.float32(0.75)]  # type: ignore[list-item]
+
+    [label] = Says().annotate(PAIRS[:1], annotate_context(0, FakeJudgeClient()))
+    assert label.p2 in (0.25, 0.75)
+    assert type(label.p2) is float
 
 
 def test_with_another_number_of_verdicts_none_can_be_told_whose_it_is() -> None:

@@ -53,7 +53,7 @@ RECORD: Row = {
         "data/prompts_left_out": 3,
     },
     "reward_model": {
-        "pairs": 50, "loss": 0.6312, "brier": 0.2201, "ece": 0.0417,
+        "pairs": 50, "accuracy": 0.62, "loss": 0.6312, "brier": 0.2201, "ece": 0.0417,
         "reliability": [
             {"from": 0.5, "to": 0.55, "pairs": 20, "confidence": 0.52, "observed": 0.55},
             {"from": 0.7, "to": 0.75, "pairs": 30, "confidence": 0.72, "observed": 0.6333},

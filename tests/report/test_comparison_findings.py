@@ -42,20 +42,33 @@ def test_systems_are_tabled_by_their_means_and_plotted_over_kl_and_cost() -> Non
     found = comparison_findings(board_of_systems(records), records, progress)
     [table] = found.tables
     assert list(table.columns) == [
-        *("rank", "system", "win rate, %", "reward", "gold", "KL, nats", "runs", "seconds", "judge, $")
+        *("rank", "system", "win rate, %", "reward", "gold", "KL, nats", "seconds", "judge, $")
     ]
     [_, system, rate, *figures] = table.rows[0]
-    assert (system, figures) == ("ppo", [pytest.approx(1.24), pytest.approx(0.62), 3.0, 2, 120.0, 0.0])
+    assert (system, figures) == ("ppo", [pytest.approx(1.24), pytest.approx(0.62), 3.0, 120.0, 0.0])
     # t of one degree of freedom is 12.706, the error √8 / √2 = 2: 62 ± 25.4.
     assert isinstance(rate, Bounded)
     assert tuple(rate) == pytest.approx((62.0, 62 - 25.412, 62 + 25.412), abs=0.001)
     plots = {plot.name: plot for plot in found.plots}
     assert list(plots) == ["win-rates", "win-rate-over-kl", "gold-over-reward", "frontier"]
-    [series, _] = plots["win-rate-over-kl"].series
+    assert [plot.level for plot in found.plots] == [50.0, 50.0, None, 50.0]
+    [series, _, start] = plots["win-rate-over-kl"].series
+    assert (start.name, start.x, start.y) == ("sft (the reference)", [0.0], [Bounded(50.0)])
     assert (series.name, series.x, [y.value for y in series.y]) == ("ppo", [2.0, 4.0], [60.0, 64.0])
     assert series.y[0].low == pytest.approx(56.0, abs=0.2), "± 1.96 errors of 2"
     [best] = plots["frontier"].series
     assert (best.x, best.labels, plots["frontier"].x_title) == ([20.0, 120.0], ["dpo", "ppo"], "seconds per run")
+
+
+def test_the_reference_stands_in_the_ranking_at_its_place() -> None:
+    records = [record("ppo", 1, 60.0, 2.0, 100.0), record("bad", 1, 40.0, 2.0, 100.0)]
+    for one in records:
+        one["results"][1]["metrics"]["gold_reference"] = 0.25
+    found = comparison_findings(board_of_systems(records), records, build_progress(records))
+    [table] = found.tables
+    assert [row[1] for row in table.rows] == ["ppo", "sft (the reference)", "bad"]
+    assert table.rows[1] == [None, "sft (the reference)", Bounded(50.0), None, 0.25, 0.0, None, None]
+    assert found.answer.startswith("ppo first: win rate 60.0 % against sft (95 % 56.0 to 63.9), clearly ahead.")
 
 
 def test_what_judges_cost_is_the_price_if_they_have_one() -> None:

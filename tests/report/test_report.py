@@ -328,7 +328,7 @@ def test_the_reward_model_is_shown_on_its_held_out_pairs(make_run: MakeRun) -> N
     reliability, margins = chart_held_out(read_run(run))
     assert (reliability["x"], reliability["y"], reliability["pairs"]) == ([0.52, 0.72], [0.55, 0.6333], [20, 30])
     assert (margins["x"], margins["y"], margins["width"]) == ([-0.25, 0.25, 0.75], [19, 24, 7], 0.5)
-    assert "62.0% (95% interval 47.8 to 74.4) of pairs that it was not fitted to" in text
+    assert "in 62.0% of pairs that it was not fitted to" in text
     assert "held-out" not in Page(build(make_run(reward_model={}))).ids
 
 

@@ -170,7 +170,7 @@ def test_a_study_s_plots_have_every_point_and_its_legend_switches_series(browser
 
 def test_a_study_s_tables_sort_by_numbers_and_by_keyboard(browser: Browser, study: Path) -> None:
     page = OpenedPage(browser, study).page
-    table = page.locator("#tables table").first
+    table = page.locator("#result table")
     cells = table.locator("tbody td:nth-child(2)")
     given = cells.all_inner_texts()
     heading = table.get_by_role("button", name="beta")

@@ -52,7 +52,7 @@ def test_nothing_of_a_study_is_markup(findings: Study) -> None:
     page = render_study(ShownStudy("<b>", "<b>", *findings))
     assert "<img" not in page
     assert "<b>" not in page
-    assert page.count("<script") == page.count("</script>") == 3
+    assert page.count("<script") == page.count("</script>") == 4
     links = re.findall(r'href="([^"#][^"]*)"', page)
     assert all(re.fullmatch(r"(\.\./\.\./runs/)?[\w.%-]+(/report\.html)?|data:,", link) for link in links), links
 

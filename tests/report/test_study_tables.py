@@ -6,7 +6,7 @@ import csv
 import io
 
 from afarm import Bounded, StudyTable
-from afarm.report.study_tables import csv_text, latex_table, markdown_table, short_text
+from afarm.report.study_tables import cell_text, csv_text, latex_table, markdown_table
 
 TABLE = StudyTable(
     "t",
@@ -47,13 +47,8 @@ def test_latex_escapes_what_it_would_act_on() -> None:
     assert r"\begin{tabular}{lrrr}" in text
 
 
-def test_a_screen_shows_half_of_the_interval() -> None:
-    assert short_text(Bounded(51.24, 48.0, 54.46), ".1f") == "51.2 ± 3.2"
-    assert short_text(Bounded(-1.0, -3.0, 1.0), "+.1f") == "−1.0 ± 2.0"
-    assert short_text(Bounded(51.24), ".1f") == "51.2"
-
-
-def test_a_screen_shows_both_ends_if_the_value_is_not_in_the_middle() -> None:
-    assert short_text(Bounded(0.9, 0.7, 1.0), ".2f") == "0.90 (0.70 to 1.00)"
-    assert short_text(Bounded(2, 2, 4), ".0f") == "2 (2 to 4)"
-    assert short_text(Bounded(39.17, 27.6, 52.1), ".1f") == "39.2 ± 12.2"
+def test_a_screen_shows_intervals_as_the_page_does() -> None:
+    assert cell_text(Bounded(51.24, 48.0, 54.46), ".1f") == "51.2 (48.0 to 54.5)"
+    assert cell_text(Bounded(-1.0, -3.0, 1.0), "+.1f") == "−1.0 (−3.0 to +1.0)"
+    assert cell_text(Bounded(1, 1, 1), ".0f") == "1 (1 to 1)"
+    assert cell_text(Bounded(51.24), ".1f") == "51.2"

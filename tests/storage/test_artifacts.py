@@ -20,9 +20,9 @@ import pytest
 
 from afarm.core.errors import StoreError
 from afarm.storage.artifacts import Store, artifact_key
-from afarm.storage.checkpoints import CHECKPOINTS, DirectoryCheckpoints, MetricsFile
+from afarm.storage.checkpoints import CHECKPOINTS, DIGESTS, DirectoryCheckpoints, MetricsFile
 from afarm.storage.contents import META, content_digest
-from afarm.storage.disk import source_digest, source_files, storage_errors, tree_size, write_json
+from afarm.storage.disk import source_digest, source_files, storage_errors, write_json
 from afarm.storage.rows import write_rows
 
 MADE_FROM = {"settings": {"beta": 0.1}, "seed": 1}
@@ -359,7 +359,42 @@ def test_the_newest_checkpoint_is_kept_and_half_written_ones_are_not_seen(tmp_pa
     assert (newest[0], (newest[1] / "state").read_text()) == (10, "10")
     save(resumed, 11)
     assert (tmp_path / CHECKPOINTS / "step-00000011" / "state").read_text() == "11"
-    assert tree_size(tmp_path) == 2
+    assert [path.name for path in tmp_path.rglob("state")] == ["state"]
+
+
+@pytest.mark.parametrize("name", ["state", "deep/weights.pt", DIGESTS])
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "delete", "add"])
+def test_a_checkpoint_with_other_bytes_than_were_written_is_refused(damage: str, name: str, tmp_path: Path) -> None:
+    checkpoints = DirectoryCheckpoints(tmp_path)
+    checkpoints.require_sound()  # none is there
+
+    def write(directory: Path) -> None:
+        (directory / "deep").mkdir()
+        for path in (directory / "state", directory / "deep" / "weights.pt"):
+            path.write_bytes(bytes(range(256)) * 100)
+
+    checkpoints.save(3, write)
+    checkpoints.require_sound()
+    newest = checkpoints.latest()
+    assert newest is not None
+    path = newest[1] / name
+    whole = path.read_bytes()
+    middle = len(whole) // 2
+    changed = {
+        "flip": whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :],
+        "cut": whole[:middle],
+        "empty": b"",
+    }
+    if damage in changed:
+        path.write_bytes(changed[damage])
+    elif damage == "add":
+        (path.parent / "more").write_text("")
+    elif name != DIGESTS:  # without it, the checkpoint is an older version's
+        path.unlink()
+    else:
+        return
+    with pytest.raises(StoreError, match=r"step-00000003 is damaged: .*Remove that directory"):
+        checkpoints.require_sound()
 
 
 def test_a_resumed_stage_drops_the_metrics_after_its_checkpoint_and_a_torn_line(tmp_path: Path) -> None:

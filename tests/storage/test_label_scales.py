@@ -54,6 +54,25 @@ def test_labels_0_and_1_are_refused_with_both_readings(reader: str, tmp_path: Pa
         read(write(path, labels, generator_1="a", generator_2="b", annotator="me"))
 
 
+def test_0_1_and_2_of_a_row_that_is_not_alpaca_evals_can_mean_two_things(tmp_path: Path) -> None:
+    for name, labels, seen in (("label", [0, 1, 2], "0, 1 and 2"), ("preference", ["0", "2"], "0 and 2")):
+        rows = [
+            {"instruction": f"{n}", "output_1": "a", "output_2": "b", name: label} for n, label in enumerate(labels)
+        ]
+        path = tmp_path / "own.jsonl"
+        path.write_text("\n".join(map(json.dumps, rows)))
+        with pytest.raises(DataError) as caught:
+            list(own_preferences(path))
+        assert f"its labels are {seen}, which can mean two things. Either 0 says that the first output" in str(
+            caught.value
+        )
+        assert "2 the second, and 1 a draw: say --labels 0,2,1. Or 1 is the first" in str(caught.value)
+        assert [judged.win for judged in own_preferences(path, scale="0,2,1")][-1] == 1
+        rows[1][name] = 1.25  # weighted labels are AlpacaEval's
+        path.write_text("\n".join(map(json.dumps, rows)))
+        assert [judged.win for judged in own_preferences(path)][:2] == [0.5, 0.25]
+
+
 def test_what_can_only_be_a_draw_is_no_sign_of_another_scale(tmp_path: Path) -> None:
     path = write(tmp_path / "same.jsonl", [0, 1])
     first, second = map(json.loads, path.read_text().splitlines())
@@ -82,11 +101,15 @@ def test_a_named_scale_is_read(scale: str, labels: list[Any], wins: list[float |
 
 def test_a_label_of_another_scale_is_named_with_its_row_and_the_option(tmp_path: Path) -> None:
     path = write(tmp_path / "own.jsonl", ["0", "x"])
-    with pytest.raises(DataError, match=r"row 1: field 'preference' is 'x'; by --labels 0 is .* 1 the second"):
+    with pytest.raises(
+        DataError, match=r"row 1 \(line 2\): field 'preference' is 'x'; by --labels 0 is .* 1 the second"
+    ):
         list(own_preferences(path, scale="0,1"))
-    with pytest.raises(DataError, match=r"row 1: .*1 or 2 for the better output.*--labels FIRST,SECOND\[,DRAW\]"):
+    with pytest.raises(
+        DataError, match=r"row 1 \(line 2\): .*1 or 2 for the better output.*--labels FIRST,SECOND\[,DRAW\]"
+    ):
         list(own_preferences(path))
-    with pytest.raises(DataError, match=r"row 1: .*1 or 2 for the better output.*; write other labels so"):
+    with pytest.raises(DataError, match=r"row 1 \(line 2\): .*1 or 2 for the better output.*; write other labels so"):
         list(read_annotations(path))
 
 

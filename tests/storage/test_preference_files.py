@@ -14,9 +14,9 @@ from places import SHARED_DATA
 
 from afarm.core.errors import DataError
 from afarm.core.records import Instruction, JudgedPair, Message, Pair, Preference, Row
-from afarm.storage.conversations import UnusableError
+from afarm.storage.conversations import Unusable, UnusableError
 from afarm.storage.label_scales import LabelReader
-from afarm.storage.labelled_pairs import PREFERENCES, Unusable, own_preferences, read_row
+from afarm.storage.labelled_pairs import PREFERENCES, own_preferences, read_row
 from afarm.storage.rows import read_preferences
 
 SYSTEM, USER, ASSISTANT = Message("system", "Be brief."), Message("user", "Hi."), Message("assistant", "Hello.")
@@ -113,6 +113,72 @@ def test_chosen_and_rejected_beside_a_preference_that_says_otherwise_are_refused
         return
     with pytest.raises(UnusableError, match=r"f: row 0: field 'preference' is .*, which contradicts 'chosen'"):
         judged_row(row, "f: row 0")
+
+
+@pytest.mark.parametrize(
+    ("further", "read"),
+    [
+        ({"score_chosen": 8, "score_rejected": 3}, "decided"),
+        ({"score_chosen": 5, "score_rejected": 5.0}, "draw"),
+        (
+            {"chosen_rating": "3", "rejected_rating": "7"},
+            "'chosen_rating' is 3 and 'rejected_rating' 7, which contradicts",
+        ),
+        ({"rating_chosen": 4, "rating_rejected": 4}, "draw"),
+        ({"chosen_reward": -1.5, "rejected_reward": 0.5}, "'chosen_reward' is -1.5 and 'rejected_reward' 0.5, which"),
+        ({"chosen_rank": 2, "rejected_rank": 1}, "'chosen_rank' is 2 and 'rejected_rank' 1, which contradicts"),
+        ({"chosen_rank": 1, "rejected_rank": 2}, "decided"),
+        ({"chosen_avg_score": 2, "rejected_avg_score": 2, "chosen_score": 3, "rejected_score": 1}, "draw"),
+        ({"score_chosen": 5, "score_rejected": None}, "decided"),
+        ({"score_chosen": float("nan"), "score_rejected": 7}, "decided"),
+        ({"chosen-rating": 4.0, "rejected-rating": 5.0}, "'chosen-rating' is 4 and 'rejected-rating' 5, which"),
+        ({"chosenScore": 4.0, "rejectedScore": 4}, "draw"),
+        ({"chosen_length": 3, "rejected_length": 9, "chosen_score": 4}, "decided"),
+        ({"status": "tie", "rating": [9.0, 9.0]}, "draw"),
+        ({"status": "unchanged"}, "decided"),
+        ({"winner": "Tie (bothbad)"}, "draw"),
+        ({"preference": "tie"}, "draw"),
+        ({"label": "draw"}, "draw"),
+        ({"outcome": "draw"}, "draw"),
+    ],
+)
+def test_scores_and_ties_beside_chosen_and_rejected_are_heeded(further: Row, read: str) -> None:
+    row = {**FORMS["TRL, texts"], **further}
+    if read in ("decided", "draw"):
+        judged = judged_row(row, "f: row 0")
+        assert judged.preference.outcome == read
+        assert judged.chosen_rejected == (None if read == "draw" else ("Red.", "Loud."))
+        assert JudgedPair.from_row(judged.to_row()).preference.outcome == read
+    else:
+        with pytest.raises(UnusableError, match=f"f: row 0: {read}"):
+            judged_row(row, "f: row 0")
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\n"])
+def test_transcripts_are_split_whatever_their_line_ends(end: str) -> None:
+    history = HISTORY.replace("\n", end)
+    chats = {"chosen": f"{history} Red.", "rejected": f"{history} Loud."}
+    for row in (
+        chats,
+        {"prompt": ASK, **chats},
+        {"prompt": f" {ASK}{end}", **chats},
+        {"prompt": history, "chosen": "Red.", "rejected": "Loud."},
+    ):
+        assert judged_row(row, "f: row 0").chosen_rejected == ("Red.", "Loud.")
+        assert judged_row(row, "f: row 0").pair.instruction == MULTI_TURN
+
+
+@pytest.mark.parametrize("marks", [("Human:", "Assistant:"), ("User:", "Bot:"), ("Q:", "A:"), ("[Human]:", "[AI]:")])
+def test_a_transcript_that_is_not_read_as_one_is_no_answer_to_its_own_prompt(marks: tuple[str, str]) -> None:
+    chats = [f"{marks[0]} {ASK}\n{marks[1]} {text}" for text in ("Red.", "Loud.")]
+    with pytest.raises(UnusableError, match="row 0: field 'chosen': holds the prompt too, as a transcript; write the"):
+        judged_row({"prompt": ASK, "chosen": chats[0], "rejected": chats[1]}, "f: row 0")
+    asked = {"prompt": "One line\r\nand a café", "rejected": "\n\nHuman: no\n\nAssistant: Loud."}
+    with pytest.raises(UnusableError, match="holds the prompt too"):
+        judged_row({**asked, "chosen": f"{marks[0]} One line\nand a cafe\u0301\n{marks[1]} Red."}, "f: row 0")
+    said = f"{ASK} That is easy:\n{marks[1]} Red."
+    judged = judged_row({"prompt": ASK, "chosen": said, "rejected": "Loud."}, "f: row 0")
+    assert judged.chosen_rejected == (said, "Loud.")
 
 
 def test_the_better_output_is_first_as_often_as_second() -> None:
@@ -449,7 +515,7 @@ def test_such_rows_are_counted_with_the_first_of_each_kind(tmp_path: Path) -> No
     assert len(list(own_preferences(path, left_out))) == 2
     assert left_out.rows == 3
     assert [example.partition(": row ")[2][0] for example in left_out.examples] == ["1", "4"]
-    with pytest.raises(UnusableError, match="row 1: field 'chosen'"):
+    with pytest.raises(UnusableError, match=r"row 1 \(line 2\): field 'chosen'"):
         list(own_preferences(path))
 
 
@@ -511,7 +577,7 @@ NO_PREFERENCE: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a winner of another name": (
         {"conversation_a": turns("a", "b"), "conversation_b": turns("a", "c"), "winner": "left"},
-        "field 'winner' is 'left'; it must be one of model_a, model_b, tie, tie (bothbad), both_bad, bothbad",
+        "field 'winner' is 'left'; it must be one of model_a, model_b, tie, draw, tie (bothbad), both_bad, bothbad",
     ),
     "another column for the label": (
         {"instruction": "i", "output_1": "x", "output_2": "y", "winner": "a"},

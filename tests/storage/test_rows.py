@@ -119,10 +119,11 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 def test_a_row_that_is_wrong_is_named_with_its_file_and_field(name: str, row: Any, said: str, tmp_path: Path) -> None:
     path = tmp_path / name
     rows = [ROWS[0], row]
-    path.write_text(json.dumps(rows) if name == "bad.json" else "\n".join(map(json.dumps, rows)))
+    is_lines = name == "bad.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)) if is_lines else json.dumps(rows))
     with pytest.raises(DataError) as caught:
         read_outputs(path)
-    assert str(caught.value) == f"{path}: {said}"
+    assert str(caught.value) == f"{path}: {said.replace('row 1', 'row 1 (line 2)') if is_lines else said}"
 
 
 def test_a_preference_that_is_wrong_is_named_with_its_file_and_row(tmp_path: Path) -> None:
@@ -141,6 +142,16 @@ def test_a_preference_that_is_wrong_is_named_with_its_file_and_row(tmp_path: Pat
         ("a.json", b"[{", "not valid JSON"),
         ("a.json", b" \n", "is empty"),
         ("a.json", b'{"data": [{"instruction": "x"}]}', "an object in each. Write the list of 'data' alone"),
+        ("a.json", b'{"a": {"0": "x"}, "b": {"0": "y"}}', "write rows, with pandas by to_json(FILE, orient='records')"),
+        ("a.json", b'{"instruction": ["x"], "output": ["y"]}', "It holds columns: write rows"),
+        ("a.json", b'{"columns": ["a"], "index": [0], "data": [["x"]]}', "It holds columns: write rows"),
+        ("a.json", b'{"a": 1}{"a": 2}', "Extra data; write each object on a line of its own, or all in one list"),
+        ("a.json", b"version https://git-lfs.github.com/spec/v1\n", "fetch the file with git lfs pull"),
+        ("a.csv", b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS and not the data"),
+        ("a.jsonl.gz", b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS and not the data"),
+        ("a.jsonl", b"\n <!DOCTYPE html><html>Sign in", "a web page, perhaps one to sign in on, and not the data"),
+        ("a.parquet", b"\xef\xbb\xbf<HTML>", "a web page, perhaps one to sign in on, and not the data"),
+        ("a.csv", b"PK\x03\x04\x14\x00", "an Excel workbook or another archive: save the rows as CSV"),
         ("a.json", b'[{"instruction": "\xff"}]', ": line 1: no UTF-8 text: save it as UTF-8"),
         ("a.json", b'[{},\n{},\n{"instruction": "\xff"}]', ": line 3: no UTF-8 text"),
         ("a.jsonl", b'{"a": 1}\n{"a": "caf\xe9"}\n{"a": 2}', ": line 2: no UTF-8 text"),
@@ -151,14 +162,18 @@ def test_a_preference_that_is_wrong_is_named_with_its_file_and_row(tmp_path: Pat
         (
             "a.jsonl",
             b'{"instruction": "x", "output": "y"}\n\n{"a": nope}',
-            "row 1: not valid JSON lines: Expecting value at column 7",
+            "row 1 (line 3): not valid JSON lines: Expecting value at column 7",
         ),
         ("a.xlsx", b"instruction\nx", "reads .json, .jsonl, .csv (also as .gz) and .parquet"),
-        ("a.jsonl", b'{"instruction": "x", "output": "y"}\n{"instr', "row 1: not valid JSON"),
+        ("a.jsonl", b'{"instruction": "x", "output": "y"}\n{"instr', "row 1 (line 2): not valid JSON"),
         ("a.json.gz", b"no gzip", "row 0: not valid JSON"),
-        ("a.jsonl", b'{\n "instruction": "x"\n}', "row 0: not valid JSON lines: Expecting property name enclosed"),
+        (
+            "a.jsonl",
+            b'{\n "instruction": "x"\n}',
+            "row 0 (line 1): not valid JSON lines: Expecting property name enclosed",
+        ),
         ("a.jsonl", b'{\n "instruction": "x"\n}', "at column 1; each row is one line"),
-        ("a.json", b'{"instruction": "x", "output": "y"}\n{"instr', "row 1: not valid JSON lines"),
+        ("a.json", b'{"instruction": "x", "output": "y"}\n{"instr', "row 1 (line 2): not valid JSON lines"),
         ("a.json", b'{\n "rows": [\n]}', "must hold a list of objects, not dict; or JSON lines, an object in each"),
         ("a.json.gz", gzip.compress(b"[{}]", mtime=0)[:-12], "its gzip is damaged or cut short"),
         ("a.json.gz", gzip.compress(b"[{}]", mtime=0)[:10] + b"\xa5" * 40, "its gzip is damaged or cut short"),
@@ -215,10 +230,13 @@ def test_a_json_list_is_read_in_parts_of_any_size(block: int, tmp_path: Path, mo
     ("text", "said"),
     [
         ('[{"a": 1} {"a": 2}]', "row 0: not valid JSON: Expecting ',' delimiter"),
-        ('[{"a": 1}, ]', "row 1: not valid JSON: Expecting value"),
+        ('[{"a": 1}, ]', "row 1: not valid JSON: a comma stands before the closing bracket; take it out"),
         ('[{"a": 1}, {"a": ]', "row 1: not valid JSON: Expecting value"),
         ('[{"a": 1}', "row 0: not valid JSON: Expecting ',' delimiter"),
-        ('[{"a": 1}] []', "row 1: not valid JSON: Extra data"),
+        (
+            '[{"a": 1}] []',
+            "row 1: not valid JSON: Extra data; write each object on a line of its own, or all in one list",
+        ),
         ("[,]", "row 0: not valid JSON: Expecting value"),
     ],
 )

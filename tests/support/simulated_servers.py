@@ -87,7 +87,25 @@ class Bucket:
         return answers / self.rate
 
 
-Server = AtOnce | PerWindow | Bucket
+@dataclass
+class AtRandom:
+    """Refuses a share of the requests, whatever their rate."""
+
+    share: float
+    retry_after: float | None = None
+    draw: random.Random = field(default_factory=lambda: random.Random(5))
+
+    def takes(self, now: float) -> bool:
+        return self.draw.random() >= self.share
+
+    def done(self) -> None:
+        pass
+
+    def seconds_for(self, answers: int, latency: float) -> float:
+        return answers * latency / 64
+
+
+Server = AtOnce | AtRandom | PerWindow | Bucket
 
 
 class Run:

@@ -80,12 +80,19 @@ class Told:
 
 @dataclass(frozen=True)
 class Body:
-    """Status 200 with this body, bytes as they are."""
+    """A status with this body, bytes as they are."""
 
     body: Any
+    code: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
-Fault = Status | Drop | Hang | Drip | Told | Body | None
+@dataclass(frozen=True)
+class Flood:
+    """Status 200 and a body that never ends, as fast as it is read."""
+
+
+Fault = Status | Drop | Hang | Drip | Told | Body | Flood | None
 
 
 # ------------------------------------------------------------------------------------------------------------- server
@@ -109,6 +116,8 @@ class WireServer:
         self.in_flight = self.most_in_flight = 0
         self.refuses_beyond: int | None = None
         """Requests for an answer beyond this number at once are refused with a 429."""
+        self.refuses: Callable[[Any], Fault] = lambda body: None
+        """What a request for an answer meets by its body, where the script has nothing."""
         self._faults: deque[Fault] = deque()
         self._files: dict[str, bytes] = {}
         self.batches: dict[str, dict[str, Any]] = {}
@@ -221,11 +230,16 @@ class WireServer:
                 writer.write(b" ")
                 await writer.drain()
                 await asyncio.sleep(fault.gap)
+        if isinstance(fault, Flood):
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n")
+            while True:
+                writer.write(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
+                await writer.drain()
         if isinstance(fault, Status):
             writer.write(refusal(fault, anthropic="messages" in received.path))
         elif isinstance(fault, Body):
             body = fault.body if isinstance(fault.body, bytes) else json.dumps(fault.body).encode()
-            writer.write(response(200, body))
+            writer.write(response(fault.code, body, fault.headers))
         else:
             told = fault.headers if isinstance(fault, Told) else None
             writer.write(response(*self._route(received), told))
@@ -234,7 +248,7 @@ class WireServer:
 
     def _next_fault(self, received: Received) -> Fault:
         if is_question(received):
-            fault = self._faults.popleft() if self._faults else None
+            fault = self._faults.popleft() if self._faults else self.refuses(received.body)
             self.charged += not isinstance(fault, Status)
             return fault
         if received.method == "POST" and received.path.endswith("/batches"):
@@ -386,8 +400,9 @@ def refusal(fault: Status, anthropic: bool) -> bytes:
 
 
 def response(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> bytes:
-    lines = [f"HTTP/1.1 {status} Some", "content-type: application/json", f"content-length: {len(body)}"]
-    lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+    lines = [f"HTTP/1.1 {status} Some", f"content-length: {len(body)}"]
+    headers = {"content-type": "application/json", **(headers or {})}
+    lines += [f"{name}: {value}" for name, value in headers.items()]
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 

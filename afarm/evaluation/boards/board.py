@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from afarm.core.errors import DataError
+from afarm.core.errors import DataError, PluginError
 from afarm.core.records import Row
-from afarm.evaluation.metrics import finite_number, interval, main_metric, warnings
+from afarm.evaluation.metrics import finite_number, interval, main_metric, warnings, within_percent
 from afarm.evaluation.protocol import EvaluationProtocol
 from afarm.storage.table import Tabular, html_table
 
@@ -128,7 +129,16 @@ class Entry:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95% interval of the win rate over instructions, None if its error is unknown or one over seeds."""
+        """The 95% interval of the win rate: over seeds (Student's t) if there are several, else over instructions.
+
+        None if its error is unknown, and over seeds without scipy.
+        """
+        if len(self.win_rates) > 1:
+            from afarm.evaluation.statistics.intervals import mean
+
+            with suppress(PluginError):
+                over = mean(self.win_rates)
+                return None if over.low is None or over.high is None else within_percent(over.low, over.high)
         if len(self.seeds) > 1 or self.win_rate is None:
             return None
         return interval(self.win_rate, self.standard_error, self.instructions or self.n)

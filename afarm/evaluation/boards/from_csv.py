@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from afarm.core.errors import DataError
+from afarm.core.records import Row
 from afarm.evaluation.boards.board import Entry, Leaderboard, ranked
 from afarm.evaluation.metrics import finite_number
 from afarm.evaluation.protocol import EvaluationProtocol
@@ -124,6 +125,8 @@ def imported(path: Path, orders: Sequence[str] = ()) -> list[Leaderboard]:
     names = list(rows[0][1])
     metric = "" if OWN in names else next((n for n in orders if n in names and n not in COLUMNS.values()), "")
     order = ""
+    if OWN not in names:
+        _require_percent([row for _, row in rows], path)
     if "win_rate" not in names:
         order = metric = metric or _only_figure([row for _, row in rows], names, path)
     boards: dict[tuple[str, ...], tuple[Leaderboard, list[Entry]]] = {}
@@ -134,6 +137,17 @@ def imported(path: Path, orders: Sequence[str] = ()) -> list[Leaderboard]:
     return [ranked(replace(board, entries=tuple(entries))) for board, entries in boards.values()]
 
 
+def _require_percent(rows: Sequence[Row], path: Path) -> None:
+    """Raise `DataError` if the win rates are shares of 1: as percent they would be next to nothing."""
+    for column in ("win_rate", "length_controlled_winrate"):
+        rates = [_number(row.get(column)) or 0 for row in rows if "%" not in str(row.get(column))]
+        if 0 < max(rates, default=0) <= 1:
+            raise DataError(
+                f"{path}: column {column!r} is nowhere above 1, and win rates are in percent: write a share of 0.468 "
+                "as 46.8, or 0.468 percent as 0.468%"
+            )
+
+
 def _only_figure(rows: Sequence[Mapping[str, Any]], names: Sequence[str], path: Path) -> str:
     """Find the only column of numbers. Raises `DataError` naming the columns if there is none, or several."""
     numbers = [name for name in names if all(finite_number(_number(row[name])) is not None for row in rows)]
@@ -141,7 +155,7 @@ def _only_figure(rows: Sequence[Mapping[str, Any]], names: Sequence[str], path: 
         return numbers[0]
     if not numbers:
         listed = ", ".join(map(repr, names)) or "none"
-        raise DataError(f"{path}: no column 'win_rate' nor another of numbers: it is no leaderboard; it has {listed}")
+        raise DataError(f"{path}: no column 'win_rate' nor another of numbers (1234, not 1,234); it has {listed}")
     raise DataError(
         f"{path}: column 'win_rate' is missing, and {', '.join(map(repr, numbers))} hold numbers: say which one ranks "
         f"with --order-by {numbers[0]}"
@@ -167,7 +181,24 @@ def _entry(row: Mapping[str, Any], names: Sequence[str], where: str, path: Path,
     values = _values(row, COLUMNS, where)
     figure = _values(row, {"value": metric}, where) if metric else {}
     metrics = {metric: figure} if figure else {}
+    _require_one_count(values, where)
     return Entry.from_row({**values, "system": system, "source": str(path), "metrics": metrics}, where, COLUMNS)
+
+
+def _require_one_count(values: Mapping[str, float], where: str) -> None:
+    """Raise `DataError` if wins, losses and draws are not the total, or cannot give the win rate."""
+    wins, losses, draws = (values.get(name) for name in ("wins", "losses", "draws"))
+    if wins is None or losses is None or draws is None:
+        return
+    total, n = wins + losses + draws, values.get("n", 0)
+    if n and total not in (n, n - values.get("unparsed", 0)):
+        raise DataError(f"{where}: n_total is {n}, and n_wins + n_wins_base + n_draws are {total}")
+    least, most = 50 * (wins + draws), 50 * (wins + total)  # a weighted label is a win from one half on
+    if total and not least - 1 <= values.get("win_rate", least / total) * total <= most + 1:
+        raise DataError(
+            f"{where}: column 'win_rate' is {values['win_rate']:g}, and {wins} wins, {losses} losses and {draws} draws "
+            f"give {least / total:.1f} to {most / total:.1f}"
+        )
 
 
 def _own_entry(row: Mapping[str, Any], names: Sequence[str], where: str) -> Entry:
@@ -199,14 +230,16 @@ def _values(row: Mapping[str, Any], columns: Mapping[str, str], where: str) -> d
         text = str(row.get(column, "")).strip()
         if text.lower() in ("", "nan", "none"):
             continue
-        if (value := _number(text)) is None:
-            raise DataError(f"{where}: column {column!r} must be a number, not {text!r}")
+        if (value := _number(text)) is None or (name in COUNTS and re.fullmatch(r"\d{1,3}(\.\d{3})+", text)):
+            raise DataError(f"{where}: column {column!r} must be a number, not {text!r}: no mark may part thousands")
         numbers[name] = round(value) if name in COUNTS and abs(value) < float("inf") else value
     return numbers
 
 
-def _number(text: object) -> float | None:
+def _number(cell: object) -> float | None:
+    """Return the number of a cell, with a per cent sign or a decimal comma too; of 1,234 nobody knows which it is."""
+    text = str(cell).strip().removesuffix("%").strip()
     try:
-        return float(str(text))
+        return float(text.replace(",", ".") if re.fullmatch(r"[-+]?\d+,(\d\d?|\d{4,})", text) else text)
     except ValueError:
         return None

@@ -83,5 +83,5 @@ def _entry(name: str, games: Sequence[tuple[float | None, str, int]], source: st
     if not usable:
         raise DataError(f"none of the {len(games)} annotations of {name!r} has an answer: leave it out")
     values, tasks = zip(*usable, strict=True)
-    length = sum(characters for *_, characters in games) / len(games)
+    length = sum(characters for *_, characters in games) / len(games) or None
     return entry_of_wins(name, values, tasks, unparsed=len(games) - len(values), length=length, source=Source(source))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from afarm.core.errors import DataError
+from afarm.core.errors import DataError, PluginError
 from afarm.evaluation.boards.board import DIFFERENCE, Entry, Leaderboard, Metric, Source, ranked, read_main_metric
 from afarm.evaluation.boards.from_csv import COLUMNS, COUNTS
+from afarm.evaluation.boards.ranking import with_ranks
 from afarm.evaluation.metrics import WIN_RATE, finite_number, main_metric, warnings
 from afarm.evaluation.protocol import EvaluationProtocol
 from afarm.evaluation.red_flags import flag_sentences
@@ -151,6 +153,8 @@ def board_of_systems(records: Iterable[RunRecord]) -> Leaderboard:
         left_out = [name for name in names if not all(name in entry.metrics for _, entry in runs)]
         note += f" No {', '.join(left_out)} of {system}: not every seed has one." if left_out else ""
     board = ranked(Leaderboard(protocol, entries, "Win rates", note))
+    with suppress(PluginError):  # without scipy there are no tests
+        board = with_ranks(board)[0]
     # Systems that are equally good stay in the order in which they were named.
     order = {system: number for number, system in enumerate(by_system)}
     entries = tuple(sorted(board.entries, key=lambda entry: (-(entry.win_rate or 0), order[entry.system])))

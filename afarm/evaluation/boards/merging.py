@@ -10,6 +10,7 @@ from typing import Any
 
 from afarm.evaluation.boards.board import NO_COMPARISON, Entry, Leaderboard, ranked
 from afarm.evaluation.protocol import FIELDS, describe_field
+from afarm.storage.text import describe_difference, looks_of
 
 
 def group(boards: Iterable[Leaderboard]) -> list[Leaderboard]:
@@ -26,7 +27,21 @@ def group(boards: Iterable[Leaderboard]) -> list[Leaderboard]:
     by_name: dict[str, list[Leaderboard]] = {}
     for board in merged:
         by_name.setdefault(board.name, []).append(board)
-    return [replace(board, distinguishing=_distinguishing(board, by_name[board.name])) for board in merged]
+    return [
+        replace(
+            board,
+            distinguishing=_distinguishing(board, by_name[board.name]),
+            note="; ".join(filter(None, (board.note, *_look_alikes(board)))),
+        )
+        for board in merged
+    ]
+
+
+def _look_alikes(board: Leaderboard) -> list[str]:
+    """Name the systems whose names differ by nothing that a reader sees, as sentences."""
+    first: dict[str, str] = {}
+    pairs = [(name, first.setdefault(looks_of(name), name)) for name in (entry.system for entry in board.entries)]
+    return [f"{a!r} looks like {b!r} and {describe_difference(a, b)}: one system?" for a, b in pairs if a != b]
 
 
 def _merged(parts: Sequence[Leaderboard]) -> Leaderboard:
@@ -74,11 +89,12 @@ def repeated(boards: Iterable[Leaderboard]) -> list[str]:
 def _with_distinct_names(entries: Sequence[Entry]) -> list[Entry]:
     """Name systems of one name by their sources as well."""
     names = Counter(entry.system for entry in entries)
+    files = [Path(entry.source.name).name for entry in entries]
+    is_twice = len({(entry.system, file) for entry, file in zip(entries, files, strict=True)}) < len(entries)
+    told = [f"{file}, {number}" if is_twice and file else file or number for number, file in enumerate(files, start=1)]
     return [
-        replace(entry, system=f"{entry.system} ({Path(entry.source.name).name or number})")
-        if names[entry.system] > 1
-        else entry
-        for number, entry in enumerate(entries, start=1)
+        replace(entry, system=f"{entry.system} ({apart})") if names[entry.system] > 1 else entry
+        for entry, apart in zip(entries, told, strict=True)
     ]
 
 

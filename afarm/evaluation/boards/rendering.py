@@ -10,8 +10,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from afarm.evaluation.boards.board import DIFFERENCE, Entry, Leaderboard
+from afarm.evaluation.boards.board import DIFFERENCE, Entry, Leaderboard, named
 from afarm.evaluation.boards.correlation import Agreement
+from afarm.evaluation.metrics import WIN_RATE
 from afarm.storage.text import markdown, one_line
 
 LONGEST_NAME = 24
@@ -84,10 +85,20 @@ def _outcomes(entry: Entry) -> str | None:
     return None if None in counts else "/".join(map(str, counts))
 
 
-LEGEND = (
-    "± is the standard error over instructions, 95 % the interval. LC: length-controlled win rate. longer, lists: how "
-    "often the judge chose the longer output, and the one with a list, where they differed in that."
-)
+LEGEND = {
+    "win rate, %": "± is the standard error over instructions, 95 % the interval.",
+    "LC, %": "LC: length-controlled win rate.",
+    "longer": "longer: how often the judge chose the longer output, where lengths differed.",
+    "lists": "lists: how often it chose the output with a list, where one had one.",
+}
+"""What columns are, by their headings."""
+
+
+def legend(boards: Sequence[Leaderboard]) -> str:
+    """Explain the columns that these boards have."""
+    headings = {column.heading for board in boards for column in columns(board)}
+    return " ".join(text for heading, text in LEGEND.items() if heading in headings)
+
 
 UNADJUSTED = (
     "Δ with an unadjusted 95 % interval, of that comparison by itself; p is adjusted for all {pairs} pairs of the "
@@ -192,6 +203,36 @@ def remarks(board: Leaderboard) -> list[str]:
     return [one_line(line, 600) for line in lines if line]
 
 
+def answer(board: Leaderboard) -> str:
+    """Say which system is first, and which others, or the reference, are not clearly apart; empty without a ranking.
+
+    Apart are those that the adjusted test tells apart, or without tests those whose 95% intervals do not meet.
+    """
+    first, *others = [entry for entry in board.entries if entry.rank is not None] or [None]
+    if first is None:
+        return ""
+    is_rate = board.order in ("", WIN_RATE)
+    reference = one_line(first.source.reference or board.protocol.reference) if is_rate else ""
+    text = f"{one_line(first.system)}{' first' if others else ''}: {'win rate' if is_rate else one_line(board.order)}"
+    text += f" {first.figure(board.order) or 0.0:.1f}{' %' * is_rate}{f' against {reference}' * bool(reference)}"
+
+    def ends(entry: Entry) -> tuple[float, float]:
+        metric = entry.metrics.get(board.order)
+        known = entry.interval if is_rate else metric and (metric.low, metric.high)
+        return known if known and None not in known else (-math.inf, math.inf)
+
+    low, high = ends(first)
+    if low == -math.inf:
+        return f"{text}; how clearly is not known."
+    near = [e.system for e in others if (ends(e)[1] >= low if e.p_value is None else e.p_value >= 0.05)]
+    near += [f"{reference} (50 %)"] if reference and low <= 50 <= high else []
+    is_behind = bool(reference) and high < 50
+    text += f" (95 % {low:.1f} to {high:.1f})" + ", which is clearly ahead of it" * is_behind
+    if not near:
+        return text + (".", ", clearly ahead.")[not is_behind]
+    return f"{text}; not clearly apart from it: {named(list(map(one_line, near)))}."
+
+
 def footnotes(board: Leaderboard) -> dict[str, int]:
     """Number the footnotes that cells of a board refer to."""
     sources = _sources(board)
@@ -262,6 +303,7 @@ def as_markdown(boards: Sequence[Leaderboard], agreements: Sequence[Agreement] =
 def _markdown(board: Leaderboard) -> Iterator[str]:
     shown = columns(board)
     yield f"## {markdown(board.heading)}\n"
+    yield f"**{markdown(answer(board))}**\n" if board.entries else ""
     yield f"| {' | '.join(markdown(column.heading) for column in shown)} |"
     yield "|" + "".join("---:|" if column.number else "---|" for column in shown)
     for entry in board.entries:

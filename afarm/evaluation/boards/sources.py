@@ -14,9 +14,13 @@ from afarm.evaluation.boards.from_runs import boards_of_runs
 from afarm.evaluation.boards.merging import group, repeated
 from afarm.evaluation.boards.ranking import evaluator_class, looks_at_all_systems
 from afarm.storage.disk import decode_json
+from afarm.storage.row_shapes import ANNOTATION_FIELDS, BATTLES
+from afarm.storage.rows import read_rows
 
 REFERENCE_BOARDS = ("paper",)
 """The leaderboards that ship with afarm."""
+BATTLE_ORDER = "bradley_terry"
+"""The evaluator that orders models by votes."""
 
 
 def read_boards(
@@ -28,10 +32,10 @@ def read_boards(
     """Read the leaderboards of `sources` and of files of stored `annotations`, one per protocol.
 
     A source is a directory of runs, the name of a leaderboard that ships ("paper"), or a file: a leaderboard (.json),
-    an AlpacaEval leaderboard or another table of figures (.csv), or annotations. `orders` are figures that `in_order`
-    is to go by; if one is an evaluator over all systems, annotations make a leaderboard of all systems that met, in its
-    order and with the metrics of `evaluators` beside. Returns the leaderboards, and sentences on results left
-    out. Raises `DataError` naming the file, the row and the field that cannot be read.
+    an AlpacaEval leaderboard or another table of figures (.csv), annotations, or votes on models. `orders` are figures
+    that `in_order` is to go by; if one is an evaluator over all systems, annotations make a leaderboard of all systems
+    that met, in its order and with the metrics of `evaluators` beside, as votes always do. Returns the leaderboards,
+    and sentences on results left out. Raises `DataError` naming the file, the row and the field that cannot be read.
     """
     boards: list[Leaderboard] = []
     left_out: list[str] = []
@@ -44,13 +48,15 @@ def read_boards(
             of_runs, unread = boards_of_runs(path)
             boards += of_runs
             left_out += unread
-        elif path.name.endswith(TABLES):
+        elif path.name.endswith(TABLES) and not holds_battles(path):
             boards += imported(path, orders)
-        elif holds_annotations(path):
+        elif path.name.endswith(TABLES) or holds_annotations(path):
             judged.append(path)
         else:
             boards += _shared_boards(path)
     over_all = next((name for name in orders if looks_at_all_systems(name)), "") if judged else ""
+    if not over_all and any(map(holds_battles, judged)):  # without texts, and mostly without a common reference
+        over_all = BATTLE_ORDER
     if over_all:
         boards += round_robins(judged, over_all, evaluators)
     elif judged:
@@ -92,6 +98,12 @@ def holds_annotations(path: Path) -> bool:
         return str(path) not in REFERENCE_BOARDS
     with path.open("rb") as handle:
         return handle.read(64).lstrip()[:1] != b"{"
+
+
+def holds_battles(path: Path) -> bool:
+    """Return True for a file of votes that name two models and the winner, and no outputs of a reference."""
+    fields = next((row.keys() for row in read_rows(path)), {}.keys())
+    return any(fields >= {*names} for names in BATTLES) and not fields >= {*ANNOTATION_FIELDS}
 
 
 def _shared_boards(path: Path) -> list[Leaderboard]:

@@ -14,12 +14,14 @@ from afarm.evaluation.matching import STRICT, MatchPolicy
 from afarm.experiment import preflight
 from afarm.experiment.comparison.outputs import OutputComparison
 from afarm.experiment.farm import Farm, as_overrides
+from afarm.experiment.judge_choices import describe_choices
 from afarm.experiment.opening import open_workspace
 from afarm.experiment.result import Result, read_result
+from afarm.experiment.workspace import Workspace
 from afarm.storage.rows import read_outputs, stem
 
-TEXT_JUDGE = "offline:text_utility"
-"""Who judges files of outputs if neither a judge nor a recipe is named."""
+RECIPE = "outputs"
+"""The recipe of files of outputs if none is named, which names no judge."""
 
 Outputs = str | Path | Sequence[Output]
 """Outputs of a system, or the file or data set of the Hub that holds them."""
@@ -47,8 +49,8 @@ def compare_outputs(
         match_policy: What is done with rows that do not fit.
         farm: A farm whose configuration, judges and output directory are used. The arguments below are for use without
             one; then no model, no data and no torch is needed.
-        recipe: A recipe by name, or a YAML file, for its judges, annotators and evaluators. If neither it nor a judge
-            is named, a formula judges the text (`offline:text_utility`), as `afarm evaluate` does.
+        recipe: A recipe by name, or a YAML file, for its judges, annotators and evaluators. Without one a judge must
+            be named (`judge="openai:gpt-4.1"`), unless the annotator needs none.
         settings: Overrides, one or several, as `"evaluate.label_noise=0.1"` or as mappings.
         output_dir: Where everything is kept; `afarm-runs` if not given.
         ledger: Where the answers of judges are kept, as for `Farm`.
@@ -65,12 +67,16 @@ def compare_outputs(
         if farm is not None:
             workspace = farm.workspace
         else:
-            checks = [*preflight.judging_checks(), *preflight.access_checks()]
-            # The default recipe's judge knows the instructions of its own data set only.
-            judge = {} if recipe or "judge" in choices else {"judge": {"*": TEXT_JUDGE}}
-            overrides = as_overrides(judge) + as_overrides(settings, **choices)
+
+            def name_choices(opened: Workspace) -> str:
+                comparison = OutputComparison.of(opened, ours, theirs, None, match_policy)
+                return describe_choices(opened, [comparison.labelling], 'judge="{judge}"')
+
+            checks = [*preflight.judging_checks(name_choices), *preflight.access_checks()]
+            overrides = as_overrides(settings, **choices)
+            overrides += [{"evaluate": {"annotator": annotator}}] if annotator else []
             place = output_dir or "afarm-runs"
-            opened = open_workspace(recipe or "toy", overrides, place, checks=checks, ledger=ledger)
+            opened = open_workspace(recipe or RECIPE, overrides, place, checks=checks, ledger=ledger)
             workspace = stack.enter_context(opened)
         comparison = OutputComparison.of(workspace, ours, theirs, annotator, match_policy)
         return read_result(comparison.system, [comparison.run().artifact])

@@ -125,7 +125,8 @@ class Series(NamedTuple):
 class StudyPlot:
     """A plot of series over one axis: numbers, `log_x` on a logarithmic scale, or texts side by side.
 
-    With `diagonal` both axes are alike, and the line where x is y is drawn.
+    With `diagonal` both axes are alike, and the line where x is y is drawn; another one at the height `level`, such as
+    50 where win rates are even. A plot of fewer than two points is not drawn.
     """
 
     name: str
@@ -135,19 +136,22 @@ class StudyPlot:
     series: Sequence[Series]
     log_x: bool = False
     diagonal: bool = False
+    level: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
     """The findings of a study: tables, plots, and sentences on how to read them.
 
-    `files` are further texts that lie beside the page, by their file names.
+    `answer` is what the study found, in a sentence: pages and screens begin with it and with the first table. `files`
+    are further texts that lie beside the page, by their file names.
     """
 
     tables: Sequence[StudyTable] = ()
     plots: Sequence[StudyPlot] = ()
     notes: Sequence[str] = ()
     files: Mapping[str, str] = field(default_factory=dict)
+    answer: str = ""
 
 
 class Study(ABC):

@@ -21,7 +21,17 @@ from afarm.evaluation.boards.board import ranked
 from afarm.evaluation.boards.correlation import agreements
 from afarm.evaluation.boards.from_csv import as_csv, neutral, restored
 from afarm.evaluation.boards.ranking import with_ranks
-from afarm.evaluation.boards.rendering import as_json, as_markdown, columns, fitting, flags, rank_text, remarks
+from afarm.evaluation.boards.rendering import (
+    answer,
+    as_json,
+    as_markdown,
+    columns,
+    fitting,
+    flags,
+    legend,
+    rank_text,
+    remarks,
+)
 from afarm.evaluation.metrics import interval
 from afarm.evaluation.protocol import EvaluationProtocol
 
@@ -412,6 +422,21 @@ def test_alpaca_eval_s_leaderboards_are_imported(tmp_path: Path) -> None:
         ("a.csv", ",win_rate,n_total\nx,5,1e400\n", "column 'n_total' should be a valid integer, and is inf"),
         ("a.csv", ',win_rate\nx,5\n"y,5\nz,5\n', "line 3: not valid CSV: a double quote is opened and never closed"),
         ("a.csv", ",win_rate\n", "no rows"),
+        ("a.csv", ",win_rate\nx,0.468\ny,0.9\n", "column 'win_rate' is nowhere above 1, and win rates are in percent"),
+        ("a.csv", ",win_rate,length_controlled_winrate\nx,46.8,0.4\n", "column 'length_controlled_winrate' is nowhere"),
+        ("a.csv", ';win_rate\nx;"46,812"\n', "must be a number, not '46,812': no mark may part thousands"),
+        ("a.csv", ";win_rate;n_total\nx;46,8;1.000\n", "'n_total' must be a number, not '1.000': no mark may"),
+        ("a.csv", 'model,elo\nx,"1,251"\n', "another of numbers (1234, not 1,234)"),
+        (
+            "a.csv",
+            ",win_rate,n_wins,n_wins_base,n_draws,n_total\nx,50,371,417,17,600\n",
+            "line 2: n_total is 600, and n_wins + n_wins_base + n_draws are 805",
+        ),
+        (
+            "a.csv",
+            ",win_rate,n_wins,n_wins_base,n_draws,n_total\nx,20,600,200,5,805\n",
+            "'win_rate' is 20, and 600 wins, 200 losses and 5 draws give 37.6 to 87.3",
+        ),
         ("a.json", '{"boards": 3}', "holds no boards"),
         ("a.json", '{"standings": []}', "`afarm compare` wrote it: name the directory of its runs"),
         ("a.json", '{"boards": [{}]}', "board 0: must hold a list of entries"),
@@ -431,7 +456,7 @@ def test_alpaca_eval_s_leaderboards_are_imported(tmp_path: Path) -> None:
             "'n' should be greater than or equal to 0, and is -3",
         ),
         ("a.json", "{", "not valid JSON"),
-        ("a.jsonl", '{"instruction": "x"}', "row 0: is no annotation, which has output_1"),
+        ("a.jsonl", '{"instruction": "x"}', "row 0 (line 1): is no annotation, which has output_1"),
         ("missing.csv", None, "no such file"),
         ("missing.json", None, "no such file"),
     ],
@@ -445,6 +470,51 @@ def test_a_file_that_is_no_board_is_named_with_row_and_field(
         read_boards([tmp_path / name])
     assert said in str(error.value)
     assert str(tmp_path / name) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "model;win_rate;n_total\nx;46,8;805\n",
+        "model\twin_rate\tn_total\nx\t46.8\t805\n",
+        "model,win_rate,n_total\nx,46.8%,805\n",
+        "sep=;\nmodel;win_rate;n_total\nx;46,8 %;805\n",
+        '\ufeffmodel,win_rate,n_total\nx,"46,8\u00a0%",805\n',
+        ",win_rate,n_wins,n_wins_base,n_draws,n_total\nx,46.8,371,417,17,805\n",
+        ",win_rate,n_wins,n_wins_base,n_draws,n_total,discrete_win_rate\nx,46.8,300,500,5,805,37.6\n",
+    ],
+)
+def test_a_table_is_read_as_spreadsheets_write_it(text: str, tmp_path: Path) -> None:
+    (tmp_path / "board.csv").write_text(text)
+    [board], _ = read_boards([tmp_path / "board.csv"])
+    assert [(entry.system, entry.win_rate, entry.n) for entry in board.entries] == [("x", 46.8, 805)]
+
+
+def test_a_share_of_a_percent_is_one_if_its_sign_stands_there(tmp_path: Path) -> None:
+    (tmp_path / "board.csv").write_text("model,win_rate\nx,0.468%\ny,0\n")
+    [board], _ = read_boards([tmp_path / "board.csv"])
+    assert [entry.win_rate for entry in board.entries] == [0.468, 0]
+
+
+@pytest.mark.parametrize("name", ["votes.jsonl", "votes.json", "votes.csv"])
+def test_votes_on_models_without_texts_are_a_bradley_terry_board(name: str, tmp_path: Path) -> None:
+    marks = {"a": "model_a", "b": "model_b", "-": "tie"}
+    games = [("x", "y", "aaab-"), ("y", "z", "aab"), ("z", "x", "bbbab")]
+    votes = [{"model_a": a, "model_b": b, "winner": marks[mark], "turn": 1} for a, b, won in games for mark in won]
+    lines = [",".join(votes[0]), *(",".join(map(str, vote.values())) for vote in votes)]
+    text = {"csv": "\n".join(lines), "json": json.dumps(votes), "jsonl": "\n".join(map(json.dumps, votes))}
+    (tmp_path / name).write_text(text[name.rpartition(".")[2]])
+    [board], _ = read_boards([tmp_path / name])
+    assert (board.order, [entry.system for entry in board.entries]) == ("bradley_terry", ["x", "y", "z"])
+    assert [(entry.n, entry.wins, entry.losses, entry.draws, entry.length) for entry in board.entries] == [
+        (10, 7, 2, 1, None),
+        (8, 3, 4, 1, None),
+        (8, 2, 6, 0, None),
+    ]
+    for row, said in (({"winner": "nobody"}, "field 'winner' is 'nobody'"), ({"model_a": None}, "the name of a model")):
+        (tmp_path / "wrong.json").write_text(json.dumps([*votes, {**votes[0], **row}]))
+        with pytest.raises(DataError, match=f"row {len(votes)}: .*{said}"):
+            read_boards([tmp_path / "wrong.json"])
 
 
 def test_the_paper_s_table_is_a_board_and_correlates_as_the_paper_says() -> None:
@@ -510,3 +580,61 @@ def test_a_board_is_a_line_a_table_a_frame_and_json(tmp_path: Path) -> None:
     assert list(frame["elo"]) == [1000.0, 1000.0]
     assert frame["low"][0] < 64.5 < frame["high"][0]
     assert json.loads(json.dumps(board.to_dict()))["entries"][0]["win_rate"] == 64.5
+
+
+def entry(system: str, rate: float, error: float | None = 1.0, **more: Any) -> Entry:
+    return Entry(system, rate, error, 800, source=Source(reference=more.pop("reference", "sft")), **more)
+
+
+@pytest.mark.parametrize(
+    ("entries", "order", "said"),
+    [
+        ([], "", ""),
+        ([entry("a", 60.0)], "", "a: win rate 60.0 % against sft (95 % 58.0 to 61.9), clearly ahead."),
+        (
+            [entry("a", 51.0)],
+            "",
+            "a: win rate 51.0 % against sft (95 % 49.0 to 53.0); not clearly apart from it: sft (50 %).",
+        ),
+        ([entry("a", 40.0)], "", "a: win rate 40.0 % against sft (95 % 38.1 to 42.0), which is clearly ahead of it."),
+        (
+            [entry("a", 60.0), entry("b", 59.0), entry("c", 40.0)],
+            "",
+            "a first: win rate 60.0 % against sft (95 % 58.0 to 61.9); not clearly apart from it: b.",
+        ),
+        (
+            [entry("a", 60.0, rank_low=1, rank_high=1), entry("b", 59.0, p_value=0.01), entry("c", 40.0, p_value=0.3)],
+            "",
+            "a first: win rate 60.0 % against sft (95 % 58.0 to 61.9); not clearly apart from it: c.",
+        ),
+        (
+            [entry("a", 60.0, seeds=(1, 2), win_rates=(58.0, 62.0)), entry("b", 40.0)],
+            "",
+            "a first: win rate 60.0 % against sft (95 % 34.6 to 85.4); not clearly apart from it: b, sft (50 %).",
+        ),
+        (
+            [entry("a", 60.0, None, reference=""), entry("b", 50.0, None)],
+            "",
+            "a first: win rate 60.0 %; how clearly is not known.",
+        ),
+        (
+            [
+                entry("a", 60.0, metrics={"elo": Metric(1100.0, low=1050.0, high=1150.0)}),
+                entry("b", 70.0, metrics={"elo": Metric(1000.0, low=960.0, high=1040.0)}),
+            ],
+            "elo",
+            "a first: elo 1100.0 (95 % 1050.0 to 1150.0), clearly ahead.",
+        ),
+    ],
+)
+def test_a_board_says_its_answer_first(entries: list[Entry], order: str, said: str) -> None:
+    board = ranked(Leaderboard(EvaluationProtocol(), tuple(entries), "t", order=order))
+    assert answer(board) == said
+    assert said == "" or as_markdown([board]).splitlines()[2].replace("\\", "") == f"**{said}**"
+
+
+def test_a_legend_explains_the_columns_that_are_there() -> None:
+    with_length = replace(entry("a", 60.0), length_controlled=50.0)
+    boards = [ranked(Leaderboard(EvaluationProtocol(), (one,), "t")) for one in (entry("a", 60.0), with_length)]
+    assert "LC" not in legend(boards[:1])
+    assert "LC: length-controlled win rate." in legend(boards)

@@ -67,11 +67,17 @@ def test_a_farm_is_compared_with_as_it_is(farm: Make) -> None:
     ]
 
 
-def test_any_text_is_judged_without_a_farm_and_without_naming_a_judge(tmp_path: Path) -> None:
+def test_any_text_is_judged_without_a_farm_by_the_judge_that_is_named(tmp_path: Path) -> None:
     long = outputs("long", ["A herring swims in the sea.", "Blue, as the sky is."])
     short = outputs("short", ["x", "x"])
-    result = compare_outputs(long, short, annotator="chatgpt_1", output_dir=tmp_path)
-    assert result.system == "long"
+    for annotator in ({}, {"annotator": "chatgpt_1"}):
+        with pytest.raises(ConfigError, match=r'(?s)no judge is named.*judge="openai:gpt-4o".*for these 2 pairs'):
+            compare_outputs(long, short, **annotator, output_dir=tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    result = compare_outputs(long, short, annotator="chatgpt_1", judge="offline", output_dir=tmp_path)
+    assert (result.system, result.judged_by) == ("long", "the formula offline:text_utility")
+    assert {row["judged_by"] for row in result.table_rows()} == {result.judged_by} == {result.to_dict()["judged_by"]}
+    assert f"judged by {result.judged_by}" in repr(result)
     assert result.win_rate > 50
     assert {row.preference.outcome for row in result.judgements["short"]} == {"decided"}
 

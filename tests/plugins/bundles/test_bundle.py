@@ -436,12 +436,15 @@ def test_a_study_in_a_bundle_opens_nothing_that_it_names(
     evil = tmp_path / "evil"
     evil.mkdir()
     (evil / "rows.json").write_text('[{"instruction": "a", "output": "b"}]')
-    settings = {"instructions": {"splits": "evaluation"}, "calibrate": {"humans": ["inputs/people.json"]}}[name]
+    asked: dict[str, dict[str, Any]] = {
+        "instructions": {"splits": "evaluation"},
+        "calibrate": {"humans": ["inputs/people.json"]},
+    }
     write_people(tmp_path / "people.json")
     files = {"inputs/people.json": (tmp_path / "people.json").read_bytes()}
     judging = json.loads(json.dumps(judging).replace("{evil}", str(evil)))
     with opened_below(evil) as opened:
-        said = replayed(afarm, tmp_path, name, settings, {"judging": judging}, files)
+        said = replayed(afarm, tmp_path, name, asked[name], {"judging": judging}, files)
     [why] = said.json["differs"].values()
     assert "names a file outside of it" in why or "not opened" in why
     assert opened == []

@@ -89,13 +89,13 @@ def test_instructions_alone_are_enough_where_no_output_is_needed(tmp_path: Path)
         loaded = dataset.load(split)
         assert loaded
         assert {row.output for row in loaded} == {""}
-    with pytest.raises(DataError, match=r"a\.jsonl: row \d+: field 'output' is missing"):
+    with pytest.raises(DataError, match=r"a\.jsonl: row \d+ \(line \d+\): field 'output' is missing"):
         dataset.load("sft")
 
 
 def test_a_reference_that_is_missing_among_others_is_named(tmp_path: Path) -> None:
     content = [*rows(3), {"instruction": "no output"}]
-    with pytest.raises(DataError, match=r"a\.jsonl: row 3: field 'output' is missing"):
+    with pytest.raises(DataError, match=r"a\.jsonl: row 3 \(line 4\): field 'output' is missing"):
         files(tmp_path / "a.jsonl", content, shares={"evaluation": 1.0}).load("evaluation")
 
 
@@ -142,12 +142,12 @@ def test_an_empty_split_says_how_to_fill_it(tmp_path: Path) -> None:
 def test_a_file_without_rows_and_a_blank_instruction_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a\.jsonl: no instructions"):
         files(tmp_path / "a.jsonl", []).load("preference")
-    with pytest.raises(DataError, match=r"a\.jsonl: row 2: field 'instruction' is blank"):
+    with pytest.raises(DataError, match=r"a\.jsonl: row 2 \(line 3\): field 'instruction' is blank"):
         files(tmp_path / "a.jsonl", [*rows(2), {"instruction": " \n"}]).load("preference")
 
 
 def test_a_row_without_an_instruction_is_named_in_a_file_that_is_cut_up(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"a\.jsonl: row 1: field 'instruction' is missing"):
+    with pytest.raises(DataError, match=r"a\.jsonl: row 1 \(line 2\): field 'instruction' is missing"):
         files(tmp_path / "a.jsonl", [*rows(1), {"output": "x"}]).load("preference")
 
 

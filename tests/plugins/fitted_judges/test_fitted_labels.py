@@ -92,7 +92,7 @@ def test_people_have_a_column_each(tmp_path: Path) -> None:
 @pytest.mark.parametrize("label", [3, True, "better", -1])
 def test_a_label_that_is_none_is_an_error_with_its_place(label: Any, tmp_path: Path) -> None:
     row = {"instruction": "task", "response1": "a", "response2": "b", "annotator1": label}
-    with pytest.raises(DataError, match=r"people.jsonl: row 0: field 'annotator1' is .*1 or 2"):
+    with pytest.raises(DataError, match=r"people.jsonl: row 0 \(line 1\): field 'annotator1' is .*1 or 2"):
         read_labelled([write(tmp_path / "people.jsonl", [row])])
 
 

@@ -170,7 +170,7 @@ def test_a_wrong_seed_is_an_error_and_not_half_of_the_labels_turned(tmp_path: Pa
     kept = row(1.9, Pair(Instruction(STRAIGHT), "4", "5"), annotator="weigher", raw_completion=weighted(0.9))
     judge = stored(tmp_path / "rows.jsonl", kept)
     asked = request("tokens", Pair(Instruction(STRAIGHT), "4", "5"), labels=["m", "M"], annotator="weigher")
-    with pytest.raises(JudgeError, match=r"row 0: .*--set replay.seed="):
+    with pytest.raises(JudgeError, match=r"row 0 \(line 1\): .*--set replay.seed="):
         ask(judge, asked)
     right = ReplayJudge(str(tmp_path / "rows.jsonl"), ReplayConfig(seed=7))
     assert ask(right, asked).finish_reason == ""
@@ -331,20 +331,23 @@ def test_bad_files_are_named_with_row_and_field(tmp_path: Path) -> None:
     for bad, said in [
         (
             {"a": 1},
-            "row 1: is no annotation and no answer of the ledger, which has output_1, output_2, preference, or request",
+            "is no annotation and no answer of the ledger, which has output_1, output_2, preference, or request",
         ),
-        (row(7), "row 1: field 'preference' is 7"),
-        (row(1, raw_completion={"logprobs": {"content": [{}]}, "text": "m"}), "row 1: field 'raw_completion'"),
-        (row(1, raw_completion=5), "row 1: field 'raw_completion'"),
-        (row(1, raw_completion={"message": {"content": [{"type": "text"}]}}), "row 1: field 'raw_completion'"),
-        ({"request": "{", "text": "x"}, "row 1: field 'request' is not valid JSON"),
-        ({"request": {"messages": 3}, "text": "x"}, "row 1: is no answer as `afarm ledger --export` writes it"),
-        ({"request": {"messages": [{"role": "user"}]}, "text": "x"}, "row 1: is no answer as"),
-        ({"request": {"prompt": "q"}, "text": "x", "logprobs": [3]}, "row 1: is no answer as"),
-        ({"request": {"prompt": "q"}, "text": None}, "row 1: field 'text' must be text, not NoneType"),
+        (row(7), "field 'preference' is 7"),
+        (row(1, raw_completion={"logprobs": {"content": [{}]}, "text": "m"}), "field 'raw_completion'"),
+        (row(1, raw_completion=5), "field 'raw_completion'"),
+        (row(1, raw_completion={"message": {"content": [{"type": "text"}]}}), "field 'raw_completion'"),
+        ({"request": "{", "text": "x"}, "field 'request' is not valid JSON"),
+        (
+            {"request": {"messages": 3}, "text": "x"},
+            "is no answer as `afarm ledger --export` writes it",
+        ),
+        ({"request": {"messages": [{"role": "user"}]}, "text": "x"}, "is no answer as"),
+        ({"request": {"prompt": "q"}, "text": "x", "logprobs": [3]}, "is no answer as"),
+        ({"request": {"prompt": "q"}, "text": None}, "field 'text' must be text, not NoneType"),
     ]:
         judge = stored(tmp_path / "rows.jsonl", row(1), bad)
-        with pytest.raises(DataError, match=said):
+        with pytest.raises(DataError, match=rf"row 1 \(line 2\): {said}"):
             ask(judge, request("single"))
         [problem] = judge.check(())
         assert re.search(said, problem)

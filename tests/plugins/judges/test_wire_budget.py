@@ -278,7 +278,7 @@ def test_a_file_for_a_batch_that_did_not_arrive_costs_nothing(tmp_path: Path) ->
             return Drop() if received.path.endswith("/files") else super()._next_fault(received)
 
     with NoFiles() as server, Ledger(tmp_path / "ledger.sqlite") as ledger:
-        with pytest.raises(JudgeError, match="could not be reached"):
+        with pytest.raises(JudgeError, match="broke the connection off"):
             by_batch(make("openai", server), ledger, 1.0, QUESTIONS[:5])
         assert ledger.committed("run") == 0.0
         assert not any(is_question(received) for received in server.received)

@@ -15,7 +15,10 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from afarm import Bounded, Findings, Series, StudyPlot, StudyTable
 from afarm.experiment.live_record import process_identity
+from afarm.experiments import GridProgress
+from afarm.report import ShownStudy, write_comparison, write_study
 from afarm_plugins.view.app import View, view_app
 from afarm_plugins.view.page import NEEDS, PAGES, STATIC, static_file
 
@@ -69,7 +72,13 @@ def test_what_has_not_changed_is_not_sent_again(client: TestClient) -> None:
     assert first.headers["vary"].lower() == "accept-encoding"
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8640", "127.0.0.1.evil.example", "", "localhost.evil"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("evil.example", "evil.example:8640", "127.0.0.1.evil.example", "", "localhost.evil", "[::1].evil.example"),
+        *("[::1].evil.example:8640", "[::1]evil", "a@127.0.0.1", "127.0.0.1/x", "127.0.0.1#x", "127.0.0.1:x"),
+    ],
+)
 def test_another_host_is_refused(client: TestClient, host: str) -> None:
     """A site whose name leads to this machine (DNS rebinding) sends that name."""
     for address in ("/", "/data/runs.json", "/static/elements.js"):
@@ -78,7 +87,9 @@ def test_another_host_is_refused(client: TestClient, host: str) -> None:
         assert "--allow-host" in answer.text
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1:8640", "localhost:1", "[::1]:8640", "192.168.1.5", "box.lan:8640"])
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1:8640", "localhost:1", "[::1]:8640", "192.168.1.5", "BOX.lan:8640", "[::1]"]
+)
 def test_its_own_addresses_and_allowed_names_are_answered(view: View, host: str) -> None:
     assert client_of(view, "box.lan").get("/", headers={"host": host}).status_code == 200
 
@@ -152,6 +163,35 @@ def test_documents_run_in_an_origin_of_their_own(made: Path, output_dir: Path) -
     assert answer.headers["content-security-policy"].startswith("sandbox allow-scripts;")
     assert client.get("/document/0/boards/key.pem").status_code == 404
     assert client.get("/document/0/boards/link.md").status_code == 404
+
+
+def test_boards_and_studies_lead_with_what_their_pages_lead_with(output_dir: Path) -> None:
+    table = StudyTable(
+        "board", "Ranking", {"system": "", "win rate, %": ".1f"}, [["</script>ppo", Bounded(60.0, 55, 65)]]
+    )
+    plot = StudyPlot("rates", "Win rates", "", "win rate, %", [Series("", ["a", "b"], [Bounded(60), Bounded(40)])])
+    findings = Findings([table], [plot], answer="ppo first")
+    (output_dir / "boards").mkdir()
+    write_comparison(
+        output_dir / "boards" / "x.html", ShownStudy("ppo, dpo", "afarm compare", GridProgress(()), findings)
+    )
+    write_study(output_dir / "studies" / "y", ShownStudy("y", "afarm study y", GridProgress(()), findings))
+    found = client_of(View([output_dir])).get("/data/boards.json").json()
+    for [row], title in ((found["boards"], "ppo, dpo"), (found["studies"], "y")):
+        summary = row["summary"]
+        assert (summary["title"], summary["answer"], summary["chart"]["title"]) == (title, "ppo first", "Win rates")
+        assert summary["table"]["columns"] == [["system", False], ["win rate, %", True]]
+        assert summary["table"]["rows"] == [[["</script>ppo", "", ""], ["60.0", "55.0 to 65.0", "60.0"]]]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_pipe_in_the_place_of_outputs_is_named_and_not_waited_for(output_dir: Path) -> None:
+    view = View([output_dir])
+    run = next(iter(view.sources.runs().values()))
+    (run.directory / "outputs.jsonl").unlink()
+    os.mkfifo(run.directory / "outputs.jsonl")
+    answer = client_of(view).get(f"/data/outputs/{run.id}.json")
+    assert (answer.status_code, "outputs.jsonl: is no file" in answer.text) == (404, True)
 
 
 # -------------------------------------------------------------------------------------------------------- stopping

@@ -73,7 +73,7 @@ def expect_rows(page: Page, *numbers: int) -> None:
 
 
 FILTERS = {
-    "Member": {"gpt4_1": (0, 4), "gpt4_2": (1, 5), "davinci_1": (2, 3)},
+    "Prompt": {"gpt4_1": (0, 4), "gpt4_2": (1, 5), "davinci_1": (2, 3)},
     "Family": {"gpt4": (0, 1, 4, 5), "davinci": (2, 3)},
     "Length": {"longer": (1, 3, 4, 5), "shorter": (0,), "much": (3,)},
     "Marked": {"flagged": (4,), "cut": (3,)},
@@ -189,7 +189,7 @@ def test_runs_are_compared_by_keyboard_alone(browser: Browser, directory: Path) 
             expect_rows(page, *numbers)
         page.keyboard.press("ArrowLeft")
         expect_rows(page, 0, 4)
-        tab_to(page, "Member")
+        tab_to(page, "Prompt")
         page.keyboard.type("gpt4_1")
         expect_rows(page, 0, 4)
         tab_to(page, "Pairs")

@@ -1,0 +1,55 @@
+"""Who judged, in words: the judge first, then its prompt; a formula goes by its own name, never by a prompt's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from afarm.core.records import Row
+from afarm.evaluation.biases import FORMULAS
+
+FORMULA = "the formula "
+"""How the names of judges begin that are no language model."""
+
+
+def are_formulas(record: Mapping[str, Any]) -> dict[str, bool]:
+    """Map the identities of a run's judges to True if they are formulas."""
+    judges = record.get("judges")
+    rows = [row for row in judges if isinstance(row, Mapping)] if isinstance(judges, list) else []
+    return {str(row.get("identity")): bool(row.get("simulated")) for row in rows}
+
+
+def name_judge(identity: str, judges: Mapping[str, bool], prompts: Collection[str] = (), annotator: str = "") -> str:
+    """Name a judge, such as "openai:gpt-4o with prompt gpt4_4", or "the formula offline:gold".
+
+    `judges` say of identities if they are formulas. Of several prompts, their number and their `annotator` are named.
+    """
+    name = re.sub("@[0-9a-f]{8,}$", "", identity).rstrip(":")
+    if judges.get(identity, name.partition(":")[0] in FORMULAS):
+        return FORMULA + name
+    return (
+        f"{name} with {len(prompts)} prompts of {annotator}"
+        if len(prompts) > 1
+        else " with prompt ".join([name, *prompts])
+    )
+
+
+def who_judged(rows: Iterable[Row], judges: Mapping[str, bool]) -> str:
+    """Name who labelled stored pairs, language models first; empty if nobody had to, or a coin did.
+
+    `judges` are the identities of all that may have been asked, each with True if it is a formula. They stand for the
+    judge of an answer that names none.
+    """
+    found: dict[str, set[str]] = {}
+    annotator = ""
+    for row in rows:
+        if row.get("source") not in ("noise", "rule"):
+            annotator = str(row.get("annotator") or "")
+            asked = [str(row["judge"])] if row.get("judge") else [*judges] if row.get("completion") else []
+            for judge in asked:
+                found.setdefault(judge, set()).add(str(row.get("member") or annotator))
+            if not asked:
+                found.setdefault("people" if row.get("source") == "human" else annotator, set())
+    names = [name_judge(judge, judges, prompts, annotator) for judge, prompts in sorted(found.items())]
+    return ", ".join(sorted(names, key=lambda name: name.startswith(FORMULA)))
