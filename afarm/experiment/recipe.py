@@ -293,7 +293,8 @@ def resolve(
         if name in names or not plugins.broken or not any(read_recipe(r).get(name) == section for r in recipe_names()):
             problems += _check_section(name, section, names, plugins, methods, settings)
     problems += _check_names(run, plugins)
-    problems += [p for p in check(settings) if not any(known.startswith(p) for known in problems)]
+    if not any(problem.startswith("judge: ") for problem in wrong):  # else another judge would be looked at
+        problems += [p for p in check(settings) if not any(known.startswith(p) for known in problems)]
     if problems:
         raise ConfigError(_drop_repeated(problems))
     return settings

@@ -588,3 +588,13 @@ def test_settings_under_a_recipe_are_held_to_the_config(tmp_path: Path, monkeypa
         sys.modules.pop("sideshow", None)
         [broken] = discover([importlib.metadata.EntryPoint("sideshow", "sideshow", "afarm")]).broken
         assert "recipes must map names of recipes to settings that the config has, not" in broken.error
+
+
+@pytest.mark.parametrize("role", ["strnog", "alice", "Strong"])
+def test_a_wrong_role_is_one_problem(role: str, plugins: Plugins) -> None:
+    """Not also a price that no judge has, and no judge at all: it would be another judge that is looked at."""
+    with pytest.raises(ConfigError) as caught:
+        resolve("toy", [{"judge": {role: "offline"}}, "seed=-1"], plugins, lambda settings: ["a price of none"])
+    assert [problem.partition(":")[0] for problem in caught.value.problems] == ["judge", "seed"]
+    with pytest.raises(ConfigError, match="a price of none"):
+        resolve("toy", ["seed=-1"], plugins, lambda settings: ["a price of none"])
