@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
@@ -92,12 +93,11 @@ def count_cut_prompts(
     """Count the rows (prompt, response) that keep one token of the prompt, as a metric with a warning; {} for none."""
     limit, least = policy.longest(max_length), 1 + len(policy.template.control_ids)
     cut = sum(len(prompt) <= least and len(prompt) + len(response) >= limit for prompt, response in rows)
-    if cut:
-        logger.warning(
-            "%d of %d outputs fill max_length (%d tokens) and are learned from without their prompts: raise it",
-            *(cut, len(rows), limit),
-        )
-    return {"prompts_cut_to_nothing": float(cut)} if cut else {}
+    if not cut:
+        return {}
+    said = "%d of %d outputs fill max_length (%d tokens) and are learned from without their prompts: raise it"
+    logger.warning(said, cut, len(rows), limit)
+    return {"prompts_cut_to_nothing": float(cut)}
 
 
 def usable_pairs(
@@ -130,8 +130,7 @@ def usable_pairs(
                 f"{learner} has nothing to learn from: the outputs of each of its {len(kept)} pairs are equal when "
                 f"cut to {max_length} tokens; raise its max_length, or take pairs that differ earlier"
             )
-        counts |= count_cut_prompts([*first, *second], start, max_length)
-        if equal := differ.count(False):
-            kept = [judged for judged, differs in zip(kept, differ, strict=True) if differs]
-            counts["pairs_equal_after_cut"] = float(equal)
+        kept = list(compress(kept, differ))
+        equal = {"pairs_equal_after_cut": float(differ.count(False))} if False in differ else {}
+        counts |= {**equal, **count_cut_prompts([*first, *second], start, max_length)}
     return kept, {**counts, "pairs_left_out": float(len(preferences) - len(kept))}

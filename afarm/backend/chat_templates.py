@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
-from datetime import date
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -20,13 +19,8 @@ logger = logging.getLogger(__name__)
 
 SETTLED = "{# the date and the thinking switch, as set when afarm loaded the model #}"
 
-SWITCHES = ("enable_thinking", "thinking")
-"""Variables by which templates let a model think before its answer."""
-
 _SAID = set[str]()
 """The templates of which it was said that they take no system turn."""
-
-_DIRECTIVES = re.compile(r"%-?[a-zA-Z]")
 
 
 def settle_template(template: str, config: BackendConfig) -> str:
@@ -35,20 +29,15 @@ def settle_template(template: str, config: BackendConfig) -> str:
     It then renders the same on any day, in afarm and in what loads an export. A template that was settled before, such
     as an export's, stays as it is.
     """
+    head, thinking = "", str(config.thinking).lower()
     if template.startswith(SETTLED):
         return template
-    head = "".join(
-        f"{{% if {name} is not defined %}}{{% set {name} = {str(config.thinking).lower()} %}}{{% endif %}}"
-        for name in SWITCHES
-        if re.search(rf"\b{name}\b", template)
-    )
+    if "thinking" in template:
+        head += "".join(f"{{% set {n} = {n} | default({thinking}) %}}" for n in ("enable_thinking", "thinking"))
     if "strftime_now" in template:
-        today = date.fromisoformat(config.date)
-        parts = "".join(
-            f" | replace('{directive}', '{today.strftime(directive)}')"
-            for directive in sorted(set(_DIRECTIVES.findall(template)))
-        )
-        head += f"{{% macro strftime_now(format) %}}{{{{ format{parts} }}}}{{% endmacro %}}"
+        directives = sorted(set(re.findall(r"%-?[a-zA-Z]", template)))
+        replaced = "".join(f" | replace('{part}', '{config.date.strftime(part)}')" for part in directives)
+        head += f"{{% macro strftime_now(format) %}}{{{{ format{replaced} }}}}{{% endmacro %}}"
     return f"{SETTLED}{head}\n{template}" if head else template  # the line's end belongs to the block before it
 
 

@@ -350,7 +350,8 @@ def micro_batches(
     """Cut this process's share of a minibatch into batches that fit in memory, the longest rows first.
 
     `rows` are the minibatch's, in all processes; `tensors` are [B, R], of all samples. Yields each batch with the
-    tensors' values [n] at its response tokens, row by row.
+    tensors' values [n] at its response tokens, row by row. Gradients and sums of them are this process's own:
+    `optimizer_step` sums gradients over the processes, `all_reduce_by_name` sums for metrics.
     """
     own = shard(rows)
     lengths = [len(samples[row].prompt_ids) + len(samples[row].token_ids) for row in own]

@@ -47,6 +47,8 @@ class Component:
     """The modules of its entry point and of its target: an artifact's key digests them with their distribution."""
     sources: tuple[str | Path, ...] = ()
     """More modules, files and folders for the key."""
+    recipes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Settings under recipes, by their names, and under recipes that are based on these."""
 
     @property
     def full_name(self) -> str:

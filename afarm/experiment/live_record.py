@@ -96,7 +96,7 @@ def extent(items: Iterable[Any], total: int | None) -> tuple[int, int | None]:
     return (items.start if isinstance(items, range) and items.stop == total else 0), total
 
 
-def seconds_left(done: int, seconds: float, left: int) -> float | None:
+def seconds_left(done: float, seconds: float, left: float) -> float | None:
     """Estimate how long the items `left` take, after `done` in `seconds`; None if there is nothing to go by."""
     return left * seconds / done if done > 0 and left > 0 else None
 

@@ -35,7 +35,7 @@ GO_ON_HERE = "the same command goes on from here: nothing that was answered is a
 GO_ON = "the same command goes on from here then: nothing that was answered is asked again"
 MOST_LOST = 10
 """Answers that may be lost before a first one comes whole."""
-GIVE_UP_SECONDS = 90.0
+GIVE_UP_SECONDS = 65.0
 """Seconds in which a judge refuses all that is left, after which it is their fault: longer than limits per minute."""
 LARGEST_BATCH = 20_000
 """Requests submitted to a batch endpoint at once."""

@@ -57,7 +57,7 @@ GO_ON = "the same command goes on from here: nothing that was answered is asked 
 CONNECT_SECONDS = 10.0
 MOST_TOKENS = 10**9
 """The largest number that is believed to be a count of an answer's tokens."""
-LARGEST_BODY = 16 * 2**20
+LARGEST_BODY = 8 * 2**20
 """Bytes of an answer, unpacked, beyond which it is no answer."""
 READ = "afarm_read"
 Form = frozenset[str]

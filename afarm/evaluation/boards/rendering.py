@@ -224,17 +224,13 @@ def answer(board: Leaderboard) -> str:
     low, high = ends(first)
     if low == -math.inf:
         return f"{text}; how clearly is not known."
-    near = [e.system for e in others if (ends(e)[1] >= low if e.p_value is None else e.p_value >= SURE)]
+    near = [e.system for e in others if (ends(e)[1] >= low if e.p_value is None else e.p_value >= 0.05)]
     near += [f"{reference} (50 %)"] if reference and low <= 50 <= high else []
     is_behind = bool(reference) and high < 50
     text += f" (95 % {low:.1f} to {high:.1f})" + ", which is clearly ahead of it" * is_behind
     if not near:
         return text + (".", ", clearly ahead.")[not is_behind]
     return f"{text}; not clearly apart from it: {named(list(map(one_line, near)))}."
-
-
-SURE = 0.05
-"""The adjusted p-value below which two systems are apart."""
 
 
 def footnotes(board: Leaderboard) -> dict[str, int]:

@@ -424,7 +424,8 @@ def test_alpaca_eval_s_leaderboards_are_imported(tmp_path: Path) -> None:
         ("a.csv", ",win_rate\n", "no rows"),
         ("a.csv", ",win_rate\nx,0.468\ny,0.9\n", "column 'win_rate' is nowhere above 1, and win rates are in percent"),
         ("a.csv", ",win_rate,length_controlled_winrate\nx,46.8,0.4\n", "column 'length_controlled_winrate' is nowhere"),
-        ("a.csv", ';win_rate\nx;"46,812"\n', "must be a number, not '46,812' (1234 or 1.234, never 1,234)"),
+        ("a.csv", ';win_rate\nx;"46,812"\n', "must be a number, not '46,812': no mark may part thousands"),
+        ("a.csv", ";win_rate;n_total\nx;46,8;1.000\n", "'n_total' must be a number, not '1.000': no mark may"),
         ("a.csv", 'model,elo\nx,"1,251"\n', "another of numbers (1234, not 1,234)"),
         (
             "a.csv",

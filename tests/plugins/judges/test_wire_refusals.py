@@ -112,9 +112,8 @@ def test_a_judge_that_answered_this_annotator_before_is_not_at_fault(
 def test_fewer_than_five_requests_that_are_all_refused_are_the_runs_fault_too(
     server: WireServer, ledger: Ledger
 ) -> None:
-    server.refuses = lambda body: Status(
-        400, f"do not like {len(json.dumps(body))} and {body['messages'][-1]['content']}"
-    )
+    words = iter("abcdefghijkl")
+    server.refuses = lambda body: Status(400, f"do not like {next(words)}")
     asker = client("openai", server, ledger)
     with pytest.raises(JudgeError, match="do not like"):
         asker(QUESTIONS[:2])
