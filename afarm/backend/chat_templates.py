@@ -13,7 +13,6 @@ from afarm.core.config import BackendConfig
 from afarm.core.errors import ModelError
 from afarm.core.records import Row
 from afarm.storage.conversations import without_system_turn
-from afarm.storage.text import one_line
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +59,7 @@ def render_chat(
         if not system:
             prompt = next((turn["content"] for turn in reversed(turns) if turn["role"] == "user"), "")
             raise ModelError(
-                f"the chat template of {model} refuses the prompt {one_line(prompt, 80)!r}: {error}. Change or leave "
+                f"the chat template of {model} refuses the prompt {prompt[:80]!r}: {error}. Change or leave "
                 "out that row, or choose another template: --set prompt_template=alpaca"
             ) from error
     if (template := str(tokenizer.chat_template)) not in _SAID:

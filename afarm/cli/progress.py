@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
-from afarm.experiment.live_record import extent, seconds_left
+from afarm.core.progress import extent, seconds_left
 from afarm.storage.text import one_line
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from statistics import median, quantiles
+from typing import Any
 
 from afarm import (
     Bounded,
@@ -144,7 +145,8 @@ def set_findings(sets: Sequence[InstructionSet], tagger: str, most: int, lacking
     plots = _plots(sets, verbs) if verbs else []
     answer = ""
     if several:
-        one, other, apart, chance, *_ = max(tables[-1].rows, key=lambda row: row[2])
+        rows: Sequence[Sequence[Any]] = tables[-1].rows
+        one, other, apart, chance, *_ = max(rows, key=lambda row: row[2])
         answer = f"{one} and {other} differ most: in {apart:.0f} % of their verbs, {chance[0]:.0f} % by chance."
     return Findings(tables, plots, [*notes, *lacking], {"readings.jsonl": "\n".join([*lines, ""])}, answer)
 

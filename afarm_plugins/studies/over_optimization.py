@@ -16,6 +16,7 @@ import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 from afarm import (
     Bounded,
@@ -116,12 +117,12 @@ class OverOptimization(Study):
         ]
         notes = [NOTES[0], *([ALONG] if any(map(self._is_along_checkpoints, self.methods)) else []), *NOTES[1:-1]]
         notes += [FITTED if any(series.fit for plot in plots for series in plot.series) else JOINED, NOTES[-1]]
-        answer = " ".join(_say_peak(*row[:6]) for row in peaks if row[2] is not None)
+        answer = " ".join(_say_peak(*row) for row in peaks if row[2] is not None)
         return Findings(tables, plots, notes if finished else [], answer=answer)
 
 
-def _say_peak(method: str, labels: str, best: int, rate: Bounded, last: int, fall: Bounded | None) -> str:
-    """Say where a curve peaks, and whether the fall after it is clear."""
+def _say_peak(method: Any, labels: Any, best: Any, rate: Any, last: Any, fall: Any, *_: Any) -> str:
+    """Say where a curve of the table of peaks has its own, and whether the fall after it is clear."""
     peak = f"{method} learning from {labels} wins most at a reach of {best}: {rate.value:.1f} %"
     if fall is None:
         return f"{peak}, its furthest."

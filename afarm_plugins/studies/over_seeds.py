@@ -71,7 +71,7 @@ def say_highest(table: StudyTable) -> str:
     if len(ranked) < 2:
         return ""
     (best, first), *others = ranked
-    near = [name for each, name in others if None in (*best, *each) or each[2] >= best[1]]
+    near = [name for each, name in others if best.low is None or each.high is None or each.high >= best.low]
     apart = f"not clearly apart from it: {'; '.join(near[:5])}{' …' * (len(near) > 5)}" if near else "clearly ahead"
     heading, form = list(table.columns.items())[places[0]]
     return f"{first} has the highest {heading}, {cell_text(best, form)}; {apart}."

@@ -159,9 +159,11 @@ def of_runs(finished: Sequence[FinishedRun], people: HumanLabels, methods: Seque
     notes += [
         f"{method} is left out of the correlation: one world lacks it." for method in either if method not in both
     ]
-    rows = []
+    rows, answer = [], ""
     if len(both) >= FEWEST_SYSTEMS:
-        rows = [[SIMULATED, PEOPLE, len(both), "methods", *_cells(correlate_boards(simulated, theirs))]]
+        cells = _cells(correlate_boards(simulated, theirs))
+        answer = say_agreement("The simulation", "people do", len(both), cells[0])
+        rows = [[SIMULATED, PEOPLE, len(both), "methods", *cells]]
         seeds = {done.run.seed for runs in worlds[SIMULATED].values() for done in runs}
         seeds |= {done.run.seed - OTHER_SEEDS for runs in worlds[PEOPLE].values() for done in runs}
         if len(seeds) > 1:
@@ -179,7 +181,6 @@ def of_runs(finished: Sequence[FinishedRun], people: HumanLabels, methods: Seque
     columns = {"rater": "", "with": "", "methods": "d", "interval over": "", **_CORRELATIONS}
     agreement = StudyTable("agreement", "Agreement of rankings, with 95% intervals", columns, rows)
     plots = [_plot(both, rates, what)] if both else []
-    answer = say_agreement("The simulation", "people do", len(both), rows[0][4]) if rows else ""
     return Findings([_board(either, rates, {}, what), agreement], plots, notes, answer=answer)
 
 

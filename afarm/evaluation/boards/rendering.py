@@ -208,9 +208,10 @@ def answer(board: Leaderboard) -> str:
 
     Apart are those that the adjusted test tells apart, or without tests those whose 95% intervals do not meet.
     """
-    first, *others = [entry for entry in board.entries if entry.rank is not None] or [None]
-    if first is None:
+    entries = [entry for entry in board.entries if entry.rank is not None]
+    if not entries:
         return ""
+    first, *others = entries
     is_rate = board.order in ("", WIN_RATE)
     reference = one_line(first.source.reference or board.protocol.reference) if is_rate else ""
     text = f"{one_line(first.system)}{' first' if others else ''}: {'win rate' if is_rate else one_line(board.order)}"
@@ -218,8 +219,9 @@ def answer(board: Leaderboard) -> str:
 
     def ends(entry: Entry) -> tuple[float, float]:
         metric = entry.metrics.get(board.order)
-        known = entry.interval if is_rate else metric and (metric.low, metric.high)
-        return known if known and None not in known else (-math.inf, math.inf)
+        of_metric = (metric.low, metric.high) if metric else (None, None)
+        low, high = entry.interval or (None, None) if is_rate else of_metric
+        return (-math.inf, math.inf) if low is None or high is None else (low, high)
 
     low, high = ends(first)
     if low == -math.inf:
