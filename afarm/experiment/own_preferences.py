@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from afarm.core.errors import ConfigError, DataError
+from afarm.core.errors import DataError
 from afarm.core.interfaces import Progress
 from afarm.core.records import Instruction, JudgedPair
 from afarm.experiment.settings import RunConfig
@@ -41,13 +41,13 @@ _SUMMARIES: dict[tuple[object, ...], Mapping[str, Any]] = {}
 class OwnPreferences:
     """The preferences of the recipe's file or data set of the Hub, in afarm's rows.
 
-    Pairs of the instructions that are `evaluated` on, however written, are left out; `problems_with` lists why others
-    cannot be learned from here. `notify` is called once with each thing that is odd about the labels.
+    Pairs of the instructions that are `evaluated` on, however written, are left out; `require_known` raises for others
+    that the model cannot know. `notify` is called once with each thing that is odd about the labels.
     """
 
     config: RunConfig
     evaluated: Callable[[], Sequence[Instruction]]
-    problems_with: Callable[[Sequence[Instruction]], list[str]]
+    require_known: Callable[[Sequence[Instruction], str], None]
     progress: Progress
     notify: Callable[[str], None]
 
@@ -94,8 +94,7 @@ class OwnPreferences:
             outcomes[judged.preference.outcome] += 1
             people[judged.annotator] += 1
             yield judged
-        if problems := self.problems_with(first):
-            raise ConfigError(f"{source}: {problem}" for problem in problems)
+        self.require_known(first, source)
         taken = outcomes.total()
         usable = taken + evaluated_on
         if not usable and not unusable.rows:

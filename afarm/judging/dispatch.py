@@ -31,11 +31,10 @@ HEARTBEAT_SECONDS = 2.0
 """Seconds between the signs of life of a process in the ledger."""
 HELD_SECONDS = 0.5
 """Seconds between looks for an answer that another process is waiting for."""
-GO_ON_HERE = "the same command goes on from here: nothing that was answered is asked again"
 GO_ON = "the same command goes on from here then: nothing that was answered is asked again"
 MOST_LOST = 10
 """Answers that may be lost before a first one comes whole."""
-GIVE_UP_SECONDS = 90.0
+GIVE_UP_SECONDS = 65.0
 """Seconds in which a judge refuses all that is left, after which it is their fault: longer than limits per minute."""
 LARGEST_BATCH = 20_000
 """Requests submitted to a batch endpoint at once."""
@@ -54,6 +53,11 @@ class PendingRequest:
     slowed: int = 0
     """How often the judge refused it for now, since `slowed_at`."""
     slowed_at: float = 0.0
+
+    @property
+    def asker(self) -> tuple[str, str]:
+        """The judge and the annotator."""
+        return self.queue.identity, self.request.annotator
 
 
 @dataclass(slots=True, eq=False)
@@ -259,13 +263,15 @@ class Dispatcher:
 
     def _settle_refused(self) -> None:
         """Leave requests without an answer that are refused by their own fault. Raises `JudgeError` if it is not."""
-        refusals, settled = self.client.refusals, []
-        for pending, refusal in self.refused:
+        refusals, refused, self.refused = self.client.refusals, self.refused, []
+        settled: list[Answered] = []
+        for pending, refusal in refused:
             if refusals.is_own_fault(pending):
-                refusals.count(pending, refusal)
+                refusals.remember(pending, refusal)
                 settled.append((pending, Completion("", key=pending.key, price=0.0, finish_reason=REQUEST_REFUSED)))
+            else:
+                self.refused.append((pending, refusal))
         if settled:
-            self.refused = [each for each in self.refused if not refusals.is_own_fault(each[0])]
             answers = [(pending.request, pending.queue.identity, completion) for pending, completion in settled]
             self.client.ledger.resolve(answers, self.client.run, stage=self.client.stage())
             self.deliver(settled)
@@ -289,7 +295,7 @@ class Dispatcher:
         for pending, completion in answered:
             if completion.finish_reason != REQUEST_REFUSED:
                 pending.queue.lost, pending.queue.lost_why = -1, ""
-                self.client.refusals.answered[pending.queue.identity, pending.request.annotator] = True
+                self.client.refusals.answered[pending.asker] = True
             if purchased:
                 self.client.spend.add(pending.request, completion)
         if answered:
@@ -351,7 +357,7 @@ class Dispatcher:
         if queue.lost >= 0:
             queue.lost, queue.lost_why = queue.lost + 1, why
         if queue.lost >= MOST_LOST:
-            self._failure = self._failure or JudgeError(f"{queue.identity}{lost(queue)}; {GO_ON_HERE}")
+            self._failure = self._failure or JudgeError(f"{queue.identity}{lost(queue)}; {GO_ON}")
         allowed = asyncio.get_running_loop().create_future()
         self.retrying[allowed] = pending
         self.wake.set()

@@ -286,7 +286,11 @@ def test_a_budget_holds_while_requests_are_refused(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wait", "says"), [(7200.0, "asks to slow down"), (0.0, "scripted has refused every request for 15 minutes; ")]
+    ("wait", "says"),
+    [
+        (7200.0, "asks to slow down"),
+        (0.0, r"answered nothing for 15 minutes and refused \d+ requests, up to \d+ times"),
+    ],
 )
 def test_a_judge_that_refuses_for_very_long_ends_the_run(
     ledger: Ledger, wait: float, says: str, monkeypatch: pytest.MonkeyPatch
@@ -299,6 +303,50 @@ def test_a_judge_that_refuses_for_very_long_ends_the_run(
         ask(questions(20))
     assert judge.asked == []
     assert ledger.committed("run") == 0.0
+
+
+class Choosy(ScriptedJudge):
+    """Always refuses some prompts for now, and all of them once it has answered `closes_after`."""
+
+    closes_after = 1000
+    tries = 0
+
+    async def complete(self, request: ChatRequest) -> Completion:
+        if len(self.asked) >= self.closes_after or request.prompt in ("q0", "q3"):
+            await asyncio.sleep(0.001)
+            self.tries += 1
+            raise SlowDown("Request too large")
+        return await super().complete(request)
+
+
+def test_a_request_that_is_always_refused_costs_itself_and_no_other(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("afarm.judging.dispatch.GIVE_UP_SECONDS", 0.5)
+    judge = Choosy(price=0.1, worst=0.2)
+    ask = JudgeClient({"*": judge}, ledger, run="run", budget=20.0, max_concurrency=8)
+    answers = ask(questions(40))
+    assert [i for i, answer in enumerate(answers) if answer.finish_reason == "request_refused"] == [0, 3]
+    assert len(judge.asked) == 38
+    assert ledger.committed("run") == pytest.approx(3.8)
+    assert "Request too large; it has answered others" in caplog.text
+    tries = judge.tries
+    assert JudgeClient({"*": judge}, ledger, run="run")(questions(40)) == answers
+    assert judge.tries == tries, "nor is it asked again"
+
+
+def test_a_judge_that_closes_is_waited_for_and_nothing_is_given_up(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("afarm.judging.dispatch.GIVE_UP_SECONDS", 0.3)
+    monkeypatch.setattr("afarm.judging.dispatch.PATIENCE", 1.0)
+    judge = Choosy(price=0.1, worst=0.2)
+    judge.closes_after = 20
+    with pytest.raises(JudgeError, match=r"answered nothing for .* refused \d+ requests, up to \d+ times each"):
+        JudgeClient({"*": judge}, ledger, run="run", max_concurrency=4)(questions(40))
+    assert stored(ledger, questions(40)) == len(judge.asked) == 20
+    judge.closes_after = 1000
+    assert sum(bool(a.text) for a in JudgeClient({"*": judge}, ledger)(questions(40))) == 38
 
 
 # ------------------------------------------------------------------------------------------- what a judge cannot take
@@ -436,7 +484,7 @@ def test_without_a_budget_lost_answers_are_counted_and_hold_nothing_up(ledger: L
     assert ledger.committed("run") == pytest.approx(10 * 0.1 + 10 * 0.5)
 
 
-def test_another_attempt_is_not_made_after_a_failure(ledger: Ledger) -> None:
+def test_another_attempt_is_not_made_after_a_failure(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing(Repeating):
         async def complete(self, request: ChatRequest) -> Completion:
             if request.prompt == "q0":
@@ -447,6 +495,7 @@ def test_another_attempt_is_not_made_after_a_failure(ledger: Ledger) -> None:
     judge = Failing(1000, worst=0.5, seconds=0.001)
     limiter = Limiter(4)
     limiter.answered(limiter.sent())
+    monkeypatch.setattr("afarm.judging.dispatch.MOST_LOST", 10_000)
     with pytest.raises(JudgeError, match="refused"):
         JudgeClient({"*": judge}, ledger, run="run", limiters={judge: limiter})(questions(4))
     assert len(judge.asked) < 1000
