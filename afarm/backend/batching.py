@@ -87,7 +87,7 @@ def chosen_and_rejected(pairs: Sequence[JudgedPair]) -> tuple[Side, Side]:
 def count_cut_prompts(
     rows: Sequence[tuple[Sequence[int], Sequence[int]]], policy: Any, max_length: int
 ) -> dict[str, float]:
-    """Count the rows (prompt, response) that keep one token of the prompt, as a metric with a warning; {} for none."""
+    """Count rows (prompt, response) with one token of the prompt, as a metric with a warning; {} for none."""
     limit, least = policy.longest(max_length), 1 + len(policy.template.control_ids)
     cut = sum(len(prompt) <= least and len(prompt) + len(response) >= limit for prompt, response in rows)
     if not cut:

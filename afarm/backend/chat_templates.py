@@ -1,4 +1,4 @@
-"""Chat templates: what they are told and what they take, for policies, reward models, exports and local judges."""
+"""What chat templates are told and take, for policies, reward models, exports and local judges."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def settle_template(template: str, config: BackendConfig) -> str:
 def render_chat(
     tokenizer: PreTrainedTokenizerBase, turns: Sequence[Row], model: str, *, answer: bool = True, **variables: Any
 ) -> tuple[str, Sequence[Row]]:
-    """Render chat turns (`role`, `content`) by the tokenizer's template: (the text, the turns that it shows).
+    """Render chat turns (`role`, `content`) by the tokenizer's template: (text, the turns it shows).
 
     The text ends where the next answer begins, if there is to be an `answer`. The text of a system turn that the
     template refuses or leaves out is put before the first other turn's. Raises `ModelError`, naming `model` and the

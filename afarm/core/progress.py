@@ -17,5 +17,5 @@ def extent(items: Iterable[Any], total: int | None) -> tuple[int, int | None]:
 
 
 def seconds_left(done: float, seconds: float, left: float) -> float | None:
-    """Estimate how long the items `left` take, after `done` in `seconds`; None if there is nothing to go by."""
+    """Estimate how long the items `left` take after `done` in `seconds`; None without any done."""
     return left * seconds / done if done > 0 and left > 0 else None

@@ -133,7 +133,7 @@ def _form(row: Row, forms: Sequence[Form]) -> Form | None:
 
 
 def _require_bare(pair: Pair, special_tokens: Collection[str], where: str) -> None:
-    """Raise `UnusableError` for texts that a chat template has rendered already, by a special token in them."""
+    """Raise `UnusableError` for texts that a chat template has rendered, by a special token in them."""
     task = pair.instruction
     texts = [task.instruction, task.input, *(turn.content for turn in task.messages), pair.output_1, pair.output_2]
     if found := [token for token in special_tokens if any(token in text for text in texts)]:

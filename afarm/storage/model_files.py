@@ -136,7 +136,7 @@ def require_local(spec: str) -> None:
 
 @cache
 def special_tokens(spec: str) -> frozenset[str]:
-    """Return the texts of a model's special tokens, such as `<|im_start|>`, by its tokenizer's file; empty without."""
+    """Return a model's special tokens (`<|im_start|>`) by its tokenizer's file; empty without."""
     path = local_path(spec)
     if path is not None and path.suffix == ".gguf":
         with suppress(Exception):  # loading says what is wrong with a damaged file, or that gguf is not installed
