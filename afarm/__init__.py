@@ -1,7 +1,14 @@
 """afarm: a wind tunnel for learning from human feedback.
 
-One of the doors for plugins: `docs/architecture.md` lists them. Importing afarm
-loads no torch, transformers, openai or anthropic.
+    import afarm
+
+    farm = afarm.Farm(recipe="toy", output_dir="afarm-runs")
+    result = farm.evaluate("ppo")  # makes what is missing, and reuses the rest
+    print(result.win_rate, result.standard_error)
+
+An experiment needs `Farm`, and `compare_outputs`, `compare_annotators`, `read_outputs` and `read_labels` for files; the
+other names are for plugins (docs/guides/write-a-plugin.md). Importing afarm loads no torch, transformers, openai or
+anthropic.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from afarm import Bounded
-from afarm.report.study_tables import cell_text, short_text
+from afarm.report.study_tables import cell_text
 from benchmarks.toy_plots import over_seeds
 
 BEST_OF_N = (
@@ -33,6 +33,20 @@ LAST_STEPS = 10
 
 Found = Mapping[str, Any]
 """What a study says of itself as JSON: its tables, runs and page."""
+
+
+LOPSIDED = 0.1
+"""How far from the middle of its interval a value may be to be shown with "±", in halves of the interval."""
+
+
+def short_text(cell: Bounded, form: str) -> str:
+    """Write a figure as "51.2 ± 3.2" if the value stands in the middle of its interval, or near."""
+    if cell.low is None or cell.high is None:
+        return cell_text(cell, form)
+    half = (cell.high - cell.low) / 2
+    if abs((cell.low + cell.high) / 2 - cell.value) > LOPSIDED * half:
+        return cell_text(cell, form)
+    return f"{cell_text(cell.value, form)} ± {half:{form.lstrip('+')}}"
 
 
 def run_study(arguments: Sequence[str], seeds: Sequence[int], output_dir: Path) -> Found:

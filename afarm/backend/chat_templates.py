@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
-from datetime import date
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -14,19 +13,13 @@ from afarm.core.config import BackendConfig
 from afarm.core.errors import ModelError
 from afarm.core.records import Row
 from afarm.storage.conversations import without_system_turn
-from afarm.storage.text import one_line
 
 logger = logging.getLogger(__name__)
 
 SETTLED = "{# the date and the thinking switch, as set when afarm loaded the model #}"
 
-SWITCHES = ("enable_thinking", "thinking")
-"""Variables by which templates let a model think before its answer."""
-
 _SAID = set[str]()
 """The templates of which it was said that they take no system turn."""
-
-_DIRECTIVES = re.compile(r"%-?[a-zA-Z]")
 
 
 def settle_template(template: str, config: BackendConfig) -> str:
@@ -35,20 +28,15 @@ def settle_template(template: str, config: BackendConfig) -> str:
     It then renders the same on any day, in afarm and in what loads an export. A template that was settled before, such
     as an export's, stays as it is.
     """
+    head, thinking = "", str(config.thinking).lower()
     if template.startswith(SETTLED):
         return template
-    head = "".join(
-        f"{{% if {name} is not defined %}}{{% set {name} = {str(config.thinking).lower()} %}}{{% endif %}}"
-        for name in SWITCHES
-        if re.search(rf"\b{name}\b", template)
-    )
+    if "thinking" in template:
+        head += "".join(f"{{% set {n} = {n} | default({thinking}) %}}" for n in ("enable_thinking", "thinking"))
     if "strftime_now" in template:
-        today = date.fromisoformat(config.date)
-        parts = "".join(
-            f" | replace('{directive}', '{today.strftime(directive)}')"
-            for directive in sorted(set(_DIRECTIVES.findall(template)))
-        )
-        head += f"{{% macro strftime_now(format) %}}{{{{ format{parts} }}}}{{% endmacro %}}"
+        directives = sorted(set(re.findall(r"%-?[a-zA-Z]", template)))
+        replaced = "".join(f" | replace('{part}', '{config.date.strftime(part)}')" for part in directives)
+        head += f"{{% macro strftime_now(format) %}}{{{{ format{replaced} }}}}{{% endmacro %}}"
     return f"{SETTLED}{head}\n{template}" if head else template  # the line's end belongs to the block before it
 
 
@@ -71,7 +59,7 @@ def render_chat(
         if not system:
             prompt = next((turn["content"] for turn in reversed(turns) if turn["role"] == "user"), "")
             raise ModelError(
-                f"the chat template of {model} refuses the prompt {one_line(prompt, 80)!r}: {error}. Change or leave "
+                f"the chat template of {model} refuses the prompt {prompt[:80]!r}: {error}. Change or leave "
                 "out that row, or choose another template: --set prompt_template=alpaca"
             ) from error
     if (template := str(tokenizer.chat_template)) not in _SAID:

@@ -1,4 +1,4 @@
-"""Faster training on CPUs: oneDNN's float32 products on AMD, and freed memory that the process keeps.
+"""Faster training on CPUs: bfloat16 where it pays, oneDNN's float32 products on AMD, freed memory that is kept.
 
 torch multiplies float32 by MKL, which on AMD's CPUs is a tenth to a third slower than oneDNN, most if the inner
 dimension is small, as in the output head of a small model (figures: `docs/notes/benchmarks.md`). Other CPUs were not
@@ -42,6 +42,22 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(TRIM_THRESHOLD, KEPT_BYTES)
         mallopt(MMAP_THRESHOLD, KEPT_BYTES)
+
+
+def native_dtype(device: str) -> str:
+    """Return "bfloat16" if torch reports that `device` (of `backend.device`) computes in it, else "float32"."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True) if device == "auto" else None
+    kind = accelerator.type if accelerator else device.partition(":")[0]
+    try:
+        if kind == "cuda":
+            reported = torch.cuda.is_bf16_supported(including_emulation=False)
+        elif kind == "mps":
+            reported = torch.backends.mps.is_macos_or_newer(14, 0)
+        else:  # without instructions for it, a CPU takes more than ten times as long as in float32
+            reported = kind not in ("auto", "cpu") or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    except (AttributeError, RuntimeError, AssertionError):  # a private name; a device that is not there
+        reported = False
+    return "bfloat16" if reported else "float32"
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 import os
 import random
 import struct
@@ -27,7 +26,6 @@ from afarm.backend.gguf_models import dequantized, parsed_once
 from afarm.backend.lost_processes import Launch, first_line
 from afarm.backend.models import MODEL_CARD, quiet_transformers, saved_by_afarm
 from afarm.backend.policy import UPDATES, CheckpointPolicy
-from afarm.backend.precision import native_dtype
 from afarm.backend.prompts import PromptTemplate
 from afarm.core.config import BackendConfig
 from afarm.core.errors import ConfigError, ModelError
@@ -35,8 +33,6 @@ from afarm.core.interfaces import Progress, no_progress
 from afarm.storage.model_files import local_path, model_identity
 from afarm.storage.prompt_templates import TemplateSource, read_prompt_template
 from afarm.storage.weight_files import damaged_gguf, require_whole_weights
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -64,7 +60,7 @@ class Backend:
     ) -> None:
         self.config = config or BackendConfig()
         if self.config.dtype == "auto":
-            self.config = self.config.model_copy(update={"dtype": native_dtype(self.config.device)})
+            self.config = self.config.model_copy(update={"dtype": cpu.native_dtype(self.config.device)})
         self.progress = progress
         self.engine: SamplingEngine = engine or TorchEngine()
         self._launch = _connect(self.config, offloads) if is_distributed else None
@@ -72,11 +68,6 @@ class Backend:
         self.session = self._launch.session if self._launch else ""
         self.sharded, self.offloads = sharded, offloads
         self.dtype: torch.dtype = getattr(torch, self.config.dtype)
-        if self.device.type == "cpu" and self.config.dtype == "bfloat16" and native_dtype("cpu") != "bfloat16":
-            logger.warning(
-                "This processor has no instructions for bfloat16, and takes more than ten times as long in it as in "
-                "float32: --set backend.dtype=float32"
-            )
         cpu.switch(self.config.cpu_tuning)
         if self.config.threads:
             torch.set_num_threads(self.config.threads)

@@ -137,8 +137,9 @@ def start_training(
         if uneven := uneven_sizes(section, config, world_size(), sharded=True):
             raise ConfigError(uneven)
         shard_model(models, context.backend)
-        reads_tokens = isinstance(reward_model, TorchRewardModel) and reward_model.reads_tokens_of(start)
-        frozen = [start.model, *([reward_model.model] if reads_tokens else [])]  # type: ignore[attr-defined]
+        frozen = [start.model]
+        if isinstance(reward_model, TorchRewardModel) and reward_model.reads_tokens_of(start):
+            frozen.append(reward_model.model)
         shard_model(nn.ModuleList(frozen), context.backend)
     models.eval()
     if config.gradient_checkpointing:
@@ -350,7 +351,8 @@ def micro_batches(
     """Cut this process's share of a minibatch into batches that fit in memory, the longest rows first.
 
     `rows` are the minibatch's, in all processes; `tensors` are [B, R], of all samples. Yields each batch with the
-    tensors' values [n] at its response tokens, row by row.
+    tensors' values [n] at its response tokens, row by row. Gradients and sums of them are this process's own:
+    `optimizer_step` sums gradients over the processes, `all_reduce_by_name` sums for metrics.
     """
     own = shard(rows)
     lengths = [len(samples[row].prompt_ids) + len(samples[row].token_ids) for row in own]

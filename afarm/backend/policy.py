@@ -323,13 +323,8 @@ def batched_logprobs(
         hidden, targets = before_responses(policy.model, batch.input_ids, batch.attention_mask, batch.response_mask)
         return token_logprobs(policy.model, hidden, targets, temperature=temperature)
 
+    pad_id, device, progress = policy.pad_id, policy.backend.device, policy.backend.progress
     with evaluating(policy.model), on_device(policy.model, policy.backend):
         return read_responses(
-            read,
-            prompts,
-            responses,
-            batch_size=batch_size,
-            pad_id=policy.pad_id,
-            device=policy.backend.device,
-            progress=policy.backend.progress,
+            read, prompts, responses, batch_size=batch_size, pad_id=pad_id, device=device, progress=progress
         )

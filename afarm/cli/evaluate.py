@@ -150,6 +150,8 @@ def _run(
 
     for note in dict.fromkeys(note for one in compared for note in one.notes):
         err().print(f"[yellow]{markup(one_line(note, 1000))}[/]")
+    for one in compared:
+        workspace.plan(one.stage())  # so that each is counted as one of all
     found: list[tuple[RunRecord, Path]] = []
     failed: list[DataError] = []
     for one, named in zip(compared, files, strict=True):
@@ -169,7 +171,7 @@ def _run(
         found.append((record, record.directory))
         started = time.time()
     if found:
-        present(found, compared[0].together, as_json, len(compared) > 1)
+        present(found, compared[0].together, as_json)
     if len(failed) == 1 == len(compared):
         raise failed[0]
     if failed:

@@ -10,9 +10,10 @@ from typing import Any
 from afarm.cli.console import err
 from afarm.core.errors import DataError
 from afarm.core.records import JudgedPair, Pair
-from afarm.evaluation.matching import counted
+from afarm.evaluation.matching import counted, in_first_form
 from afarm.evaluation.metrics import BY_PEOPLE
 from afarm.experiment.comparison.annotations import AnnotationComparison
+from afarm.storage.conversations import Tasks
 from afarm.storage.labelled_pairs import read_annotations
 from afarm.storage.rows import preferences_on_disk
 
@@ -51,11 +52,12 @@ def _labels(one: AnnotationComparison, labels: Sequence[Label], leave_out: bool)
     """Select the labels about the pairs of `one`; for labels about other outputs see `with_people`."""
     players = one.reference_name, one.system
     mine = [(label, where) for label, where in labels if {*players} == {label.pair.generator_1, label.pair.generator_2}]
-    asked = {label.pair.instruction.id for label, _ in mine}
+    rows = preferences_on_disk(one.stored.rows) if mine else ()
+    tasks = Tasks(row.pair.instruction for row in rows)
+    mine = [(in_first_form(label, tasks), where) for label, where in mine]
     judged: dict[str, set[tuple[int, int]]] = {}  # the outputs that the judge saw, as `_outputs`, by instruction
-    for row in preferences_on_disk(one.stored.rows) if asked else ():
-        if row.pair.instruction.id in asked:
-            judged.setdefault(row.pair.instruction.id, set()).add(_outputs(row.pair))
+    for row in rows:
+        judged.setdefault(row.pair.instruction.id, set()).add(_outputs(row.pair))
     fit, others = [], 0
     for label, where in mine:
         pair, turned = label.pair, label.pair.generator_1 == one.system

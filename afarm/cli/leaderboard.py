@@ -188,12 +188,13 @@ def show_board(console: Console, board: Leaderboard, elsewhere: str = "--format 
 
     every = columns(board)
     shown, width = fitting(board, every, console.width if console.is_terminal else None)
-    table = Table(title=markup(one_line(board.heading, 300)), title_justify="left", box=box.SIMPLE)
+    console.print(one_line(board.heading, 300), style="italic", markup=False)
+    console.print(one_line(answer(board), 600), style="bold", soft_wrap=True, markup=False)
+    table = Table(box=box.SIMPLE)
     for column in shown:
         table.add_column(column.heading, justify="right" if column.number else "left", overflow="fold", no_wrap=True)
     for entry in board.entries:
         table.add_row(*(markup(column.cell(entry) or "") for column in shown))
-    console.print(one_line(answer(board), 600), style="bold", soft_wrap=True, markup=False)
     # rich takes the width of a terminal that it does not know for 80, unless it is given the height as well
     console_on(file=console.file, width=width, height=console.height).print(table)
     spared = [column.heading.removesuffix(", %") for column in every if column not in shown]

@@ -19,7 +19,7 @@ from afarm.cli.tables import print_table
 from afarm.core.errors import AfarmError, PluginError, did_you_mean
 from afarm.core.hooks import KINDS
 from afarm.core.plugins import Plugins, discover
-from afarm.experiment.recipe import read_recipe, recipe_names
+from afarm.experiment.recipe import read_recipe, recipe_names, settings_for
 from afarm.experiment.setting_list import RUN, section_settings, sections, value_text
 from afarm.storage.text import markup
 
@@ -130,7 +130,8 @@ def settings(
     values = read_recipe(recipe) if recipe else {}
     components = [c for c in plugins.registry if section in plugins.registry.list_names(c)]
     named = next((n for c in components for n in plugins.registry.list_names(c) if n in values), section)
-    of_recipe = values if RUN in listed else values.get(named, {})
+    brought = {name: v for c in components if recipe for name, v in settings_for(c, recipe).items()}
+    of_recipe = values if RUN in listed else {**brought, **values.get(named, {})}
     if as_json:
         rows = [(owner, row) for owner, rows in listed.items() for row in rows]
         print_json([{"of": owner, **asdict(row), "recipe": at(of_recipe, row.name)} for owner, row in rows])

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
-from afarm.experiment.live_record import extent, seconds_left
+from afarm.core.progress import extent, seconds_left
 from afarm.storage.text import one_line
 
 if TYPE_CHECKING:
@@ -26,10 +26,7 @@ LOG_SECONDS = 15.0
 """Seconds between two lines about a loop if the console is no terminal."""
 
 LONG_SECONDS = 3600.0
-"""Seconds that a loop still takes, from which a line on any console says so as soon as it can be estimated."""
-
-ENOUGH_SECONDS = 10.0
-"""Seconds of work from which the rate of a loop is an estimate."""
+"""Seconds that a loop still takes, by its rate after `LOG_SECONDS`, from which a line says so on any console."""
 
 _SHOWN: WeakSet[Progress] = WeakSet()
 
@@ -144,10 +141,8 @@ class ProgressBars:
 
     def __call__(self, items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
         before, total = extent(items, total)
-        task = self._bars.add_task(
-            one_line(description), total=total, wait=PATIENCE, count=count_items, rest=self._rest, before=before
-        )
-        self._bars.update(task, completed=before)
+        fields: dict[str, Any] = {"wait": PATIENCE, "count": count_items, "rest": self._rest, "before": before}
+        task = self._bars.add_task(one_line(description), total=total, completed=before, **fields)
         began, ended, long = time.monotonic(), threading.Event(), False
         if not self.console.is_terminal:
             threading.Thread(target=self._log, args=(task, ended), name="afarm-log", daemon=True).start()
@@ -159,12 +154,9 @@ class ProgressBars:
                 with suppress(KeyError):  # taken away meanwhile
                     self._bars.update(task, completed=done)
                 left = seconds_left(done - before, seconds, (total or 0) - done)
-                if not long and seconds >= ENOUGH_SECONDS and left is not None and left >= LONG_SECONDS:
+                if not long and seconds >= LOG_SECONDS and left is not None and left >= LONG_SECONDS:
                     long = True
-                    self.tell(
-                        f"{description} takes about {left / 3600:.1f} hours at this rate. Ctrl-C stops it; the same "
-                        "command goes on from there"
-                    )
+                    self.tell(f"{description} takes about {left / 3600:.1f} hours at this rate")
                 yield item
         finally:
             ended.set()

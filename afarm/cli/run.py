@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 
 from afarm.cli.console import err, out, print_json
@@ -10,6 +11,7 @@ from afarm.cli.launch import LOCAL
 from afarm.cli.launchers import LauncherName, build_launcher, launch_stages
 from afarm.cli.plans import warn_of_budget
 from afarm.cli.shared_options import DryRun
+from afarm.storage.runs import RECORD
 
 
 @with_options
@@ -45,5 +47,7 @@ def run_experiment(options: FarmOptions, dry_run: bool, launcher: str = LOCAL) -
     console = err() if options.as_json else out()
     show_record(console, record)
     show_report(console, page)
-    other = "best_of_n" if record["method"] == "ppo" else "ppo"
-    console.print(f"Next:   the same command with --method {other}: samples, labels and reward model are reused")
+    runs, names = workspace.store.runs, {name: workspace.run_name(name) for name in ("ppo", "best_of_n")}
+    other = next((name for name, run in names.items() if not (runs / run / RECORD).is_file()), "")
+    step = f"the same command with --method {other}: samples, labels and reward model are reused"
+    console.print(f"Next:   {step if other else f'`afarm view {shlex.quote(str(options.output_dir))}` shows all runs'}")

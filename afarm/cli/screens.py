@@ -40,12 +40,11 @@ LONGEST_LINE = 2000
 """Characters."""
 
 
-def present(
-    found: Sequence[tuple[Record, Path]], together: Sequence[str], as_json: bool, among_others: bool = False
-) -> None:
+def present(found: Sequence[tuple[Record, Path]], together: Sequence[str], as_json: bool) -> None:
     """Show records with their directories; as JSON on stdout, then the screen goes to stderr.
 
-    `together` names evaluators that look at all systems at once. `among_others`: as JSON, one record is a list too.
+    `together` names evaluators that look at all systems at once. The JSON has `systems`, a list of the records, and of
+    one system its record's fields beside it.
     """
     console = err() if as_json else out()
     records = [record for record, _ in found]
@@ -54,8 +53,7 @@ def present(
     if as_json:
         whole = [_as_json(record, directory) for record, directory in found]
         rows = {"boards": [board.to_dict() for board in boards]} if boards else {}
-        told = {"systems": whole, **rows} if several or among_others else {**whole[0], **rows}
-        print_json(told)
+        print_json({**({} if several else whole[0]), "systems": whole, **rows})
     if len(found) == 1:
         show_record(console, records[0])
     for board in boards:
@@ -197,9 +195,9 @@ def _spent(spend: Mapping[str, Any]) -> str:
 def result_row(result: Mapping[str, Any], main_reference: str) -> tuple[str, str]:
     """A further evaluation in one line: its main figure, the reference's, and their paired difference."""
     metrics, name = result["metrics"], result["evaluator"]
-    label = name if result["reference"] == main_reference else f"{name}, against {result['reference']}"
     if name == "win_rate":
-        return label, f"{metrics['win_rate']:.1f} % ± {metrics['standard_error'] or 0:.1f}"
+        return f"win rate, against {result['reference']}", f"{_win_rate(metrics)}. Quote that against {main_reference}"
+    label = name if result["reference"] == main_reference else f"{name}, against {result['reference']}"
     found = main_metric(name, metrics)
     if found is None and next(iter(metrics.values()), "") is None:
         return label, "not defined"

@@ -35,7 +35,8 @@ class StageLines:
     def __call__(self, label: str, run: StageRun | None) -> None:
         if run is None:
             self._paid_before = self._paid
-            number, of = len(self.workspace.history) + 1, len(self.workspace.planned)
+            planned = list(self.workspace.planned)
+            number, of = planned.index(label) + 1 if label in planned else 1, len(planned)
             place = f"stage {number} of {of}" if of > 1 else ""
             self._expected = expected_seconds(self.workspace)
             self.bars.begin(label, place, (number - 1) / max(of, 1), lambda: self.time_left(label))

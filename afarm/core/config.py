@@ -7,7 +7,7 @@ follow Hugging Face and TRL. No torch here.
 
 from __future__ import annotations
 
-from datetime import date
+import datetime
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Self, get_args
 
@@ -78,8 +78,8 @@ class BackendConfig(Config):
         "no or bf16 (fp16 would lose small gradients): weights stay in dtype and matrix products run in this one; with "
         "float32 weights small updates count, which weights in half precision would round away",
     )
-    date: str = setting(
-        "2024-07-26", "the date that chat templates are told which write today's (Llama 3.2, Granite), as YYYY-MM-DD"
+    date: datetime.date = setting(
+        datetime.date(2024, 7, 26), "the date that chat templates are told which write today's (Llama 3.2, Granite)"
     )
     thinking: bool = setting(
         False, "let policies think before they answer, if their chat template has a switch for it (Qwen3)"
@@ -102,11 +102,6 @@ class BackendConfig(Config):
         """Leave out what chat templates are told unless it was set: earlier keys do not have it."""
         told = {name for name in ("date", "thinking") if getattr(self, name) == type(self).model_fields[name].default}
         return {name: value for name, value in super().result_fields().items() if name not in told}
-
-    @field_validator("date", mode="before")
-    @classmethod
-    def _is_a_date(cls, value: object) -> str:
-        return date.fromisoformat(str(value)).isoformat()  # YAML reads a date
 
     @field_validator("mixed_precision", mode="before")
     @classmethod

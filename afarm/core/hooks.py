@@ -22,7 +22,7 @@ hookspec = pluggy.HookspecMarker(GROUP)
 hookimpl = pluggy.HookimplMarker(GROUP)
 
 Register = Callable[..., None]
-"""`register(name, target, *, config=None, summary="", defaults=None, spec="", sources=())`; see `Component`."""
+"""`register(name, target, *, config, summary, defaults, spec, sources, recipes)`; see `Component`."""
 
 
 def _hook(brings: str) -> Any:

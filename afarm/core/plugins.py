@@ -196,18 +196,21 @@ def _register(kind: str, plugin: Plugin, plugin_name: str, registry: Registry, m
         defaults: dict[str, Any] | None = None,
         spec: str = "",
         sources: Collection[str | Path] = (),
+        recipes: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        if wrong := _wrong_type(name, target, config, summary, defaults, spec, sources):
+        if wrong := _wrong_type(name, target, config, summary, defaults, spec, sources, recipes):
             raise PluginError(f"register_{kind}: register({name!r}, …): {wrong}")
         modules = (own, target.partition(":")[0] if isinstance(target, str) else target.__module__)
-        more = (config, summary, defaults or {}, spec, tuple(dict.fromkeys(modules)), tuple(sources))
+        more = (config, summary, defaults or {}, spec, tuple(dict.fromkeys(modules)), tuple(sources), recipes or {})
         registry.register(component := Component(kind, name, plugin.package, plugin_name, target, *more))
         plugin.components.append(component)
 
     return register
 
 
-def _wrong_type(name: Any, target: Any, config: Any, summary: Any, defaults: Any, spec: Any, sources: Any) -> str:
+def _wrong_type(
+    name: Any, target: Any, config: Any, summary: Any, defaults: Any, spec: Any, sources: Any, recipes: Any
+) -> str:
     """Explain which argument of `register` has a wrong type; empty if none has."""
     from afarm.core.config import Config  # who registers nothing, as for commands alone, does without
 
@@ -215,6 +218,9 @@ def _wrong_type(name: Any, target: Any, config: Any, summary: Any, defaults: Any
     sources_fit = several and all(isinstance(s, str) or (isinstance(s, Path) and s.is_absolute()) for s in sources)
     config_fits = config is None or (isinstance(config, type) and issubclass(config, Config))
     target_fits = isinstance(target, type) or (isinstance(target, str) and ":" in target)
+    fields = set(config.model_fields) if config and config_fits else set()
+    mapped = recipes is None or isinstance(recipes, Mapping)
+    recipes_fit = mapped and all(isinstance(own, Mapping) and fields >= {*own} for own in (recipes or {}).values())
     rules = (
         (isinstance(name, str), "the name must be text", name),
         (target_fits, "the target must be a class or 'package.module:Class'", target),
@@ -222,6 +228,7 @@ def _wrong_type(name: Any, target: Any, config: Any, summary: Any, defaults: Any
         (isinstance(summary, str), "the summary must be text", summary),
         (isinstance(spec, str), "spec must be text that says what may follow the name after a colon", spec),
         (defaults is None or isinstance(defaults, Mapping), "defaults must be a mapping of settings", defaults),
+        (recipes_fit, "recipes must map names of recipes to settings that the config has", recipes),
         (sources_fit, "sources must be a list of names of modules and absolute Paths", sources),
     )
     return next((f"{rule}, not {value!r}" for fits, rule, value in rules if not fits), "")

@@ -47,6 +47,8 @@ class Component:
     """The modules of its entry point and of its target: an artifact's key digests them with their distribution."""
     sources: tuple[str | Path, ...] = ()
     """More modules, files and folders for the key."""
+    recipes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Settings under recipes, by their names, and under recipes that are based on these."""
 
     @property
     def full_name(self) -> str:
@@ -150,7 +152,8 @@ class Registry:
             near = did_you_mean(name, [*also, *writable])
             if not near.endswith("?"):
                 near = name_package(name) or near
-            raise PluginError(f"unknown {KINDS[kind]} {name!r}.{near}{hints}")
+            others = " Other methods, such as GRPO, are plugins: docs/methods/README.md" if kind == "methods" else ""
+            raise PluginError(f"unknown {KINDS[kind]} {name!r}.{near}{others}{hints}")
         if len(candidates) > 1:
             names = " or ".join(repr(c.full_name) for c in candidates)
             raise PluginError(f"{KINDS[kind]} {name!r} is ambiguous: write {names}")

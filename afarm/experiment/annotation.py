@@ -18,7 +18,7 @@ from afarm.experiment.stage import Inputs, Labelling, Stage
 from afarm.experiment.stage_code import code_identity
 from afarm.experiment.workspace import Workspace
 from afarm.judging.dispatch import LARGEST_BATCH
-from afarm.judging.labelling import CHUNK, annotate_in_chunks, number_occurrences
+from afarm.judging.labelling import CHUNK, annotate_in_chunks, number_occurrences, rule_or_noise
 from afarm.storage.rows import read_outputs, write_rows
 
 
@@ -52,11 +52,20 @@ def adjacent_pairs(outputs: Sequence[Output], n: int) -> list[Pair]:
     return number_occurrences(pairs)
 
 
-def make_placeholders(instructions: Sequence[Instruction], max_new_tokens: int, each: int = 1) -> list[Pair]:
-    """Make up pairs of outputs of medium length, `each` per instruction, to estimate prices from."""
-    text = " ".join(["word"] * (max_new_tokens // 2))
-    pairs = [Pair(instruction, f"{text} one", f"{text} two") for instruction in instructions for _ in range(each)]
-    return number_occurrences(pairs)
+def make_placeholders(
+    instructions: Sequence[Instruction], max_new_tokens: int, each: int = 1, *, one_first: bool = False
+) -> list[Pair]:
+    """Make up pairs of outputs of medium length, `each` per instruction, to estimate prices from.
+
+    All texts of an instruction differ, but its first outputs if there is to be `one_first`.
+    """
+    text, seen, pairs = " ".join(["word"] * (max_new_tokens // 2)), Counter[str](), []
+    for instruction in instructions:
+        for _ in range(each):
+            seen[instruction.id] += 1
+            number = seen[instruction.id] if seen[instruction.id] > 1 else ""
+            pairs.append(Pair(instruction, f"{text} one{'' if one_first else number}", f"{text} two{number}"))
+    return pairs
 
 
 def run_labelling(workspace: Workspace, labelling: Labelling) -> Iterator[JudgedPair]:
@@ -145,10 +154,12 @@ class OnlineAnnotator:
         )
         return TypeAdapter(list[Preference]).validate_python(rows)
 
-    def plan(self, instructions: Sequence[Instruction]) -> Labelling:
-        """Return the labelling of a made-up pair per instruction, to select a checkpoint by."""
-        config = self.workspace.config
-        pairs = make_placeholders(instructions, config.evaluate.max_new_tokens)
+    def plan(self, learning: Sequence[Instruction], selecting: Sequence[Instruction]) -> Labelling:
+        """Return the labelling of a made-up pair per instruction, those to learn from without what noise decides."""
+        config, seed = self.workspace.config, self.workspace.seed(LEARNING)
+        made = make_placeholders(learning, config.evaluate.max_new_tokens)
+        pairs = [pair for pair in made if rule_or_noise(pair, seed, config.annotate.label_noise) is None]
+        pairs += make_placeholders(selecting, config.evaluate.max_new_tokens, one_first=True)
         return Labelling(SELECTING, pairs, config.annotate.annotator, 0.0)
 
     def _label(self, pairs: Sequence[Pair], noiseless: bool) -> list[Preference]:

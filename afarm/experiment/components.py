@@ -84,6 +84,13 @@ class Components:
     _reward_models: dict[str, RewardModel] = field(default_factory=dict)
     _identities: dict[str, dict[str, Any]] = field(default_factory=dict)
 
+    @staticmethod
+    def native_dtype(device: str) -> str:
+        """Return the dtype that a device computes in. Loads torch."""
+        from afarm.backend import cpu
+
+        return cpu.native_dtype(device)
+
     def component(self, kind: str, name: str) -> Component:
         return self.plugins.get(kind, name)
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 
-from afarm.core.errors import DataError, attribute_failures, require_promise
+from afarm.core.errors import ConfigError, DataError, attribute_failures, require_promise
 from afarm.core.interfaces import Dataset
 from afarm.core.records import Instruction, Output
 from afarm.core.seeding import digest
 from afarm.experiment.components import Components
-from afarm.experiment.own_preferences import OwnPreferences
+from afarm.experiment.own_preferences import LOOKED_AT, OwnPreferences
 from afarm.experiment.plugin_code import find_package
 from afarm.experiment.return_checks import problems_seen, require_rows
 from afarm.experiment.settings import ALL, Rows
@@ -32,8 +32,9 @@ class DataSplits:
         self._listed: dict[str, list[Instruction]] = {}
         self._instructions: dict[str, list[Instruction]] = {}
         self._digests: dict[tuple[str, bool], str] = {}
+        self._unknown: dict[str, list[str]] = {}
         self.own_preferences = OwnPreferences(
-            components.settings.run, self.evaluated_tasks, self.problems_with, components.progress, components.notify
+            components.settings.run, self.evaluated_tasks, self.require_known, components.progress, components.notify
         )
 
     @property
@@ -46,16 +47,15 @@ class DataSplits:
         """The run's data set, built when first asked for."""
         return self._components.dataset()
 
-    def problems_with(self, instructions: Sequence[Instruction]) -> list[str]:
-        """List why the run's data set, or one that its model comes with, does not go with these instructions."""
+    def require_known(self, instructions: Sequence[Instruction], source: str) -> None:
+        """Raise `ConfigError` if the run's data set, or one that its model comes with, cannot go with these."""
         package = self._components.settings.run.model.removeprefix(PACKAGE_PREFIX).partition("/")[0]
         sets = [c for c in self._components.plugins.registry if c.kind == "datasets"]
-        names = {self._name, *(c.full_name for c in sets if package in map(find_package, c.modules))}
-        problems: list[str] = []
-        for name in sorted(names):
+        for name in {self._name, *(c.full_name for c in sets if package in map(find_package, c.modules))}:
             dataset = self._components.dataset(name)
-            problems += problems_seen(partial(dataset.check, instructions), "datasets", name, dataset)
-        return problems
+            problems = problems_seen(partial(dataset.check, instructions[:LOOKED_AT]), "datasets", name, dataset)
+            if problems:  # of several splits the first is told
+                raise ConfigError(self._unknown.setdefault(source, [f"{source}: {problem}" for problem in problems]))
 
     @property
     def remote(self) -> bool:
@@ -84,7 +84,10 @@ class DataSplits:
                     returned = dataset.instructions(split)
                 if returned is not None:
                     alone = require_rows(returned, Instruction, self._name, f"instructions({split!r})", dataset)
-            self._listed[split] = [row.instruction for row in self.load(split)] if alone is None else alone
+            listed = [row.instruction for row in self.load(split)] if alone is None else alone
+            source = self._eval_set if self._eval_set and split == "evaluation" else f"data set {self._name!r}"
+            self.require_known(listed, source)
+            self._listed[split] = listed
         return self._listed[split]
 
     def instructions(self, split: str) -> list[Instruction]:

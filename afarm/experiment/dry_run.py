@@ -83,7 +83,7 @@ class PlannedStage:
 
     That is an estimate if the outputs to be judged do not exist yet. `calls` are expected judge requests, `dollars`
     what they are expected to cost and `most_dollars` the most they can, None if a price is unknown. `pairs` counts own
-    preferences, those used and those left out.
+    preferences, those used and those left out. `asks_less_by` names settings of a training that asks.
     """
 
     kind: str
@@ -92,6 +92,7 @@ class PlannedStage:
     why: str = ""
     judges: tuple[JudgeEstimate, ...] = ()
     pairs: str = ""
+    asks_less_by: tuple[str, ...] = ()
 
     @property
     def calls(self) -> int:
@@ -141,17 +142,19 @@ def over_budget(planned: Sequence[PlannedStage], budget: float | None, committed
         part = f"about {share:.0f}%" if share >= 1 else "less than 1%"
         enough = math.ceil(100 * (committed + cheapest)) / 100
         also = "even so " if hint else ""
-        text += f"; {also}it takes --budget {enough:.2f}, or {part} of the {_describe_rows(planned, split)}"
+        text += f"; {also}it takes --budget {enough:.2f}, or {part} of {_describe_rows(planned, split)}"
     return f"{text}. What is bought is kept, and a larger --budget goes on from there"
 
 
 def _describe_rows(planned: Sequence[PlannedStage], split: str) -> str:
-    """Name the rows of the splits that judges are asked about, or pairs if files are compared."""
-    split_of = {"annotate": "preference", "train": "validation", "outputs": split, "evaluate": split}
-    splits = dict.fromkeys(split_of[stage.kind] for stage in planned if stage.judges and stage.kind in split_of)
-    if not splits or all(stage.kind == "evaluate" for stage in planned):  # of a run it has others before it
-        return "pairs"
-    return f"rows ({', '.join(f'rows.{name}' for name in splits)})"
+    """Name the rows and settings that judges are asked by, or pairs if files are compared."""
+    split_of = {"annotate": "preference", "outputs": split, "evaluate": split}
+    rows = [f"rows.{split_of[stage.kind]}" for stage in planned if stage.judges and stage.kind in split_of]
+    rows = [name for stage in planned for name in stage.asks_less_by] + rows
+    if not rows or all(stage.kind == "evaluate" for stage in planned):  # of a run it has others before it
+        return "the pairs"
+    named, own = ([n for n in dict.fromkeys(rows) if n.startswith("rows.") == is_row] for is_row in (True, False))
+    return " and of ".join([f"the rows ({', '.join(named)})"] * bool(named) + own)
 
 
 def reasoning_hint(totals: Sequence[JudgeEstimate]) -> str:
@@ -198,7 +201,8 @@ def _plan(workspace: Workspace, wanted: Stage, plan: Plan) -> Plan:
         pairs = ""
         if stage.kind == "preferences":
             pairs = describe_pairs(artifact.meta["summary"] if artifact else workspace.data.own_preferences.summary)
-        plan[label] = PlannedStage(stage.kind, label, artifact is not None, why, judges, pairs), artifact
+        less = tuple(stage.asks_less_by()) if judges and stage.asks_less_by else ()
+        plan[label] = PlannedStage(stage.kind, label, artifact is not None, why, judges, pairs, less), artifact
     return plan
 
 

@@ -61,7 +61,11 @@ class Farm:
         output_dir: Path | str = "afarm-runs",
         ledger: Path | str | None = None,
         store: Path | str | None = None,
+        model: str | Path | None = None,
+        method: str | None = None,
+        judge: str | Mapping[str, str] | None = None,
         annotator: str | None = None,
+        seed: int | None = None,
         plugins: Plugins | None = None,
         progress: Progress | bool | None = None,
         **choices: Any,
@@ -75,14 +79,17 @@ class Farm:
             ledger: Where the answers of judges are kept: a file, or `postgresql://HOST/DATABASE` for processes of
                 several machines; a file in `output_dir` if not given.
             store: Where artifacts are shared with other machines: `s3://BUCKET/FOLDER`, `gs://…` or a directory.
+            model, method, judge, seed: The fields of `RunConfig`; the recipe's if not given.
             annotator: Short for `annotate.annotator`.
             plugins: The plugins; all that are installed if not given.
             progress: True shows bars and stages, False nothing, None (the default) both in notebooks; or what wraps
                 each loop.
-            **choices: Fields of `RunConfig` (`seed=1, model=…, preferences="mine.jsonl"`).
+            **choices: Other fields of `RunConfig` (`preferences="mine.jsonl"`).
 
         Raises `ConfigError` with every problem at once, before any model is loaded.
         """
+        named = {"model": model, "method": method, "judge": judge, "seed": seed}
+        choices |= {name: value for name, value in named.items() if value is not None}
         chosen = as_overrides(settings, annotator=annotator, **choices)
         wraps, on_stage, self._tell = choose_display(progress)
         checks = preflight.run_checks(names_method="method" in choices)

@@ -56,20 +56,9 @@ def open_workspace(
         opened.append(workspace_over(components, Path(output_dir), on_stage, ledger, store))
         return list_problems(opened[0], checks)
 
-    def choose_dtype(resolved: Settings) -> str:
-        """Choose the dtype that this command's run was begun in, else the device's own."""
-        from afarm.backend.precision import native_dtype  # torch
-
-        native = native_dtype(resolved.run.backend.device)
-        for dtype in (native, "bfloat16" if native == "float32" else "float32"):
-            seed, digest = resolved.with_dtype(dtype).run_name(plugins.registry).split("-")[-2:]
-            if any((Path(output_dir) / "runs").glob(f"*-{seed}-{digest}")):
-                if dtype != native:
-                    notify(f"this run was begun in {dtype}, and goes on in it; here, backend.dtype=auto is {native}")
-                return dtype
-        return native
-
-    resolve(recipe, list_overrides(settings), plugins, preflight, trains, choose_dtype)
+    resolve(
+        recipe, list_overrides(settings), plugins, preflight, trains, Components.native_dtype, Path(output_dir) / "runs"
+    )
     [workspace] = opened
     workspace.store.create()
     workspace.meet()

@@ -9,15 +9,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from afarm.core.errors import ConfigError, DataError
+from afarm.core.errors import DataError
 from afarm.core.interfaces import Progress
 from afarm.core.records import Instruction, JudgedPair
 from afarm.experiment.settings import RunConfig
 from afarm.storage.conversations import Tasks, Unusable
 from afarm.storage.hub import is_on_hub
 from afarm.storage.labelled_pairs import own_preferences
+from afarm.storage.model_files import special_tokens
 from afarm.storage.rows import digest_source, write_rows
-from afarm.storage.special_tokens import special_tokens
 
 
 def describe_pairs(summary: Mapping[str, Any]) -> str:
@@ -41,13 +41,13 @@ _SUMMARIES: dict[tuple[object, ...], Mapping[str, Any]] = {}
 class OwnPreferences:
     """The preferences of the recipe's file or data set of the Hub, in afarm's rows.
 
-    Pairs of the instructions that are `evaluated` on, however written, are left out; `problems_with` lists why others
-    cannot be learned from here. `notify` is called once with each thing that is odd about the labels.
+    Pairs of the instructions that are `evaluated` on, however written, are left out; `require_known` raises for others
+    that the model cannot know. `notify` is called once with each thing that is odd about the labels.
     """
 
     config: RunConfig
     evaluated: Callable[[], Sequence[Instruction]]
-    problems_with: Callable[[Sequence[Instruction]], list[str]]
+    require_known: Callable[[Sequence[Instruction], str], None]
     progress: Progress
     notify: Callable[[str], None]
 
@@ -55,11 +55,6 @@ class OwnPreferences:
     def digest(self) -> str:
         """A digest of the source's content. Raises `DataError` if there is none."""
         return digest_source(self.config.preferences)
-
-    @property
-    def special_tokens(self) -> frozenset[str]:
-        """The special tokens of the run's model."""
-        return special_tokens(self.config.model)
 
     @cached_property
     def summary(self) -> Mapping[str, Any]:
@@ -69,7 +64,7 @@ class OwnPreferences:
         not said to be dropped, or if nothing is left.
         """
         config, evaluated = self.config, frozenset(task.id for task in self.evaluated())
-        how = (config.labels, config.on_unusable, self.special_tokens, config.dataset, config.model)
+        how = (config.labels, config.on_unusable, config.dataset, config.model)
         key = (config.preferences, self.digest, *how, evaluated)
         if key not in _SUMMARIES:
             summary: dict[str, Any] = {}
@@ -87,10 +82,9 @@ class OwnPreferences:
     def _read(self, summary: dict[str, Any]) -> Iterator[JudgedPair]:
         """Yield the preferences that are taken, and fill `summary`. Raises as that does."""
         config, source, evaluated = self.config, self.config.preferences, Tasks(self.evaluated())
-        unusable, notes = Unusable(), list[str]()
+        unusable, notes = Unusable(special_tokens=special_tokens(config.model)), list[str]()
         outcomes, people, evaluated_on, first = Counter[str](), Counter[str](), 0, list[Instruction]()
-        special = self.special_tokens
-        read = own_preferences(source, unusable, scale=config.labels, notes=notes, special_tokens=special)
+        read = own_preferences(source, unusable, scale=config.labels, notes=notes)
         for judged in self.progress(read, "preferences"):
             if judged.pair.instruction in evaluated:
                 evaluated_on += 1
@@ -100,8 +94,7 @@ class OwnPreferences:
             outcomes[judged.preference.outcome] += 1
             people[judged.annotator] += 1
             yield judged
-        if problems := self.problems_with(first):
-            raise ConfigError(f"{source}: {problem}" for problem in problems)
+        self.require_known(first, source)
         taken = outcomes.total()
         usable = taken + evaluated_on
         if not usable and not unusable.rows:

@@ -13,6 +13,7 @@ from afarm.experiment.stage_code import code_identity
 from afarm.experiment.workspace import Workspace
 from afarm.storage.artifacts import artifact_key
 from afarm.storage.hub import is_on_hub
+from afarm.storage.model_files import special_tokens
 
 
 def preferences_stage(workspace: Workspace) -> Stage:
@@ -21,15 +22,16 @@ def preferences_stage(workspace: Workspace) -> Stage:
     Pairs whose instruction is evaluated on are left out. Its key has a digest of the source's content.
     """
     config, own = workspace.config, workspace.data.own_preferences
-    key_fields = {  # neither seed nor device changes them
+    key_fields: dict[str, Any] = {  # neither seed nor device changes them
         "stage": "preferences",
         "afarm": code_identity("preferences"),
         "data": own.digest,
         "on_unusable": config.on_unusable,
         "labels": config.labels,
         "evaluated": digest(sorted(workspace.data.evaluated())),
-        **({"special_tokens": sorted(own.special_tokens)} if own.special_tokens else {}),
     }
+    if special := sorted(special_tokens(config.model)):
+        key_fields["special_tokens"] = special
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
         require_learnable(workspace, own.summary)

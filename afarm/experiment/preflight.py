@@ -12,7 +12,6 @@ from pathlib import Path
 from afarm.core.errors import AfarmError, ConfigError, DataError, JudgeError, did_you_mean
 from afarm.experiment.dry_run import require_fitting_judges
 from afarm.experiment.judge_choices import describe_choices
-from afarm.experiment.own_preferences import LOOKED_AT
 from afarm.experiment.preferences import require_preferences
 from afarm.experiment.return_checks import problems_seen
 from afarm.experiment.training_stages import NEEDS, require_enough_to_fit, require_method
@@ -192,7 +191,7 @@ def _trackers(workspace: Workspace) -> Iterator[str]:
 
 
 def _rows(workspace: Workspace, stage: str = "") -> Iterator[str]:
-    """Look for splits that do not hold what the run, or a `stage` of it, asks of them, or that its model cannot know.
+    """Look for splits that do not hold what the run, or a `stage` of it, asks of them.
 
     A split that is missing is left to the stage that needs it: `afarm sft` does without most. If another does not
     hold enough either, or none is there, all problems are listed at once. Remote data sets are not read.
@@ -204,13 +203,10 @@ def _rows(workspace: Workspace, stage: str = "") -> Iterator[str]:
     problems: list[str] = []
     for split in needed:
         try:
-            listed = workspace.data.listed(split)
+            workspace.data.listed(split)
         except DataError as error:
             missing[split] = str(error)
             continue
-        if unknown := workspace.data.problems_with(listed[:LOOKED_AT]):
-            yield from unknown
-            return
         problems += failures([partial(workspace.data.instructions, split)])
     yield from problems
     if problems or len(missing) == len(needed):
@@ -227,14 +223,12 @@ def _enough_for_method(workspace: Workspace) -> None:
 
 
 def _check_tasks(workspace: Workspace) -> Iterator[str]:
-    """Ask each judge and evaluator if it knows the run's instructions, if they go with its data set and model."""
+    """Ask each judge and evaluator if it knows the run's instructions."""
     if workspace.data.remote:
         return
     try:
         instructions = workspace.data.instructions(workspace.data.evaluated_on)
     except DataError:  # which `_rows` or the stage that reads them reports
-        return
-    if workspace.data.problems_with(instructions):  # which `_rows` has said
         return
     for name in workspace.config.evaluate.evaluators:
         evaluator = workspace.components.evaluator(name)

@@ -50,7 +50,8 @@ MOST_HOMES = 3
 class Settings:
     """A validated configuration: the run's own fields, and a section per component, by full name.
 
-    `configs` keeps the settings of components by kind and full name, validated when first asked for.
+    Sections hold what components are registered with for the recipe, too. `configs` keeps the settings of components by
+    kind and full name, validated when first asked for.
     """
 
     recipe: str
@@ -77,11 +78,6 @@ class Settings:
                 raise ConfigError(wrong) from error
         return self.configs[key]
 
-    def with_dtype(self, dtype: str) -> Settings:
-        """Return these settings with another `backend.dtype`."""
-        backend = self.run.backend.model_copy(update={"dtype": dtype})
-        return replace(self, run=self.run.model_copy(update={"backend": backend}))
-
     def result_sections(self, components: Iterable[Component]) -> dict[str, dict[str, Any]]:
         """Return what the sections set that changes results; sections without any are left out."""
         found: dict[str, dict[str, Any]] = {}
@@ -104,7 +100,9 @@ class Settings:
         """
         run = self.run
         fields = {name: value for name, value in run.result_fields().items() if name != "method"}
-        settings = digest(fields, self.result_sections(components), length=6)
+        name = method or run.method  # of other methods, what they are registered with for the recipe does not count
+        own = [c for c in components if c.kind != "methods" or not c.recipes or name in (c.name, c.full_name)]
+        settings = digest(fields, self.result_sections(own), length=6)
         labels = stem(run.preferences).replace(":", "_") if run.preferences else run.annotate.annotator
         parts = [Path(self.recipe).stem, method or run.method, labels, f"seed{run.seed}", settings]
         return "-".join(re.sub(r"[/\\]", "_", part) for part in parts)
@@ -116,22 +114,34 @@ def recipe_names() -> list[str]:
     return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
-def read_recipe(name: str, above: Sequence[str] = ()) -> dict[str, Any]:
+def read_recipe(name: str) -> dict[str, Any]:
     """Read the recipe `name`, or the YAML file at that path, over the recipe that it is based on.
 
-    A file that is based on a file names it from where it is itself. `above` are the recipes that this one is read for.
-    Raises `ConfigError`.
+    A file that is based on a file names it from where it is itself. Raises `ConfigError`.
     """
+    values: dict[str, Any] = {}
+    for own in read_bases(name).values():
+        values = merge(values, own)
+    return values
+
+
+def read_bases(name: str, above: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
+    """Read what a recipe says itself, after those that it is based on, by name. It is read for those `above`."""
     if name in above:
         raise ConfigError([f"recipes are based on each other: {' → '.join([*above, name])}"])
     values = _read_recipe(name)
     base = values.pop(BASED_ON, None)
     if base is None:
-        return values
+        return {name: values}
     if not isinstance(base, str):
         raise ConfigError([f"recipe {name}: {BASED_ON} must name one recipe, such as {BASED_ON}: paper"])
     is_file = base.endswith((".yaml", ".yml"))
-    return merge(read_recipe(str(Path(name).parent / base) if is_file else base, [*above, name]), values)
+    return {**read_bases(str(Path(name).parent / base) if is_file else base, [*above, name]), name: values}
+
+
+def settings_for(component: Component, recipe: str) -> dict[str, Any]:
+    """Return what a component is registered with for a recipe, over that for those which the recipe is based on."""
+    return {name: value for base in read_bases(recipe) for name, value in component.recipes.get(base, {}).items()}
 
 
 def _no_recipe(path: Path) -> str:
@@ -237,13 +247,15 @@ def resolve(
     plugins: Plugins,
     check: Callable[[Settings], list[str]] = lambda settings: [],
     trains: bool = True,
-    choose_dtype: Callable[[Settings], str] | None = None,
+    native_dtype: Callable[[str], str] | None = None,
+    runs: Path = Path(),
 ) -> Settings:
     """Validate a recipe under its overrides. Raises `ConfigError` with every problem found.
 
     `check` looks for further problems once the fields are valid (a missing file, say), so that they are reported too.
-    If no method `trains`, the settings of the recipe's need not fit each other. `choose_dtype` says what
-    `backend.dtype=auto` stands for (default: `native_dtype`): keys and records hold that.
+    If no method `trains`, the settings of the recipe's need not fit each other. With `native_dtype`
+    `backend.dtype=auto` becomes the dtype that a run in `runs` was begun in with the same settings, else the device's
+    own: keys and records hold that.
     """
     values = read_recipe(recipe)
     given: dict[str, Any] = {}
@@ -262,32 +274,40 @@ def resolve(
     for component in plugins.registry:
         for name in plugins.registry.list_names(component):
             names.setdefault(name, []).append(component)
-    by_full_name = {
+    by_full_name: dict[str, Mapping[str, Any]] = {
         full_name: section
         for name, section in sections.items()
         if isinstance(section, Mapping)  # else it is reported
         for full_name in [c.full_name for c in names.get(name, ())] or [name]
     }
+    for component in plugins.registry:
+        if component.recipes and (brought := settings_for(component, recipe)):
+            by_full_name[component.full_name] = {**brought, **by_full_name.get(component.full_name, {})}
     settings = Settings(recipe, run, by_full_name)
-    if run.backend.dtype == "auto":
-        settings = settings.with_dtype((choose_dtype or _native_dtype)(settings))
+    if run.backend.dtype == "auto" and native_dtype:
+        settings = _with_dtype(settings, native_dtype(run.backend.device), plugins, runs)
         run = settings.run
-    runs = {run.method, "sft"} if trains else {"sft"}
+    methods = {run.method, "sft"} if trains else {"sft"}
     for name, section in sections.items():
         # What afarm's recipes say about a plugin that failed to load must not stop a run that does not use it.
         if name in names or not plugins.broken or not any(read_recipe(r).get(name) == section for r in recipe_names()):
-            problems += _check_section(name, section, names, plugins, runs, settings)
+            problems += _check_section(name, section, names, plugins, methods, settings)
     problems += _check_names(run, plugins)
-    problems += [p for p in check(settings) if not any(known.startswith(p) for known in problems)]
+    if not any(problem.startswith("judge: ") for problem in wrong):  # else another judge would be looked at
+        problems += [p for p in check(settings) if not any(known.startswith(p) for known in problems)]
     if problems:
         raise ConfigError(_drop_repeated(problems))
     return settings
 
 
-def _native_dtype(settings: Settings) -> str:
-    from afarm.backend.precision import native_dtype  # torch
-
-    return native_dtype(settings.run.backend.device)
+def _with_dtype(settings: Settings, native: str, plugins: Plugins, runs: Path) -> Settings:
+    run, choices = settings.run, []
+    for dtype in dict.fromkeys([native, "bfloat16", "float32"]):
+        backend = run.backend.model_copy(update={"dtype": dtype})
+        choices.append(replace(settings, run=run.model_copy(update={"backend": backend})))
+    names = [choice.run_name(plugins.registry).split("-")[-2:] for choice in choices]  # whatever the method
+    begun = (choice for choice, name in zip(choices, names, strict=True) if any(runs.glob("-".join(["*", *name]))))
+    return next(begun, choices[0])
 
 
 def _with_prompts_of_preferences(values: dict[str, Any]) -> dict[str, Any]:

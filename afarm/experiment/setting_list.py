@@ -7,6 +7,7 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 from pydantic import BaseModel
@@ -61,6 +62,7 @@ def value_text(value: Any) -> str:
     """Write a value as in `--set`; "unset" for None."""
     if value is None:
         return "unset"
+    value = str(value) if isinstance(value, date) else value
     return value if isinstance(value, str) and value and "\n" not in value else json.dumps(value, ensure_ascii=False)
 
 

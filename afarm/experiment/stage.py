@@ -39,7 +39,8 @@ class Stage:
     `key_fields` holds everything that its result depends on besides its inputs. `run_collective` is the part of `write`
     that all processes run together (training), with the same arguments. For a dry run, `plan_requests` returns the
     requests of a stage that asks a judge itself, and `plan_labels` what a stage has labelled, with made-up outputs for
-    those that are not among the inputs yet; what annotators ask, they plan themselves.
+    those that are not among the inputs yet; what annotators ask, they plan themselves. `asks_less_by` names settings
+    that make it ask less, for advice.
     """
 
     kind: str
@@ -50,6 +51,7 @@ class Stage:
     run_collective: Callable[..., object] | None = None
     plan_requests: Callable[[], Iterable[ChatRequest]] | None = None
     plan_labels: Callable[[Inputs], Labelling] | None = None
+    asks_less_by: Callable[[], list[str]] | None = None
 
     def build_key_fields(self, inputs: Inputs) -> dict[str, Any]:
         """Return everything the stage's result depends on: data by content, models by content and key.

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from afarm.core.config import CheckpointChoice, OnPolicyConfig
-from afarm.core.errors import ConfigError, attribute_failures, did_you_mean
+from afarm.core.errors import AfarmError, ConfigError, attribute_failures, did_you_mean
 from afarm.core.interfaces import Method, MethodInputs, Policy, RewardModel
+from afarm.core.records import Instruction
 from afarm.experiment.components import Components
 from afarm.experiment.return_checks import problems_seen, require_returned
 from afarm.experiment.stage import Inputs, Labelling, Stage
@@ -107,18 +109,34 @@ def training_stage(
         components.save(learn(directory, inputs), directory, "methods", name)
         return last_metrics(directory)
 
-    def plan_labels(inputs: Inputs) -> Labelling:
-        splits = [split for need in method.needs for split in NEEDS[need]]
-        instructions = {split: workspace.data.instructions(split) for split in splits}
-        with attribute_failures("methods", name, method):
-            planned = list(method.plan_pairs(instructions))
-        assert annotator is not None
-        return annotator.plan(
-            planned + instructions.get("validation", []) * candidates(workspace.settings.of(component))
-        )
+    splits = [split for need in method.needs for split in NEEDS[need]]
 
-    plan = plan_labels if annotator else None
-    return Stage("train", label, stages, key_fields, write, run_collective=learn, plan_labels=plan)
+    def plan_pairs(
+        method: Method, config: Any, rows: Mapping[str, Sequence[Instruction]]
+    ) -> tuple[list[Any], list[Any]]:
+        """Return the instructions of the pairs to learn from, and of those to compare checkpoints by."""
+        with attribute_failures("methods", name, method):
+            return list(method.plan_pairs(rows)), [*rows.get("validation", ())] * candidates(config)
+
+    def plan_labels(inputs: Inputs) -> Labelling:
+        assert annotator is not None
+        rows = {split: workspace.data.instructions(split) for split in splits}
+        return annotator.plan(*plan_pairs(method, workspace.settings.of(component), rows))
+
+    def asks_less_by() -> list[str]:
+        """Name the splits and the method's own settings of which a half makes it ask about fewer pairs."""
+        config: Any = workspace.settings.of(component)
+        rows = {split: workspace.data.instructions(split) for split in splits}
+        found = {f"rows.{split}": plan_pairs(method, config, {**rows, split: rows[split][::2]}) for split in rows}
+        for setting, value in config or ():
+            with suppress(TypeError, ValueError, AfarmError):  # no number, or a half that does not fit the others
+                half = type(config).model_validate({**dict(config), setting: type(value)(value / 2)})
+                found[f"{name}.{setting}"] = plan_pairs(type(method)(half), half, rows)
+        every = sum(map(len, plan_pairs(method, config, rows)))
+        return [setting for setting, planned in found.items() if sum(map(len, planned)) < every]
+
+    plan = (plan_labels, asks_less_by) if annotator else (None, None)
+    return Stage("train", label, stages, key_fields, write, learn, None, *plan)
 
 
 def may_sample(method: Method) -> bool:

@@ -27,11 +27,7 @@ EVEN = 50.0
 
 def build_progress(records: Sequence[RunRecord]) -> GridProgress:
     """Build a grid's progress from the runs of a comparison."""
-    systems = [
-        next((result.system for result in record.results), str(record.get("method") or "system")) for record in records
-    ]
-    seeds = [int(record.get("seed") or 0) for record in records]
-    progress = GridProgress([StudyRun(*each) for each in zip(systems, seeds, strict=True)])
+    progress = GridProgress([StudyRun(record.results[0].system, int(record.get("seed") or 0)) for record in records])
     for run, record in zip(progress.runs, records, strict=True):
         progress.add(run, record)
     return progress
@@ -59,7 +55,7 @@ def comparison_findings(board: Leaderboard, records: Sequence[RunRecord], progre
     shown = {**runs, reference.run.method: [reference]}
     plots = [
         StudyPlot("win-rates", "Win rates, with 95% intervals", "", "win rate, %", series, level=EVEN),
-        _over(shown, "kl", "win_rate", "Win rate and KL", "KL from the starting policy, nats", "win rate, %", EVEN),
+        _over(shown, "kl", "win_rate", "Win rate and KL", "KL from the starting policy, nats", "win rate, %"),
         _over(shown, "reward", "gold", "Reward model and gold", "reward model’s score", "gold reward"),
         _cost_plot(rates, costs),
     ]
@@ -102,15 +98,7 @@ def _table(
     return StudyTable("board", "Ranking", columns, rows)
 
 
-def _over(
-    runs: dict[str, list[FinishedRun]],
-    x: str,
-    y: str,
-    title: str,
-    x_title: str,
-    y_title: str,
-    level: float | None = None,
-) -> StudyPlot:
+def _over(runs: dict[str, list[FinishedRun]], x: str, y: str, title: str, x_title: str, y_title: str) -> StudyPlot:
     """Plot one figure of each run over another, a series per system."""
     series = []
     for name, some in runs.items():
@@ -119,6 +107,7 @@ def _over(
             ends = [(run.figures.get(f"{y}_low"), run.figures.get(f"{y}_high")) for run in both]
             rates = [Bounded(run.figures[y], *pair) for run, pair in zip(both, ends, strict=True)]
             series.append(Series(name, [run.figures[x] for run in both], rates, joined=False))
+    level = EVEN if y == "win_rate" else None
     return StudyPlot(f"{y}-over-{x}".replace("_", "-"), title, x_title, y_title, series, level=level)
 
 

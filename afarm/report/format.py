@@ -18,6 +18,7 @@ def decimal(value: object, places: int = 2) -> str:
     finite = finite_number(value)
     if finite is None:
         return UNKNOWN
+    finite = 0.0 if abs(finite) < 1e-9 else finite  # what rounding leaves of nothing
     text = f"{finite:,.{places}f}"
     return f"{finite:.2g}".replace("-", "−") if finite and not text.strip("-0.") else text.replace("-", "−")
 

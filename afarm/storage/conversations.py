@@ -12,7 +12,7 @@ import json
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from typing import Any
@@ -43,8 +43,12 @@ class UnusableError(DataError):
 
 @dataclass(slots=True)
 class Unusable:
-    """The rows of a file that cannot be learned from: how many, and the first of each kind."""
+    """The rows of a file that cannot be learned from: how many, and the first of each kind.
 
+    Among them are rows with one of the `special_tokens` of the model that is to learn.
+    """
+
+    special_tokens: Collection[str] = ()
     rows: int = 0
     examples: list[str] = field(default_factory=list)
     _kinds: set[str] = field(default_factory=set)
@@ -105,13 +109,14 @@ def task_key(instruction: Instruction) -> tuple[str, tuple[object, ...]]:
 
     The input is merged; spaces at an end, line ends and Unicode's composed and decomposed letters do not count.
     """
-    turns = [(turn.role, _same_form(turn.content)) for turn in instruction.messages]
+    turns = [(turn.role, same_form(turn.content)) for turn in instruction.messages]
     system = turns.pop(0)[1] if turns and turns[0][0] == "system" else ""
-    asked = "\n\n".join(filter(None, map(_same_form, (instruction.instruction, instruction.input))))
+    asked = "\n\n".join(filter(None, map(same_form, (instruction.instruction, instruction.input))))
     return system, (*turns, asked)
 
 
-def _same_form(text: str) -> str:
+def same_form(text: str) -> str:
+    """Return what counts of a text where texts are compared: no spaces at an end, one line end, NFC."""
     return unicodedata.normalize("NFC", text.replace("\r\n", "\n").replace("\r", "\n")).strip()
 
 

@@ -47,7 +47,7 @@ class LabelScale:
         text = _as_text(label)
         if text in (self.first, self.second, self.draw):
             return (1, 2, 0)[(self.first, self.second, self.draw).index(text)]
-        low, high, number = as_number(self.first), as_number(self.second), as_number(text)
+        low, high, number = number_of(self.first), number_of(self.second), number_of(text)
         if low is None or high is None or number is None or not min(low, high) <= number <= max(low, high):
             raise ValueError(f"no label of this scale: {label!r}")
         return 1 + (number - low) / (high - low)
@@ -119,11 +119,11 @@ class LabelReader:
 def _as_text(label: Any) -> str:
     """Write a label in one way, whatever its type in the file: 1, 1.0 and "1" alike."""
     text = str(label).strip().casefold()
-    number = None if isinstance(label, bool) else as_number(text)
+    number = None if isinstance(label, bool) else number_of(text)
     return text if number is None else f"{number:.15g}"
 
 
-def as_number(text: str) -> float | None:
+def number_of(text: str) -> float | None:
     """Return the finite number that a text is, None for another text."""
     try:
         number = float(text)

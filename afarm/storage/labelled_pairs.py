@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from afarm.core.errors import DataError
 from afarm.core.records import JudgedPair, Message, Pair, Preference, Row
@@ -37,10 +38,10 @@ from afarm.storage.conversations import (
     prompt_turns,
     require_answer,
     require_text,
-    split_transcript,
+    same_form,
     unpacked,
 )
-from afarm.storage.label_scales import COLUMN, LabelReader, as_number
+from afarm.storage.label_scales import COLUMN, LabelReader, number_of
 from afarm.storage.rankings import MARKS, comparisons, with_trees_as_rankings
 from afarm.storage.record_fields import short_repr
 from afarm.storage.row_shapes import (
@@ -53,7 +54,7 @@ from afarm.storage.row_shapes import (
     what_it_holds,
 )
 from afarm.storage.rows import read_placed_rows, stem, why_no_file
-from afarm.storage.votes import TIED, TIES, by_people, draw, read_battle, read_vote
+from afarm.storage.votes import TIED, TIES, draw_by_rule, label_by_people, read_battle, read_vote
 
 ENOUGH_LABELS = 10
 """Labels from which it is odd that all prefer the same side."""
@@ -83,7 +84,6 @@ def read_labelled_pairs(
     average: bool = False,
     as_text: bool = False,
     unusable: Unusable | None = None,
-    special_tokens: Collection[str] = (),
 ) -> Iterator[tuple[str, Row, Sequence[JudgedPair]]]:
     """Yield each row of a file or a data set of the Hub: its place, itself, and the label of each rater.
 
@@ -100,12 +100,10 @@ def read_labelled_pairs(
             called by its column.
         as_text: Take an output of such rows that a table has made a boolean or a number for the text that it was.
         unusable: Counts the rows that cannot be learned from; if None, the first is an error.
-        special_tokens: Those of a model's tokenizer, which no row may hold that it is to learn from.
     """
     forms = PREFERENCES if forms is None else forms
     reading = LabelReader(source, scale, annotator, average, as_text)
-    special = re.compile("|".join(map(re.escape, sorted(special_tokens, key=len, reverse=True))) or r"(?!)")
-    placed = read_placed_rows(source)
+    placed, special = read_placed_rows(source), unusable.special_tokens if unusable else ()
     for where, row in with_trees_as_rankings(placed) if CHOSEN in forms else placed:
         try:
             rows = [row] if CHOSEN not in forms or _form(row, forms) else comparisons(row, where)
@@ -134,15 +132,15 @@ def _form(row: Row, forms: Sequence[Form]) -> Form | None:
     return next((form for form in forms if any(fields <= row.keys() for fields in form.fields)), None)
 
 
-def _require_bare(pair: Pair, special: re.Pattern[str], where: str) -> None:
-    """Raise `UnusableError` for a text that a chat template has rendered already, by a special token in it."""
+def _require_bare(pair: Pair, special_tokens: Collection[str], where: str) -> None:
+    """Raise `UnusableError` for texts that a chat template has rendered already, by a special token in them."""
     task = pair.instruction
-    for text in (task.instruction, task.input, *(turn.content for turn in task.messages), pair.output_1, pair.output_2):
-        if found := special.search(text):
-            raise UnusableError(
-                f"{where}: holds {found[0]!r}, a special token of the model, as texts do that a chat template has "
-                "rendered, and it would render them again; write the bare texts, or lists of messages"
-            )
+    texts = [task.instruction, task.input, *(turn.content for turn in task.messages), pair.output_1, pair.output_2]
+    if found := [token for token in special_tokens if any(token in text for text in texts)]:
+        raise UnusableError(
+            f"{where}: holds {max(found, key=len)!r}, a special token of the model, as texts do that a chat template "
+            "has rendered, and it would render them again; write the bare texts, or lists of messages"
+        )
 
 
 def read_annotations(
@@ -157,18 +155,12 @@ def read_annotations(
 
 
 def own_preferences(
-    source: Path | str,
-    unusable: Unusable | None = None,
-    *,
-    scale: str = "",
-    notes: list[str] | None = None,
-    special_tokens: Collection[str] = (),
+    source: Path | str, unusable: Unusable | None = None, *, scale: str = "", notes: list[str] | None = None
 ) -> Iterator[JudgedPair]:
     """Yield the preferences of a file or of a data set of the Hub, one by one.
 
     `scale` names the labels of the first output, of the second and of a draw, such as "0,1" or "A,B,tie"; empty for
-    afarm's, 1, 2 and 0. Rows that cannot be learned from, as those with `special_tokens` of the model that learns, are
-    counted in `unusable`, or an error if it is None. After
+    afarm's, 1, 2 and 0. Rows that cannot be learned from are counted in `unusable`, or an error if it is None. After
     the last row `notes` has a sentence on labels that all prefer one side, and on pairs that are labelled repeatedly.
     Raises `DataError` naming file, row and field if a row is wrong, what the row looks like if it is no preference,
     and, after the last row, if its labels can be read in two ways.
@@ -176,7 +168,7 @@ def own_preferences(
     counts, sides = Counter[str](), Counter[str]()
     preferred = defaultdict[bool, set[str]](set)  # ids of pairs, by whether the first in canonical order is better
     for _, row, [judged] in read_labelled_pairs(
-        source, scale, annotator=stem(str(source)), average=True, unusable=unusable, special_tokens=special_tokens
+        source, scale, annotator=stem(str(source)), average=True, unusable=unusable
     ):
         pair = judged.pair
         id = replace(pair, occurrence=0).id if pair.occurrence else judged.preference.pair_id
@@ -265,12 +257,14 @@ def _read_pair(row: Row, where: str, reading: LabelReader) -> Sequence[JudgedPai
     judged = JudgedPair.from_row(plain, where)
     pair = judged.pair
     if label:
-        return [replace(judged, preference=draw(pair)) if pair.identical else judged]
+        return [replace(judged, preference=draw_by_rule(pair)) if pair.identical else judged]
     wins = [None if number is None else 0.5 if number in (0, 1.5) else number - 1 for number in numbers]
     if reading.average:
         answered = [win for win in wins if win is not None]
-        return [replace(judged, preference=by_people(pair, fmean(answered) if answered else None))]
-    return [JudgedPair(pair, by_people(pair, win, _order(row)), name) for name, win in zip(people, wins, strict=True)]
+        return [replace(judged, preference=label_by_people(pair, fmean(answered) if answered else None))]
+    return [
+        JudgedPair(pair, label_by_people(pair, win, _order(row)), name) for name, win in zip(people, wins, strict=True)
+    ]
 
 
 def _output(row: Row, name: str, where: str, as_text: bool) -> str:
@@ -334,24 +328,27 @@ def _read_chosen(row: Row, where: str, reading: LabelReader) -> Sequence[JudgedP
 def _is_tie(row: Row, where: str) -> bool:
     """Tell a pair that is rated or called equal. Raises `UnusableError` if the rejected output is the better rated."""
     is_tie = any(str(row.get(name)).casefold() in TIES for name in TIED)
-    for mark, sign in MARKS.items():
-        for names in ((f"chosen_{mark}", f"rejected_{mark}"), (f"{mark}_chosen", f"{mark}_rejected")):
-            better, worse = (as_number(str(row.get(name))) for name in names)
-            if better is None or worse is None:
-                continue
-            if sign * better < sign * worse:
-                raise UnusableError(
-                    f"{where}: {names[0]!r} is {better:g} and {names[1]!r} {worse:g}, which contradicts 'chosen' and "
-                    "'rejected'; leave out what is wrong"
-                )
-            is_tie |= better == worse
+    for name in (
+        name for name in row if len(name) > len("chosen") and "chosen" in name
+    ):  # score_chosen, chosen-rating …
+        sign = MARKS.get(re.sub(r"[\W_]+", "_", name.replace("chosen", "").lower()).strip("_"))
+        other = name.replace("chosen", "rejected")
+        better, worse = (number_of(str(row.get(side))) for side in (name, other))
+        if sign is None or better is None or worse is None:
+            continue
+        if sign * better < sign * worse:
+            raise UnusableError(
+                f"{where}: {name!r} is {better:g} and {other!r} {worse:g}, which contradicts 'chosen' and 'rejected'; "
+                "leave out what is wrong"
+            )
+        is_tie |= better == worse
     return is_tie
 
 
 def _first_over_second(pair: Pair, name: str) -> JudgedPair:
     """Label a pair whose first output is better, half of them turned: else its place would tell."""
     if pair.identical:
-        return JudgedPair(pair, draw(pair), name)
+        return JudgedPair(pair, draw_by_rule(pair), name)
     id = pair.id  # a digest, whichever output is first
     if (uniform("side", id) < 0.5) == pair.is_canonical:
         return JudgedPair(pair.swapped(), Preference(id, 1.0), name)
@@ -380,15 +377,17 @@ def _require_agreement(row: Row, judged: JudgedPair, where: str, labels: LabelRe
 
 def _chat(row: Row, field: str, prompt: Turns, column: str, where: str) -> Turns:
     """Return the whole chat of one side, the answer last. Raises `DataError`."""
-    value, place = unpacked(row[field]), f"{where}: field {field!r}"
-    value = [value] if isinstance(value, Mapping) else value
+    value: Any = [row[field]] if isinstance(row[field], Mapping) else unpacked(row[field])
+    place = f"{where}: field {field!r}"
+    asked = same_form(prompt[-1].content) if prompt else ""
+    chat = parse_turns(value, place) if not is_plain(value) else None
+    has_prompt = any(same_form(turn.content) == asked for turn in chat or ())
     # An answer may merely begin like a transcript
-    if not is_plain(value) and not (prompt and isinstance(value, str) and prompt[-1] not in split_transcript(value)):
-        chat = parse_turns(value, place)
+    if chat is not None and (has_prompt or not prompt or not isinstance(value, str)):
         spoken = [turn for turn in chat if turn.role != "system"]
         if prompt and spoken and spoken[0].role == "assistant":
             chat = (*prompt, *chat)
-        elif prompt and prompt[-1] not in chat:
+        elif prompt and not has_prompt:
             raise UnusableError(
                 f"{place}: holds a whole chat without the prompt of field {column!r}; let them agree, or take the "
                 f"column {column!r} out"
@@ -397,8 +396,8 @@ def _chat(row: Row, field: str, prompt: Turns, column: str, where: str) -> Turns
             chat = (prompt[0], *chat)
         return require_answer(chat, place)
     if prompt:
-        asked = rf"\s*[^\s:]+:\s*{re.escape(prompt[-1].content)}\s*\n\s*[^\s:]+:"
-        if re.match(asked, require_text(value, place)):
+        before, _, after = same_form(require_text(value, place)).partition(asked)
+        if re.fullmatch(r"\s*[^\s:]+:\s*", before) and re.match(r"\s*\n\s*[^\s:]+:", after):
             raise UnusableError(
                 f"{place}: holds the prompt too, as a transcript; write the answer alone, or the turns as messages"
             )

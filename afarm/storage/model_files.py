@@ -7,6 +7,7 @@ shipped inside a Python package. No torch here.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, lru_cache
@@ -16,9 +17,12 @@ from pathlib import Path
 from afarm.core.errors import ModelError
 from afarm.storage.disk import is_source
 from afarm.storage.hub import PATIENCE, look_up
-from afarm.storage.weight_files import require_whole_gguf, require_whole_weights
+from afarm.storage.weight_files import plain_gguf_reader, require_whole_gguf, require_whole_weights
 
 PACKAGE_PREFIX = "pkg:"
+
+CONTROL = 3
+"""The type of a GGUF file's control tokens."""
 
 CONFIGS = ("config.json", "adapter_config.json")
 """Saved beside weights by transformers or, for adapters, by peft."""
@@ -128,6 +132,25 @@ def require_local(spec: str) -> None:
             f"model {spec!r}: of single files only .gguf can be loaded; check --model, or give the directory it is in"
         )
     require_whole_gguf(path)
+
+
+@cache
+def special_tokens(spec: str) -> frozenset[str]:
+    """Return the texts of a model's special tokens, such as `<|im_start|>`, by its tokenizer's file; empty without."""
+    path = local_path(spec)
+    if path is not None and path.suffix == ".gguf":
+        with suppress(Exception):  # loading says what is wrong with a damaged file, or that gguf is not installed
+            fields = plain_gguf_reader()(path).fields
+            types, texts = (fields[f"tokenizer.ggml.{name}"] for name in ("token_type", "tokens"))
+            kinds = [types.parts[at][0] for at in types.data]
+            return frozenset(
+                bytes(texts.parts[at]).decode() for at, kind in zip(texts.data, kinds, strict=True) if kind == CONTROL
+            )
+    file = path / "tokenizer.json" if path else cached_file(spec, "tokenizer.json")
+    if file is None or not file.is_file():
+        return frozenset()
+    added = json.loads(file.read_text("utf-8")).get("added_tokens", ())
+    return frozenset(token["content"] for token in added if token.get("special"))
 
 
 @cache

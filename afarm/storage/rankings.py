@@ -18,7 +18,7 @@ from typing import Any
 
 from afarm.core.records import Row
 from afarm.storage.conversations import UnusableError
-from afarm.storage.label_scales import as_number
+from afarm.storage.label_scales import number_of
 
 ANSWERS = ("answers", "completions", "generations", "responses", "outputs", "output")
 """The names of a list of answers, which are texts or objects."""
@@ -65,7 +65,7 @@ def comparisons(row: Row, where: str) -> Sequence[Row]:
     for number, answer in enumerate(answers):
         fields = answer if isinstance(answer, Mapping) else {}
         marks = {**{key: column[number] for key, column in columns.items()}, **fields}
-        numbers = (sign * mark for key, sign in MARKS.items() if (mark := as_number(str(marks.get(key)))) is not None)
+        numbers = (sign * mark for key, sign in MARKS.items() if (mark := number_of(str(marks.get(key)))) is not None)
         if (mark := next(numbers, None)) is not None:
             ranked.append((mark, next((fields[key] for key in TEXTS if key in fields), answer)))
     if len(ranked) < 2:

@@ -86,7 +86,7 @@ def require_evaluation(
         flat = "evaluate must return flat JSON numbers"
         named = f"{flat} by name, not {short_repr(metrics)}"
         require_promise(isinstance(metrics, Mapping), "evaluators", name, named, owner)
-        returned = replace(returned, metrics={key: plain_number(value) for key, value in metrics.items()})
+        returned = replace(returned, metrics={key: plain_number(value) for key, value in returned.metrics.items()})
         for metric, value in returned.metrics.items():
             number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
             fits = isinstance(metric, str) and (value is None or isinstance(value, str) or number)

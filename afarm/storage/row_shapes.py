@@ -48,10 +48,7 @@ NO_OUTPUTS: Sequence[tuple[Fields, str]] = (
 
 UNPAIRED = "unpaired feedback (TRL's KTO): put a better and a worse answer to each prompt into one row"
 DEMONSTRATIONS = "demonstrations, one answer to each prompt: put a better and a worse one into 'chosen' and 'rejected'"
-COMPARED_SUMMARIES = (
-    "OpenAI's comparisons of summaries, which do not say what was asked: put the task and the post into 'prompt', the "
-    "summary that 'choice' counts from 0 into 'chosen', the other into 'rejected'"
-)
+SUMMARIES = "OpenAI's comparisons of summaries: write the task and the post as 'prompt', and 'chosen' by 'choice'"
 OTHERS: Sequence[tuple[Fields, str, str]] = (
     ([("prompt", "completion", "label")], UNPAIRED, UNPAIRED),
     (
@@ -65,7 +62,7 @@ OTHERS: Sequence[tuple[Fields, str, str]] = (
         f"instructions without outputs: {BETTER_AND_WORSE}",
     ),
     ([("messages",), ("conversations",), ("completion",)], DEMONSTRATIONS, DEMONSTRATIONS),
-    ([("summaries", "choice")], COMPARED_SUMMARIES, COMPARED_SUMMARIES),
+    ([("summaries", "choice")], SUMMARIES, SUMMARIES),
 )
 """Other shapes, and what to do with such a file: to judge it, and to train on it."""
 

@@ -137,9 +137,11 @@ def _read_json(path: Path) -> Iterator[tuple[str, Row]]:
 
 
 class _RowError(ValueError):
-    """A fault of a row; `where` is the line that the row begins on, if its number is not enough."""
+    """A fault of a row; `where` is the line that the row begins on."""
 
-    where = ""
+    def __init__(self, problem: str, where: str = ""):
+        super().__init__(problem)
+        self.where = where
 
 
 def _object(fields: list[tuple[str, Any]]) -> Row:
@@ -180,12 +182,12 @@ def _values(handle: IO[str], path: Path) -> Iterator[tuple[int, Any]]:
     for number, line in lines:
         try:
             yield number, _DECODER.decode(line)
-        except ValueError as error:
-            if isinstance(error, json.JSONDecodeError):
-                advice = "" if line.rstrip().endswith("}") else "; each row is one line"
-                error = _RowError(f"not valid JSON lines: {error.msg} at column {error.colno}{advice}")
-            error.where = f" (line {number})"  # type: ignore[attr-defined]
-            raise error from None
+        except _RowError as error:
+            raise _RowError(str(error), f" (line {number})") from error
+        except json.JSONDecodeError as error:
+            advice = "" if line.rstrip().endswith("}") else "; each row is one line"
+            what = f"not valid JSON lines: {error.msg} at column {error.colno}{advice}"
+            raise _RowError(what, f" (line {number})") from error
 
 
 def _layout(value: Any) -> str:
@@ -218,9 +220,7 @@ def _list_items(handle: IO[str]) -> Iterator[Any]:
                 yield item
             at, delimiter = end + 1, text[end]
         except _RowError as error:
-            line = 1 + lines_before + text.count("\n", 0, at)
-            error.where = f" (line {line})"
-            raise
+            raise _RowError(str(error), f" (line {1 + lines_before + text.count(chr(10), 0, at)})") from error
         except json.JSONDecodeError:
             more = handle.read(max(BLOCK, len(text) - at))
             if not more:

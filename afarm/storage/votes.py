@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 from afarm.core.errors import DataError
-from afarm.core.records import Instruction, JudgedPair, Message, Outcome, Pair, Preference, Row
+from afarm.core.records import Instruction, JudgedPair, LabelOutcome, Message, Pair, Preference, Row
 from afarm.storage.conversations import Turns, UnusableError, as_instruction, parse_turns, require_answer, unpacked
 from afarm.storage.label_scales import LabelReader
 from afarm.storage.record_fields import short_repr
@@ -24,15 +24,17 @@ OUTCOMES = {"winner_model_a": 0.0, "winner_model_b": 1.0, "winner_tie": 0.5}
 """The columns of a vote's outcomes, likewise."""
 
 
-def by_people(pair: Pair, win: float | None, order: str = "") -> Preference:
+def label_by_people(pair: Pair, win: float | None, order: str = "") -> Preference:
     """Return people's label: the win of output 2, one half for a draw, None without an answer."""
-    if pair.identical:
-        return draw(pair)
-    outcome: Outcome = "unparsed" if win is None else "draw" if win == 0.5 else "decided"
+    return draw_by_rule(pair) if pair.identical else _label(pair, win, order)
+
+
+def _label(pair: Pair, win: float | None, order: str = "") -> Preference:
+    outcome: LabelOutcome = "unparsed" if win is None else "draw" if win == 0.5 else "decided"
     return Preference(pair.id, win if outcome == "decided" else None, outcome, "human", order=order)
 
 
-def draw(pair: Pair) -> Preference:
+def draw_by_rule(pair: Pair) -> Preference:
     return Preference(pair.id, None, "draw", "rule")
 
 
@@ -46,7 +48,7 @@ def read_vote(row: Row, where: str, reading: LabelReader) -> Sequence[JudgedPair
     first, second = (chat[-1].content for chat in chats)
     pair = Pair(as_instruction(chats[0][:-1], {}, where), first, second, 0, *models)
     win = None if pair.identical else _win_of_b(row, where)
-    return [JudgedPair(pair, by_people(pair, win), reading.annotator)]
+    return [JudgedPair(pair, label_by_people(pair, win), reading.annotator)]
 
 
 def _voted_chat(row: Row, side: str, where: str) -> Turns:
@@ -93,6 +95,5 @@ def read_battle(row: Row, where: str, reading: LabelReader) -> Sequence[JudgedPa
     for name in ("model_a", "model_b"):
         if not isinstance(row[name], str) or not row[name].strip():
             raise DataError(f"{where}: field {name!r} is {short_repr(row[name])}; it must be the name of a model")
-    pair, win = Pair(Instruction(where), "", "", 0, row["model_a"], row["model_b"]), _win_of_b(row, where)
-    p2, outcome = (None, "draw") if win == 0.5 else (win, "decided")
-    return [JudgedPair(pair, Preference(pair.id, p2, outcome, "human"), reading.annotator)]
+    pair = Pair(Instruction(where), "", "", 0, row["model_a"], row["model_b"])
+    return [JudgedPair(pair, _label(pair, _win_of_b(row, where)), reading.annotator)]

@@ -34,7 +34,7 @@ def curve_findings(rows: Sequence[Mapping[str, Any]]) -> Findings:
     cells = [[measured(row, name) if name in ERRORS else row.get(name) for name in known] for row in rows]
     table = StudyTable("curve", "Best of n", dict(COLUMNS[name] for name in known), cells)
     rates = _series(rows, "win_rate", "win rate, %")
-    plots = [StudyPlot("win-rate", "Win rate by n", "n", "win rate, %", [rates], log_x=True)]
+    plots = [StudyPlot("win-rate", "Win rate by n", "n", "win rate, %", [rates], log_x=True, level=50)]
     if "gold" in known:  # the reward that chose the samples, beside the gold reward of the chosen
         both = [_series(rows, "gold", "gold reward"), _series(rows, "reward", "reward model’s score")]
         title = "What it was chosen by, and the gold reward"

@@ -330,6 +330,7 @@ def _show(asked: AskedStudy, progress: GridProgress, findings: Findings, page: P
         runs = [{**asdict(done.run), "record": done.name, "figures": dict(done.figures)} for done in progress.finished]
         print_json(
             {
+                "answer": findings.answer,
                 "tables": tables,
                 "runs": runs,
                 "failed": progress.failed,
@@ -338,6 +339,8 @@ def _show(asked: AskedStudy, progress: GridProgress, findings: Findings, page: P
             }
         )
     console = err() if asked.options.as_json else out()
+    if findings.answer:
+        console.print(findings.answer, style="bold", markup=False)
     for table in filter(lambda table: table.rows, findings.tables):  # none if every run failed, which is told below
         _show_table(console, table)
     for note in findings.notes:

@@ -5,9 +5,13 @@ The loss is the negative log-likelihood of the response and of the end-of-sequen
 
 from __future__ import annotations
 
+import logging
+
 from afarm import DataError, MethodInputs, TrainContext
 from afarm.backend import CheckpointPolicy, fit_supervised, require_checkpoint
 from afarm_plugins.sft import SFTConfig
+
+logger = logging.getLogger(__name__)
 
 
 def fine_tune(config: SFTConfig, inputs: MethodInputs, context: TrainContext, name: str) -> CheckpointPolicy:
@@ -20,5 +24,10 @@ def fine_tune(config: SFTConfig, inputs: MethodInputs, context: TrainContext, na
             "choose another data set with --dataset, or a recipe that skips SFT"
         )
     instructions, outputs = [d.instruction for d in usable], [d.output for d in usable]
+    special = start.tokenizer.all_special_tokens
+    texts = [f"{d.instruction.instruction}\n{d.output}" for d in usable]
+    if rendered := sum(any(token in text for token in special) for text in texts):
+        said = "%d of %d demonstrations hold special tokens of the model, as rendered texts do: they are rendered again"
+        logger.warning(said, rendered, len(usable))
     examples, cut = start.encode(instructions, outputs, config.max_length)
     return fit_supervised(start, examples, config, context, name, {"examples_cut": cut})

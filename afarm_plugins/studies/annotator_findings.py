@@ -10,6 +10,7 @@ from typing import Any
 from afarm import AnnotatorReport, Bounded, Findings, Series, StudyPlot, StudyTable, as_bounded
 from afarm.experiments import GridProgress
 from afarm.report import COLUMNS, PREFERENCES, ShownStudy, write_comparison
+from afarm_plugins.studies.over_seeds import say_highest
 
 HEADINGS = {name: title.removeprefix("prefers ") for name, title, _ in COLUMNS}
 
@@ -69,7 +70,7 @@ def annotator_findings(
         _scatter(report, called, family, "bias", "variance"),
         _each(report, called, "preferences", "What annotators prefer: shares of choices", "share", preferred),
     ]
-    return Findings(tables, [plot for plot in plots if plot is not None], _notes(report))
+    return Findings(tables, [plot for plot in plots if plot is not None], _notes(report), answer=say_highest(tables[0]))
 
 
 def _each(

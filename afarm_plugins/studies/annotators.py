@@ -116,4 +116,4 @@ def study_findings(report: AnnotatorReport, people: str, families: Mapping[str, 
         )
     if not any(profile.price and profile.price.value for profile in report.profiles):
         notes.append("No label has a price, so there is no plot of agreement by price.")
-    return Findings(tables, findings.plots, notes)
+    return Findings(tables, findings.plots, notes, answer=findings.answer)

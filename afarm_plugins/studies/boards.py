@@ -23,6 +23,15 @@ def correlate_shared(first: Board, second: Board) -> Mapping[str, Bounded | None
     return correlate_boards(*zip(*both, strict=True))
 
 
+def say_agreement(rater: str, others: str, systems: int, rho: Bounded | None) -> str:
+    """Say how far a rater ranks systems as others do; empty without a correlation."""
+    if rho is None:
+        return ""
+    word = "nearly as" if rho.value >= 0.8 else "partly as" if rho.value >= 0.4 else "otherwise than"
+    ends = "" if rho.low is None or rho.high is None else f", 95 % {rho.low:.2f} to {rho.high:.2f}"
+    return f"{rater} ranks {systems} systems {word} {others} (rank correlation {rho.value:.2f}{ends})."
+
+
 def read_systems(file: str) -> Iterator[tuple[str, JudgedPair]]:
     """Yield the comparisons of a file with the system whose output stands second.
 

@@ -38,7 +38,7 @@ from afarm import (
     why_no_file,
 )
 from afarm_plugins.studies.boards import FEWEST_SYSTEMS, correlate_shared, read_systems
-from afarm_plugins.studies.over_seeds import mean_share
+from afarm_plugins.studies.over_seeds import mean_share, say_highest
 from afarm_plugins.studies.settings import EvalSetsConfig, split_names
 
 SET = "set"
@@ -201,7 +201,7 @@ def board_findings(board: Board) -> Findings:
     notes = []
     if len(names) < 2:
         notes.append(f"All instructions are of one set, {names[0]}: part them with --by {FIRST_WORD} or --by FILE.")
-        return Findings(tables, [], notes)
+        return Findings(tables, [], notes, answer=say_highest(tables[0]))
     if len(board.systems) < FEWEST_SYSTEMS:
         notes.append(f"A correlation needs {FEWEST_SYSTEMS} systems; there are {len(board.systems)}.")
     else:
@@ -217,7 +217,7 @@ def board_findings(board: Board) -> Findings:
         series.append(Series.of_points(name, points))
     title = "Win rates by set of instructions"
     plot = StudyPlot("eval-sets", title, "win rate on all instructions, %", "on the set, %", series)
-    return Findings(tables, [plot], [*notes, *_mismatches(board)])
+    return Findings(tables, [plot], [*notes, *_mismatches(board)], answer=say_highest(tables[0]))
 
 
 NOTES = [

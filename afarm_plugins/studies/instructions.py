@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from statistics import median, quantiles
+from typing import Any
 
 from afarm import (
     Bounded,
@@ -142,7 +143,12 @@ def set_findings(sets: Sequence[InstructionSet], tagger: str, most: int, lacking
         )
     lines = (json.dumps(line, ensure_ascii=False) for one in sets for line in _lines(one))
     plots = _plots(sets, verbs) if verbs else []
-    return Findings(tables, plots, [*notes, *lacking], {"readings.jsonl": "\n".join([*lines, ""])})
+    answer = ""
+    if several:
+        rows: Sequence[Sequence[Any]] = tables[-1].rows
+        one, other, apart, chance, *_ = max(rows, key=lambda row: row[2])
+        answer = f"{one} and {other} differ most: in {apart:.0f} % of their verbs, {chance[0]:.0f} % by chance."
+    return Findings(tables, plots, [*notes, *lacking], {"readings.jsonl": "\n".join([*lines, ""])}, answer)
 
 
 def commonest(sets: Sequence[InstructionSet], most: int) -> list[str]:

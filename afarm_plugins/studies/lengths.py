@@ -24,7 +24,7 @@ from afarm import (
     mean_interval,
 )
 from afarm_plugins.studies.boards import FEWEST_SYSTEMS, read_systems
-from afarm_plugins.studies.over_seeds import draw_lines, mean_share
+from afarm_plugins.studies.over_seeds import draw_lines, mean_share, say_highest
 from afarm_plugins.studies.settings import LengthsConfig, split_names
 
 ENDS = (0.5, 0.8, 1.25, 2.0)
@@ -111,7 +111,7 @@ def length_findings(systems: Mapping[str, Sequence[PairLengths]], difference: in
         rho = correlate_boards([x for x, _, _ in known], [y.value for _, y, _ in known])["Spearman"]
         between = f" (95% {rho.low:.2f} to {rho.high:.2f})" if rho and rho.low is not None else ""
         notes += [f"Over systems, length and win rate have Spearman's ρ {rho.value:.2f}{between}."] if rho else []
-    return Findings(tables, _plots(known, systems), notes)
+    return Findings(tables, _plots(known, systems), notes, answer=say_highest(tables[0]))
 
 
 def _choice(one: PairLengths, difference: int) -> list[float]:

@@ -23,7 +23,7 @@ from afarm import (
     StudyRun,
     StudyTable,
 )
-from afarm_plugins.studies.over_seeds import draw_lines, gap_by_seed, grouped, measured_figures, over_seeds
+from afarm_plugins.studies.over_seeds import draw_lines, gap_by_seed, grouped, measured_figures, over_seeds, say_highest
 from afarm_plugins.studies.settings import ModelSizeConfig, split_names
 
 MODEL, METHOD, SFT = "model", "method", "sft"
@@ -98,17 +98,18 @@ def size_findings(finished: Sequence[FinishedRun], sizes: Mapping[str, int | Non
             gains.setdefault(method, []).append((at, gain))
     across = "parameters" if is_known else MODEL
     plots = [
-        StudyPlot(name, title, across, y_title, draw_lines(lines, is_known), log_x=is_known)
-        for name, title, y_title, lines in (
-            ("win-rates", "Win rate by base model", "win rate, %", rates),
-            ("gains", "Gain over SFT by base model", "points over SFT", gains),
+        StudyPlot(name, title, across, y_title, draw_lines(lines, is_known), is_known, level=level)
+        for name, title, y_title, lines, level in (
+            ("win-rates", "Win rate by base model", "win rate, %", rates, 50),
+            ("gains", "Gain over SFT by base model", "points over SFT", gains, 0),
         )
         if lines
     ]
     title, notes = "Methods by base model, with 95% intervals", list(NOTES)
     if unknown := [name for name, size in sizes.items() if size is None]:
         notes.append(f"The parameters of {', '.join(unknown)} are not known: no config could be read.")
-    return Findings([StudyTable("model-size", title, columns, rows)], plots, notes)
+    table = StudyTable("model-size", title, columns, rows)
+    return Findings([table], plots, notes, answer=say_highest(table))
 
 
 NOTES = [

@@ -16,6 +16,7 @@ import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 from afarm import (
     Bounded,
@@ -109,12 +110,23 @@ class OverOptimization(Study):
                 ]
                 peaks.append([method, labels, *curve.peak()])
             plots += list(_plots(method, curves))
+        over = "seeds" if len({done.run.seed for done in finished}) > 1 else "instructions"
         tables = [
-            StudyTable("curves", "Figures by reach, with 95% intervals over seeds", columns, rows),
+            StudyTable("curves", f"Figures by reach, with 95% intervals over {over}", columns, rows),
             StudyTable("peaks", "Where the win rate peaks, and how far it falls after", PEAK, peaks),
         ]
-        notes = [NOTES[0], *([ALONG] if any(map(self._is_along_checkpoints, self.methods)) else []), *NOTES[1:]]
-        return Findings(tables, plots, notes if finished else [])
+        notes = [NOTES[0], *([ALONG] if any(map(self._is_along_checkpoints, self.methods)) else []), *NOTES[1:-1]]
+        notes += [FITTED if any(series.fit for plot in plots for series in plot.series) else JOINED, NOTES[-1]]
+        answer = " ".join(_say_peak(*row) for row in peaks if row[2] is not None)
+        return Findings(tables, plots, notes if finished else [], answer=answer)
+
+
+def _say_peak(method: Any, labels: Any, best: Any, rate: Any, last: Any, fall: Any, *_: Any) -> str:
+    """Say where a curve of the table of peaks has its own, and whether the fall after it is clear."""
+    peak = f"{method} learning from {labels} wins most at a reach of {best}: {rate.value:.1f} %"
+    if fall is None:
+        return f"{peak}, its furthest."
+    return f"{peak}; {-fall.value:.1f} points are lost to {last}{'' if (fall.high or 0) < 0 else ', not clearly'}."
 
 
 class LabelNoise(OverOptimization):
@@ -152,9 +164,11 @@ NOTES = [
     "the last reach, paired by seed, with Student's interval over seeds.",
     "The fitted peak is that of a curve over √KL, its interval the bootstrap's over seeds; none if the curve has no "
     "peak within reach, or the KL is unknown. Best-of-n has the bound log n − (n − 1) / n as its KL.",
-    "Lines over √KL are the fitted curves: a + b·d + c·d² of d = √KL, for PPO with d·log d as their last term.",
     "Labels and final win rate are of the same annotator: compare the true reward across curves, not the win rate.",
 ]
+
+FITTED = "Lines over √KL are the fitted curves: a + b·d + c·d² of d = √KL, for PPO with d·log d as their last term."
+JOINED = f"Lines join the points: a curve over √KL is fitted to {FEWEST_POINTS} places or more."
 
 ALONG = (
     "PPO's points are checkpoints of one run, as in the paper: their win rate is over the start policy on the "
@@ -279,7 +293,8 @@ def _plots(method: str, curves: Mapping[str, Curve]) -> Iterator[StudyPlot]:
         if series:
             x_title = "√KL, √nats" if known else SETTINGS[method]
             name = f"{method}-{figure.replace('_', '-')}"
-            yield StudyPlot(name, f"{method}: {title}", x_title, title, series, log_x=not known)
+            level = 50 if figure == "win_rate" else None
+            yield StudyPlot(name, f"{method}: {title}", x_title, title, series, log_x=not known, level=level)
     series = []
     for labels, curve in curves.items():
         both = [(over_seeds(runs, "reward"), over_seeds(runs, "win_rate")) for runs in curve.points.values()]
@@ -287,4 +302,4 @@ def _plots(method: str, curves: Mapping[str, Curve]) -> Iterator[StudyPlot]:
         series += [Series(labels, [x for x, _ in pairs], [y for _, y in pairs])] if pairs else []
     if series:
         title = f"{method}: win rate over proxy reward"
-        yield StudyPlot(f"{method}-by-proxy", title, "mean score of the reward model", "win rate, %", series)
+        yield StudyPlot(f"{method}-by-proxy", title, "mean score of the reward model", "win rate, %", series, level=50)

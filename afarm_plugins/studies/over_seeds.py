@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 
-from afarm import Bounded, FinishedRun, Series, mean_interval, mean_percent
+from afarm import Bounded, FinishedRun, Series, StudyTable, mean_interval, mean_percent
+from afarm.report import cell_text
 
 SHOWN: Mapping[str, tuple[str, str]] = {
     "win_rate": ("win rate", ".1f"),
@@ -56,6 +57,24 @@ def gap_by_seed(runs: Sequence[FinishedRun], others: Sequence[FinishedRun]) -> B
         if done.run.seed in theirs and "win_rate" in done.figures
     ]
     return mean_interval(gaps) if gaps else None
+
+
+def say_highest(table: StudyTable) -> str:
+    """Say which row has the highest of a table's first figure with intervals, and whose intervals meet that one's."""
+    places = [
+        place for place in range(len(table.columns)) if any(isinstance(row[place], Bounded) for row in table.rows)
+    ]
+    names = [place for place, form in enumerate(table.columns.values()) if not form] or [0]
+    known = [(row[places[0]], ", ".join(str(row[n]) for n in names)) for row in table.rows if places]
+    ranked = [(figure, name) for figure, name in known if isinstance(figure, Bounded)]
+    ranked.sort(key=lambda pair: -pair[0].value)
+    if len(ranked) < 2:
+        return ""
+    (best, first), *others = ranked
+    near = [name for each, name in others if best.low is None or each.high is None or each.high >= best.low]
+    apart = f"not clearly apart from it: {'; '.join(near[:5])}{' …' * (len(near) > 5)}" if near else "clearly ahead"
+    heading, form = list(table.columns.items())[places[0]]
+    return f"{first} has the highest {heading}, {cell_text(best, form)}; {apart}."
 
 
 def draw_lines(lines: Mapping[str, Sequence[tuple[float | str, Bounded]]], joined: bool = True) -> list[Series]:

@@ -29,7 +29,7 @@ from afarm import (
     seeding,
 )
 from afarm_plugins.studies.labels import Labels, labels_in_run
-from afarm_plugins.studies.over_seeds import draw_lines, grouped, measured_figures, over_seeds
+from afarm_plugins.studies.over_seeds import draw_lines, grouped, measured_figures, over_seeds, say_highest
 from afarm_plugins.studies.settings import PoolSizeConfig, split_names, whole_numbers
 
 SIZE, POOL, DRAW = "members", "pool", "draw"
@@ -112,7 +112,7 @@ def pool_findings(report: AnnotatorReport, learned: Sequence[FinishedRun]) -> Fi
     if learned:
         table, plot = _learned(learned)
         tables, plots = [*tables, table], [*plots, plot]
-    return Findings(tables, plots, NOTES if rows else [])
+    return Findings(tables, plots, NOTES if rows else [], answer=say_highest(tables[0]) if tables else "")
 
 
 NOTES = [

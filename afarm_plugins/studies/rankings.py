@@ -28,7 +28,7 @@ from afarm import (
     mean_interval,
     rank_of_each,
 )
-from afarm_plugins.studies.boards import FEWEST_SYSTEMS, Board, correlate_shared
+from afarm_plugins.studies.boards import FEWEST_SYSTEMS, Board, correlate_shared, say_agreement
 from afarm_plugins.studies.labels import HumanLabels
 from afarm_plugins.studies.over_seeds import over_seeds
 from afarm_plugins.studies.people import PEOPLE, PairsOfPeople, read_people, require_both
@@ -85,9 +85,10 @@ def of_files(games: PairsOfPeople) -> Findings:
     boards = {name: games.board(members) for name, members in raters.items()}
     measured = {name: _rate_and_rank(systems, board) for name, board in boards.items()}
     rates, ranks = ({name: both[place] for name, both in measured.items()} for place in (0, 1))
-    rows = []
+    rows, answers = [], []
     for judge in games.judges:
         cells = _cells(correlate_shared(boards[judge], boards[PEOPLE]))
+        answers.append(say_agreement(judge, "people do", len(systems), cells[0]))
         rows.append([judge, PEOPLE, games.answered(judge), games.unanswered[judge], *cells])
     for person in games.people if len(games.people) > 1 else ():
         others = [other for other in games.people if other != person]
@@ -103,7 +104,7 @@ def of_files(games: PairsOfPeople) -> Findings:
         *(note for judge in games.judges for note in _mismatches(judge, rates, boards, systems)),
     ]
     tables = [_board(systems, rates, ranks), agreement]
-    return Findings(tables, [_plot(systems, rates)], notes)
+    return Findings(tables, [_plot(systems, rates)], notes, answer=" ".join(filter(None, answers)))
 
 
 def _rate_and_rank(systems: Sequence[str], board: Board) -> tuple[Rates, Rates]:
@@ -158,9 +159,11 @@ def of_runs(finished: Sequence[FinishedRun], people: HumanLabels, methods: Seque
     notes += [
         f"{method} is left out of the correlation: one world lacks it." for method in either if method not in both
     ]
-    rows = []
+    rows, answer = [], ""
     if len(both) >= FEWEST_SYSTEMS:
-        rows = [[SIMULATED, PEOPLE, len(both), "methods", *_cells(correlate_boards(simulated, theirs))]]
+        cells = _cells(correlate_boards(simulated, theirs))
+        answer = say_agreement("The simulation", "people do", len(both), cells[0])
+        rows = [[SIMULATED, PEOPLE, len(both), "methods", *cells]]
         seeds = {done.run.seed for runs in worlds[SIMULATED].values() for done in runs}
         seeds |= {done.run.seed - OTHER_SEEDS for runs in worlds[PEOPLE].values() for done in runs}
         if len(seeds) > 1:
@@ -177,7 +180,8 @@ def of_runs(finished: Sequence[FinishedRun], people: HumanLabels, methods: Seque
             notes.append(f"Mismatch: {one} less {two} is {gap:+.1f} points simulated and {other:+.1f} by people.")
     columns = {"rater": "", "with": "", "methods": "d", "interval over": "", **_CORRELATIONS}
     agreement = StudyTable("agreement", "Agreement of rankings, with 95% intervals", columns, rows)
-    return Findings([_board(either, rates, {}, what), agreement], [_plot(both, rates, what)] if both else [], notes)
+    plots = [_plot(both, rates, what)] if both else []
+    return Findings([_board(either, rates, {}, what), agreement], plots, notes, answer=answer)
 
 
 def _by_seed(methods: Sequence[Sequence[FinishedRun]], seeds: Sequence[int]) -> Board:

@@ -19,7 +19,7 @@ from afarm import (
     StudyRun,
     StudyTable,
 )
-from afarm_plugins.studies.over_seeds import gap_by_seed, grouped, measured_figures, over_seeds
+from afarm_plugins.studies.over_seeds import gap_by_seed, grouped, measured_figures, over_seeds, say_highest
 from afarm_plugins.studies.settings import SweepConfig
 
 METHOD = "method"
@@ -65,7 +65,7 @@ class Sweep(Study):
                 row.append(None if value == first else gap_by_seed(runs, groups.get((first, *rest), ())))
         table = StudyTable("sweep", f"By {' and '.join(self.axes)}, with 95% intervals", columns, rows)
         plots = [self._plot(name, head, groups) for name, (head, _) in figures.items() if name in ("win_rate", "kl")]
-        return Findings([table], plots, _notes(finished, rows))
+        return Findings([table], plots, _notes(finished, rows), answer=say_highest(table))
 
     def _plot(self, figure: str, heading: str, groups: Mapping[tuple[object, ...], Sequence[FinishedRun]]) -> StudyPlot:
         """Plot a figure over the first setting, a line per combination of the others."""
@@ -84,7 +84,9 @@ class Sweep(Study):
             series.append(Series(name or heading, places, [y for _, y in ordered], joined=is_of_numbers))
         x = [value for line in series for value in line.x if isinstance(value, float)]
         is_wide = bool(x) and min(x) > 0 and max(x) >= 10 * min(x)
-        return StudyPlot(figure, f"{heading} by {first}", first, heading, series, log_x=is_wide)
+        return StudyPlot(
+            figure, f"{heading} by {first}", first, heading, series, is_wide, level=50 if figure == "win_rate" else None
+        )
 
 
 def read_axes(texts: Sequence[str]) -> dict[str, list[str]]:

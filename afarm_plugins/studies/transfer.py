@@ -19,7 +19,7 @@ from afarm import (
     StudyTable,
 )
 from afarm_plugins.studies.labels import STAND_IN, HumanLabels, Labels
-from afarm_plugins.studies.over_seeds import draw_lines, gap_by_seed, grouped, measured_figures, over_seeds
+from afarm_plugins.studies.over_seeds import draw_lines, gap_by_seed, grouped, measured_figures, over_seeds, say_highest
 from afarm_plugins.studies.settings import TransferConfig, split_names
 
 METHOD, LABELS = "method", "labels"
@@ -65,11 +65,12 @@ class Transfer(Study):
             if (rate := over_seeds(runs, "win_rate")) is not None:
                 lines.setdefault(str(method), []).append((str(labels), rate))
         title = f"Win rate by {judge}, with 95% intervals"
-        plot = StudyPlot("transfer", title, "learned from", "win rate, %", draw_lines(lines, joined=False))
+        plot = StudyPlot("transfer", title, "learned from", "win rate, %", draw_lines(lines, joined=False), level=50)
         notes = [
             *self.people.notes(self.methods),
             f"Every win rate is judged by {judge}, without flips, against the start policy, which has 50.",
             "The last column is the difference in win rate from what the same method learns from people's labels, "
             "paired by seed: runs of one seed share SFT and samples.",
         ]
-        return Findings([StudyTable("transfer", title, columns, rows)], [plot] if lines else [], notes if rows else [])
+        table, notes = StudyTable("transfer", title, columns, rows), notes if rows else []
+        return Findings([table], [plot] if lines else [], notes, answer=say_highest(table))

@@ -85,7 +85,7 @@ function rounded(value, places) {
 function decimal(value, places = 2) {
   if (!isNumber(value)) return UNKNOWN;
   const text = rounded(value, places).toLocaleString("en", { minimumFractionDigits: places, maximumFractionDigits: places });
-  return minus(value && !/[1-9]/.test(text) ? value.toPrecision(2) : text);
+  return minus(Math.abs(value) > 1e-9 && !/[1-9]/.test(text) ? value.toPrecision(2) : text);
 }
 
 const count = (value) => (isNumber(value) ? minus(Math.round(value).toLocaleString("en")) : UNKNOWN);
@@ -151,7 +151,7 @@ function redraw(place, ...children) {
 function command(text, label = "command") {
   if (!text) return "";
   const button = h("button", { type: "button", class: "quiet-button", onclick: () => copy(text, button) }, "copy");
-  return h("details", { class: "command-line" }, h("summary", {}, h("span", { "aria-hidden": "true" }, "⌘ "), label),
+  return h("details", { class: "command-line" }, h("summary", {}, h("span", { "aria-hidden": "true" }, "$ "), label),
     h("div", { class: "command-box" }, h("code", {}, text), button));
 }
 

@@ -254,7 +254,7 @@ function described(pair) {
     h("h2", { class: "prompt", dir: "auto" }, pair.instruction.text || "(no instruction)"), cut(pair.instruction),
     pair.input.text ? h("p", { class: "input", dir: "auto" }, pair.input.text) : "", cut(pair.input),
     pair.flags.length ? h("aside", { class: "banner" }, h("ul", {}, pair.flags.map((flag) => h("li", {}, `${names[flag.side]}: ${flag.flag} (${flag.pattern}): `, h("q", {}, flag.quote))))) : "",
-    showDiff && !found && pair.output_1.text && pair.output_2.text ? h("p", { class: "muted" }, "Nothing is marked: the outputs have little in common, or are too long.") : "",
+    showDiff && !found && pair.output_1.text && pair.output_2.text ? h("p", { class: "muted" }, `Nothing is marked: the outputs ${[pair.output_1, pair.output_2].some((output) => wordsOf(output.text).length > MOST_WORDS) ? "are too long to be compared" : "have little in common"}.`) : "",
     h("div", { class: "pair" }, output("output_1", "reference", pair.verdict === "loss", found?.[0]), output("output_2", "system", pair.verdict === "win", found?.[1])),
     votes(pair, names),
     command(pair.command, "all answers as a file"),

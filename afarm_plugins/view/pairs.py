@@ -41,6 +41,8 @@ class Pairs:
     def index(self, run: SeenRun) -> OutputsIndex:
         """The index of a run's outputs, begun now if there is none or the file has changed."""
         path = run.directory / OUTPUTS
+        if path.exists() and not path.is_file():  # opened, a named pipe would never answer
+            raise DataError(f"{path}: is no file")
         state = signature(path)
         with self._lock:
             before = self._made.pop(path, None)

@@ -29,7 +29,7 @@ function live(run) {
   const budget = isNumber(run.live.budget) ? meter("Spend against the budget", committed, run.live.budget, `${dollars(committed)} of ${dollars(run.live.budget)}, reservations included`) : "";
   const left = (loop) => (isNumber(loop.seconds_left) ? `, ${duration(loop.seconds_left)} left` : "");
   const loops = run.live.loops.map((loop) => meter(loop.description, loop.done, loop.total, isNumber(loop.total) ? `${count(loop.done)} of ${count(loop.total)}${left(loop)}` : count(loop.done)));
-  const waits = run.live.waits.length ? h("ul", { class: "waits" }, run.live.waits.map((text) => h("li", {}, text))) : run.status === "running" ? h("p", { class: "muted" }, "It waits for nothing but its own work.") : "";
+  const waits = run.live.waits.length ? h("ul", { class: "waits" }, run.live.waits.map((text) => h("li", {}, text))) : "";
   const token = document.documentElement.dataset.token;
   const stop = run.status === "running" && token ? h("button", { type: "button", class: "stop", id: "stop", onclick: () => ask(run) }, Date.now() < sureUntil ? SURE : "Stop it") : "";
   return h("section", { id: "live", class: `card live-card ${run.status}`, "aria-label": "What it is at" },
@@ -38,7 +38,7 @@ function live(run) {
     meter("Stages", done, run.stages.length, place), loops, budget,
     h("dl", { class: "tiles small-tiles" }, tile("Spend this time", dollars(spend.dollars ?? 0), spend.unpriced_calls ? `${count(spend.unpriced_calls)} calls of unknown price` : ""), tile("Calls", count(spend.calls ?? 0), spend.answers_reused ? `${count(spend.answers_reused)} answers reused` : ""),
       run.status === "running" ? tile("Calls per second", decimal(run.live.calls_per_second ?? 0, 1)) : "", tile("Refused for now (429)", count(run.live.refusals ?? 0))),
-    run.status === "running" ? [h("h3", {}, "What it waits for"), waits] : "");
+    waits ? [h("h3", {}, "What it waits for"), waits] : "");
 }
 
 const SURE = "Stop it? Press again";

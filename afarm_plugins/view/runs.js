@@ -2,6 +2,7 @@
 const wanted = new URLSearchParams(location.search);
 const state = { words: wanted.get("q") ?? "", status: wanted.get("status") ?? "", sort: { by: wanted.get("by"), down: wanted.get("up") === null } };
 const selected = new Set();
+const unfolded = new Set(); // the runs whose long errors are open
 let data = { runs: [], output_dirs: [] };
 
 function remember() {
@@ -31,7 +32,9 @@ function interval(run) {
 const MOST_SETTINGS = 4;
 function name(run) {
   const place = h("span", { class: "meaning" }, run.status === "running" && run.stage ? run.stage : moment(run.created));
-  const wrong = run.problem ? h("span", { class: "meaning warn" }, run.problem) : "";
+  const wrong = run.problem.length > 70
+    ? h("details", { class: "meaning warn", open: unfolded.has(run.id), ontoggle: (event) => unfolded[event.target.open ? "add" : "delete"](run.id) }, h("summary", {}, `${run.problem.slice(0, 50)}…`), run.problem)
+    : run.problem ? h("span", { class: "meaning warn" }, run.problem) : "";
   const settings = run.settings.length ? h("span", { class: "meaning", title: "what most runs of this method have otherwise" }, breakable(run.settings.slice(0, MOST_SETTINGS).join(", ")), run.settings.length > MOST_SETTINGS ? h("span", { title: run.settings.join(", ") }, ` and ${run.settings.length - MOST_SETTINGS} more`) : "") : "";
   const elsewhere = data.runs.some((other) => other.name === run.name && other.id !== run.id) ? h("span", { class: "meaning" }, run.output_dir) : "";
   return [link(runOf(run.id), run.name), settings, elsewhere, place, wrong];
@@ -54,7 +57,7 @@ const COLUMNS = [
   { title: "Status", value: (run) => run.status, cell: (run) => statusChip(run.status) },
   { title: "Method", value: (run) => run.method, cell: (run) => breakable(run.method) },
   { title: "Recipe", value: (run) => run.recipe },
-  { title: "Judge", value: (run) => run.judge, cell: (run) => h("span", { title: run.judge, class: run.simulated ? "muted" : null }, short(run.judge) || UNKNOWN, run.simulated ? h("span", { class: "meaning" }, "simulated") : "") },
+  { title: "Judge", class: "judge", value: (run) => run.judge, cell: (run) => h("span", { title: run.judge, class: run.simulated ? "muted" : null }, breakable(short(run.judge) || UNKNOWN), run.simulated ? h("span", { class: "meaning" }, "simulated") : "") },
   { title: "Seed", number: true, value: (run) => run.seed, cell: (run) => run.seed ?? UNKNOWN },
   { title: "Gold", number: true, value: (run) => run.gold, cell: (run) => decimal(run.gold), hint: "true reward of the toy world, per output" },
   { title: "Reward", number: true, value: (run) => run.reward, cell: (run) => decimal(run.reward), hint: "the reward model's mean score" },

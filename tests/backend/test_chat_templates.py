@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ SYSTEM = [{"role": "system", "content": 'Be "kind".\n\tYes.'}, {"role": "user", 
 def rendered(template: str, turns: Any = SYSTEM, **settings: Any) -> str:
     tokenizer = make_tokenizer()
     tokenizer.chat_template = settle_template(template, BackendConfig(**settings))
-    assert settle_template(tokenizer.chat_template, BackendConfig(date="1999-01-01")) == tokenizer.chat_template
+    assert settle_template(tokenizer.chat_template, BackendConfig(date=date(1999, 1, 1))) == tokenizer.chat_template
     return render_chat(tokenizer, turns, "a model")[0]
 
 

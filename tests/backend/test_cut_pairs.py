@@ -79,8 +79,11 @@ def test_prompts_that_are_cut_to_nothing_are_counted_and_said(
     assert f"{count:.0f} of {'9' if learner == 'feedme' else '18'} outputs fill max_length" in caplog.text
 
 
-def test_demonstrations_without_their_prompts_are_counted(tmp_path: Path) -> None:
+def test_demonstrations_without_their_prompts_or_rendered_already_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     context, metrics = make_context(tmp_path)
-    rows = [Output(Instruction("w1 w2"), LONG), Output(Instruction("w3 w4"), "w5")]
+    rows = [Output(Instruction("w1 w2"), LONG), Output(Instruction("w3 w4"), "w5 <eos>")]
     SFT(SFTConfig(**SETTINGS)).train(MethodInputs(make_policy(), demonstrations=rows), context)
     assert metrics.values("prompts_cut_to_nothing") == [1.0]
+    assert "1 of 2 demonstrations hold special tokens of the model" in caplog.text

@@ -77,7 +77,7 @@ def test_a_resumed_loop_counts_in_the_same_total(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_loop_that_takes_hours_says_so_once_on_any_console(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("afarm.cli.progress.ENOUGH_SECONDS", 0.0)
+    monkeypatch.setattr("afarm.cli.progress.LOG_SECONDS", 0.0)
     for terminal in (True, False):
         text = io.StringIO()
         bars = ProgressBars(Console(file=text, force_terminal=terminal, width=200))

@@ -12,8 +12,10 @@ from light_farm import LightBackend, Make, light_farm
 from light_plugin import CountingJudge, Online, WordPolicy
 
 from afarm.core.interfaces import MethodInputs, PairLabels, Policy, TrainContext
+from afarm.core.judge import Price
 from afarm.core.records import Instruction, Pair, Preference
 from afarm.experiment.components import Components
+from afarm.experiment.dry_run import over_budget, plan_run
 from afarm.experiment.farm import Farm
 from afarm.experiment.process_info import ProcessInfo
 
@@ -101,6 +103,56 @@ def test_another_label_noise_trains_an_online_method_anew(farm: Make) -> None:
         one.train("online")
         keys[noise] = one.workspace.history["train online"].artifact.key
     assert keys[0.0] != keys[0.25]
+
+
+# ---------------------------------------------------------------------------------------------------- estimates
+
+
+@pytest.fixture
+def in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The online method asks about three pairs of each unlabeled instruction in each of `skill` steps."""
+
+    def train(self: Online, inputs: MethodInputs, context: TrainContext) -> Policy:
+        assert inputs.annotate is not None
+        for step in range(int(self.config.skill)):
+            for n in range(3):
+                inputs.annotate([Pair(task, f"{step} {n}", f"word {step} {n}") for task in inputs.unlabeled])
+        context.log_metrics(1, {})
+        return WordPolicy(0.5)
+
+    monkeypatch.setattr(Online, "train", train)
+    monkeypatch.setattr(Online, "plan_pairs", lambda self, rows: [*rows["unlabeled"]] * 3 * int(self.config.skill))
+
+
+@pytest.mark.parametrize("annotator", ["ratings", "gpt4_4"])
+@pytest.mark.parametrize("steps", [2, 7])
+@pytest.mark.parametrize("noise", [0.0, 0.25, 0.4])
+def test_what_training_asks_is_estimated_up_to_a_third(
+    annotator: str, steps: int, noise: float, farm: Make, in_steps: None
+) -> None:
+    settings = (f"annotate.label_noise={noise}", f"annotate.annotator={annotator}", f"online.skill={steps}")
+    one = farm(*settings, "numbers.count=40")
+    [planned] = [stage.calls for stage in plan_run(one.workspace, "online") if stage.label == "train online"]
+    CountingJudge.asked = 0
+    one.train("online")
+    assert CountingJudge.asked == pytest.approx(planned, rel=0.33)
+    assert planned > steps * 20
+
+
+def test_of_several_pairs_of_an_instruction_a_rater_rates_each_output(farm: Make) -> None:
+    one = farm("annotate.annotator=ratings", "sample.n=6", "annotate.label_noise=0")
+    [planned] = [stage.calls for stage in plan_run(one.workspace, "nudge") if stage.label == "annotate"]
+    assert planned == 12 * 6
+
+
+def test_advice_on_a_budget_names_what_makes_the_training_ask_less(
+    farm: Make, in_steps: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CountingJudge, "price", lambda judge: Price(1.0, 100.0))
+    one = farm("online.skill=5")
+    advice = "the rows (rows.unlabeled, rows.preference, rows.evaluation) and of online.skill"
+    plan = [*plan_run(one.workspace, "online"), *plan_run(one.workspace, "nudge")]
+    assert f"% of {advice}. What is bought" in over_budget(plan, 0.01, 0.0, "evaluation")
 
 
 class SharedBackend(LightBackend):

@@ -325,31 +325,27 @@ def test_the_hub_is_asked_by_the_stage_and_its_rows_are_in_the_key(farm: Make, m
 # ------------------------------------------------------------------------------------------- rendered by a template
 
 
-ADDED = {"added_tokens": [{"content": "<|im_start|>", "special": True}, {"content": "<b>", "special": False}]}
-SPECIAL: dict[str, tuple[str, dict[str, Any]]] = {
-    "added": ("tokenizer.json", ADDED),
-    "decoder": ("tokenizer_config.json", {"added_tokens_decoder": {"1": {"content": "<|im_start|>", "special": True}}}),
-    "end": ("tokenizer_config.json", {"eos_token": {"content": "</s>"}, "add_eos_token": True, "unk_token": None}),
-    "extra": ("tokenizer_config.json", {"extra_special_tokens": {"turn": "<|user|>"}, "pad_token": " "}),
-    "list": ("tokenizer_config.json", {"additional_special_tokens": ["[INST]", {"content": "[/INST]"}]}),
-}
+def tokenizer_file(*special: str) -> str:
+    added = [{"content": "<b>", "special": False}, *({"content": token, "special": True} for token in special)]
+    return json.dumps({"added_tokens": added})
+
+
 RENDERED = [
-    ("added", {"prompt": "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"}, "<|im_start|>"),
-    ("decoder", {"system": "<|im_start|>system"}, "<|im_start|>"),
-    ("end", {"chosen": "word word</s>"}, "</s>"),
-    ("end", {"rejected": "word</s>"}, "</s>"),
-    ("extra", {"prompt": "<|user|>\nhi\n<|assistant|>"}, "<|user|>"),
-    ("list", {"prompt": "[INST] hi [/INST]"}, "[INST]"),
+    ("<|im_start|>", {"prompt": "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"}),
+    ("<|im_start|>", {"system": "<|im_start|>system"}),
+    ("</s>", {"chosen": "word word</s>"}),
+    ("</s>", {"rejected": "word</s>"}),
+    ("<|user|>", {"prompt": "<|user|>\nhi\n<|assistant|>"}),
+    ("[INST]", {"prompt": "[INST] hi [/INST]"}),
 ]
 
 
-@pytest.mark.parametrize(("files", "row", "token"), RENDERED)
+@pytest.mark.parametrize(("token", "row"), RENDERED)
 def test_rows_with_special_tokens_of_the_model_are_unusable(
-    farm: Make, tmp_path: Path, files: str, row: dict[str, Any], token: str
+    farm: Make, tmp_path: Path, token: str, row: dict[str, Any]
 ) -> None:
-    name, content = SPECIAL[files]
     farm()  # which makes the model's directory
-    (tmp_path / "base" / name).write_text(json.dumps(content))
+    (tmp_path / "base" / "tokenizer.json").write_text(tokenizer_file("<pad>", token))
     source = write(tmp_path, {**GOOD, "prompt": "<b> other < words </ s>"}, {**GOOD, **row})
     said = rf"1 of 2 preferences cannot be learned from.*\n.*row 1 \(line 2\): holds '{re.escape(token)}'.*bare texts"
     with pytest.raises(ConfigError, match=said):

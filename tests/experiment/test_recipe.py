@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from afarm.core.config import Config, changes_result, setting
 from afarm.core.errors import ConfigError
 from afarm.core.hooks import KINDS
 from afarm.core.plugins import Plugins, discover
+from afarm.core.registry import Component
+from afarm.experiment.components import Components
 from afarm.experiment.farm import Farm
 from afarm.experiment.opening import open_workspace
 from afarm.experiment.recipe import Settings, list_overrides, merge, parse_override, read_recipe, recipe_names, resolve
@@ -508,10 +512,9 @@ def test_an_automatic_dtype_is_resolved_before_keys_and_names_are_made(
     import torch
 
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: supported)
-    settings = resolve("smol", [{"model": "x/y"}, "backend.device=cpu"], plugins)
-    explicit = resolve(
-        "smol", [{"model": "x/y"}, "backend.device=cpu", f"backend.dtype={settings.run.backend.dtype}"], plugins
-    )
+    given = [{"model": "x/y"}, "backend.device=cpu"]
+    settings = resolve("smol", given, plugins, native_dtype=Components.native_dtype)
+    explicit = resolve("smol", [*given, f"backend.dtype={settings.run.backend.dtype}"], plugins)
     assert settings.run.backend.dtype == ("bfloat16" if supported else "float32")
     assert settings.run_name(plugins.registry) == explicit.run_name(plugins.registry)
 
@@ -522,16 +525,76 @@ def test_a_run_goes_on_in_the_dtype_that_it_was_begun_in(
 ) -> None:
     import torch
 
-    def opened(supported: bool) -> tuple[str, list[str]]:
+    def opened(supported: bool, *settings: str) -> str:
         monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: supported)
-        said: list[str] = []
-        settings = ["backend.device=cpu", "backend.dtype=auto"]
-        with open_workspace("toy", settings, tmp_path, checks=[], plugins=plugins, notify=said.append) as workspace:
-            (workspace.store.runs / workspace.run_name()).mkdir(parents=True, exist_ok=True)
-            return workspace.config.backend.dtype, said
+        settings = ("backend.device=cpu", "backend.dtype=auto", *settings)
+        with open_workspace("toy", settings, tmp_path, checks=[], plugins=plugins) as workspace:
+            (workspace.store.runs / workspace.run_name("dpo")).mkdir(parents=True, exist_ok=True)
+            return workspace.config.backend.dtype
 
-    assert opened(begun == "bfloat16") == (begun, [])
-    dtype, said = opened(begun != "bfloat16")
-    assert dtype == begun
-    assert len(said) == 1
-    assert f"begun in {begun}" in said[0]
+    native = begun == "bfloat16"
+    assert opened(native) == begun
+    assert opened(not native) == begun
+    assert opened(not native, "rows.evaluation=10") != begun, "another run"
+
+
+# ---------------------------------------------------------------------------------- what plugins bring for a recipe
+
+
+class BigConfig(Config):
+    steps: int = setting(390, "for 7B")
+    rate: float = setting(1e-5, "for 7B")
+    margin: int = setting(3, "anything")
+
+
+RECIPES: dict[str, dict[str, Any]] = {"toy": {"steps": 4, "rate": 0.1}, "toy-full": {"steps": 8}}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "found"),
+    [
+        ("toy", [], (4, 0.1, 5)),
+        ("toy", ["mine.steps=7"], (7, 0.1, 5)),
+        ("toy", [{"mine-farm/mine": {"rate": 0.2}}], (4, 0.2, 5)),
+        ("toy-full", [], (8, 0.1, 5)),
+        ("own.yaml", [], (4, 0.3, 5)),
+        ("deeper/own.yaml", ["mine.margin=9"], (4, 0.3, 9)),
+        ("paper", [], (390, 1e-5, 5)),
+    ],
+)
+def test_a_plugin_has_settings_of_its_own_under_a_recipe_and_those_based_on_it(
+    recipe: str, overrides: list[Any], found: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "deeper").mkdir()
+    (tmp_path / "own.yaml").write_text("based_on: toy\nmine: {rate: 0.3}\n")
+    (tmp_path / "deeper" / "own.yaml").write_text("based_on: ../own.yaml\n")
+    plugins = discover()
+    alone = resolve("toy", ["method=ppo"], plugins).run_name(plugins.registry)
+    mine = Component("methods", "mine", "mine-farm", "mine", "mine:Mine", BigConfig, defaults={"margin": 5})
+    plugins.registry.register(replace(mine, recipes=RECIPES))
+    settings = resolve(recipe, ["method=mine", *overrides], plugins)
+    config = config_of(plugins, settings, "methods", "mine")
+    assert (config.steps, config.rate, config.margin) == found
+    assert set(settings.result_sections([mine])) == ({"mine-farm/mine"} if found[0] != 390 else set())
+    assert resolve("toy", ["method=ppo"], plugins).run_name(plugins.registry) == alone, "installing is no setting"
+
+
+def test_settings_under_a_recipe_are_held_to_the_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = SECOND_PPO.replace("config=OtherConfig", "config=OtherConfig, recipes={recipes}")
+    for recipes in ('{"toy": {"stenght": 3}}', '{"toy": 3}', '["toy"]'):
+        (tmp_path / "sideshow.py").write_text(source.format(recipes=recipes))
+        monkeypatch.syspath_prepend(str(tmp_path))
+        sys.modules.pop("sideshow", None)
+        [broken] = discover([importlib.metadata.EntryPoint("sideshow", "sideshow", "afarm")]).broken
+        assert "recipes must map names of recipes to settings that the config has, not" in broken.error
+
+
+@pytest.mark.parametrize("role", ["strnog", "alice", "Strong"])
+def test_a_wrong_role_is_one_problem(role: str, plugins: Plugins) -> None:
+    """Not also a price that no judge has, and no judge at all: it would be another judge that is looked at."""
+    with pytest.raises(ConfigError) as caught:
+        resolve("toy", [{"judge": {role: "offline"}}, "seed=-1"], plugins, lambda settings: ["a price of none"])
+    assert [problem.partition(":")[0] for problem in caught.value.problems] == ["judge", "seed"]
+    with pytest.raises(ConfigError, match="a price of none"):
+        resolve("toy", ["seed=-1"], plugins, lambda settings: ["a price of none"])

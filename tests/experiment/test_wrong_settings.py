@@ -102,7 +102,6 @@ def test_one_judge_is_for_all_roles(plugins: Plugins) -> None:
     [
         ({"plans_only": True}, "there is no argument 'plans_only', and no field of a recipe is called so."),
         ({"outptu_dir": "x"}, "there is no argument 'outptu_dir', and .* Did you mean 'output_dir'"),
-        ({"seed": None}, r"seed: must be a whole number \(given: None\)"),
         ({"rows": None}, r"rows: must be a section of settings \(given: None\)"),
     ],
 )

@@ -131,6 +131,8 @@ def test_chosen_and_rejected_beside_a_preference_that_says_otherwise_are_refused
         ({"chosen_avg_score": 2, "rejected_avg_score": 2, "chosen_score": 3, "rejected_score": 1}, "draw"),
         ({"score_chosen": 5, "score_rejected": None}, "decided"),
         ({"score_chosen": float("nan"), "score_rejected": 7}, "decided"),
+        ({"chosen-rating": 4.0, "rejected-rating": 5.0}, "'chosen-rating' is 4 and 'rejected-rating' 5, which"),
+        ({"chosenScore": 4.0, "rejectedScore": 4}, "draw"),
         ({"chosen_length": 3, "rejected_length": 9, "chosen_score": 4}, "decided"),
         ({"status": "tie", "rating": [9.0, 9.0]}, "draw"),
         ({"status": "unchanged"}, "decided"),
@@ -156,7 +158,12 @@ def test_scores_and_ties_beside_chosen_and_rejected_are_heeded(further: Row, rea
 def test_transcripts_are_split_whatever_their_line_ends(end: str) -> None:
     history = HISTORY.replace("\n", end)
     chats = {"chosen": f"{history} Red.", "rejected": f"{history} Loud."}
-    for row in (chats, {"prompt": ASK, **chats}, {"prompt": history, "chosen": "Red.", "rejected": "Loud."}):
+    for row in (
+        chats,
+        {"prompt": ASK, **chats},
+        {"prompt": f" {ASK}{end}", **chats},
+        {"prompt": history, "chosen": "Red.", "rejected": "Loud."},
+    ):
         assert judged_row(row, "f: row 0").chosen_rejected == ("Red.", "Loud.")
         assert judged_row(row, "f: row 0").pair.instruction == MULTI_TURN
 
@@ -166,11 +173,12 @@ def test_a_transcript_that_is_not_read_as_one_is_no_answer_to_its_own_prompt(mar
     chats = [f"{marks[0]} {ASK}\n{marks[1]} {text}" for text in ("Red.", "Loud.")]
     with pytest.raises(UnusableError, match="row 0: field 'chosen': holds the prompt too, as a transcript; write the"):
         judged_row({"prompt": ASK, "chosen": chats[0], "rejected": chats[1]}, "f: row 0")
+    asked = {"prompt": "One line\r\nand a café", "rejected": "\n\nHuman: no\n\nAssistant: Loud."}
+    with pytest.raises(UnusableError, match="holds the prompt too"):
+        judged_row({**asked, "chosen": f"{marks[0]} One line\nand a cafe\u0301\n{marks[1]} Red."}, "f: row 0")
     said = f"{ASK} That is easy:\n{marks[1]} Red."
-    assert judged_row({"prompt": ASK, "chosen": said, "rejected": "Loud."}, "f: row 0").chosen_rejected == (
-        said,
-        "Loud.",
-    )
+    judged = judged_row({"prompt": ASK, "chosen": said, "rejected": "Loud."}, "f: row 0")
+    assert judged.chosen_rejected == (said, "Loud.")
 
 
 def test_the_better_output_is_first_as_often_as_second() -> None:

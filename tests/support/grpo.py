@@ -40,6 +40,22 @@ class GRPOConfig(OnPolicyConfig):
     cliprange: float = setting(0.2, "how far the ratio π/π_old may move before it is clipped", gt=0, lt=1)
 
 
+TOY = {
+    "total_steps": 40,
+    "rollout_batch_size": 256,
+    "mini_batch_size": 128,
+    "per_device_train_batch_size": 32,
+    "per_device_rollout_batch_size": 64,
+    "learning_rate": 1e-4,
+    "warmup_steps": 2,
+    "kl_coef": 0.05,
+    "max_prompt_length": 48,
+    "response_length": 48,
+    "save_steps": 5,
+}
+"""Settings for the toy recipe, whose model is small; the defaults are for 7B."""
+
+
 class GRPO(Method):
     """Raises the probability of responses that score higher than others to their prompt. No value model."""
 
@@ -100,4 +116,5 @@ def token_losses(config, tokens, sums, logprobs, old, reference, advantages, mas
 
 @hookimpl
 def register_methods(register):
-    register("grpo", "grpo:GRPO", config=GRPOConfig, summary="policy optimisation relative to groups of responses")
+    summary = "policy optimisation relative to groups of responses"
+    register("grpo", "grpo:GRPO", config=GRPOConfig, summary=summary, recipes={"toy": TOY})

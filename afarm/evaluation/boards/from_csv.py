@@ -230,8 +230,8 @@ def _values(row: Mapping[str, Any], columns: Mapping[str, str], where: str) -> d
         text = str(row.get(column, "")).strip()
         if text.lower() in ("", "nan", "none"):
             continue
-        if (value := _number(text)) is None:
-            raise DataError(f"{where}: column {column!r} must be a number, not {text!r} (1234 or 1.234, never 1,234)")
+        if (value := _number(text)) is None or (name in COUNTS and re.fullmatch(r"\d{1,3}(\.\d{3})+", text)):
+            raise DataError(f"{where}: column {column!r} must be a number, not {text!r}: no mark may part thousands")
         numbers[name] = round(value) if name in COUNTS and abs(value) < float("inf") else value
     return numbers
 

@@ -89,13 +89,13 @@ def repeated(boards: Iterable[Leaderboard]) -> list[str]:
 def _with_distinct_names(entries: Sequence[Entry]) -> list[Entry]:
     """Name systems of one name by their sources as well."""
     names = Counter(entry.system for entry in entries)
-    files = Counter((entry.system, Path(entry.source.name).name) for entry in entries)
-    named = []
-    for number, entry in enumerate(entries, start=1):
-        file = Path(entry.source.name).name
-        told = f"{file}, {number}" if file and files[entry.system, file] > 1 else file or number
-        named.append(replace(entry, system=f"{entry.system} ({told})") if names[entry.system] > 1 else entry)
-    return named
+    files = [Path(entry.source.name).name for entry in entries]
+    is_twice = len({(entry.system, file) for entry, file in zip(entries, files, strict=True)}) < len(entries)
+    told = [f"{file}, {number}" if is_twice and file else file or number for number, file in enumerate(files, start=1)]
+    return [
+        replace(entry, system=f"{entry.system} ({apart})") if names[entry.system] > 1 else entry
+        for entry, apart in zip(entries, told, strict=True)
+    ]
 
 
 def _distinguishing(board: Leaderboard, namesakes: Sequence[Leaderboard]) -> str:

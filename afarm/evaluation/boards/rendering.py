@@ -208,9 +208,10 @@ def answer(board: Leaderboard) -> str:
 
     Apart are those that the adjusted test tells apart, or without tests those whose 95% intervals do not meet.
     """
-    first, *others = [entry for entry in board.entries if entry.rank is not None] or [None]
-    if first is None:
+    entries = [entry for entry in board.entries if entry.rank is not None]
+    if not entries:
         return ""
+    first, *others = entries
     is_rate = board.order in ("", WIN_RATE)
     reference = one_line(first.source.reference or board.protocol.reference) if is_rate else ""
     text = f"{one_line(first.system)}{' first' if others else ''}: {'win rate' if is_rate else one_line(board.order)}"
@@ -218,23 +219,20 @@ def answer(board: Leaderboard) -> str:
 
     def ends(entry: Entry) -> tuple[float, float]:
         metric = entry.metrics.get(board.order)
-        known = entry.interval if is_rate else metric and (metric.low, metric.high)
-        return known if known and None not in known else (-math.inf, math.inf)
+        of_metric = (metric.low, metric.high) if metric else (None, None)
+        low, high = entry.interval or (None, None) if is_rate else of_metric
+        return (-math.inf, math.inf) if low is None or high is None else (low, high)
 
     low, high = ends(first)
     if low == -math.inf:
         return f"{text}; how clearly is not known."
-    near = [e.system for e in others if (ends(e)[1] >= low if e.p_value is None else e.p_value >= SURE)]
+    near = [e.system for e in others if (ends(e)[1] >= low if e.p_value is None else e.p_value >= 0.05)]
     near += [f"{reference} (50 %)"] if reference and low <= 50 <= high else []
     is_behind = bool(reference) and high < 50
     text += f" (95 % {low:.1f} to {high:.1f})" + ", which is clearly ahead of it" * is_behind
     if not near:
         return text + (".", ", clearly ahead.")[not is_behind]
     return f"{text}; not clearly apart from it: {named(list(map(one_line, near)))}."
-
-
-SURE = 0.05
-"""The adjusted p-value below which two systems are apart."""
 
 
 def footnotes(board: Leaderboard) -> dict[str, int]:

@@ -173,7 +173,7 @@ def test_the_page_has_its_tables_without_plotly_and_reads_names_as_text(
     run(*write_labels(tmp_path), "--html", str(tmp_path / "page.html"))
     page = (tmp_path / "page.html").read_text()
     assert "pip install" in page
-    assert page.count("<script") == 1, "which sorts the tables"
+    assert page.count("<script") == 2, "what it leads with, and what sorts the tables"
     assert HOSTILE not in page
     assert "&lt;/script&gt;&lt;b&gt;judge&lt;/b&gt;" in page
 
@@ -187,8 +187,8 @@ def test_the_page_draws_its_plots_quietly_and_sorts_its_tables(browser: Browser,
     assert page.locator("#chart-0 .points path.point").count() == 3, "agreement"
     assert page.locator("#chart-2 .points path.point").count() == 3, "variance over bias"
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    page.locator("#tables .sort", has_text="agreement").click()
-    cells = page.locator("#tables table").first.locator("tbody td:nth-child(4)")
+    page.locator("#result .sort", has_text="agreement").click()
+    cells = page.locator("#result table").first.locator("tbody td:nth-child(4)")
     values = [float(cell.get_attribute("data-value") or "nan") for cell in cells.all()]
     assert values == sorted(values, reverse=True)
     assert opened.is_quiet(), (opened.complaints, opened.requests)

@@ -15,7 +15,10 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from afarm import Bounded, Findings, Series, StudyPlot, StudyTable
 from afarm.experiment.live_record import process_identity
+from afarm.experiments import GridProgress
+from afarm.report import ShownStudy, write_comparison, write_study
 from afarm_plugins.view.app import View, view_app
 from afarm_plugins.view.page import NEEDS, PAGES, STATIC, static_file
 
@@ -160,6 +163,35 @@ def test_documents_run_in_an_origin_of_their_own(made: Path, output_dir: Path) -
     assert answer.headers["content-security-policy"].startswith("sandbox allow-scripts;")
     assert client.get("/document/0/boards/key.pem").status_code == 404
     assert client.get("/document/0/boards/link.md").status_code == 404
+
+
+def test_boards_and_studies_lead_with_what_their_pages_lead_with(output_dir: Path) -> None:
+    table = StudyTable(
+        "board", "Ranking", {"system": "", "win rate, %": ".1f"}, [["</script>ppo", Bounded(60.0, 55, 65)]]
+    )
+    plot = StudyPlot("rates", "Win rates", "", "win rate, %", [Series("", ["a", "b"], [Bounded(60), Bounded(40)])])
+    findings = Findings([table], [plot], answer="ppo first")
+    (output_dir / "boards").mkdir()
+    write_comparison(
+        output_dir / "boards" / "x.html", ShownStudy("ppo, dpo", "afarm compare", GridProgress(()), findings)
+    )
+    write_study(output_dir / "studies" / "y", ShownStudy("y", "afarm study y", GridProgress(()), findings))
+    found = client_of(View([output_dir])).get("/data/boards.json").json()
+    for [row], title in ((found["boards"], "ppo, dpo"), (found["studies"], "y")):
+        summary = row["summary"]
+        assert (summary["title"], summary["answer"], summary["chart"]["title"]) == (title, "ppo first", "Win rates")
+        assert summary["table"]["columns"] == [["system", False], ["win rate, %", True]]
+        assert summary["table"]["rows"] == [[["</script>ppo", "", ""], ["60.0", "55.0 to 65.0", "60.0"]]]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_pipe_in_the_place_of_outputs_is_named_and_not_waited_for(output_dir: Path) -> None:
+    view = View([output_dir])
+    run = next(iter(view.sources.runs().values()))
+    (run.directory / "outputs.jsonl").unlink()
+    os.mkfifo(run.directory / "outputs.jsonl")
+    answer = client_of(view).get(f"/data/outputs/{run.id}.json")
+    assert (answer.status_code, "outputs.jsonl: is no file" in answer.text) == (404, True)
 
 
 # -------------------------------------------------------------------------------------------------------- stopping

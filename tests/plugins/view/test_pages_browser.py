@@ -50,7 +50,7 @@ PAGES = {
     "compare": ("compare.html?run={0}&run={1}", "#settings tbody tr", ("method", "setting 0", "setting 1")),
     "artifacts": ("artifacts.html", "tbody tr", ("label",)),
     "ledger": ("ledger.html", "tbody tr", ("judge", "annotator", "batch", "finish", "reused by")),
-    "boards": ("boards.html", ".documents li", ("board", "study")),
+    "boards": ("boards.html", "article.board", ("board", "study")),
     "costs": ("costs.html", "#best-of-n .main-svg", ("method", "study")),
     "annotators": (
         "annotators.html",
@@ -134,7 +134,7 @@ def test_a_hostile_document_reaches_nothing_of_the_view(browser: Browser, tmp_pa
     with served(View([tmp_path], may_stop=True)) as home, browser.new_page() as page:
         page.goto(home + "boards.html")
         with page.expect_popup() as board:
-            page.get_by_role("link", name="board.html").click()
+            page.get_by_role("link", name="The whole page").click()
         board.value.wait_for_function("document.title")
         assert board.value.title() == "0nothing"
         board.value.close()
