@@ -20,7 +20,7 @@ from afarm.core.errors import AfarmError, BudgetError, JudgeError, PluginError, 
 from afarm.core.judge import ChatRequest, Completion, Judge
 from afarm.judging.ledger_schema import encodable
 from afarm.judging.rate_limit import ANSWER_LOST, PATIENCE, Attempt, Limiter, RequestRefused, SlowDown
-from afarm.judging.refusals import REQUEST_REFUSED, about, find_fault
+from afarm.judging.refusals import REQUEST_REFUSED, find_fault, subject
 from afarm.judging.return_checks import require_completion, require_price
 from afarm.storage.text import dollars
 
@@ -238,28 +238,23 @@ class Dispatcher:
 
     def _lose_patience(self, refusal: SlowDown, pending: PendingRequest) -> JudgeError | None:
         """The error to end `pending` with after `refusal`; None as long as it is to be sent again."""
-        queue, now = pending.queue, time.monotonic()
-        pending.slowed_at = pending.slowed_at or now
+        queue, seconds = pending.queue, pending.queue.limiter.refused_seconds
+        pending.slowed_at = pending.slowed_at or time.monotonic()
         pending.slowed += 1
         if (refusal.seconds or 0.0) > PATIENCE:
             return refusal
+        if seconds <= GIVE_UP_SECONDS:
+            return None
         waiting = self.waiting.get(queue.direct or queue, deque())
-        left, limiter = [pending, *waiting], queue.limiter
-        if limiter.refused_seconds > GIVE_UP_SECONDS and all(
-            p.slowed and limiter.has_taken_since(p.slowed_at) for p in left
-        ):
+        slowed = [each for each in [pending, *waiting] if each.slowed]
+        if len(slowed) > len(waiting) and all(queue.limiter.has_taken_since(each.slowed_at) for each in slowed):
             own = RequestRefused(str(refusal))
-            self.refused += [(other, own) for other in waiting]
+            self.refused += [(each, own) for each in waiting]
             waiting.clear()
             return own
-        if limiter.refused_seconds > PATIENCE:
-            times = [p.slowed for p in left if p.slowed]
-            return JudgeError(
-                f"{queue.identity} has answered nothing for {PATIENCE / 60:.0f} minutes and refused {len(times)} "
-                f"requests, up to {max(times)} times each; the last time: {refusal}",
-                charged=False,
-            )
-        return None
+        words = f"refused {len(slowed)} requests, up to {max(each.slowed for each in slowed)} times each"
+        nothing = f"{queue.identity} has answered nothing for {PATIENCE / 60:.0f} minutes and {words}"
+        return JudgeError(f"{nothing}; the last time: {refusal}", charged=False) if seconds > PATIENCE else None
 
     def _settle_refused(self) -> None:
         """Leave requests without an answer that are refused by their own fault. Raises `JudgeError` if it is not."""
@@ -335,7 +330,7 @@ class Dispatcher:
             task.add_done_callback(self._on_completed)
 
     async def _complete(self, pending: PendingRequest) -> Completion:
-        if known := self.client.refusals.known.get(about(pending)):
+        if known := self.client.refusals.known.get(subject(pending)):
             raise known
         ANSWER_LOST.set(partial(self._answer_lost, pending))
         judge, identity = pending.queue.judge, pending.queue.identity

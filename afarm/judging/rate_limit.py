@@ -189,8 +189,8 @@ class Limiter:
         """Count an attempt that the judge took, and answered in `seconds`, if those are known."""
         now, full = self._clock(), self.in_flight >= self.limit
         seconds = seconds or now - attempt.at
-        if self._taken == 1:  # loading the vendor's SDK is no time of the judge's
-            self._run = self._resumed = (now - seconds, 0)
+        if not self._latency:  # loading the vendor's SDK is no time of the judge's
+            self._began, self._run, self._resumed = now - seconds, (now - seconds, 0), (now - seconds, 0)
         self._latency += (seconds - self._latency) * (0.1 if self._latency else 1.0)
         self.ended()
         self._alone_until, self._refused_since = 0.0, None
@@ -236,7 +236,7 @@ class Limiter:
         if wave.is_beyond and together > wave.is_wait_named and is_tried and self.pace.now == math.inf:
             self._change(min(self.limit, max(1, together)), self.pace)
         elif wave.is_wait_named:
-            count, spent = max(1, self._taken - self._run[1]), max(wave.began - self._run[0], 1e-3)
+            count, spent = max(1, self._taken - self._run[1]), max(wave.began - self._run[0], self._latency, 1e-3)
             low = count / (spent + self._wait)
             is_first = is_vain or self.pace.now == math.inf
             pace = Pace(math.sqrt(low * count / spent), low) if is_first else self.pace.slower(low)

@@ -49,10 +49,10 @@ class Refusals:
         """Remember a request that is left without an answer, and say so for the first one."""
         if not self.known:
             logger.warning("%s; it has answered others, so this one has no answer, as have more like it", refusal)
-        self.known[about(pending)] = refusal
+        self.known[subject(pending)] = refusal
 
 
-def about(pending: PendingRequest) -> Hashable:
+def subject(pending: PendingRequest) -> Hashable:
     """What a request is about, in whatever words."""
     request = pending.request
     pairs = tuple((shown.pair_id, shown.order) for shown in request.comparisons)

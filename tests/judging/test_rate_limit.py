@@ -293,3 +293,20 @@ def test_what_a_judge_takes_to_be_loaded_is_no_time_of_its_answers() -> None:
         one.free_slots()
         paces.append(one.pace.now)
     assert paces[0] == pytest.approx(paces[1])
+
+
+def test_what_was_sent_while_the_first_was_held_up_is_judged_by_the_first_ones_own_time() -> None:
+    clock = Clock()
+    one = Limiter(16, clock)
+    first = one.sent()
+    clock.now += ALONE
+    others = send_all(one)
+    clock.now += 20.0
+    for attempt in others[1:]:
+        one.refused(attempt, 5.0)
+    clock.now += 0.2
+    one.answered(first, 0.2)
+    one.answered(others[0], 0.2)
+    clock.now += 5.0
+    one.free_slots()
+    assert 0.4 < one.pace.now < 10
