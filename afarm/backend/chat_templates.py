@@ -1,4 +1,4 @@
-"""What chat templates are told and take, for policies, reward models, exports and local judges."""
+"""Chat templates of policies, reward models, exports and local judges: what they are told and accept."""
 
 from __future__ import annotations
 

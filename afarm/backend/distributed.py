@@ -90,7 +90,7 @@ def barrier() -> None:
 
 
 def require_alike(weights: Mapping[str, Tensor]) -> None:
-    """Raise `TrainingError` if the bits of a whole weight, summed, differ among the processes. A collective."""
+    """Raise `TrainingError` if the processes hold different weights. A collective."""
     bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     whole = {n: x.detach() for n, x in weights.items() if world_size() > 1 and not isinstance(x.data, DTensor)}
     sums = {name: int(x.view(bits[x.element_size()]).sum(dtype=torch.int64)) for name, x in whole.items()}

@@ -118,7 +118,7 @@ def show_record(console: Console, record: Record) -> None:
 
 
 def result_rows(record: Record) -> Iterator[tuple[str, str]]:
-    """Yield labels and texts: judge, win rate, other results, warnings, training, cost. A label may be empty."""
+    """Yield labels and texts: judge, win rate, other results, warnings, training, cost."""
     head, stages, results = record["headline"], record["stages"], record["results"]
     yield from _judge_rows(record)
     main = next((result for result in results if result["evaluator"] == "win_rate"), None)

@@ -134,7 +134,7 @@ class Dataset(ABC):
         return None
 
     def check(self, instructions: Sequence[Instruction]) -> Sequence[str]:
-        """List why these cannot be learned or evaluated beside it, by a model that comes with its plugin, either."""
+        """List why these instructions cannot be learned from or evaluated beside this data set."""
         return ()
 
 

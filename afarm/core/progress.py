@@ -1,4 +1,4 @@
-"""How far a loop is, for all that show progress."""
+"""Extent and time left of a loop, for everything that shows progress."""
 
 from __future__ import annotations
 

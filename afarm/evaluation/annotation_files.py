@@ -143,7 +143,7 @@ def annotated_systems(
 
 
 def rows_by_annotators(files: Sequence[Path], directory: Path) -> Iterator[tuple[str, tuple[str, ...], Path]]:
-    """Read each part of `files`, annotations or votes: its file, that file's annotators, and the file of its rows.
+    """Read each part of `files`, annotations or votes: (file, its annotators, the file of its rows).
 
     Raises `DataError` naming file, row and field if a row is wrong, two contradict each other, or there is none.
     """

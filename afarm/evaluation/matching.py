@@ -229,7 +229,7 @@ def in_first_form(judged: JudgedPair, tasks: Tasks) -> JudgedPair:
 
 
 def under(outputs: Iterable[Output], asked: Collection[Instruction]) -> list[Output]:
-    """Return outputs, each under the instruction of `asked` that it answers however it is written, if that is one."""
+    """Return each output under the instruction of `asked` that it answers, however it is written."""
     ids, tasks, found = {task.id for task in asked}, Tasks(asked), []
     for row in outputs:
         given = row.instruction

@@ -1,4 +1,4 @@
-"""Who judged, in words: the judge first, then its prompt; a formula goes by its own name, never by a prompt's."""
+"""Names of who judged: the judge first, then its prompt. A formula goes by its own name alone."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class OnlineAnnotator:
         return TypeAdapter(list[Preference]).validate_python(rows)
 
     def plan(self, learning: Sequence[Instruction], selecting: Sequence[Instruction]) -> Labelling:
-        """Return the labelling of a made-up pair per instruction, those to learn from without what noise decides."""
+        """Return the labelling of one made-up pair per instruction."""
         config, seed = self.workspace.config, self.workspace.seed(LEARNING)
         made = make_placeholders(learning, config.evaluate.max_new_tokens)
         pairs = [pair for pair in made if rule_or_noise(pair, seed, config.annotate.label_noise) is None]

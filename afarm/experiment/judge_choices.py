@@ -1,4 +1,4 @@
-"""The judges to choose from where none is named, with what they cost and how often they agree with people."""
+"""Judges to choose from if none is named, with their prices and agreement with people."""
 
 from __future__ import annotations
 

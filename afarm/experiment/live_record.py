@@ -89,7 +89,7 @@ class Watch:
 
 @contextmanager
 def followed(workspace: Workspace, system: str, command: str, started: float) -> Iterator[None]:
-    """Keep the live record of a system's run from its first stage that is made; its last word is how that ended.
+    """Keep the live record of a system's run, from the first stage that is made to how the run ended.
 
     Of several processes that make one run the main one keeps it.
     """

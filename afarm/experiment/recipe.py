@@ -126,7 +126,7 @@ def read_recipe(name: str) -> dict[str, Any]:
 
 
 def read_bases(name: str, above: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
-    """Read what a recipe says itself, after those that it is based on, by name. It is read for those `above`."""
+    """Read the recipes that a recipe is based on, and its own values last, by name."""
     if name in above:
         raise ConfigError([f"recipes are based on each other: {' → '.join([*above, name])}"])
     values = _read_recipe(name)
@@ -140,7 +140,7 @@ def read_bases(name: str, above: Sequence[str] = ()) -> dict[str, dict[str, Any]
 
 
 def settings_for(component: Component, recipe: str) -> dict[str, Any]:
-    """Return what a component is registered with for a recipe, over that for those which the recipe is based on."""
+    """Return the settings that a component brings for a recipe and for those that it is based on."""
     return {name: value for base in read_bases(recipe) for name, value in component.recipes.get(base, {}).items()}
 
 

@@ -181,7 +181,7 @@ def _results(history: Sequence[StageRun], result: Result, models: Mapping[str, s
 
 
 def judges(workspace: Workspace, annotators: Collection[str] = ()) -> list[dict[str, Any]]:
-    """List the judge of each family role that these annotators ask, or the run's, with what is known of it.
+    """List the judge of each family role that these annotators, or the run's, ask.
 
     An annotator that asks nobody stands for itself if it is known how often it agrees with people.
     """
@@ -247,7 +247,7 @@ def _rounded(spent: Mapping[str, float]) -> dict[str, float]:
 
 
 def machine(workspace: Workspace) -> dict[str, Any]:
-    """Describe the device and threads that results were computed with, no device if all that models make was reused."""
+    """Describe the device and threads that results were computed with; no device if all was reused."""
     backend = workspace.config.backend
     device = workspace.components.device_in_use or "none: all was reused"
     return {

@@ -257,7 +257,7 @@ class Dispatcher:
         return JudgeError(f"{nothing}; the last time: {refusal}", charged=False) if seconds > PATIENCE else None
 
     def _settle_refused(self) -> None:
-        """Leave requests without an answer that are refused by their own fault. Raises `JudgeError` if it is not."""
+        """Settle requests that were refused by their own fault. Raises `JudgeError` if it is not theirs."""
         refusals, refused, self.refused = self.client.refusals, self.refused, []
         settled: list[Answered] = []
         for pending, refusal in refused:

@@ -1,4 +1,4 @@
-"""Rate limit of one judge: a bound in flight, the waits that it asks for, and a pace learned from its refusals.
+"""Rate limit of one judge: a bound in flight, the waits it asks for, and a pace that is learned.
 
 A refusal (429 and the like) holds every request to the judge, for as long as it asks, else for a moment that grows
 while nothing is answered. Then one of two limits is learned from it:
@@ -211,7 +211,7 @@ class Limiter:
             self._step = min(1.0, 2 * self._step)
 
     def refused(self, attempt: Attempt, seconds: float | None = None) -> None:
-        """Hold for `seconds`, or for a moment if none are named; what is refused meanwhile is of the same wave."""
+        """Hold for `seconds`, or for a moment if none are named. Refusals meanwhile count as the same one."""
         now = self._clock()
         self.ended()
         self.refusals += 1
@@ -261,7 +261,7 @@ class Limiter:
     # ------------------------------------------------------------------------------------------------------ headers
 
     def allowed(self, requests: float, seconds: float, words: str = "") -> None:
-        """Send no more than the `requests` that the judge's headers still allow for `seconds`, until their reset.
+        """Send at most `requests`, which the judge's headers still allow, in the `seconds` until their reset.
 
         `words` are the headers' own. Newer headers replace older ones. Requests in flight are of those allowed.
         """

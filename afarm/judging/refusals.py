@@ -29,7 +29,7 @@ ALIKE, IN_ALL = 5, 10
 
 
 class Refusals:
-    """What is known of refused requests: by all streams of one client."""
+    """Refusals that the streams of one client have met."""
 
     def __init__(self, ledger: Ledger):
         self.ledger = ledger
@@ -53,7 +53,7 @@ class Refusals:
 
 
 def subject(pending: PendingRequest) -> Hashable:
-    """What a request is about, in whatever words."""
+    """Return the subject of a request, however it is worded."""
     request = pending.request
     pairs = tuple((shown.pair_id, shown.order) for shown in request.comparisons)
     return pending.asker, pairs or (request.prompt, request.messages)

@@ -34,7 +34,7 @@ def build_progress(records: Sequence[RunRecord]) -> GridProgress:
 
 
 def comparison_findings(board: Leaderboard, records: Sequence[RunRecord], progress: GridProgress) -> Findings:
-    """Rank the systems of a board beside their reference, and plot win rates over KL and cost, and gold over reward."""
+    """Rank the systems of a board; plot win rates over KL and cost, and gold over reward."""
     runs: dict[str, list[FinishedRun]] = {}
     all_costs: dict[str, list[tuple[float, float]]] = {}
     for done, record in zip(progress.finished, records, strict=True):
@@ -67,7 +67,7 @@ def comparison_findings(board: Leaderboard, records: Sequence[RunRecord], progre
 
 
 def _reference(board: Leaderboard, runs: Mapping[str, Sequence[FinishedRun]]) -> FinishedRun:
-    """Return what the systems were compared with as if it were a run: even by definition, at no KL from itself."""
+    """Return the reference as an entry of its own: 50 % by definition, with no KL from itself."""
     ending, every = "_reference", [run.figures for some in runs.values() for run in some]
     figures = {name.removesuffix(ending): v for one in every for name, v in one.items() if name.endswith(ending)}
     names = dict.fromkeys(entry.source.reference for entry in board.entries)

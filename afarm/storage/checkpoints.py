@@ -75,8 +75,8 @@ class DirectoryCheckpoints:
 
 
 def _checksums(directory: Path) -> str:
-    """Write the CRC-32 of each file of a checkpoint as JSON: 4 GB/s where SHA-256 takes 1.2, for tens of GB."""
-    sums = {}
+    """Write the CRC-32 of each file of a checkpoint as JSON."""
+    sums = {}  # 4 GB/s, where SHA-256 takes 1.2: checkpoints may have tens of GB
     for name, path in recorded_files(directory).items():
         with path.open("rb") as file:
             sums[name] = reduce(lambda total, chunk: zlib.crc32(chunk, total), iter(partial(file.read, 2**23), b""), 0)

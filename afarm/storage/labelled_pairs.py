@@ -326,11 +326,11 @@ def _read_chosen(row: Row, where: str, reading: LabelReader) -> Sequence[JudgedP
 
 
 def _is_tie(row: Row, where: str) -> bool:
-    """Tell a pair that is rated or called equal. Raises `UnusableError` if the rejected output is the better rated."""
+    """Tell if a pair is rated or called equal. Raises `UnusableError` if the rejected one is rated higher."""
     is_tie = any(str(row.get(name)).casefold() in TIES for name in TIED)
-    for name in (
-        name for name in row if len(name) > len("chosen") and "chosen" in name
-    ):  # score_chosen, chosen-rating …
+    for name in row:  # score_chosen, chosen-rating …
+        if "chosen" not in name or name == "chosen":
+            continue
         sign = MARKS.get(re.sub(r"[\W_]+", "_", name.replace("chosen", "").lower()).strip("_"))
         other = name.replace("chosen", "rejected")
         better, worse = (number_of(str(row.get(side))) for side in (name, other))

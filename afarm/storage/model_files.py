@@ -33,7 +33,7 @@ _closed_by: list[str] = []
 
 @contextmanager
 def close_models(reason: str) -> Iterator[None]:
-    """Have whatever would open a model raise `ModelError` with this reason: for settings that somebody else wrote."""
+    """Have everything that would open a model raise `ModelError` with this reason."""
     _closed_by.append(reason)
     try:
         yield

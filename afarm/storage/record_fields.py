@@ -48,7 +48,7 @@ def require_record(record: object, wanted: type, kind: str, name: str, promise: 
 
 @cache
 def _fields(record: type) -> list[tuple[str, TypeAdapter[Any], bool, bool, bool]]:
-    """List the fields of a record, with a validator of each, and if it holds any JSON values, text, or numbers."""
+    """List the fields of a record with their validators and kinds of values."""
     hints = get_type_hints(record)
     return [
         (name, TypeAdapter(hint), "Any" in str(hint), hint is str, bool(re.search(r"\b(int|float|Any)\b", str(hint))))

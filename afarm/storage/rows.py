@@ -64,7 +64,7 @@ def read_rows(path: Path | str) -> Iterator[Row]:
 
 
 def read_placed_rows(path: Path | str) -> Iterator[tuple[str, Row]]:
-    """Yield each row with its place for errors: rows counted from 0, lines of text from 1. See `read_rows`."""
+    """Yield each row with its place: rows count from 0, lines of text from 1. See `read_rows`."""
     if is_on_hub(path):
         yield from ((f"{path}: row {number}", row) for number, row in enumerate(hub_rows(str(path))))
         return

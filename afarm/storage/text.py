@@ -100,7 +100,7 @@ def shortened(text: str, other: str, width: int = 40) -> str:
 
 
 def looks_of(text: str) -> str:
-    """Return what a reader can tell of `text`: without spaces, invisible characters and kinds of quotes and dashes."""
+    """Return what a reader sees of `text`: no spaces, invisible characters or kinds of quotes and dashes."""
     kinds = {"Pd": "-", "Pi": "'", "Pf": "'"}
     plain = (c for c in unicodedata.normalize("NFKC", text).replace('"', "'") if c.isprintable() and c != " ")
     return "".join(kinds.get(unicodedata.category(c), c) for c in plain)

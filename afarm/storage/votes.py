@@ -1,4 +1,4 @@
-"""Votes of people on two models: Chatbot Arena's, with chats to learn from or without, and what they say as labels."""
+"""Votes of people on two models, as in Chatbot Arena, with or without the chats, as labels."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def _check_labels(annotator: Annotator, pairs: Sequence[Pair], answer: Answer) -
 def _check_verdicts(
     annotator: Annotator, pairs: Sequence[Pair], answer: Answer | None, prefers: Sequence[tuple[str, str]]
 ) -> None:
-    """Check labels against `prefers`, or most of them against the verdicts of a judge that goes by the alphabet."""
+    """Check labels against `prefers`, or against the verdicts of a judge that goes by the alphabet."""
     texts = sorted({text for pair in pairs for text in pair.canonical})
     good = {better for better, _ in prefers} or {*texts[len(texts) // 2 :]}
     if prefers:

@@ -194,7 +194,7 @@ class FittedPart:
 
 
 def _measured_agreement(directory: Path) -> str:
-    """Say how often the judge agreed with labels like those that it was fitted to; empty if it is not known."""
+    """Say how often the judge agreed with held-out labels; empty if that is not known."""
     with suppress(OSError, ValueError, LookupError, TypeError):
         held_out = json.loads((directory / "figures.json").read_text(encoding="utf-8"))["chosen"]
         share, pairs = 100 * held_out["agreement"]["value"], int(held_out["pairs"])

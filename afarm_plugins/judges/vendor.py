@@ -199,7 +199,7 @@ class VendorJudge(Judge):
         )
 
     def _other_form(self, request: ChatRequest, error: Any) -> Form:
-        """What to send differently after a refusal, as far as its words name something that can be."""
+        """Choose what to send differently after a refusal that names a parameter or role."""
         words = vendor_words(parsed(error))
         if self._is_form_known or not (error.status_code in REFUSED or error.status_code >= 500):
             return frozenset()
@@ -480,7 +480,7 @@ async def read_whole(response: Any) -> httpx2.Response:
 
 
 def parsed_body(content: bytes) -> Any:
-    """The JSON of a body, None if it is none. Bytes that are no text, and endless numbers, are no reason to lose it."""
+    """Parse the JSON of a body; None if it is none. Bytes that are no text are replaced."""
     try:
         text = content.decode(json.detect_encoding(content), "replace")
         return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < 20 else float(digits))

@@ -91,7 +91,7 @@ WORDS = ("error", "message", "detail", "msg", "errors", "title")
 
 
 def vendor_words(body: Any) -> str:
-    """The words in the body of an error, in whichever shape: text, a web page, an object, or a list of them."""
+    """Return the words in an error's body: text, a web page, an object, or a list of those."""
     if isinstance(body, str):
         page = re.search(r"<(!doctype|html|head|body)\b", body, re.IGNORECASE)
         words = re.sub(r"(?is)<(script|style).*?</\1>|<[^>]*>", " ", body) if page else body

@@ -60,7 +60,7 @@ def gap_by_seed(runs: Sequence[FinishedRun], others: Sequence[FinishedRun]) -> B
 
 
 def say_highest(table: StudyTable) -> str:
-    """Say which row has the highest of a table's first figure with intervals, and whose intervals meet that one's."""
+    """Say which row has the highest first figure, and which intervals overlap that row's."""
     places = [
         place for place in range(len(table.columns)) if any(isinstance(row[place], Bounded) for row in table.rows)
     ]

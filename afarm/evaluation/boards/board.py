@@ -129,7 +129,7 @@ class Entry:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95% interval of the win rate: over seeds (Student's t) if there are several, else over instructions.
+        """The 95% interval of the win rate: over seeds (Student's t) if there are several, else instructions.
 
         None if its error is unknown, and over seeds without scipy.
         """

@@ -237,7 +237,7 @@ def _values(row: Mapping[str, Any], columns: Mapping[str, str], where: str) -> d
 
 
 def _number(cell: object) -> float | None:
-    """Return the number of a cell, with a per cent sign or a decimal comma too; of 1,234 nobody knows which it is."""
+    """Parse the number of a cell, which may have a per cent sign or a decimal comma."""
     text = str(cell).strip().removesuffix("%").strip()
     try:
         return float(text.replace(",", ".") if re.fullmatch(r"[-+]?\d+,(\d\d?|\d{4,})", text) else text)

@@ -204,7 +204,7 @@ def remarks(board: Leaderboard) -> list[str]:
 
 
 def answer(board: Leaderboard) -> str:
-    """Say which system is first, and which others, or the reference, are not clearly apart; empty without a ranking.
+    """Say which system is first and which are not clearly apart from it; empty without a ranking.
 
     Apart are those that the adjusted test tells apart, or without tests those whose 95% intervals do not meet.
     """
