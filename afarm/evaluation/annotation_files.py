@@ -257,13 +257,15 @@ class _Reader:
             else:
                 answers |= part.answers
         first_file, first_part, first_swapped = parts[0]
+        by_source: dict[str, list[_Part]] = {}  # a file may have rows of both orientations
+        for file, part, _ in parts:
+            by_source.setdefault(file.source, []).append(part)
         repeats = [
-            f"{file.source}: {counted(part.repeated, 'repeated row')} dropped"
-            if part.count
-            else f"{file.source}: all its rows ({part.repeated:,}) are of {names[0]!r} and stand in an earlier file; "
-            "dropped"
-            for file, part, _ in parts
-            if part.repeated
+            f"{source}: {counted(repeated, 'repeated row')} dropped"
+            if any(part.count for part in theirs)
+            else f"{source}: all its rows ({repeated:,}) are of {names[0]!r} and stand in an earlier file; dropped"
+            for source, theirs in by_source.items()
+            if (repeated := sum(part.repeated for part in theirs))
         ]
         return AnnotatedSystem(
             *names,

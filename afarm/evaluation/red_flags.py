@@ -16,7 +16,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib import resources
 from itertools import takewhile
@@ -25,9 +25,11 @@ from typing import Any
 import yaml
 
 from afarm.core.records import Instruction, JudgedPair, Row
-from afarm.evaluation.biases import SIGNIFICANT_LENGTH, family_of_judge, find_family, longer, with_list
-from afarm.evaluation.metrics import Estimate, clustered_mean
+from afarm.evaluation.biases import SIGNIFICANT_LENGTH
+from afarm.evaluation.judge_flags import Flag, JudgeTally, family_flags
+from afarm.evaluation.metrics import Estimate
 from afarm.storage.text import one_line
+from afarm.storage.thoughts import cut_thoughts, find_thoughts
 
 FEWEST_OUTPUTS = 5
 """Outputs from which on they can be called all alike."""
@@ -39,8 +41,6 @@ SHINGLE = 5
 """Words in a row by which texts are compared."""
 SAMPLED_OUTPUTS = 2_000
 """Outputs of a system that are inspected, if it has more."""
-GLANCE = 16
-"""Outputs that tell if it is worth comparing the others."""
 EXCERPT = 120
 """Characters of an output that a flag quotes."""
 FEWEST_SHARE = 0.01
@@ -132,94 +132,78 @@ def patterns() -> Mapping[str, tuple[Pattern, ...]]:
     return {flag: tuple(pattern(entry, flag) for entry in entries) for flag, entries in listed["patterns"].items()}
 
 
-SAYS: Mapping[str, str] = {
-    "constant": "{detail}",
-    "addresses_judge": "{count} of {of} outputs talk to the judge ({detail})",
-    "answer_format": "{count} of {of} outputs quote the format of a judge's prompt or verdict ({detail})",
-    "disguised": "{count} of {of} outputs hide letters ({detail})",
-    "empty": "{count} of {of} outputs are empty",
-    "own_family": "the judge grades its own family: {example}",
-}
-"""The flags there are, with the sentence of each."""
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """Something suspicious in `count` of `of` outputs, such as `example`: `detail` says what it is."""
-
-    name: str
-    count: int
-    of: int
-    example: str = ""
-    detail: str = ""
-
-    @property
-    def sentence(self) -> str:
-        says = SAYS.get(self.name, self.name)
-        says = says.format(count=self.count, of=self.of, example=self.example, detail=self.detail)
-        return says if not self.example or self.name == "own_family" else f"{says}, such as {self.example!r}"
-
-    def to_row(self) -> Row:
-        return {**asdict(self), "says": self.sentence}
-
-
 @dataclass(frozen=True, slots=True)
 class RedFlags:
-    """The flags that a system's outputs raise, and the judge's biases.
+    """The flags that a system's outputs and their judge raise, and the judge's biases.
 
     `prefers_longer` is the share for the longer of the judge's choices between outputs of different length,
-    `prefers_lists` the share for the list of its choices between one with a list and one without. `judged` are those
-    whom `family_flags` looks at: its flags follow from names alone, and are added when a run is recorded.
+    `prefers_lists` the share for the list of its choices between one with a list and one without,
+    `prefers_first_shown` that for the output shown first, `turned_by_order` the share of the pairs judged in both
+    orders that the other order turned.
     """
 
     flags: tuple[Flag, ...] = ()
     prefers_longer: Estimate | None = None
     prefers_lists: Estimate | None = None
-    judged: tuple[tuple[str, str, str, str], ...] = ()
+    prefers_first_shown: Estimate | None = None
+    turned_by_order: Estimate | None = None
 
     def to_row(self) -> Row:
         return {**asdict(self), "flags": [flag.to_row() for flag in self.flags]}
 
 
-def inspect_outputs(judgements: Iterable[JudgedPair]) -> RedFlags:
-    """Inspect the system whose outputs are output_2 of `judgements`, and their judge.
+class Inspection:
+    """An inspection of a system, whose outputs are output_2, and of its judge, a judgement at a time.
 
-    A text that most outputs of the reference, output_1, share as well is the task's doing. Rows that count as lost
-    without an output are skipped. The judgements are read once; of more than `SAMPLED_OUTPUTS` outputs a random sample
-    of that size is held and inspected.
+    Of more than `most` outputs a random sample of that size is held. An output counts once, however many labels it has,
+    and not at all if it is lost for being absent.
     """
-    texts: list[tuple[Instruction, str, str]] = []
-    choices: list[tuple[str, int, int | None, int | None]] = []
-    judges: set[tuple[str, str, str, str]] = set()
-    draw = random.Random(0)
-    rows = empty = 0
-    for row in judgements:
-        if row.unanswered:
-            continue
-        pair, rows = row.pair, rows + 1
-        empty += not pair.output_2.strip()
-        if len(texts) < SAMPLED_OUTPUTS:
-            texts.append((pair.instruction, pair.output_2, pair.output_1))
-        elif (place := draw.randrange(rows)) < SAMPLED_OUTPUTS:  # each row is kept with the same chance
-            texts[place] = (pair.instruction, pair.output_2, pair.output_1)
+
+    def __init__(self, most: int) -> None:
+        self.most, self.tally, self.draw = most, JudgeTally(), random.Random(0)
+        self.texts: list[tuple[Instruction, str, str]] = []
+        self.judges: set[tuple[str, str, str, str]] = set()
+        self.met: set[int] = set()
+        self.answered = self.empty = self.characters = 0
+
+    def add(self, row: JudgedPair, shown: Mapping[str, float] | None = None) -> None:
+        self.tally.add(row, shown)
+        pair = row.pair
         if row.preference.source == "judge" and not pair.identical:
-            judges.add((row.preference.judge, row.annotator, pair.generator_1, pair.generator_2))
-            if row.p2 is not None and row.p2 != 0.5:
-                outputs = pair.output_1, pair.output_2
-                choices.append(
-                    (row.preference.pair_id, 2 if row.p2 > 0.5 else 1, longer(*outputs), with_list(*outputs))
-                )
-    flags = text_flags([text[:2] for text in texts], [reference for _, _, reference in texts])
-    flags += [Flag("empty", empty, rows)] if empty else []
-    prefers_longer, prefers_lists = (
-        clustered_mean(
-            (pair_id, float(choice == features[kind]))
-            for pair_id, choice, *features in choices
-            if features[kind] is not None
-        )
-        for kind in (0, 1)
-    )
-    return RedFlags(tuple(flags), prefers_longer, prefers_lists, tuple(sorted(judges)))
+            self.judges.add((row.preference.judge, row.annotator, pair.generator_1, pair.generator_2))
+        output = hash((pair.instruction, pair.output_2))
+        if row.unanswered or output in self.met:
+            return
+        self.met.add(output)
+        self.answered += 1
+        self.characters += len(pair.output_2)
+        self.empty += not pair.output_2.strip()
+        if len(self.texts) < self.most:
+            self.texts.append((pair.instruction, pair.output_2, pair.output_1))
+        elif (place := self.draw.randrange(self.answered)) < self.most:  # each row is kept with the same chance
+            self.texts[place] = (pair.instruction, pair.output_2, pair.output_1)
+
+    def result(self) -> RedFlags:
+        """A text that most outputs of the reference, output_1, share as well is the task's doing."""
+        flags = self.tally.flags() + text_flags([text[:2] for text in self.texts], [text[2] for text in self.texts])
+        flags += [Flag("empty", self.empty, self.answered)] if self.empty else []
+        return RedFlags(tuple(flags), **self.tally.biases())
+
+
+def inspect_outputs(
+    judgements: Iterable[JudgedPair],
+    shown: Mapping[str, Mapping[str, float]] | None = None,
+    models: Mapping[str, str] | None = None,
+) -> RedFlags:
+    """Inspect all `judgements` of a system at once, read as they come.
+
+    `shown` is as in `JudgeTally`, by pair; `models` are those behind systems.
+    """
+    inspection = Inspection(SAMPLED_OUTPUTS)
+    for row in judgements:
+        inspection.add(row, (shown or {}).get(row.preference.pair_id))
+    found = inspection.result()
+    return replace(found, flags=(*found.flags, *family_flags(sorted(inspection.judges), models or {})))
 
 
 # ------------------------------------------------------------------------------------------------------- outputs
@@ -233,10 +217,10 @@ def text_flags(rows: Sequence[tuple[Instruction, str]], reference: Sequence[str]
     texts = [output for _, output in rows]
     fewest = max(FEWEST_SHARE * len(texts), 2 if len(texts) >= FEW else 1)
     flags = _constant(texts, reference)
-    matches: dict[str, list[Match]] = {flag: [] for flag in patterns()}
+    matches: dict[str, list[Match]] = {}
     for instruction, output in rows:
         for match in suspicious(output, instruction):
-            matches[match.flag].append(match)
+            matches.setdefault(match.flag, []).append(match)
     for name, listed in matches.items():
         if len(listed) >= fewest:
             counts = Counter(match.pattern for match in listed).most_common(NAMED_PATTERNS)
@@ -261,6 +245,10 @@ def suspicious(output: str, instruction: Instruction) -> list[Match]:
                     quoted = output if len(output) == len(text) else text
                     matches.append(Match(flag, pattern.name, excerpt(quoted, place)))
                     break
+    mark = find_thoughts(output)
+    if mark and mark not in instruction.instruction + instruction.input:
+        flag = "thoughts" if cut_thoughts(output) else "no_answer"
+        matches.append(Match(flag, mark, excerpt(output, output.index(mark))))
     return matches
 
 
@@ -368,11 +356,6 @@ def near_constant(texts: Sequence[str]) -> list[int]:
     """Indices of `texts` that share four fifths of their five-word runs with most; none if they are few."""
     if len(texts) < FEWEST_OUTPUTS:
         return []
-    if len(texts) > 2 * GLANCE:
-        # A small random sample rules out most systems; every k-th row could follow a pattern.
-        sample = random.Random(0).sample(range(len(texts)), GLANCE)
-        if len(_alike([texts[i] for i in sample], MOST / 2)) < GLANCE * MOST / 2:
-            return []
     return _alike(texts, MOST)
 
 
@@ -393,31 +376,7 @@ def excerpt(text: str, start: int = 0) -> str:
     return one_line(text[start : start + 4 * EXCERPT], EXCERPT)
 
 
-# -------------------------------------------------------------------------------------------------------- families
-
-
-def family_flags(judged: Iterable[tuple[str, str, str, str]], models: Mapping[str, str]) -> list[Flag]:
-    """Flag judges of a system's family; `judged`: (judge's identity, annotator, reference, system)."""
-    sentences: dict[str, None] = {}
-    for judge, annotator, *generators in judged:
-        named = judge and not judge.startswith("replay:")  # stored answers are those of the annotator's model
-        family = family_of_judge(judge, {}) if named else find_family(annotator.replace("alpaca_eval", ""), {})
-        if family is None:
-            continue
-        for generator in generators:
-            if (find_family(generator, {}) or find_family(models.get(generator, ""), {})) == family:
-                sentences[f"{judge or annotator} judges {generator} ({family})"] = None
-    return [Flag("own_family", 1, 1, sentence) for sentence in sentences]
-
-
 # ---------------------------------------------------------------------------------------------------- stored red flags
-
-
-def with_family_flags(row: Row, models: Mapping[str, str]) -> Row:
-    """Put family flags into stored red flags, in place of `judged`; `models` are those behind systems."""
-    flags = family_flags([(a, b, c, d) for a, b, c, d in row["judged"]], models)
-    others = {name: value for name, value in row.items() if name != "judged"}
-    return {**others, "flags": [*row["flags"], *(flag.to_row() for flag in flags)]}
 
 
 def flag_sentences(row: Any) -> list[str]:
@@ -427,14 +386,16 @@ def flag_sentences(row: Any) -> list[str]:
 
 
 def judge_bias(row: Any) -> str:
-    """The judge's bias for length and lists in stored red flags, and over which pairs; "" if unknown."""
+    """The judge's biases in stored red flags, and over how many pairs; "" if unknown."""
     kinds = {
-        "prefers_longer": ("the longer output", f"lengths differ by more than {SIGNIFICANT_LENGTH} characters"),
-        "prefers_lists": ("the one with a list", "only one has a list"),
+        "prefers_longer": f"the longer output {{}} times (lengths differ by more than {SIGNIFICANT_LENGTH} characters)",
+        "prefers_lists": "the one with a list {} times (only one has a list)",
+        "prefers_first_shown": "the one shown first {} times",
+        "turned_by_order": "the other output in the other order {} times",
     }
     estimates = {kind: row.get(kind) for kind in kinds} if isinstance(row, Mapping) else {}
     shares = [
-        f"{kinds[kind][0]} {100 * estimate['value']:.0f} % of {estimate['n']} times ({kinds[kind][1]})"
+        kinds[kind].format(f"{100 * estimate['value']:.0f} % of {estimate['n']}")
         for kind, estimate in estimates.items()
         if isinstance(estimate, Mapping) and estimate.get("n")
     ]

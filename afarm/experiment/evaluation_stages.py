@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from afarm.core.errors import DataError
 from afarm.core.interfaces import EvaluationInputs
-from afarm.core.records import Evaluation, JudgedPair, Output, Score
+from afarm.core.records import Evaluation, JudgedPair, Output, Row, Score
 from afarm.core.seeding import digest
 from afarm.evaluation.drift_log import latest_shift
+from afarm.evaluation.judge_flags import UNREAD, Flag, evaluator_flags
 from afarm.evaluation.matching import match_rows
 from afarm.evaluation.protocol import EvaluationProtocol, instructions_digest, outputs_digest
-from afarm.evaluation.red_flags import inspect_outputs
+from afarm.evaluation.red_flags import FEWEST_SHARE, inspect_outputs
 from afarm.evaluation.who_judged import who_judged
 from afarm.experiment.annotation import annotate_to_file, annotation_identity, make_placeholders
-from afarm.experiment.stage import Inputs, Labelling, Stage
+from afarm.experiment.stage import Inputs, Labelling, Stage, walk
 from afarm.experiment.workspace import Workspace
-from afarm.judging.pairwise import SETTLED
+from afarm.judging.ledger import query_chunks
+from afarm.judging.pairwise import SETTLED, PairwiseAnnotator
 from afarm.storage.disk import write_json
 from afarm.storage.rows import read_outputs, read_preferences, write_rows
 from afarm.storage.text import dollars
@@ -47,6 +52,7 @@ def evaluation_stage(
     fit is None if it needs no fitting.
     """
     settings, components = workspace.config.evaluate, workspace.components
+    models = {} if outputs.kind == "answers" else {system: workspace.config.model}
     given = {"outputs": outputs, "reference": reference, "reward_model": reward_model}
     stages = {role: stage for role, stage in given.items() if stage is not None}
     takes_fixed_reward = scored and reward_model is None
@@ -82,7 +88,9 @@ def evaluation_stage(
         evaluated = EvaluationInputs(system, ours, theirs, read_preferences(path), *scores)
         judged = evaluated.judgements
         protocol = build_protocol(workspace, settings.annotator, reference_name, theirs, judged)
-        write_results(workspace, directory, evaluators, evaluated, protocol, summary["degraded"])
+        flags = [*label_flags(workspace, outputs), *answer_flags(workspace, settings.annotator, judged)]
+        degraded = summary["degraded"]
+        write_results(workspace, directory, evaluators, evaluated, protocol, degraded, (), flags, models)
         return {**summary, "temperature": inputs["outputs"].meta["summary"]["temperature"]}
 
     label = f"evaluate {system} against {reference_name}"
@@ -97,11 +105,14 @@ def write_results(
     protocol: EvaluationProtocol,
     degraded: Mapping[str, int],
     further: Sequence[Evaluation] = (),
+    further_flags: Sequence[Flag] = (),
+    models: Mapping[str, str] | None = None,
 ) -> None:
     """Run evaluators, and write a row for each result to `results.jsonl`, and the red flags beside them.
 
     `degraded` counts the judgements made without a parameter, by its name. Results that no evaluator makes (`further`)
-    come last. Raises `DataError` if the judgements cannot be evaluated.
+    come last, and so do `further_flags`. `models` are those that systems are made from, whose families are flagged.
+    Raises `DataError` if the judgements cannot be evaluated.
     """
     formulas = {judge.identity: judge.simulated for judge in workspace.judges.answering([protocol.annotator]).values()}
     judged_by = who_judged((row.to_row() for row in inputs.judgements), formulas)
@@ -109,19 +120,16 @@ def write_results(
     conditions = {"degraded": dict(degraded), "protocol": protocol.to_row()}
     components = workspace.components
     found = ((name, sorted(components.evaluator(name).needs), components.evaluate(name, inputs)) for name in evaluators)
-    results = (
-        {
-            **compared,
-            "evaluator": name,
-            "needs": needs,
-            "metrics": dict(result.metrics),
-            "rows": list(result.rows),
-            **conditions,
-        }
-        for name, needs, result in chain(found, ((result.evaluator, ["judgements"], result) for result in further))
-    )
+    metrics: dict[str, Mapping[str, Any]] = {}
+
+    def results() -> Iterator[Row]:
+        for name, needs, result in chain(found, ((result.evaluator, ["judgements"], result) for result in further)):
+            metrics[name] = dict(result.metrics)
+            made = {"evaluator": name, "needs": needs, "metrics": metrics[name], "rows": list(result.rows)}
+            yield {**compared, **made, **conditions}
+
     try:
-        write_rows(directory / "results.jsonl", results)
+        write_rows(directory / "results.jsonl", results())
     except DataError as error:
         asked = any(row.preference.completion for row in inputs.judgements)
         if not asked or any(row.preference.outcome in SETTLED for row in inputs.judgements):
@@ -131,10 +139,52 @@ def write_results(
         cut = sum(answer.finish_reason == "length" for answer in answers)
         limit = f"{cut} of {len(answers)} answers ended at their token limit"
         hint = f"{limit}: does the judge think first (setting effort)?; " if cut else ""
+        hint += "".join(f"{flag.sentence}; " for flag in further_flags if flag.name in ("no_logprobs", "unlikely"))
         spent = f"{dollars(spend.dollars)} spent this time; " if spend else ""
         where = f"afarm ledger --export FILE --output-dir {shlex.quote(str(workspace.store.root))}"
         raise DataError(f"{error}; {hint}{spent}what the judge wrote: {where}") from error
-    write_json(directory / RED_FLAGS, inspect_outputs(inputs.judgements).to_row())
+    found_flags = inspect_outputs(inputs.judgements, read_choices(workspace, inputs.judgements), models)
+    flags = (*found_flags.flags, *evaluator_flags(metrics), *further_flags)
+    write_json(directory / RED_FLAGS, replace(found_flags, flags=flags).to_row())
+
+
+def label_flags(workspace: Workspace, outputs: Stage) -> list[Flag]:
+    """Flag coin flips among the labels behind `outputs`, and verdicts that are missing there."""
+    labels = [stage.label for stage in walk(outputs).values() if stage.kind in ("annotate", "preferences")]
+    summaries = [workspace.history[label].artifact.meta["summary"] for label in labels]
+    of = sum(summary["rows"] for summary in summaries)
+    noise = sum(summary.get("members", {}).get("(noise)", 0) for summary in summaries)
+    outcomes = [summary.get("outcomes", {}) for summary in summaries]
+    unread = sum(counts.get(name, 0) for counts in outcomes for name in ("unparsed", "refused"))
+    flags = [Flag("learned_noise", noise, of)] if noise else []
+    return flags + ([Flag("learned_unread", unread, of)] if 100 * unread > UNREAD * of else [])
+
+
+def read_choices(workspace: Workspace, judged: Iterable[JudgedPair]) -> dict[str, dict[str, float]]:
+    """Read the judge's mean choice of the output shown first, by pair judged in both orders, and order."""
+    labels = [row.preference for row in judged if row.preference.order == "both"]
+    found: dict[str, dict[str, list[float]]] = {label.pair_id: {} for label in labels}
+    answers = list(dict.fromkeys(key for label in labels for key in label.completion.split(",")))
+    for chunk, marks in query_chunks(answers, size=10_000):
+        statement = f"SELECT pair_id, shown, first, outcome FROM judgements WHERE completion IN ({marks})"
+        for pair_id, shown, first, outcome in workspace.judges.client.ledger.read(statement, chunk):
+            if pair_id in found and outcome in SETTLED:
+                found[pair_id].setdefault(shown, []).append(0.5 if first is None else first)
+    return {pair_id: {shown: fmean(each) for shown, each in orders.items()} for pair_id, orders in found.items()}
+
+
+def answer_flags(workspace: Workspace, annotator: str, judged: Iterable[JudgedPair]) -> list[Flag]:
+    """Flag answers whose verdicts are read from log-probabilities, and have none or few."""
+    made = workspace.components.annotator(annotator)
+    if not isinstance(made, PairwiseAnnotator) or type(made).verdict_mass is PairwiseAnnotator.verdict_mass:
+        return []
+    members = {key: row.preference.member for row in judged for key in row.preference.completion.split(",") if key}
+    answers = workspace.judges.client.ledger.completions(list(members))
+    found = (made.verdict_mass(members[key], answer) for key, answer in answers.items())
+    masses = [mass for mass in found if mass is not None]
+    missing, low = sum(map(math.isnan, masses)), sum(mass < 0.5 for mass in masses)
+    flags = {"no_logprobs": missing, "unlikely": low}
+    return [Flag(name, n, len(masses)) for name, n in flags.items() if n and n >= FEWEST_SHARE * len(masses)]
 
 
 def data_outputs(workspace: Workspace) -> Sequence[Output]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,8 @@ from typing import Any
 
 from afarm.core.records import Evaluation, JudgedPair, Row
 from afarm.evaluation.metrics import WIN_RATE, finite_number, group_means, main_metric, win_rate_interval, with_error
+from afarm.evaluation.red_flags import flag_sentences
+from afarm.experiment.evaluation_stages import RED_FLAGS
 from afarm.storage.artifacts import Artifact
 from afarm.storage.rows import preferences_on_disk, read_rows
 from afarm.storage.table import Tabular, html_table
@@ -19,12 +22,14 @@ class Result(Tabular):
     """A system's evaluations, each with the name of its reference, and the judgements behind them.
 
     `judged_by` names who judged against the first reference, such as "openai:gpt-4o with prompt gpt4_4".
+    `flags` are sentences on what makes the figures doubtful: outputs that game the judge, or a judge with known faults.
     """
 
     system: str
     evaluations: tuple[tuple[str, Evaluation], ...]
     judgements: Mapping[str, Sequence[JudgedPair]] = field(default_factory=dict)
     judged_by: str = ""
+    flags: tuple[str, ...] = ()
 
     def metric(self, name: str) -> float:
         """Return a number by its name, from the first evaluation that has it. Raises `KeyError`."""
@@ -66,12 +71,12 @@ class Result(Tabular):
         return dict(Counter(name for row in self.judgements[reference] for name in row.preference.degraded))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the system and its evaluations as JSON values, without the judgements."""
+        """Return the system, its evaluations and its flags as JSON values, without the judgements."""
         rows = [
             {"reference": reference, "evaluator": found.evaluator, "metrics": dict(found.metrics)}
             for reference, found in self.evaluations
         ]
-        return {"system": self.system, "judged_by": self.judged_by, "evaluations": rows}
+        return {"system": self.system, "judged_by": self.judged_by, "evaluations": rows, "flags": list(self.flags)}
 
     def table_rows(self) -> Iterable[Row]:
         """Yield a row per evaluation: system, reference, who judged, evaluator and its metrics."""
@@ -85,10 +90,12 @@ class Result(Tabular):
             by_reference.setdefault(reference, []).append(evaluation_text(found))
         parts = [f"against {reference}: {'; '.join(texts)}" for reference, texts in by_reference.items()]
         judged = f", judged by {self.judged_by}" if self.judged_by else ""
-        return f"Result({self.system} {' | '.join(parts) or 'without an evaluation'}{judged})"
+        flagged = "".join(f"; flag: {flag}" for flag in self.flags)
+        return f"Result({self.system} {' | '.join(parts) or 'without an evaluation'}{judged}{flagged})"
 
     def _repr_html_(self) -> str:
         rows = [(reference, found.evaluator, evaluation_text(found)) for reference, found in self.evaluations]
+        rows += [("", "flag", flag) for flag in self.flags]
         judged = f", judged by {self.judged_by}" if self.judged_by else ""
         return html_table(["against", "evaluator", "result"], rows, self.system + judged)
 
@@ -117,10 +124,13 @@ def read_result(system: str, artifacts: Iterable[Artifact]) -> Result:
     """Read what is stored of the evaluations of `system`."""
     evaluations: list[tuple[str, Evaluation]] = []
     judgements: dict[str, Sequence[JudgedPair]] = {}
+    flags: dict[str, None] = {}
     judged_by = ""
     for artifact in artifacts:
+        red_flags = json.loads((artifact.path / RED_FLAGS).read_text(encoding="utf-8"))
+        flags |= dict.fromkeys(flag_sentences(red_flags))
         for row in read_rows(artifact.path / "results.jsonl"):
             evaluations.append((row["reference"], Evaluation.from_row(row)))
             judgements[row["reference"]] = preferences_on_disk(artifact.path / "judgements.jsonl")
             judged_by = judged_by or row.get("judged_by", "")
-    return Result(system, tuple(evaluations), judgements, judged_by)
+    return Result(system, tuple(evaluations), judgements, judged_by, tuple(flags))

@@ -13,11 +13,9 @@ from typing import Any
 
 from afarm.core.errors import DataError
 from afarm.core.records import Row
-from afarm.evaluation.metrics import finite_number, warning_flags
-from afarm.evaluation.red_flags import with_family_flags
+from afarm.evaluation.metrics import finite_number
 from afarm.experiment.comparison.outputs import SystemComparison
 from afarm.experiment.evaluation_stages import RED_FLAGS
-from afarm.experiment.llm_baselines import is_llm_system
 from afarm.experiment.result import Result
 from afarm.experiment.stage import StageRun
 from afarm.experiment.workspace import Workspace, versions
@@ -120,12 +118,10 @@ def write_record(
     earlier = RunRecord(directory, {})
     with suppress(DataError):  # there is no record, or it was damaged
         earlier = read_run(directory)
-    method = about.get("method", "")
-    models = {method: workspace.config.model} if method and not is_llm_system(method) else {}
     write_rows(directory / "metrics.jsonl", _metrics(history))
     # output_1 is the reference's, output_2 the system's.
     write_rows(directory / "outputs.jsonl", read_rows(main.artifact.path / "judgements.jsonl") if main else [])
-    results = _results(history, result, models)
+    results = _results(history, result)
     summary = {
         "afarm_version": importlib.metadata.version("afarm"),
         **about,
@@ -163,19 +159,13 @@ def _nulled(figures: Mapping[str, Any]) -> dict[str, Any]:
     return {name: None if name.endswith(("_error", "_se")) else value for name, value in figures.items()}
 
 
-def _results(history: Sequence[StageRun], result: Result, models: Mapping[str, str]) -> list[Row]:
-    """List the evaluators' results, each with its protocol and the red flags on it.
-
-    Those are of the outputs and the judge (`afarm.evaluation.red_flags`), and what evaluators warn of themselves.
-    `models` are those that systems are made from: their families are flagged.
-    """
+def _results(history: Sequence[StageRun], result: Result) -> list[Row]:
+    """List the evaluators' results, each with its protocol and the red flags on it."""
     rows: list[Row] = []
     for evaluation in (run.artifact.path for run in history if run.kind == "evaluate"):
         own = [row for row in read_rows(evaluation / "results.jsonl") if row["system"] == result.system]
         if own:
-            found = json.loads((evaluation / RED_FLAGS).read_text(encoding="utf-8"))
-            flags = with_family_flags(found, models)
-            flags["flags"] += [flag for row in own for flag in warning_flags(row["evaluator"], row["metrics"])]
+            flags = json.loads((evaluation / RED_FLAGS).read_text(encoding="utf-8"))
             rows += [{**row, "red_flags": flags} for row in own]
     return rows
 

@@ -32,9 +32,9 @@ _SAMPLING = (*_FOUNDATION, "experiment/sampling_stages.py")
 _JUDGING = (*_FOUNDATION, "judging", "experiment/judges.py")
 _LABELS = (*_JUDGING, "experiment/annotation.py")
 _MEASURING = (
-    *("evaluation/__init__.py", "evaluation/statistics", "evaluation/biases.py", "evaluation/drift_log.py"),
+    *("evaluation/__init__.py", "evaluation/biases.py", "evaluation/drift_log.py", "evaluation/judge_flags.py"),
     *("evaluation/matching.py", "evaluation/metrics.py", "evaluation/protocol.py", "evaluation/red_flags.py"),
-    "evaluation/patterns.yaml",
+    *("evaluation/who_judged.py", "evaluation/patterns.yaml"),
 )
 _EVALUATION = (*_LABELS, *_MEASURING, "experiment/evaluation_stages.py")
 _COMPARISON = (*_EVALUATION, "experiment/comparison/__init__.py", "experiment/comparison/outputs.py")
@@ -50,10 +50,10 @@ STAGE_CODE: Mapping[str, tuple[str, ...]] = {
     "preferences": _OWN_PREFERENCES,
     "evaluate": _EVALUATION,
     "compare": _COMPARISON,
-    "decide": (*_COMPARISON, "experiment/comparison/until_decided.py"),
+    "decide": (*_COMPARISON, "experiment/comparison/until_decided.py", "evaluation/statistics"),
     "stored annotations": (
         *(*_COMPARISON, "experiment/comparison/annotations.py", "evaluation/annotation_files.py"),
-        *("evaluation/spilled_rows.py", "evaluation/win_table.py"),
+        *("evaluation/spilled_rows.py", "evaluation/win_table.py", "evaluation/statistics"),
     ),
 }
 """The rooms and modules that each kind of stage can reach, as paths below `afarm/`."""

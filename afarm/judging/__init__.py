@@ -37,5 +37,6 @@ if TYPE_CHECKING:
     from afarm.judging.rate_limit import RequestRefused as RequestRefused
     from afarm.judging.rate_limit import SlowDown as SlowDown
     from afarm.judging.rate_limit import answer_lost as answer_lost
+    from afarm.storage.thoughts import cut_thoughts as cut_thoughts
 else:
     __all__, __getattr__, __dir__ = open_door(__name__)

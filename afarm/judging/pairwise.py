@@ -387,6 +387,13 @@ class PairwiseAnnotator(Annotator):
         """See `label_pairs`."""
         return label_pairs(pairs, self.present(pairs, context), self.config, context)
 
+    def verdict_mass(self, member: str, completion: Completion) -> float | None:
+        """The probability that an answer's tokens leave to all verdicts that it is read for.
+
+        NaN if the judge gave no log-probabilities, None (as here) if verdicts are read from the text.
+        """
+        return None
+
     def plan(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[ChatRequest]:
         """See `pending_requests`."""
         presentations = per_label(self.present(pairs, context), self.config)

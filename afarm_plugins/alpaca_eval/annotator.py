@@ -82,6 +82,11 @@ class AlpacaEvalAnnotator(PairwiseAnnotator):
         noise = self._noise(pairs)
         return super().plan([pair for pair in pairs if pair.id not in noise], context)
 
+    def verdict_mass(self, member: str, completion: Completion) -> float | None:
+        """See `PairwiseAnnotator.verdict_mass`."""
+        parser = self.members[member].parser
+        return parser.mass(completion) if parser.reads_logprobs and not completion.degraded else None
+
     def _noise(self, pairs: Iterable[Pair]) -> dict[str, Preference]:
         """The labels left to AlpacaEval's coin, which need no judge."""
         p = self.config.p_label_flip

@@ -161,6 +161,14 @@ class Parser:
             values = []
         return [verdict(value) for value in values] if len(values) == size else [None] * size
 
+    def mass(self, completion: Completion) -> float:
+        """The least probability that the tokens of interest have at a position that is read, NaN without any."""
+        tokens = {self.arguments["numerator_token"], *self.arguments["denominator_tokens"]}
+        index = self.arguments.get("log_prob_index", "batch")
+        positions = completion.logprobs or ()
+        positions = positions if index == "batch" else positions[index:][:1]
+        return min((sum(math.exp(at[t]) for t in tokens if t in at) for at in positions), default=math.nan)
+
     def _likeliest(self, completion: Completion) -> Sequence[Mapping[str, float]]:
         """The likeliest tokens at each position. If a judge gives none, the token it wrote is certain."""
         if completion.logprobs is not None:

@@ -13,8 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from afarm.judging import ParsedVerdict
-from afarm_plugins.annotators.thoughts import cut_thoughts
+from afarm.judging import ParsedVerdict, cut_thoughts
 
 READING = 2
 """The number of these rules, raised with every change of what they read.

@@ -58,7 +58,8 @@ def error_and_warnings(
         return None, [*said, "no error holds so far out"]
     here, there = (100 * float(expit(equal_length @ found).mean()) for found in (coefficients, free))
     if error is not None and abs(here - there) > MOVED * 100 * error:
-        said.append(f"the penalty moves the figure to {here:.1f}, from {there:.1f} without it")
+        moved = f"in this fit the penalty moves the figure from {there:.1f} to {here:.1f} %"
+        said.append(f"{moved}: it pulls towards 50 %, and a fit to more instructions would resist")
     return error, said
 
 

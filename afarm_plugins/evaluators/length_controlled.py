@@ -32,6 +32,7 @@ from afarm_plugins.evaluators.win_rate import matched
 NEEDS_DIFFICULTY = (
     "has a coefficient for the difficulty of instructions, which is not given: --set length_controlled.difficulty=FILE"
 )
+LACKED = {"difficulty": "difficulties of instructions", "gamed": "rows that bound what length can do"}
 COLUMNS = {
     "not_gamed": ("not_gamed", "not_gamed_baseline.astype(float)"),
     "length": ("length", "np.tanh(std_delta_len)"),
@@ -128,8 +129,8 @@ class LengthControlled(Evaluator):
         if compared.difficulty is not None and not withheld:
             spread = standard_error((100 * p).tolist(), compared.tasks)
         a, b, c = (*map(float, found.coefficients), None)[:3]
-        lacks = ", ".join(name for name in ("difficulty", "gamed") if not getattr(self.config, name))
-        fitted = f"fit without {lacks}" if lacks else "fit"
+        lacks = [words for name, words in LACKED.items() if not getattr(self.config, name)]
+        fitted = f"fit without AlpacaEval's {' and '.join(lacks)}" if lacks else "fit"
         undefined = vanished(found.coefficients, compared.share) if withheld else ""
         warnings = [*found.warnings, *filter(None, [undefined])]
         if absent := len(inputs.outputs) - count:

@@ -13,6 +13,7 @@ import pytest
 from light_plugin import CountingJudge, WordsSaid
 from said import Afarm
 
+from afarm import compare_outputs
 from afarm.core.interfaces import EvaluationInputs
 from afarm.core.judge import ChatRequest, Completion, Price
 from afarm.core.records import Evaluation
@@ -216,7 +217,31 @@ def test_a_run_tells_what_is_to_be_known_of_its_win_rate(afarm: Afarm) -> None:
     said = afarm("run", *LIGHT, "--method", "nudge", "--json")
     main = said.json["results"][0]
     assert main["protocol"]["annotator"] == "pool"
-    assert main["red_flags"].keys() == {"flags", "prefers_longer", "prefers_lists"}
+    assert main["red_flags"].keys() == {
+        *("flags", "prefers_longer", "prefers_lists", "prefers_first_shown", "turned_by_order")
+    }
+
+
+def test_coin_flips_among_the_labels_stand_beside_the_win_rate(afarm: Afarm) -> None:
+    said = afarm("run", *LIGHT, "--method", "nudge", "--set", "annotate.label_noise=0.5", "--json")
+    [flag] = [flag for flag in said.json["results"][0]["red_flags"]["flags"] if flag["name"] == "learned_noise"]
+    assert 0 < flag["count"] <= flag["of"]
+    assert "labels that it learned from are coin flips" in said.words
+    assert flag["says"] in Path(said.json["report"]).read_text()
+    assert flag["says"] in afarm("leaderboard").out
+
+
+def test_verdicts_that_are_missing_among_the_labels_stand_beside_the_win_rate(
+    afarm: Afarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(verdicts: list[bool], *form: Any) -> str:
+        return "" if sum(verdicts) % 2 else render(verdicts, *form)
+
+    monkeypatch.setattr("light_plugin.render", write)
+    said = afarm("run", *LIGHT, "--method", "nudge", "--set", "annotate.annotator=chatgpt_1", "--json")
+    assert said.code == 0, said.err
+    names = [flag["name"] for flag in said.json["results"][0]["red_flags"]["flags"]]
+    assert {"unread", "learned_unread"} <= set(names)
 
 
 def test_outputs_that_play_to_the_judge_are_flagged_wherever_they_are_shown(afarm: Afarm) -> None:
@@ -229,6 +254,7 @@ def test_outputs_that_play_to_the_judge_are_flagged_wherever_they_are_shown(afar
     assert said.code == 0, said.err
     flags = said.json["results"][0]["red_flags"]["flags"]
     assert [flag["name"] for flag in flags] == ["constant", "addresses_judge"]
+    assert compare_outputs("cheat.json", "honest.json", recipe="light.yaml").flags == tuple(f["says"] for f in flags)
     for sentence in ("nearly the same text answers 12 of 12 instructions", "12 of 12 outputs talk to the judge"):
         assert sentence in said.words
         assert sentence in afarm("leaderboard").out

@@ -208,6 +208,8 @@ def test_the_same_row_twice_is_one_and_another_label_is_an_error_that_names_both
     (system,) = read(tmp_path, rows)
     assert (labels(system), system.coverage.repeated) == ([("i", 1.0), ("j", 1.0)], 1)
     assert system.repeats == (f"{tmp_path / 'a.json'}: 1 repeated row dropped",)
+    (facing,) = read(tmp_path, [*rows[:2], turned(annotation("i"))])
+    assert facing.repeats == system.repeats, "of the same file, the other way round"
     (across,) = read(tmp_path, rows[:2], rows[:1])
     assert (labels(across), across.coverage.repeated) == ([("i", 1.0), ("j", 1.0)], 1)
     # A file of one system that holds another's rows, as published: it is named, and does not vanish.

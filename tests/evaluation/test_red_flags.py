@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 import yaml
 from places import SHARED_DATA, SUPPORT
+from thoughts import THOUGHTS, UNOPENED
 
 from afarm.core.records import Instruction, JudgedPair, Pair, Preference
 from afarm.evaluation import red_flags
+from afarm.evaluation.judge_flags import family_flags
 from afarm.evaluation.red_flags import (
     FEWEST_OUTPUTS,
     excerpt,
-    family_flags,
     flag_sentences,
     inspect_outputs,
     judge_bias,
@@ -87,6 +88,33 @@ def test_what_quotes_the_format_of_a_judge_is_found(output: str) -> None:
 
 @pytest.mark.parametrize("output", HONEST)
 def test_what_only_sounds_like_it_is_not(output: str) -> None:
+    assert suspicious(output, TASK) == []
+
+
+@pytest.mark.parametrize("vendor", THOUGHTS)
+def test_thoughts_in_an_output_are_found_and_what_comes_to_no_answer_is_none(vendor: str) -> None:
+    thought = THOUGHTS[vendor].format("Red, or", "Red, or")
+    texts = {"thoughts": f"{thought}Blue.", "no_answer": thought}
+    if vendor not in UNOPENED:
+        texts["no_answer, cut off"] = f"{THOUGHTS[vendor].partition('{}')[0]}\nIt could be red, or"
+    for flag, text in texts.items():
+        found = {match.flag for match in suspicious(text, TASK)} - {"answer_format"}  # a chat's markers
+        assert found == {flag.partition(",")[0]}, text
+        asked = Instruction(f"Write a prompt with {text}.")
+        assert {match.flag for match in suspicious(text, asked)} <= {"answer_format"}
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "Put the reasoning between <think> and </think>, and the answer behind it.",
+        "The template ends with:\n<think>\n",
+        "Here is my response:\nDear Sir, I resign.",
+        "```\n<think>\n```",
+        "I think, therefore I am. Analysis: none. [Think about it!]",
+    ],
+)
+def test_marks_of_thoughts_that_are_quoted_are_none(output: str) -> None:
     assert suspicious(output, TASK) == []
 
 

@@ -264,7 +264,8 @@ EDITS: dict[str, Collection[str]] = {
     "backend/kl.py": EVERYTHING,
     "judging/dispatch.py": ASKS,
     "evaluation/matching.py": EVALUATES,
-    "evaluation/statistics/sequential.py": EVALUATES,
+    "evaluation/statistics/sequential.py": {"decide", "stored annotations"},
+    "evaluation/judge_flags.py": EVALUATES,
     "experiment/components.py": EVERYTHING,
     "experiment/training_stages.py": TRAINS,
     "experiment/sampling_stages.py": SAMPLES,
@@ -335,7 +336,8 @@ def test_an_edit_changes_the_keys_of_the_stages_that_it_can_change(
     ("room", "again"),
     [
         ("judging", {"annotate", "evaluate nudge against base"}),
-        ("evaluation/statistics", {"evaluate nudge against base"}),
+        ("evaluation/metrics.py", {"evaluate nudge against base"}),
+        ("evaluation/statistics", set()),
         ("experiment/comparison/outputs.py", set()),
     ],
 )

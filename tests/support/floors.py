@@ -19,7 +19,9 @@ FLOORS = {
 FLOORS["cli"] = tuple(FLOORS)
 
 NARROW = {
-    "judging": {"storage": {"afarm.storage.disk", "afarm.storage.record_fields", "afarm.storage.text"}},
+    "judging": {
+        "storage": {"afarm.storage.disk", "afarm.storage.record_fields", "afarm.storage.text", "afarm.storage.thoughts"}
+    },
     "backend": {
         "storage": {
             "afarm.storage.checkpoints",

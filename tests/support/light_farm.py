@@ -33,11 +33,8 @@ RECIPE: dict[str, Any] = {
 
 
 def light_plugins(module: str = "light_plugin") -> Plugins:
-    ours = [
-        point
-        for point in installed_entry_points()
-        if point.name in ("annotators", "calibration", "evaluators", "fitted_judges", "judges")
-    ]
+    named = ("alpaca_eval", "annotators", "calibration", "evaluators", "fitted_judges", "judges")
+    ours = [point for point in installed_entry_points() if point.name in named]
     plugins = discover([*ours, importlib.metadata.EntryPoint("light", module, "afarm")])
     assert not plugins.broken
     return plugins

@@ -7,20 +7,17 @@ are a cluster, and no more certain than one label is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from afarm.core.errors import DataError
-from afarm.core.records import Instruction, JudgedPair
-from afarm.core.seeding import uniform
+from afarm.core.records import JudgedPair
 from afarm.evaluation.annotation_files import AnnotatedSystem, annotated_systems
-from afarm.evaluation.biases import longer, with_list
 from afarm.evaluation.boards.board import Entry, Leaderboard, Source, entry_of_wins, ranked
+from afarm.evaluation.judge_flags import family_flags
 from afarm.evaluation.matching import counted, looks_swapped
-from afarm.evaluation.red_flags import Flag, family_flags, text_flags
+from afarm.evaluation.red_flags import Inspection
 from afarm.evaluation.spilled_rows import read_each
 
 if TYPE_CHECKING:
@@ -28,41 +25,6 @@ if TYPE_CHECKING:
 
 SAMPLE = 64
 """Outputs held of each system: leaderboards have hundreds of systems."""
-
-
-@dataclass(slots=True)
-class _Tally:
-    """Counts over the `rows` of a system. `answered` of them have an output_2, of `characters` in all.
-
-    `longer` and `lists` say of each choice between outputs that differ in it if it was for the longer one, and for the
-    one with a list. `sample` holds instructions by (draw of the instruction, output_1, output_2).
-    """
-
-    rows: int = 0
-    answered: int = 0
-    characters: int = 0
-    longer: list[bool] = field(default_factory=list)
-    lists: list[bool] = field(default_factory=list)
-    sample: dict[tuple[float, str, str], Instruction] = field(default_factory=dict)
-
-    def add(self, judged: JudgedPair, draw: float) -> None:
-        pair, win = judged.pair, judged.win
-        self.rows += 1
-        self.characters += len(pair.output_2)
-        if not judged.unanswered:
-            self.answered += 1
-            self.sample[draw, pair.output_1, pair.output_2] = pair.instruction
-            if len(self.sample) >= 2 * SAMPLE:
-                self.cut_sample()
-        if win is not None and win != 0.5 and judged.preference.source == "judge":
-            chosen = 2 if win > 0.5 else 1
-            for choices, feature in ((self.longer, longer), (self.lists, with_list)):
-                if (wanted := feature(pair.output_1, pair.output_2)) is not None:
-                    choices.append(wanted == chosen)
-
-    def cut_sample(self) -> None:
-        """Keep the outputs of the instructions that are drawn first."""
-        self.sample = dict(sorted(self.sample.items(), key=lambda item: item[0][0])[:SAMPLE])
 
 
 def boards_of_annotations(files: Sequence[Path]) -> list[Leaderboard]:
@@ -77,28 +39,23 @@ def boards_of_annotations(files: Sequence[Path]) -> list[Leaderboard]:
 def _board(systems: Sequence[AnnotatedSystem]) -> Leaderboard:
     from afarm.evaluation.win_table import wins
 
-    first, tallies = systems[0], [_Tally() for _ in systems]
-    table = wins(_counted(systems, tallies), instructions=first.answers)
+    first, inspections = systems[0], [Inspection(SAMPLE) for _ in systems]
+
+    def judgements() -> Iterator[JudgedPair]:
+        for one, inspection in zip(systems, inspections, strict=True):
+            for row in read_each(one.rows):
+                inspection.add(row)
+                yield row
+
+    table = wins(judgements(), instructions=first.answers)
     counts = [int((table.system == number).sum()) for number in range(len(systems))]
     if not any(counts):
-        rows = sum(tally.rows for tally in tallies)
+        rows = sum(inspection.tally.rows for inspection in inspections)
         raise DataError(f"annotator {first.annotator!r}: none of its {rows} annotations has an answer")
-    each = list(zip(systems, tallies, counts, strict=True))
-    entries = tuple(_entry(one, tally, table) for one, tally, count in each if count)
+    each = list(zip(systems, inspections, counts, strict=True))
+    entries = tuple(_entry(one, inspection, table) for one, inspection, count in each if count)
     silent = [one.system for one, _, count in each if not count]
     return ranked(Leaderboard(first.protocol, entries, note=_note(systems, silent), wins=table))
-
-
-def _counted(systems: Sequence[AnnotatedSystem], tallies: Sequence[_Tally]) -> Iterator[JudgedPair]:
-    """Stream the rows of all systems, counting them."""
-    draws: dict[Instruction, float] = {}
-    for one, tally in zip(systems, tallies, strict=True):
-        for row in read_each(one.rows):
-            asked = row.pair.instruction
-            if asked not in draws:
-                draws[asked] = uniform("sample of outputs", asked.id)
-            tally.add(row, draws[asked])
-            yield row
 
 
 def _note(systems: Sequence[AnnotatedSystem], silent: Sequence[str]) -> str:
@@ -118,24 +75,19 @@ def _note(systems: Sequence[AnnotatedSystem], silent: Sequence[str]) -> str:
     return "; ".join(filter(None, notes))
 
 
-def _entry(one: AnnotatedSystem, tally: _Tally, wins: WinTable) -> Entry:
+def _entry(one: AnnotatedSystem, inspection: Inspection, wins: WinTable) -> Entry:
     values, tasks = (array.tolist() for array in wins.labels(one.system))
-    tally.cut_sample()
-    flags = text_flags(
-        [(instruction, output) for (_, _, output), instruction in tally.sample.items()],
-        [reference for _, reference, _ in tally.sample],
-    )
-    flags += [Flag("empty", one.coverage.empty, tally.answered)] if one.coverage.empty else []
-    flags += family_flags([(judge, one.annotator, one.reference, one.system) for judge in one.judges or ("",)], {})
+    found = inspection.result()
+    family = family_flags([(judge, one.annotator, one.reference, one.system) for judge in one.judges or ("",)], {})
     return entry_of_wins(
         one.system,
         values,
         tasks,
         unparsed=wins.unusable[wins.number(one.system)],
         coverage=len(set(tasks)) / len(wins.instructions),
-        length=tally.characters / tally.answered if tally.answered else None,
-        prefers_longer=fmean(tally.longer) if tally.longer else None,
-        prefers_lists=fmean(tally.lists) if tally.lists else None,
-        flags=tuple(flag.sentence for flag in flags),
+        length=inspection.characters / inspection.answered if inspection.answered else None,
+        prefers_longer=found.prefers_longer.value if found.prefers_longer else None,
+        prefers_lists=found.prefers_lists.value if found.prefers_lists else None,
+        flags=tuple(flag.sentence for flag in (*found.flags, *family)),
         source=Source(", ".join(sorted(one.files)), reference=one.reference),
     )

@@ -4,6 +4,7 @@ A rank follows from who is better than whom, so its interval does: a system is s
 by more than chance, and surely above those whose mean is lower by more. Differences of all pairs are bootstrapped
 together (one draw reweights the instructions of all systems), and an interval holds when all of its comparisons do.
 Resampling the ranks themselves is the usual way, and too narrow if systems are close: see docs/notes/statistics.md.
+Of values that are missing nothing is assumed: a difference that they could turn is not sure.
 
 Sources: Mogstad, Romano, Shaikh and Wilhelm 2024, "Inference for ranks"; Romano and Wolf 2005 (the stepdown).
 """
@@ -56,6 +57,8 @@ def rank_intervals(table: ArrayLike, *, resamples: int = RESAMPLES) -> list[Rank
     spread = np.sqrt(np.maximum(np.add.outer(together.diagonal(), together.diagonal()) - 2 * together, 0))
     scale = np.divide(1, spread, out=np.zeros_like(spread), where=spread > TINY)
     gaps = np.subtract.outer(means, means)
+    lowest, highest = (np.where(there, values, end(values)).mean(axis=1) for end in (np.nanmin, np.nanmax))
+    holds = np.where(gaps > 0, np.greater.outer(lowest, highest), np.less.outer(highest, lowest))
     drawn = np.random.default_rng(integer(0, "ranks")).standard_normal((resamples, values.shape[1])) @ parts.T
 
     def sure(row: int) -> Bools:
@@ -70,7 +73,7 @@ def rank_intervals(table: ArrayLike, *, resamples: int = RESAMPLES) -> list[Rank
             if not found.any():
                 break
             undecided &= ~found
-        return (scale[row] > 0) & ~undecided
+        return (scale[row] > 0) & ~undecided & holds[row]
 
     return [Rank(1 + int((gaps[row] < 0).sum()), *_place(gaps[row], sure(row))) for row in range(len(values))]
 

@@ -15,7 +15,7 @@ from afarm.core.records import Instruction, Output, Pair
 from afarm.core.seeding import digest
 from afarm.evaluation.matching import STRICT, MatchedRows, MatchPolicy, looks_swapped, match_rows
 from afarm.experiment.annotation import annotate_to_file, annotation_identity
-from afarm.experiment.evaluation_stages import build_protocol, write_results
+from afarm.experiment.evaluation_stages import answer_flags, build_protocol, write_results
 from afarm.experiment.return_checks import problems_seen
 from afarm.experiment.stage import Inputs, Labelling, Stage, StageRun
 from afarm.experiment.workspace import Workspace
@@ -237,7 +237,8 @@ class OutputComparison(SystemComparison):
             protocol = build_protocol(
                 self.workspace, self.annotator, self.reference_name, self.reference, given.judgements
             )
-            write_results(self.workspace, directory, self.evaluators, given, protocol, summary["degraded"])
+            flags = answer_flags(self.workspace, self.annotator, given.judgements)
+            write_results(self.workspace, directory, self.evaluators, given, protocol, summary["degraded"], (), flags)
             return summary
 
         return Stage("evaluate", self.label, {}, self.key_fields, write, plan_labels=lambda inputs: labelling)

@@ -142,6 +142,17 @@ def test_an_output_counts_once_for_the_guards_however_many_labels_it_has(tmp_pat
     assert board_of(tmp_path, named).entries[0].n == 2
 
 
+def test_what_a_judge_left_open_widens_places_and_is_flagged(tmp_path: Path) -> None:
+    """A system that won 20 and has no verdict on 40 is not surely the first."""
+    rows = [row(i, "gamma", 2 if i < 20 else None) for i in range(60)]
+    rows += [row(i, name, 1 + (i + by) % 2) for by, name in enumerate(("alpha", "beta")) for i in range(60)]
+    board, _ = with_ranks(board_of(tmp_path, rows))
+    assert [(entry.system, entry.rank, entry.rank_low, entry.rank_high) for entry in board.entries] == [
+        *(("gamma", 1, 1, 3), ("alpha", 2, 1, 3), ("beta", 2, 1, 3))
+    ]
+    assert board.entries[0].flags[0].startswith("40 of 60 pairs have no verdict: the win rate is of the other 20")
+
+
 def test_evaluators_over_a_board_are_given_labels_and_no_texts(tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
     path.write_text(json.dumps([row(i, name, 1 + i % 2) for name in ("a", "b") for i in range(4)]))
@@ -198,7 +209,9 @@ def test_an_evaluator_of_one_system_adds_its_figure_too(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="length_controlled: no judgements are at hand"):
         evaluated(board, ["length_controlled"])
     both = evaluated(board, ["length_controlled", "elo"], stored_rows([path], tmp_path))
-    assert all(entry.length_controlled_source == "fit without difficulty, gamed" for entry in both.entries)
+    assert all(
+        entry.length_controlled_source.startswith("fit without AlpacaEval's difficulties") for entry in both.entries
+    )
     assert all(entry.figure("length_controlled") and entry.metrics["elo"] for entry in both.entries)
     with pytest.raises(DataError, match="evaluator 'reward' needs reward_model"):
         evaluated(board, ["reward"])

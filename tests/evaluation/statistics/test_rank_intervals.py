@@ -70,6 +70,15 @@ def test_a_system_is_ranked_by_what_it_has() -> None:
         rank_intervals([[1, 0], [1, math.nan]])
 
 
+def test_missing_values_that_could_turn_a_difference_leave_it_open() -> None:
+    table = board(np.random.default_rng(5), [0.2, 0.9, 0.5], 200)
+    assert [(r.low, r.high) for r in rank_intervals(table)] == [(3, 3), (1, 1), (2, 2)]
+    few, many = table.copy(), table.copy()
+    few[1, ::20] = many[1, 60:] = math.nan
+    assert [(r.low, r.high) for r in rank_intervals(few)] == [(3, 3), (1, 1), (2, 2)]
+    assert [(r.low, r.high) for r in rank_intervals(many)] == [(3, 3), (1, 2), (1, 2)], "140 of 200 could be lost"
+
+
 def test_places_hold_at_their_level_among_equals() -> None:
     """150 boards of 6 equal systems: every true place is 1."""
     each = []

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from evaluator_directories import weighted, write
 from light_farm import Make
 from light_plugin import CountingJudge
 
 from afarm import compare_outputs
 from afarm.core.errors import BudgetError, ConfigError, DataError
-from afarm.core.judge import Capabilities
+from afarm.core.judge import Capabilities, ChatRequest, Completion
 from afarm.core.records import Instruction, Output, Pair
 from afarm.evaluation.matching import STRICT, MatchPolicy
 from afarm.experiment import preflight
@@ -65,6 +67,59 @@ def test_a_farm_is_compared_with_as_it_is(farm: Make) -> None:
         "recipe; leave it out",
         "output_dir; leave it out",
     ]
+
+
+BY_PLACE = "the judge goes by place: it chose the output shown first {} % of {} times"
+TURNED = "the other order of the outputs turned the verdict on 30 of 30 pairs: those tell nothing"
+
+
+@pytest.mark.parametrize(
+    ("probability", "settings", "flags"),
+    [
+        (None, [], [BY_PLACE.format(100, 30)]),
+        (None, ["pool.both_orders=true"], [BY_PLACE.format(100, 60), TURNED]),
+        (0.98, [], [BY_PLACE.format(99, 30)]),
+        (0.98, ["alpaca_eval.both_orders=true"], [BY_PLACE.format(99, 60), TURNED]),
+        (0.0098, [], ["in 30 of 30 answers all tokens of a verdict together had less than half of the probability"]),
+    ],
+)
+def test_a_judge_that_goes_by_place_or_hardly_judges_is_flagged_in_the_result(
+    farm: Make,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    probability: float | None,
+    settings: list[str],
+    flags: list[str],
+) -> None:
+    """The light judge finds the first output better if none has more words."""
+    mine, theirs = (outputs(name, [f"{name} {'word ' * (n % 7)}{n}" for n in range(30)]) for name in ("mine", "theirs"))
+    annotator = "chatgpt_1"
+    if probability is not None:
+        both = {"m": math.log(probability), "M": math.log(0.01)}
+
+        async def weigh(self: CountingJudge, request: ChatRequest) -> Completion:
+            return Completion("m", 100, 1, price=0.001, logprobs=(both,))
+
+        monkeypatch.setattr(CountingJudge, "complete", weigh)
+        monkeypatch.setattr(CountingJudge, "capabilities", Capabilities(chat=True, logit_bias=True, logprobs=True))
+        annotator = f"alpaca_eval:{write(tmp_path, {'weighted': weighted()})}"
+    else:
+        settings = [setting.replace("pool", annotator) for setting in settings]
+    result = compare(farm(*settings), mine, theirs, annotator=annotator)
+    own = [flag for flag in result.flags if "same words" not in flag]
+    assert [flag.partition(": the judge was")[0] for flag in own] == flags
+    assert result.to_dict()["flags"] == list(result.flags)
+    assert own[0] in repr(result)
+
+
+def test_a_judge_without_the_log_probabilities_that_a_prompt_reads_is_named(
+    farm: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CountingJudge, "capabilities", Capabilities(chat=True, logit_bias=True, logprobs=True))
+    monkeypatch.setattr("light_plugin.render", lambda *given: "m")
+    annotator = f"alpaca_eval:{write(tmp_path, {'weighted': weighted()})}"
+    with pytest.raises(DataError, match=r"3 of 3 answers .* log-probabilities .*--set VENDOR.capab"):
+        compare(farm(), MINE[:3], THEIRS[:3], annotator=annotator)
 
 
 def test_any_text_is_judged_without_a_farm_by_the_judge_that_is_named(tmp_path: Path) -> None:

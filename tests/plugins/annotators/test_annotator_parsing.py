@@ -11,6 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from places import SHARED_DATA, SUPPORT
+from thoughts import THOUGHTS, UNOPENED
 
 from afarm.judging import render
 from afarm_plugins.annotators.parsing import FORMATS, parse
@@ -224,25 +225,6 @@ def test_one_json_object_needs_no_index():
 
 # ------------------------------------------------------------------------------------------------------------- thoughts
 
-THOUGHTS = {
-    "DeepSeek, Qwen": "<think>\n{}\n</think>\n\n",
-    "DeepSeek, its opening mark in the prompt": "Let me see.\n{}\n</think>\n\n",
-    "the same, in one line": "I lean to {} Hmm.</think>",
-    "Magistral": "[THINK]{}[/THINK]",
-    "Kimi": "◁think▷{}◁/think▷",
-    "Sky-T1": "<|begin_of_thought|>\n{}\n<|end_of_thought|>\n<|begin_of_solution|>\n",
-    "Seed": "<seed:think>{}</seed:think>",
-    "Command A": "<|START_THINKING|>{}<|END_THINKING|><|START_RESPONSE|>",
-    "Gemma": "<|channel>thought\n{}\n<channel|>",
-    "gpt-oss": "<|channel|>analysis<|message|>{}<|end|><|start|>assistant<|channel|>final<|message|>",
-    "gpt-oss, constrained": "<|channel|>analysis<|message|>{}<|end|><|channel|>final <|constrain|>json<|message|>",
-    "gpt-oss, its tokens stripped": "analysisWe must pick. {}assistantfinal",
-    "Granite": "Here is my thought process:\n{}\n\nHere is my response:\n",
-    "twice": "<think>a <think> b\n{}\n</think> c.\n{}\n</think>\n",
-    "behind a word of greeting": "Sure. <think>{}</think> ",
-    **{name: f"<{name}>\n{{}}\n</{name}>\n" for name in ("thinking", "Thought", "reasoning", "scratchpad", "analysis")},
-}
-
 
 @pytest.mark.parametrize("vendor", THOUGHTS)
 def test_thoughts_are_no_verdict(vendor):
@@ -255,7 +237,7 @@ def test_thoughts_are_no_verdict(vendor):
     assert parse(thought.format(draft, draft) + draft[:-4].replace("false", "true"), "json", 1) == [A]
 
 
-@pytest.mark.parametrize("vendor", [name for name, text in THOUGHTS.items() if not text.startswith(("Let", "I lean"))])
+@pytest.mark.parametrize("vendor", [name for name in THOUGHTS if name not in UNOPENED])
 def test_of_thoughts_that_never_end_nothing_is_read(vendor):
     opening = THOUGHTS[vendor].partition("{}")[0]
     for text, answer_format in (("Output (b)", "single"), ("7", "rating"), ('{"first_is_better": true}', "json")):

@@ -111,7 +111,7 @@ def test_a_figure_that_the_penalty_moves_says_from_where() -> None:
     # 53 of 100 won, which is as well explained by nothing.
     found = metrics(rows(100, 0.5))
     assert found["length_controlled_winrate"] == 50.0
-    assert found["lc_warning"] == "the penalty moves the figure to 50.0, from 53.8 without it"
+    assert found["lc_warning"].startswith("in this fit the penalty moves the figure from 53.8 to 50.0 %: it pulls")
     assert found["lc_sampling_error"] == pytest.approx(5, abs=0.1)
 
 

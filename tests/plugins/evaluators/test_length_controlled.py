@@ -26,6 +26,8 @@ from afarm_plugins.evaluators.length_glm import Rows, fit, length_feature, sampl
 from afarm_plugins.evaluators.win_rate import WinRate
 
 DATA = SHARED_DATA / "alpaca_eval"
+WITHOUT_GAMED = "rows that bound what length can do"
+FITTED_ALONE = f"fit without AlpacaEval's difficulties of instructions and {WITHOUT_GAMED}"
 published = pytest.mark.skipif(not DATA.is_dir(), reason=f"AlpacaEval's published data is not at {DATA}")
 
 
@@ -73,7 +75,7 @@ def test_without_a_difference_in_length_it_is_the_win_rate_less_the_penalty() ->
     assert found["lc_length"] == 0.0
     assert found["lc_sampling_error"] == pytest.approx(WinRate().evaluate(given).metrics["standard_error"], rel=1e-3)
     assert (found["lc_standard_error"], found["lc_difficulty"]) == (None, None)
-    assert (found["lc_source"], found["n_total"]) == ("fit without difficulty, gamed", 40)
+    assert (found["lc_source"], found["n_total"]) == (FITTED_ALONE, 40)
 
 
 def test_several_labels_of_an_instruction_make_no_error_smaller(tmp_path: Path) -> None:
@@ -202,7 +204,7 @@ def test_published_coefficients_predict_by_hand_and_by_instruction(tmp_path: Pat
     last = metrics(of(given.judgements[2:]), **files(tmp_path, given))
     assert last["length_controlled_winrate"] == pytest.approx(100 * low)
     other = metrics(inputs(lengthy(40), "another"), weights=files(tmp_path, given)["weights"])
-    assert other["lc_source"] == "fit without difficulty, gamed"
+    assert other["lc_source"] == FITTED_ALONE
 
 
 def own_weights(path: Path, rows: Sequence[tuple[int, int, float | None]], system: str = "me") -> str:
@@ -225,7 +227,7 @@ def test_coefficients_of_other_judgements_are_told_and_impossible_ones_not_used(
     # Another system that is called so as well: what it wins, they say it loses.
     mirrored = [(one, two, 1 - (p or 0)) for one, two, p in rows]
     refused, fitted = metrics(inputs(mirrored), weights=path), metrics(inputs(mirrored))
-    assert refused["lc_source"] == "fit without difficulty, gamed"
+    assert refused["lc_source"] == FITTED_ALONE
     assert refused["length_controlled_winrate"] == fitted["length_controlled_winrate"]
     assert refused["lc_sampling_error"] == fitted["lc_sampling_error"]
     assert "they are of something else, and not used" in refused["lc_warning"]
@@ -255,7 +257,7 @@ def test_difficulties_and_regularising_rows_enter_the_fit(tmp_path: Path) -> Non
     whole = metrics(given, difficulty=named["difficulty"], gamed=named["gamed"])
     assert (plain["lc_difficulty"], plain["lc_length"]) == (None, 0.0)
     assert hard["lc_difficulty"] == pytest.approx((math.log(9) + math.log(4)) / 2, abs=0.3)
-    assert (hard["lc_source"], hard["lc_length"]) == ("fit without gamed", 0.0)
+    assert (hard["lc_source"], hard["lc_length"]) == (f"fit without AlpacaEval's {WITHOUT_GAMED}", 0.0)
     # Lengths do not differ, so the coefficient of length comes from the regularising rows: b tanh(1.5) = -logit(0.9).
     assert whole["lc_length"] == pytest.approx(-math.log(9) / math.tanh(1.5), abs=0.2)
     assert whole["lc_source"] == "fit"

@@ -1,4 +1,4 @@
-"""The end of a judge's thoughts, by the marks of each vendor."""
+"""A model's thoughts within an answer or an output, by the marks of each vendor."""
 
 from __future__ import annotations
 
@@ -27,6 +27,18 @@ _MARK = re.compile(rf"(?=[<\[◁]|A[NS]|HE)(?:{_ANY})", re.I | re.M)  # how mark
 _CONTROL_TOKENS = re.compile(r"\A(?:\s*<\|\w{1,40}\|>)+|(?:<\|\w{1,40}\|>\s*){1,4}\Z")
 _SENTENCE_ENDS = (".", "!", "?", ")", "]", "…", "。", "！", "？")
 _INTRODUCES = (":", ",", '"', "'", "`", "“", "‘", "«", ">", "：")
+
+
+def find_thoughts(text: str) -> str:
+    """Return the first mark of thoughts in an output, empty without any.
+
+    A mark in the middle of a sentence or behind a colon is quoted, and plain words close nothing that was not opened.
+    """
+    mark = _MARK.search(text)
+    if mark is None or not _may_begin(text[: mark.start()]):
+        return ""
+    closes = (mark.lastgroup or "").startswith("closes")
+    return "" if closes and mark[0][0].isalpha() else mark[0]
 
 
 def cut_thoughts(text: str) -> str:
