@@ -27,7 +27,7 @@ def command_line() -> list[str]:
         folder = Path(directory)
         write_outputs(folder, 805)
         settings = [word for setting in SMALL for word in ("--set", setting)]
-        files = ["evaluate", "mine.jsonl", "--reference", "theirs.jsonl"]
+        files = ["evaluate", "mine.jsonl", "--reference", "theirs.jsonl", "--judge", "offline"]
         commands: dict[str, tuple[Sequence[str], bool]] = {
             "afarm --help": (["--help"], False),
             "afarm run --help": (["run", "--help"], False),

@@ -8,6 +8,7 @@ there. It stops, and writes nothing, if a first-party plugin is not installed or
 from __future__ import annotations
 
 import ast
+import builtins
 import dataclasses
 import importlib
 import inspect
@@ -20,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
 from pydantic import BaseModel
@@ -389,17 +390,95 @@ def door_page(door: str) -> str:
     """Return the page of a door: each public name with its signature and docstring, methods below their class."""
     module = importlib.import_module(door)
     parts = [f"# `{door}`", WRITTEN, markdown(inspect.getdoc(module) or "")]
+    parts.append(f"Types that signatures name and no door has are on [a page of their own]({TYPES_FILE}).")
     for name in named_by_door()[door]:
         value = getattr(module, name)
         parts.append(f"## `{name}`")
         parts.append("*Provisional.*" if is_provisional(module, name) else "")
-        if inspect.isclass(value):
-            parts += [python(class_signature(value)), markdown(own_docstring(value)), *members(value)]
-        elif inspect.isfunction(value):
-            parts += [python(signature(definition(value))), markdown(inspect.getdoc(value) or "")]
-        else:
-            parts.append(summary(module, name))
+        parts += described(value) if inspect.isclass(value) or inspect.isfunction(value) else [summary(module, name)]
     return joined(parts)
+
+
+def described(value: Any) -> list[str]:
+    """Return what a page says of a class or function."""
+    if inspect.isclass(value):
+        return [python(class_signature(value)), markdown(own_docstring(value)), attributes(value), *members(value)]
+    return [python(signature(definition(value))), markdown(inspect.getdoc(value) or "")]
+
+
+# --------------------------------------------------------------------------------------------------------------- types
+
+TYPES_FILE = "python-types.md"
+
+TYPES = f"""\
+# Types in signatures
+
+{WRITTEN}
+
+What signatures of [public names](names.md) name and no door has. Import none of them; afarm gives you the objects.
+"""
+
+
+def types_page() -> str:
+    """Return the page of afarm's types that signatures name and no door has, and of those that theirs name."""
+    waiting = [
+        getattr(importlib.import_module(door), name) for door, names in named_by_door().items() for name in names
+    ]
+    public = {id(value) for value in waiting}
+    found: dict[tuple[str, str], list[str]] = {}
+    while waiting:
+        value = waiting.pop()
+        for name, module in named_types(value) if inspect.isclass(value) or inspect.isfunction(value) else ():
+            own = getattr(sys.modules[module], name)
+            if (name, module) not in found and id(own) not in public:
+                text = described(own) if inspect.isclass(own) else alias(module, name)
+                found[name, module] = [f"## `{name}`", f"In `{module}`.", *text]
+                waiting.append(own)
+    ordered = sorted(found, key=lambda place: (place[0].lower(), place))
+    return joined([TYPES, *(part for place in ordered for part in found[place])])
+
+
+def named_types(value: Any) -> Iterator[tuple[str, str]]:
+    """Yield afarm's types in the annotations of a class or function, as (name, module)."""
+    functions = ast.FunctionDef | ast.AsyncFunctionDef
+    whole = definition(value)
+    public = [node for node in whole.body if isinstance(node, functions) and shown(node)]
+    public += [node for node in whole.body if isinstance(node, ast.AnnAssign) and is_public(node.target)]
+    written: list[ast.AST | None] = []
+    for node in public if isinstance(whole, ast.ClassDef) else [whole]:
+        if isinstance(node, functions):
+            every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            written += [node.returns, *(argument.annotation for argument in every)]
+        else:
+            written.append(node.annotation)
+    for annotation in filter(None, written):
+        for node in ast.walk(annotation):
+            quoted = isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier()
+            name = node.id if isinstance(node, ast.Name) else str(node.value) if quoted else ""  # type: ignore[attr-defined]
+            if name and (module := home(value.__module__, name)):
+                yield name, module
+
+
+def home(module: str, name: str) -> str:
+    """Return afarm's module that defines the name which `module` uses; empty for types of others."""
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.ImportFrom) and any((a.asname or a.name) == name for a in node.names):
+            within = str(node.module)
+            if within.partition(".")[0] != "afarm":
+                return ""
+            importlib.import_module(within)
+            return home(within, name)
+    value = getattr(sys.modules[module], name, None)
+    is_type = inspect.isclass(value) or hasattr(value, "__args__") or callable(value)
+    return module if is_type and not isinstance(value, TypeVar) and name not in vars(builtins) else ""
+
+
+def alias(module: str, name: str) -> list[str]:
+    """Return what the page says of a type that is a name for others: its assignment and the string below."""
+    for node in tree(module).body:
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
+            return [python(ast.unparse(node)), below_assignment(sys.modules[module], name)]
+    return []
 
 
 def python(code: str) -> str:
@@ -457,18 +536,43 @@ def written_argument(argument: ast.arg, default: ast.expr | None) -> str:
 
 
 def class_signature(cls: type) -> str:
-    """Return how a class is made: its `__init__`, or its fields."""
+    """Return how a class is made: its decorators, and its `__init__` or its fields."""
+    decorators = [f"@{ast.unparse(decorator)}" for decorator in definition(cls).decorator_list]
     if init := init_of(cls):
-        return signature(init, cls.__name__)
-    fields = [
-        node
-        for node in definition(cls).body
-        if isinstance(node, ast.AnnAssign) and not ast.unparse(node.target).startswith("_")
-    ]
+        return "\n".join([*decorators, signature(init, cls.__name__)])
+    fields = [node for node in definition(cls).body if isinstance(node, ast.AnnAssign) and is_public(node.target)]
     bases = ", ".join(base.__name__ for base in cls.__bases__ if base is not object)
-    return "\n".join(
-        [f"class {cls.__name__}{f'({bases})' if bases else ''}", *(f"    {field(each)}" for each in fields)]
-    )
+    opening = f"class {cls.__name__}{f'({bases})' if bases else ''}"
+    return "\n".join([*decorators, opening, *(f"    {field(each)}" for each in fields)])
+
+
+def is_public(target: ast.expr) -> bool:
+    return not ast.unparse(target).startswith("_")
+
+
+def attributes(cls: type) -> str:
+    """List the attributes of a class that its signature does not show, or that have a string below them."""
+    body, init = definition(cls).body, init_of(cls)
+    lines: dict[str, str] = {}
+    for node, after in zip(body, [*body[1:], None], strict=True):
+        target = (
+            node.target if isinstance(node, ast.AnnAssign) else node.targets[0] if type(node) is ast.Assign else None
+        )
+        is_text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+        if isinstance(target, ast.Name) and is_public(target) and (init or is_text):
+            text = f": {tagless(' '.join(str(after.value.value).split()))}" if is_text else ""
+            lines[target.id] = f"- `{field(node) if isinstance(node, ast.AnnAssign) else ast.unparse(node)}`{text}"
+    given = {argument.arg: argument for argument in [*init.args.args, *init.args.kwonlyargs]} if init else {}
+    for node in ast.walk(init) if init else ():
+        target = (
+            node.target if isinstance(node, ast.AnnAssign) else node.targets[0] if type(node) is ast.Assign else None
+        )
+        of_self = isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self"
+        if of_self and not target.attr.startswith("_"):
+            known = given.get(node.value.id) if isinstance(node.value, ast.Name) else node
+            kind = f": {ast.unparse(known.annotation)}" if known and getattr(known, "annotation", None) else ""
+            lines.setdefault(target.attr, f"- `{target.attr}{kind}`")
+    return "\n".join(["Attributes:\n", *lines.values()]) if lines else ""
 
 
 def field(node: ast.AnnAssign) -> str:
@@ -483,17 +587,25 @@ def field(node: ast.AnnAssign) -> str:
 def members(cls: type) -> Iterator[str]:
     """Yield each public method and property that a class defines itself and documents."""
     for node in definition(cls).body:
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("_"):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or not shown(node) or node.name == "__init__":
             continue
-        text = ast.get_docstring(node)
+        text = ast.get_docstring(node) or ""
         decorators = {ast.unparse(decorator) for decorator in node.decorator_list}
-        if not text or any("validator" in decorator or ".setter" in decorator for decorator in decorators):
-            continue
         is_property = bool(decorators & {"property", "cached_property", "functools.cached_property"})
         returns = f": {ast.unparse(node.returns)}".replace("'", '"') if node.returns else ""
         yield f"### `{cls.__name__}.{node.name}`"
         yield python(f"{node.name}{returns}" if is_property else signature(node))
         yield markdown(text)
+
+
+def shown(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Tell if a page shows a method: one that is public, documented or of a protocol, and `__init__`."""
+    decorators = " ".join(ast.unparse(decorator) for decorator in function.decorator_list)
+    empty = isinstance(last := function.body[-1], ast.Expr) and ast.unparse(last) == "..."
+    documented = bool(ast.get_docstring(function)) or (empty and "overload" not in decorators)
+    documented = documented or "property" in decorators
+    hidden = "validator" in decorators or ".setter" in decorators or function.name.startswith("_")
+    return function.name == "__init__" or (documented and not hidden) or (function.name == "__call__" and empty)
 
 
 def markdown(docstring: str) -> str:
@@ -546,6 +658,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "hooks.md": hooks_page,
     "names.md": names_page,
     "methods.md": methods_page,
+    TYPES_FILE: types_page,
     **{door_file(door): partial(door_page, door) for door in DOORS},
 }
 """Every page of the reference, by its file."""

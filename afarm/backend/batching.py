@@ -7,15 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
 from afarm.core.errors import DataError
 from afarm.core.records import JudgedPair
-
-if TYPE_CHECKING:
-    from afarm.backend.policy import CheckpointPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -88,9 +85,9 @@ def chosen_and_rejected(pairs: Sequence[JudgedPair]) -> tuple[Side, Side]:
 
 
 def count_cut_prompts(
-    rows: Sequence[tuple[Sequence[int], Sequence[int]]], policy: CheckpointPolicy, max_length: int
+    rows: Sequence[tuple[Sequence[int], Sequence[int]]], policy: Any, max_length: int
 ) -> dict[str, float]:
-    """Count the rows (prompt, response) that keep one token of the prompt, as a metric with a warning; {} for none."""
+    """Count rows (prompt, response) with one token of the prompt, as a metric with a warning; {} for none."""
     limit, least = policy.longest(max_length), 1 + len(policy.template.control_ids)
     cut = sum(len(prompt) <= least and len(prompt) + len(response) >= limit for prompt, response in rows)
     if not cut:
@@ -104,14 +101,14 @@ def usable_pairs(
     preferences: Sequence[JudgedPair],
     usable: Callable[[JudgedPair], object],
     learner: str,
-    start: CheckpointPolicy | None = None,
+    start: Any = None,
     max_length: int = 0,
 ) -> tuple[list[JudgedPair], dict[str, float]]:
     """Select the pairs for which `usable` is true; also count all pairs, as metrics.
 
-    With `start`, pairs with a better output that are equal when cut to `max_length` tokens are left out too, as draws.
-    Counts are `pairs_left_out` and one per outcome (`pairs_decided` …); if there are any, `pairs_equal_after_cut` and
-    `prompts_cut_to_nothing`. Raises `DataError`, naming the `learner`, if no pair is left.
+    With the policy `start`, pairs with a better output that are equal when cut to `max_length` tokens are left out too,
+    as draws. Counts are `pairs_left_out` and one per outcome (`pairs_decided` …); if there are any,
+    `pairs_equal_after_cut` and `prompts_cut_to_nothing`. Raises `DataError`, naming the `learner`, if no pair is left.
     """
     outcomes = Counter(judged.preference.outcome for judged in preferences)
     kept = [judged for judged in preferences if usable(judged)]

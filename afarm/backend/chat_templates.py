@@ -1,4 +1,4 @@
-"""Chat templates: what they are told and what they take, for policies, reward models, exports and local judges."""
+"""What chat templates are told and take, for policies, reward models, exports and local judges."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from afarm.core.config import BackendConfig
 from afarm.core.errors import ModelError
 from afarm.core.records import Row
 from afarm.storage.conversations import without_system_turn
-from afarm.storage.text import one_line
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +43,7 @@ def settle_template(template: str, config: BackendConfig) -> str:
 def render_chat(
     tokenizer: PreTrainedTokenizerBase, turns: Sequence[Row], model: str, *, answer: bool = True, **variables: Any
 ) -> tuple[str, Sequence[Row]]:
-    """Render chat turns (`role`, `content`) by the tokenizer's template: (the text, the turns that it shows).
+    """Render chat turns (`role`, `content`) by the tokenizer's template: (text, the turns it shows).
 
     The text ends where the next answer begins, if there is to be an `answer`. The text of a system turn that the
     template refuses or leaves out is put before the first other turn's. Raises `ModelError`, naming `model` and the
@@ -60,7 +59,7 @@ def render_chat(
         if not system:
             prompt = next((turn["content"] for turn in reversed(turns) if turn["role"] == "user"), "")
             raise ModelError(
-                f"the chat template of {model} refuses the prompt {one_line(prompt, 80)!r}: {error}. Change or leave "
+                f"the chat template of {model} refuses the prompt {prompt[:80]!r}: {error}. Change or leave "
                 "out that row, or choose another template: --set prompt_template=alpaca"
             ) from error
     if (template := str(tokenizer.chat_template)) not in _SAID:

@@ -1,4 +1,4 @@
-"""Faster training on CPUs: bfloat16 where it pays, oneDNN's float32 products on AMD, freed memory that is kept.
+"""Faster training on CPUs: bfloat16 where it pays, oneDNN on AMD, freed memory that is kept.
 
 torch multiplies float32 by MKL, which on AMD's CPUs is a tenth to a third slower than oneDNN, most if the inner
 dimension is small, as in the output head of a small model (figures: `docs/notes/benchmarks.md`). Other CPUs were not
@@ -45,7 +45,7 @@ def keep_freed_memory() -> None:
 
 
 def native_dtype(device: str) -> str:
-    """Return "bfloat16" if torch reports that `device` (of `backend.device`) computes in it, else "float32"."""
+    """Return "bfloat16" if torch reports that `device` (`backend.device`) has it, else "float32"."""
     accelerator = torch.accelerator.current_accelerator(check_available=True) if device == "auto" else None
     kind = accelerator.type if accelerator else device.partition(":")[0]
     try:

@@ -74,7 +74,13 @@ class PolicyLoss(NamedTuple):
 
 
 def clipped_policy_loss(
-    logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, mask: Tensor, cliprange: float, tokens: Tensor
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    cliprange: float,
+    tokens: Tensor,
+    cliprange_high: float | None = None,
 ) -> PolicyLoss:
     """Clipped surrogate −min(ratio·A, clip(ratio, 1 ± cliprange)·A) of PPO (Schulman et al. 2017, eq. 7).
 
@@ -88,12 +94,13 @@ def clipped_policy_loss(
         mask: True at response tokens.
         cliprange: how far the ratio may move from 1.
         tokens: a scalar tensor.
+        cliprange_high: how far it may move above 1, if further than below (Yu et al. 2025).
     """
     log_ratio = masked(logprobs - old_logprobs, mask)
     ratio = log_ratio.exp()
     advantages = masked(advantages, mask)
     plain = -advantages * ratio
-    clipped = -advantages * ratio.clamp(1 - cliprange, 1 + cliprange)
+    clipped = -advantages * ratio.clamp(1 - cliprange, 1 + (cliprange if cliprange_high is None else cliprange_high))
     loss = masked(torch.maximum(plain, clipped), mask).sum() / tokens
     with torch.no_grad():
         return PolicyLoss(loss, masked(ratio, mask).sum(), 0.5 * (log_ratio**2).sum(), ((clipped > plain) & mask).sum())

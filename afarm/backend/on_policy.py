@@ -137,8 +137,9 @@ def start_training(
         if uneven := uneven_sizes(section, config, world_size(), sharded=True):
             raise ConfigError(uneven)
         shard_model(models, context.backend)
-        reads_tokens = isinstance(reward_model, TorchRewardModel) and reward_model.reads_tokens_of(start)
-        frozen = [start.model, *([reward_model.model] if reads_tokens else [])]  # type: ignore[attr-defined]
+        frozen = [start.model]
+        if isinstance(reward_model, TorchRewardModel) and reward_model.reads_tokens_of(start):
+            frozen.append(reward_model.model)
         shard_model(nn.ModuleList(frozen), context.backend)
     models.eval()
     if config.gradient_checkpointing:

@@ -54,6 +54,7 @@ class CheckpointPolicy(Policy):
     truncated: int = field(default=0, init=False)
     merged: tuple[LowRankUpdate, ...] = field(default=(), init=False)
     _sampler: Sampler | None = field(default=None, init=False)
+    _told: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         cpu.use_onednn(self.model)
@@ -107,11 +108,13 @@ class CheckpointPolicy(Policy):
         return self.template.encode_pairs(judged, self.longest(max_length))
 
     def longest(self, max_length: int) -> int:
-        """Return `max_length`, or with a warning the model's positions if these are fewer."""
+        """Return `max_length`, or the model's positions if these are fewer, with a warning the first time."""
         limit = position_limit(self.model)
         if limit is None or limit >= max_length:
             return max_length
-        logger.warning("max_length is %d and the model has %d positions: what is longer is cut", max_length, limit)
+        if not self._told:
+            logger.warning("max_length is %d and the model has %d positions: what is longer is cut", max_length, limit)
+        self._told = True
         return limit
 
     @property

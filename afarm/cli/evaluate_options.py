@@ -225,7 +225,7 @@ def _require_usable(workspace: "Workspace", options: EvaluateOptions, compared: 
     chosen = options.evaluator or any(text.startswith("evaluate.evaluators=") for text in options.settings or ())
     names = workspace.config.evaluate.evaluators
     if not chosen:
-        used = [{*one.evaluators, *one.together} for one in compared] if options.recipe != RECIPE else []
+        used = [{*one.evaluators, *one.together} for one in compared] if options.recipe not in (None, RECIPE) else []
         if left := [name for name in names if any(name not in one for one in used)]:
             said = f"Left out of {options.recipe}, for they need more than these files: {', '.join(left)}"
             err().print(f"[dim]{markup(said)}[/]")

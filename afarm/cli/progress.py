@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
-from afarm.experiment.live_record import extent, seconds_left
+from afarm.core.progress import extent, seconds_left
 from afarm.storage.text import one_line
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class ProgressBars:
                     self.tell(f"{task.description}: {count}, {self._rest(task, ', ')}")
 
     def _rest(self, task: Task, between: str = " ") -> str:
-        """Say how fast a loop goes, how long it still takes (or has taken, before its first item), and the note."""
+        """Say how fast a loop goes, how long it still takes or has taken so far, and the note."""
         done, seconds = task.completed - task.fields["before"], task.elapsed or 1e-9
         rate, left = done / seconds, seconds_left(done, seconds, (task.total or 0) - task.completed)
         words = [f"{rate:,.1f}/s" if rate >= 1 else f"{rate:.2g}/s" if rate else f"{clock(seconds)} so far"]

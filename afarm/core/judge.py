@@ -178,7 +178,7 @@ class Judge(ABC):
         """Answer one request. Await `afarm.judging.answer_lost` before sending one again.
 
         Raises `JudgeError` if no answer was received, with `charged=False` if surely none was charged for;
-        `afarm.judging.SlowDown` to be asked again.
+        `afarm.judging.SlowDown` to be asked again; `afarm.judging.RequestRefused` if it does not take the request.
         """
 
     async def submit(self, requests: Sequence[ChatRequest]) -> str:

@@ -19,7 +19,8 @@ from afarm.core.seeding import digest
 N = TypeVar("N", int, float)
 Row = dict[str, Any]
 
-Outcome = Literal["decided", "draw", "unparsed", "refused"]
+LabelOutcome = Literal["decided", "draw", "unparsed", "refused"]
+"""How a label came out; an unreadable answer or a refusal is none."""
 Source = Literal["judge", "noise", "human", "rule"]
 SCORES = ("score_1", "score_2")
 """The columns of `Preference.scores`."""
@@ -217,7 +218,7 @@ class Preference:
 
     pair_id: str
     p2: float | None
-    outcome: Outcome = "decided"
+    outcome: LabelOutcome = "decided"
     source: Source = "judge"
     strength: float | None = None
     member: str = ""
@@ -344,7 +345,7 @@ class JudgedPair:
         return cls(pair, preference, _text(row, "annotator", where, default=""))
 
 
-def _read_preference(value: object, outcome: object, where: str) -> tuple[float | None, Outcome]:
+def _read_preference(value: object, outcome: object, where: str) -> tuple[float | None, LabelOutcome]:
     if value is None or value != value:  # NaN is how a data frame writes null
         return None, "refused" if outcome == "refused" else "unparsed"
     if isinstance(value, bool) or not isinstance(value, int | float) or not (value == 0 or 1 <= value <= 2):

@@ -44,7 +44,7 @@ from afarm.storage.artifacts import require_sound_directory
 from afarm.storage.checkpoints import DirectoryCheckpoints, FollowedCheckpoints, MetricsFile
 from afarm.storage.contents import content_digest
 from afarm.storage.disk import decode_json, storage_errors, write_json
-from afarm.storage.model_files import require_open
+from afarm.storage.model_files import local_path
 from afarm.storage.prompt_templates import TemplateSource
 from afarm.storage.record_fields import require_evaluation
 
@@ -83,6 +83,13 @@ class Components:
     _engine: Any = None
     _reward_models: dict[str, RewardModel] = field(default_factory=dict)
     _identities: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @staticmethod
+    def native_dtype(device: str) -> str:
+        """Return the dtype that a device computes in. Loads torch."""
+        from afarm.backend import cpu
+
+        return cpu.native_dtype(device)
 
     def component(self, kind: str, name: str) -> Component:
         return self.plugins.get(kind, name)
@@ -350,7 +357,7 @@ class Components:
 
         Raises `PluginError` if its class cannot read it, and `StoreError` if that is gone.
         """
-        require_open(str(directory))
+        local_path(str(directory))  # raises where models are closed
         record = _read_class_record(directory)
         if "model" in record:
             loaded = self.backend.load_policy(self.settings.run.model, prompt_template=record["prompt_template"])

@@ -11,7 +11,7 @@ import platform
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from afarm.core.errors import AfarmError
 from afarm.core.interfaces import Progress
+from afarm.core.progress import extent, seconds_left
 from afarm.evaluation.metrics import finite_number
 from afarm.storage.disk import decode_json, json_text, replacing
 from afarm.storage.text import one_line, without_keys, without_passwords
@@ -84,21 +85,6 @@ class Watch:
     def log(self, text: str) -> None:
         """Add a line to the log."""
         self.lines.append([round(time.time(), 1), _safe(text)])
-
-
-def extent(items: Iterable[Any], total: int | None) -> tuple[int, int | None]:
-    """Return how many items of a loop are done before it begins, and its total if that is known.
-
-    A resumed loop goes over a range that ends at the total: what lies before the range is done.
-    """
-    if total is None and isinstance(items, Sized):
-        total = len(items)
-    return (items.start if isinstance(items, range) and items.stop == total else 0), total
-
-
-def seconds_left(done: float, seconds: float, left: float) -> float | None:
-    """Estimate how long the items `left` take, after `done` in `seconds`; None if there is nothing to go by."""
-    return left * seconds / done if done > 0 and left > 0 else None
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from jinja2 import Environment, StrictUndefined
 
 from afarm.core.records import Evaluation
 from afarm.evaluation.cut_off import cut_off
+from afarm.evaluation.protocol import EvaluationProtocol
 from afarm.evaluation.red_flags import flag_sentences, judge_bias
 from afarm.experiment.result import evaluation_text
 from afarm.storage.model_files import local_path
@@ -56,7 +57,7 @@ def model_card(run: RunRecord, directory: Path, example: str, pairs: int, withou
     template = resources.files("afarm.experiment").joinpath("model_card.md.jinja").read_text(encoding="utf-8")
     config, prompt = run.section("config"), directory / "afarm.json"
     evaluate = config.get("evaluate")
-    judges = run.results[0].protocol.get("judges") if run.results else None
+    protocol = EvaluationProtocol.from_row(run.results[0].protocol if run.results else None)
     is_model = (directory / "config.json").is_file()
     return environment.from_string(template).render(
         run=run,
@@ -72,7 +73,7 @@ def model_card(run: RunRecord, directory: Path, example: str, pairs: int, withou
         if example and is_model
         else "",
         longest=evaluate.get("max_new_tokens", 300) if isinstance(evaluate, Mapping) else 300,
-        judges=list(dict.fromkeys(map(str, judges.values()))) if isinstance(judges, Mapping) else [],
+        judged_by=names_only(str(run.get("judged_by") or protocol.who_judged)),
         facts=_facts(run, pairs, without),
         cut_off=cut_off(run.stages, advice=False),
         command=names_only(str(run.get("command") or "")),

@@ -56,7 +56,9 @@ def open_workspace(
         opened.append(workspace_over(components, Path(output_dir), on_stage, ledger, store))
         return list_problems(opened[0], checks)
 
-    resolve(recipe, list_overrides(settings), plugins, preflight, trains, Path(output_dir) / "runs")
+    resolve(
+        recipe, list_overrides(settings), plugins, preflight, trains, Components.native_dtype, Path(output_dir) / "runs"
+    )
     [workspace] = opened
     workspace.store.create()
     workspace.meet()

@@ -247,13 +247,15 @@ def resolve(
     plugins: Plugins,
     check: Callable[[Settings], list[str]] = lambda settings: [],
     trains: bool = True,
+    native_dtype: Callable[[str], str] | None = None,
     runs: Path = Path(),
 ) -> Settings:
     """Validate a recipe under its overrides. Raises `ConfigError` with every problem found.
 
     `check` looks for further problems once the fields are valid (a missing file, say), so that they are reported too.
-    If no method `trains`, the settings of the recipe's need not fit each other. `backend.dtype=auto` becomes the
-    dtype that a run in `runs` was begun in with the same settings, else the device's own: keys and records hold that.
+    If no method `trains`, the settings of the recipe's need not fit each other. With `native_dtype`
+    `backend.dtype=auto` becomes the dtype that a run in `runs` was begun in with the same settings, else the device's
+    own: keys and records hold that.
     """
     values = read_recipe(recipe)
     given: dict[str, Any] = {}
@@ -282,8 +284,8 @@ def resolve(
         if component.recipes and (brought := settings_for(component, recipe)):
             by_full_name[component.full_name] = {**brought, **by_full_name.get(component.full_name, {})}
     settings = Settings(recipe, run, by_full_name)
-    if run.backend.dtype == "auto":
-        settings = _with_chosen_dtype(settings, plugins, runs)
+    if run.backend.dtype == "auto" and native_dtype:
+        settings = _with_dtype(settings, native_dtype(run.backend.device), plugins, runs)
         run = settings.run
     methods = {run.method, "sft"} if trains else {"sft"}
     for name, section in sections.items():
@@ -291,17 +293,16 @@ def resolve(
         if name in names or not plugins.broken or not any(read_recipe(r).get(name) == section for r in recipe_names()):
             problems += _check_section(name, section, names, plugins, methods, settings)
     problems += _check_names(run, plugins)
-    problems += [p for p in check(settings) if not any(known.startswith(p) for known in problems)]
+    if not any(problem.startswith("judge: ") for problem in wrong):  # else another judge would be looked at
+        problems += [p for p in check(settings) if not any(known.startswith(p) for known in problems)]
     if problems:
         raise ConfigError(_drop_repeated(problems))
     return settings
 
 
-def _with_chosen_dtype(settings: Settings, plugins: Plugins, runs: Path) -> Settings:
-    from afarm.backend.cpu import native_dtype  # torch
-
+def _with_dtype(settings: Settings, native: str, plugins: Plugins, runs: Path) -> Settings:
     run, choices = settings.run, []
-    for dtype in dict.fromkeys([native_dtype(run.backend.device), "bfloat16", "float32"]):
+    for dtype in dict.fromkeys([native, "bfloat16", "float32"]):
         backend = run.backend.model_copy(update={"dtype": dtype})
         choices.append(replace(settings, run=run.model_copy(update={"backend": backend})))
     names = [choice.run_name(plugins.registry).split("-")[-2:] for choice in choices]  # whatever the method

@@ -14,8 +14,8 @@ from afarm.judging.ledger import Ledger
 from afarm.judging.ledger_schema import column_names
 
 GROUPS = {
-    "run": "COALESCE(run, '')",
     "judge": "judge",
+    "run": "COALESCE(run, '')",
     "annotator": "COALESCE(annotator, '')",
     "day": "",
 }

@@ -20,7 +20,7 @@ from afarm.core.errors import AfarmError, BudgetError, JudgeError, PluginError, 
 from afarm.core.judge import ChatRequest, Completion, Judge
 from afarm.judging.ledger_schema import encodable
 from afarm.judging.rate_limit import ANSWER_LOST, PATIENCE, Attempt, Limiter, RequestRefused, SlowDown
-from afarm.judging.refusals import REQUEST_REFUSED, about, find_fault
+from afarm.judging.refusals import REQUEST_REFUSED, find_fault, subject
 from afarm.judging.return_checks import require_completion, require_price
 from afarm.storage.text import dollars
 
@@ -31,7 +31,6 @@ HEARTBEAT_SECONDS = 2.0
 """Seconds between the signs of life of a process in the ledger."""
 HELD_SECONDS = 0.5
 """Seconds between looks for an answer that another process is waiting for."""
-GO_ON_HERE = "the same command goes on from here: nothing that was answered is asked again"
 GO_ON = "the same command goes on from here then: nothing that was answered is asked again"
 MOST_LOST = 10
 """Answers that may be lost before a first one comes whole."""
@@ -54,6 +53,11 @@ class PendingRequest:
     slowed: int = 0
     """How often the judge refused it for now, since `slowed_at`."""
     slowed_at: float = 0.0
+
+    @property
+    def asker(self) -> tuple[str, str]:
+        """The judge and the annotator."""
+        return self.queue.identity, self.request.annotator
 
 
 @dataclass(slots=True, eq=False)
@@ -234,38 +238,35 @@ class Dispatcher:
 
     def _lose_patience(self, refusal: SlowDown, pending: PendingRequest) -> JudgeError | None:
         """The error to end `pending` with after `refusal`; None as long as it is to be sent again."""
-        queue, now = pending.queue, time.monotonic()
-        pending.slowed_at = pending.slowed_at or now
+        queue, seconds = pending.queue, pending.queue.limiter.refused_seconds
+        pending.slowed_at = pending.slowed_at or time.monotonic()
         pending.slowed += 1
         if (refusal.seconds or 0.0) > PATIENCE:
             return refusal
+        if seconds <= GIVE_UP_SECONDS:
+            return None
         waiting = self.waiting.get(queue.direct or queue, deque())
-        left, limiter = [pending, *waiting], queue.limiter
-        if limiter.refused_seconds > GIVE_UP_SECONDS and all(
-            p.slowed and limiter.has_taken_since(p.slowed_at) for p in left
-        ):
+        slowed = [each for each in [pending, *waiting] if each.slowed]
+        if len(slowed) > len(waiting) and all(queue.limiter.has_taken_since(each.slowed_at) for each in slowed):
             own = RequestRefused(str(refusal))
-            self.refused += [(other, own) for other in waiting]
+            self.refused += [(each, own) for each in waiting]
             waiting.clear()
             return own
-        if limiter.refused_seconds > PATIENCE:
-            times = [p.slowed for p in left if p.slowed]
-            return JudgeError(
-                f"{queue.identity} has answered nothing for {PATIENCE / 60:.0f} minutes and refused {len(times)} "
-                f"requests, up to {max(times)} times each; the last time: {refusal}",
-                charged=False,
-            )
-        return None
+        words = f"refused {len(slowed)} requests, up to {max(each.slowed for each in slowed)} times each"
+        nothing = f"{queue.identity} has answered nothing for {PATIENCE / 60:.0f} minutes and {words}"
+        return JudgeError(f"{nothing}; the last time: {refusal}", charged=False) if seconds > PATIENCE else None
 
     def _settle_refused(self) -> None:
         """Leave requests without an answer that are refused by their own fault. Raises `JudgeError` if it is not."""
-        refusals, settled = self.client.refusals, []
-        for pending, refusal in self.refused:
+        refusals, refused, self.refused = self.client.refusals, self.refused, []
+        settled: list[Answered] = []
+        for pending, refusal in refused:
             if refusals.is_own_fault(pending):
-                refusals.count(pending, refusal)
+                refusals.remember(pending, refusal)
                 settled.append((pending, Completion("", key=pending.key, price=0.0, finish_reason=REQUEST_REFUSED)))
+            else:
+                self.refused.append((pending, refusal))
         if settled:
-            self.refused = [each for each in self.refused if not refusals.is_own_fault(each[0])]
             answers = [(pending.request, pending.queue.identity, completion) for pending, completion in settled]
             self.client.ledger.resolve(answers, self.client.run, stage=self.client.stage())
             self.deliver(settled)
@@ -289,7 +290,7 @@ class Dispatcher:
         for pending, completion in answered:
             if completion.finish_reason != REQUEST_REFUSED:
                 pending.queue.lost, pending.queue.lost_why = -1, ""
-                self.client.refusals.answered[pending.queue.identity, pending.request.annotator] = True
+                self.client.refusals.answered[pending.asker] = True
             if purchased:
                 self.client.spend.add(pending.request, completion)
         if answered:
@@ -329,7 +330,7 @@ class Dispatcher:
             task.add_done_callback(self._on_completed)
 
     async def _complete(self, pending: PendingRequest) -> Completion:
-        if known := self.client.refusals.known.get(about(pending)):
+        if known := self.client.refusals.known.get(subject(pending)):
             raise known
         ANSWER_LOST.set(partial(self._answer_lost, pending))
         judge, identity = pending.queue.judge, pending.queue.identity
@@ -351,7 +352,7 @@ class Dispatcher:
         if queue.lost >= 0:
             queue.lost, queue.lost_why = queue.lost + 1, why
         if queue.lost >= MOST_LOST:
-            self._failure = self._failure or JudgeError(f"{queue.identity}{lost(queue)}; {GO_ON_HERE}")
+            self._failure = self._failure or JudgeError(f"{queue.identity}{lost(queue)}; {GO_ON}")
         allowed = asyncio.get_running_loop().create_future()
         self.retrying[allowed] = pending
         self.wake.set()

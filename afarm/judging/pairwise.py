@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 from afarm.core.config import Config, setting
 from afarm.core.interfaces import AnnotateContext, Annotator
 from afarm.core.judge import ChatRequest, Completion, Judgement, JudgementKey, ShownPair
-from afarm.core.records import Outcome, Pair, Preference
+from afarm.core.records import LabelOutcome, Pair, Preference
 from afarm.core.seeding import uniform
 
 K = TypeVar("K", bound=Hashable)
@@ -318,7 +318,7 @@ class Verdict:
     """A judgement in the pair's own order; `p2` and `outcome` as in `afarm.Preference`."""
 
     p2: float | None
-    outcome: Outcome = "decided"
+    outcome: LabelOutcome = "decided"
 
     @property
     def win(self) -> float:

@@ -11,7 +11,7 @@ ever, and k / s is refused. The pace begins at their geometric mean, grows by st
 cut by little when it is refused, and rests long once it is found. It is never slower than what was taken on average:
 refusals at random do not add up.
 
-Headers that say how much remains are spread over the time to their reset. The very first request goes alone for a
+No more is sent than what headers say is allowed until their reset. The very first request goes alone for a
 moment, since a refused key or a wrong name is best found out once.
 """
 
@@ -32,8 +32,6 @@ MOMENT = 0.01
 """Seconds in which refusals of what was sent together arrive."""
 PATIENCE = 900.0
 """Seconds of refusals without a single answer, or asked to wait at once, after which a run ends."""
-SOON = 60.0
-"""Seconds in which to spend what headers still allow if their reset is too far to wait for."""
 ALONE = 5.0
 """Seconds that the first request has for itself, unless its answer comes sooner."""
 CHEAP_WAIT = 2.0
@@ -116,7 +114,7 @@ class Pace:
         """The pace in force was refused, after a run that got `shown` per second, waits included."""
         refused = min(self.refused, self.now)
         taken = max(shown, self.taken if self.now > 1.01 * self.taken else CUT * self.now)
-        taken = max(min(taken, 0.99 * refused), 1 / LONGEST_PAUSE)
+        taken = min(taken, 0.99 * refused)
         return Pace(taken, taken, refused)
 
 
@@ -138,16 +136,12 @@ class Limiter:
         self._latency = 0.0  # of an answer, on average
         self._most_taken = 0  # attempts in flight together
         self._taken = 0  # attempts in all, those in flight included
-        self._run = self._resumed = (
-            0.0,
-            0,
-        )  # time and attempts taken: where a pace is learned from, the last wait's end
+        self._run = self._resumed = (0.0, 0)  # where a pace is learned from, the last wait's end: time, attempts taken
         self._wave: _Wave | None = None  # refusals that nothing was learned from yet
         self._wait = 0.0  # the last one
         self._changed, self._successes, self._quiet_until = 0.0, 0, 0.0
         self._step, self._more = STEP, 1  # by which the pace and the number at once are raised next
-        self._allowed_at = self._allowed_spacing = 0.0  # by the headers: the next attempt, seconds to the one after
-        self._allowed_until, self._allowed_words, self._none_allowed = 0.0, "", False
+        self._allowed, self._allowed_until, self._allowed_words = 0.0, 0.0, ""  # by the headers
 
     # -------------------------------------------------------------------------------------------- may one be sent?
 
@@ -156,8 +150,9 @@ class Limiter:
         if self.seconds_until_open() > 0:
             return 0
         free = max(0, self.limit - self.in_flight)
-        alone = self._alone_until is None or self._spacing > 0 or self._allowed_spacing > 0
-        return min(free, 1) if alone else free
+        if self._clock() < self._allowed_until:
+            free = min(free, int(self._allowed))
+        return min(free, 1) if self._alone_until is None or self._spacing > 0 else free
 
     def seconds_until_open(self) -> float:
         """Seconds until a request may be sent; 0 if nothing holds it."""
@@ -167,7 +162,7 @@ class Limiter:
 
     def seconds_held(self) -> float:
         """Seconds that the judge, or its headers, asked to wait for; 0 if they are over."""
-        return max(0.0, max(self._held_until, self._allowed_at) - self._clock())
+        return max(0.0, max(self._held_until, self._reset_at) - self._clock())
 
     @property
     def _spacing(self) -> float:
@@ -187,15 +182,15 @@ class Limiter:
         self.in_flight += 1
         self._taken += 1
         self._next_at = max(self._next_at, now - spacing / 2) + spacing  # makes up for half of what it is late
-        self._allowed_at = max(self._allowed_at, now - self._allowed_spacing) + self._allowed_spacing
+        self._allowed -= 1
         return Attempt(now, self.in_flight)
 
     def answered(self, attempt: Attempt, seconds: float | None = None) -> None:
         """Count an attempt that the judge took, and answered in `seconds`, if those are known."""
         now, full = self._clock(), self.in_flight >= self.limit
         seconds = seconds or now - attempt.at
-        if self._taken == 1:  # loading the vendor's SDK is no time of the judge's
-            self._run = self._resumed = (now - seconds, 0)
+        if not self._latency:  # loading the vendor's SDK is no time of the judge's
+            self._began, self._run, self._resumed = now - seconds, (now - seconds, 0), (now - seconds, 0)
         self._latency += (seconds - self._latency) * (0.1 if self._latency else 1.0)
         self.ended()
         self._alone_until, self._refused_since = 0.0, None
@@ -241,7 +236,7 @@ class Limiter:
         if wave.is_beyond and together > wave.is_wait_named and is_tried and self.pace.now == math.inf:
             self._change(min(self.limit, max(1, together)), self.pace)
         elif wave.is_wait_named:
-            count, spent = max(1, self._taken - self._run[1]), max(wave.began - self._run[0], 1e-3)
+            count, spent = max(1, self._taken - self._run[1]), max(wave.began - self._run[0], self._latency, 1e-3)
             low = count / (spent + self._wait)
             is_first = is_vain or self.pace.now == math.inf
             pace = Pace(math.sqrt(low * count / spent), low) if is_first else self.pace.slower(low)
@@ -266,24 +261,24 @@ class Limiter:
     # ------------------------------------------------------------------------------------------------------ headers
 
     def allowed(self, requests: float, seconds: float, words: str = "") -> None:
-        """Spread the `requests` that the judge's headers still allow over the `seconds` until their reset.
+        """Send no more than the `requests` that the judge's headers still allow for `seconds`, until their reset.
 
-        `words` are the headers' own. Newer headers replace older ones. Requests in flight are of those that are
-        allowed. A reset beyond `PATIENCE` is not waited for, so what remains until then is spent soon.
+        `words` are the headers' own. Newer headers replace older ones. Requests in flight are of those allowed.
         """
-        now, left = self._clock(), requests - self.in_flight
-        self._allowed_words, self._allowed_until = words, now + seconds
-        self._allowed_spacing = (seconds if seconds <= PATIENCE else SOON) / max(1.0, left)
-        self._none_allowed = left < 1
-        self._allowed_at = now + seconds if left < 1 else min(self._allowed_at, now + self._allowed_spacing)
+        self._allowed, self._allowed_until = requests - self.in_flight, self._clock() + seconds
+        self._allowed_words = words
+
+    @property
+    def _reset_at(self) -> float:
+        return self._allowed_until if self._allowed < 1 else 0.0
 
     @property
     def exhausted(self) -> str:
         """The wait that the headers ask for, in words, if it is too long for a run; else empty."""
-        return self._describe_hold() if self._allowed_at - self._clock() > PATIENCE else ""
+        return self._describe_hold() if self._reset_at - self._clock() > PATIENCE else ""
 
     def _describe_hold(self) -> str:
-        seconds = self._allowed_at - self._clock()
+        seconds = self._reset_at - self._clock()
         said = f" ({self._allowed_words})" if self._allowed_words else ""
         return f"allows no more requests {until(seconds)}{said}"
 
@@ -302,12 +297,10 @@ class Limiter:
     def state(self) -> str:
         """The wait or the limit in words, for the screen; empty if nothing limits the judge."""
         now = self._clock()
-        if self._none_allowed and self._allowed_at > max(now, self._held_until):
+        if self._reset_at > max(now, self._held_until):
             return f"{self._describe_hold()}: waiting"
         if (waits := self._held_until - now) > 0:
             return f"asks to slow down: waiting {math.ceil(waits)} s" + (f", {until(waits)}" if waits > 60 else "")
-        if self._allowed_spacing > 0 and self._allowed_until > now:
-            return f"allows one request per {self._allowed_spacing:.2g} s {until(self._allowed_until - now)}"
         if self.pace.now < math.inf:
             return f"asks to slow down: at most {self.pace.now:.3g} per second"
         return f"asks to slow down: at most {self.limit} at once" if self.limit < self.maximum else ""

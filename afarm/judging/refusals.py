@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from afarm.core.errors import JudgeError
@@ -30,39 +28,35 @@ ALIKE, IN_ALL = 5, 10
 """Different requests that are refused, with the same words or whatever words, before a run is at fault."""
 
 
-@dataclass(slots=True)
 class Refusals:
     """What is known of refused requests: by all streams of one client."""
 
-    ledger: Ledger
-    answered: dict[tuple[str, str], bool] = field(default_factory=dict)
-    """Whether a judge ever answered a request of an annotator, as far as it was looked up."""
-    known: dict[Hashable, RequestRefused] = field(default_factory=dict)
-    """Refusals by what they are about: such requests are not sent again, in other words."""
-    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    def __init__(self, ledger: Ledger):
+        self.ledger = ledger
+        self.answered: dict[tuple[str, str], bool] = {}
+        """Whether a judge ever answered a request of an annotator, as far as it was looked up."""
+        self.known: dict[Hashable, RequestRefused] = {}
+        """Refusals by what they are about: such requests are not sent again, in other words."""
 
     def is_own_fault(self, pending: PendingRequest) -> bool:
         """True if the judge has answered others of this annotator, in this process or any before it."""
-        asked = (pending.queue.identity, pending.request.annotator)
-        if asked not in self.answered:
+        if pending.asker not in self.answered:
             query = "SELECT 1 FROM completions WHERE judge = ? AND annotator = ? AND TRIM(text) <> '' LIMIT 1"
-            self.answered[asked] = bool(self.ledger.read(query, asked))
-        return self.answered[asked]
+            self.answered[pending.asker] = bool(self.ledger.read(query, pending.asker))
+        return self.answered[pending.asker]
 
-    def count(self, pending: PendingRequest, refusal: RequestRefused) -> None:
-        """Count a request that is left without an answer, and say so for the first of its annotator."""
-        asked = (pending.queue.identity, pending.request.annotator)
-        self.known[about(pending)] = refusal
-        self.counts[asked] += 1
-        if self.counts[asked] == 1:
+    def remember(self, pending: PendingRequest, refusal: RequestRefused) -> None:
+        """Remember a request that is left without an answer, and say so for the first one."""
+        if not self.known:
             logger.warning("%s; it has answered others, so this one has no answer, as have more like it", refusal)
+        self.known[subject(pending)] = refusal
 
 
-def about(pending: PendingRequest) -> Hashable:
+def subject(pending: PendingRequest) -> Hashable:
     """What a request is about, in whatever words."""
     request = pending.request
     pairs = tuple((shown.pair_id, shown.order) for shown in request.comparisons)
-    return pending.queue.identity, request.annotator, pairs or (request.prompt, request.messages)
+    return pending.asker, pairs or (request.prompt, request.messages)
 
 
 def find_fault(refused: Sequence[tuple[PendingRequest, RequestRefused]], is_all: bool) -> JudgeError | None:
@@ -70,19 +64,13 @@ def find_fault(refused: Sequence[tuple[PendingRequest, RequestRefused]], is_all:
 
     `is_all` says that nothing else is left to be asked.
     """
-    asking: dict[tuple[str, str], dict[str, set[Hashable]]] = {}
+    alike: dict[Hashable, set[Hashable]] = {}
     for pending, refusal in refused:
-        alike = asking.setdefault((pending.queue.identity, pending.request.annotator), {})
-        for words in ("", re.sub(r"\d+", "0", str(refusal))):
-            alike.setdefault(words, set()).add((pending.request.prompt, pending.request.messages))
-    for (judge, annotator), alike in asking.items():
-        count = len(alike.pop(""))
-        if is_all or count >= IN_ALL or max(map(len, alike.values())) >= ALIKE:
-            last = next(
-                r for p, r in reversed(refused) if (p.queue.identity, p.request.annotator) == (judge, annotator)
-            )
-            many = f"{count} different requests were" if count > 1 else "the request was"
-            return JudgeError(
-                f"{last}; {many} refused, and none of {annotator or 'the run'} was ever answered", charged=False
-            )
+        for words, enough in (("", IN_ALL), (re.sub(r"\d+", "0", str(refusal)), ALIKE)):
+            found = alike.setdefault((pending.asker, words), set())
+            found.add((pending.request.prompt, pending.request.messages))
+            if len(found) >= enough or (is_all and pending is refused[-1][0]):
+                many = f"{len(found)} different requests were" if len(found) > 1 else "the request was"
+                none = f"none of {pending.request.annotator or 'the run'} was ever answered"
+                return JudgeError(f"{refusal}; {many} refused, and {none}", charged=False)
     return None

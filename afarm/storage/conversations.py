@@ -152,7 +152,7 @@ def chat_messages(instruction: Instruction) -> list[Row]:
 
 
 def without_system_turn(turns: Sequence[Row]) -> list[Row]:
-    """Move the system's text to the front of the first other turn, for templates and servers that take no system."""
+    """Move the system's text to the front of the first other turn: some templates take no system."""
     system = "\n\n".join(turn["content"] for turn in turns if turn["role"] == "system")
     others = [dict(turn) for turn in turns if turn["role"] != "system"]
     if system and others:

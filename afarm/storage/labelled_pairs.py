@@ -133,7 +133,7 @@ def _form(row: Row, forms: Sequence[Form]) -> Form | None:
 
 
 def _require_bare(pair: Pair, special_tokens: Collection[str], where: str) -> None:
-    """Raise `UnusableError` for texts that a chat template has rendered already, by a special token in them."""
+    """Raise `UnusableError` for texts that a chat template has rendered, by a special token in them."""
     task = pair.instruction
     texts = [task.instruction, task.input, *(turn.content for turn in task.messages), pair.output_1, pair.output_2]
     if found := [token for token in special_tokens if any(token in text for text in texts)]:
@@ -328,11 +328,13 @@ def _read_chosen(row: Row, where: str, reading: LabelReader) -> Sequence[JudgedP
 def _is_tie(row: Row, where: str) -> bool:
     """Tell a pair that is rated or called equal. Raises `UnusableError` if the rejected output is the better rated."""
     is_tie = any(str(row.get(name)).casefold() in TIES for name in TIED)
-    for name in row:  # score_chosen, chosen-rating …
-        sign = MARKS.get(re.sub(r"[\W_]+", "_", name.lower().replace("chosen", "")).strip("_"))
+    for name in (
+        name for name in row if len(name) > len("chosen") and "chosen" in name
+    ):  # score_chosen, chosen-rating …
+        sign = MARKS.get(re.sub(r"[\W_]+", "_", name.replace("chosen", "").lower()).strip("_"))
         other = name.replace("chosen", "rejected")
         better, worse = (number_of(str(row.get(side))) for side in (name, other))
-        if sign is None or other == name or better is None or worse is None:
+        if sign is None or better is None or worse is None:
             continue
         if sign * better < sign * worse:
             raise UnusableError(
@@ -394,7 +396,8 @@ def _chat(row: Row, field: str, prompt: Turns, column: str, where: str) -> Turns
             chat = (prompt[0], *chat)
         return require_answer(chat, place)
     if prompt:
-        if re.match(rf"[^\s:]+:\s*{re.escape(asked)}\s*\n\s*[^\s:]+:", same_form(require_text(value, place))):
+        before, _, after = same_form(require_text(value, place)).partition(asked)
+        if re.fullmatch(r"\s*[^\s:]+:\s*", before) and re.match(r"\s*\n\s*[^\s:]+:", after):
             raise UnusableError(
                 f"{place}: holds the prompt too, as a transcript; write the answer alone, or the turns as messages"
             )

@@ -41,15 +41,13 @@ def close_models(reason: str) -> Iterator[None]:
         _closed_by.pop()
 
 
-def require_open(spec: str) -> None:
-    """Raise `ModelError` inside `close_models`."""
+def local_path(spec: str) -> Path | None:
+    """Return the path that `spec` names, None for a Hub id. Raises `ModelError` for a path to nothing.
+
+    What opens a model asks for its path first, so it raises inside `close_models` too.
+    """
     if _closed_by:
         raise ModelError(f"model {spec!r:.80}: not opened: {_closed_by[-1]}")
-
-
-def local_path(spec: str) -> Path | None:
-    """Return the path that `spec` names, None for a Hub id. Raises `ModelError` for a path to nothing."""
-    require_open(spec)
     if spec.startswith(PACKAGE_PREFIX):
         return _package_path(spec)
     path = Path(spec).expanduser()
@@ -136,7 +134,7 @@ def require_local(spec: str) -> None:
 
 @cache
 def special_tokens(spec: str) -> frozenset[str]:
-    """Return the texts of a model's special tokens, such as `<|im_start|>`, by its tokenizer's file; empty without."""
+    """Return a model's special tokens (`<|im_start|>`) by its tokenizer's file; empty without."""
     path = local_path(spec)
     if path is not None and path.suffix == ".gguf":
         with suppress(Exception):  # loading says what is wrong with a damaged file, or that gguf is not installed

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 from afarm.core.errors import DataError
-from afarm.core.records import Instruction, JudgedPair, Message, Outcome, Pair, Preference, Row
+from afarm.core.records import Instruction, JudgedPair, LabelOutcome, Message, Pair, Preference, Row
 from afarm.storage.conversations import Turns, UnusableError, as_instruction, parse_turns, require_answer, unpacked
 from afarm.storage.label_scales import LabelReader
 from afarm.storage.record_fields import short_repr
@@ -30,7 +30,7 @@ def label_by_people(pair: Pair, win: float | None, order: str = "") -> Preferenc
 
 
 def _label(pair: Pair, win: float | None, order: str = "") -> Preference:
-    outcome: Outcome = "unparsed" if win is None else "draw" if win == 0.5 else "decided"
+    outcome: LabelOutcome = "unparsed" if win is None else "draw" if win == 0.5 else "decided"
     return Preference(pair.id, win if outcome == "decided" else None, outcome, "human", order=order)
 
 

@@ -83,7 +83,7 @@ def damaged_gguf(path: Path, how: str = "") -> ModelError:
 
 
 def plain_gguf_reader() -> Any:
-    """Return gguf's reader over a plain array: each slice of a memmap, which it reads by, costs ten of one."""
+    """Return gguf's reader over a plain array: each slice of its memmap costs ten of an array's."""
     import gguf
     import numpy as np
 

@@ -42,14 +42,15 @@ def annotate_context(seed: int = 0, ask: Ask | None = None) -> AnnotateContext:
 def judge_context(reward_model: RewardModel | None = None) -> BuildContext:
     """Make a context for judges that open `reward_model` (default: `KeyedReward`); a backend loads torch."""
     opened = reward_model or KeyedReward()
-    return BuildContext(reward_model=lambda name: opened, identify=lambda name: name, source="test", backend=_backend)
+    return BuildContext(lambda name: opened, identify=lambda name: name, source="test", backend=cpu_backend)
 
 
-def _backend() -> Backend:
+def cpu_backend(timeout: float = 600, is_distributed: bool = False) -> Backend:
+    """Make a backend on the CPU, of this process or of a launch whose processes wait `timeout` seconds."""
     from afarm.backend import Backend
     from afarm.core.config import BackendConfig
 
-    return Backend(BackendConfig(device="cpu"))
+    return Backend(BackendConfig(device="cpu", timeout=timeout), is_distributed=is_distributed)
 
 
 def train_context(directory: Path, seed: int = 0, log_metrics: MetricsRecorder | None = None) -> TrainContext:
@@ -58,7 +59,7 @@ def train_context(directory: Path, seed: int = 0, log_metrics: MetricsRecorder |
     return TrainContext(
         seed=seed,
         directory=directory,
-        backend=_backend(),
+        backend=cpu_backend(),
         checkpoints=DirectoryCheckpoints(directory),
         log_metrics=MetricsRecorder() if log_metrics is None else log_metrics,
     )

@@ -12,7 +12,7 @@ from typing import Any
 from afarm.core.interfaces import TrainContext
 from afarm.storage.checkpoints import FollowedCheckpoints
 from afarm.testing.conformance import ConformanceError
-from afarm.testing.contexts import train_context
+from afarm.testing.contexts import cpu_backend, train_context
 
 PATIENCE = 60
 """Seconds that processes wait for one another."""
@@ -27,9 +27,6 @@ def train_together(train: Callable[[TrainContext], Any], processes: int, directo
     from accelerate.state import AcceleratorState
     from torch.multiprocessing.spawn import ProcessException, start_processes
 
-    from afarm.backend import Backend
-    from afarm.core.config import BackendConfig
-
     context = train_context(directory)
     with socket.create_server(("127.0.0.1", 0)) as free:
         place = {"WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free.getsockname()[1]}
@@ -39,9 +36,8 @@ def train_together(train: Callable[[TrainContext], Any], processes: int, directo
         torch.set_num_threads(1)
         AcceleratorState._reset_state(reset_partial_state=True)
         os.environ.update({name: str(value) for name, value in {**place, "RANK": rank, "LOCAL_RANK": rank}.items()})
-        backend = Backend(BackendConfig(device="cpu", timeout=PATIENCE), is_distributed=True)
         kept = FollowedCheckpoints(directory) if rank else context.checkpoints
-        trained = train(replace(context, backend=backend, checkpoints=kept))
+        trained = train(replace(context, backend=cpu_backend(PATIENCE, is_distributed=True), checkpoints=kept))
         if rank == 0:
             torch.save(trained, directory / "trained.pt")
 

@@ -16,7 +16,7 @@ import httpx2
 
 from afarm import Capabilities, ChatRequest, Completion, JudgeError
 from afarm_plugins.judges.payloads import closed, make_batch_id, parse_batch_id, turns, written
-from afarm_plugins.judges.vendor import Form, VendorJudge, require_package
+from afarm_plugins.judges.vendor import SYSTEM, Form, VendorJudge, require_package
 
 require_package("anthropic")
 
@@ -50,7 +50,7 @@ class AnthropicJudge(VendorJudge):
     # ------------------------------------------------------------------------------------------------ what is sent
 
     def payload(self, request: ChatRequest, form: Form = frozenset()) -> tuple[str, dict[str, Any]]:
-        system, messages = turns(request)
+        system, messages = turns(request, is_moved=SYSTEM in form)
         body: dict[str, Any] = {
             "model": self.model,
             "max_tokens": self.most_output_tokens(request),

@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from afarm import BuildContext, Capabilities, ChatRequest, Completion, JudgeError, without_system_turn
+from afarm import BuildContext, Capabilities, ChatRequest, Completion, JudgeError
 from afarm_plugins.judges.payloads import closed, make_batch_id, margin, parse_batch_id, sendable, texts, turns, written
 from afarm_plugins.judges.settings import VendorConfig
 from afarm_plugins.judges.vendor import LIMIT, SYSTEM, Form, VendorJudge, require_package
@@ -80,8 +80,7 @@ class OpenAIJudge(VendorJudge):
                 for m in request.messages
             ]
             if SYSTEM in form:
-                system, others = turns(request)
-                body["messages"] = without_system_turn([{"role": "system", "content": system}, *others])
+                body["messages"] = turns(request, is_moved=True)[1]
             body[self.limit_names[LIMIT in form]] = self.most_output_tokens(request)
             self._constrain(request, body)
         else:

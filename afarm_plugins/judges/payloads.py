@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from afarm import ChatRequest
+from afarm import ChatRequest, without_system_turn
 
 TOO_LONG = "context_length"
 """The finish reason of an answer without text to a prompt that is longer than the model's context."""
@@ -31,8 +31,11 @@ def sendable(text: str) -> str:
 NAMED = {"example_user": "user", "example_assistant": "assistant"}
 
 
-def turns(request: ChatRequest) -> tuple[str, list[dict[str, str]]]:
-    """Return the system text and turns: same roles joined, empty ones dropped, named examples as turns."""
+def turns(request: ChatRequest, is_moved: bool = False) -> tuple[str, list[dict[str, Any]]]:
+    """Return the system text and turns: same roles joined, empty ones dropped, named examples as turns.
+
+    With `is_moved` the system text stands before the first turn, and none is returned apart.
+    """
     system: list[str] = []
     turns: list[dict[str, str]] = []
     for message in request.messages:
@@ -45,7 +48,8 @@ def turns(request: ChatRequest) -> tuple[str, list[dict[str, str]]]:
             turns[-1]["content"] += f"\n\n{content}"
         else:
             turns.append({"role": role, "content": content})
-    return "\n\n".join(system), turns
+    text = "\n\n".join(system)
+    return ("", without_system_turn([{"role": "system", "content": text}, *turns])) if is_moved else (text, turns)
 
 
 def wrapped(schema: Mapping[str, Any] | None) -> bool:

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 SCARCE = 0.2
-"""Share of a limit below which what remains is spread over the time to its reset."""
+"""Share of a limit below which what remains is held to."""
 
 EPOCH = 1e9
 """Seconds beyond which a number is no wait but a Unix time (of 2001 and later)."""

@@ -1,7 +1,7 @@
 """Judges behind a vendor's HTTP API: one client, the vendor's own retries, prices, plain errors.
 
 The SDKs send and retry. Four things of ours stand in their way, around each attempt of the HTTP client, so that they
-hold with every transport: an attempt ends after `timeout` seconds, however slowly its answer drips; an answer that asks
+hold with every transport: an attempt ends after `timeout` seconds, or 8 MB of a body; an answer that asks
 to slow down is not retried but handed to afarm's engine, which sends the request again when the judge has room; an
 answer with status 200 that holds no answer (cut off JSON, no choices) is turned into a broken connection, which the
 SDKs retry; and before another attempt the engine is told of each that may have been charged for, as all are that were

@@ -42,7 +42,7 @@ class Choices:
 
     def settled(self) -> Settings:
         """Return the settings. Raises `ConfigError` for what a run in as many processes would refuse."""
-        resolved = resolve(self.recipe, self.overrides, self.plugins)
+        resolved = resolve(self.recipe, self.overrides, self.plugins, native_dtype=lambda card: "bfloat16")
         if self.offload and self.gpus == 1:
             raise ConfigError("--offload is of shards, and one process has none: add --gpus 2, or more")
         run = resolved.run

@@ -18,7 +18,12 @@ import pytest
 import yaml
 from places import DOCS, ROOT
 
+from afarm.backend import CheckpointPolicy
 from afarm.core.hooks import GROUP
+from afarm.core.interfaces import Method, MethodInputs, PairLabels
+from afarm.core.records import Preference
+from afarm.judging import PromptAnnotator
+from afarm.testing import FakeJudgeClient, MetricsRecorder
 
 PAGES = [*sorted(DOCS.rglob("*.md")), *ROOT.glob("*.md"), ROOT / "changes/README.md"]
 PAGES += sorted((ROOT / "plugins-contrib").rglob("README.md"))
@@ -130,6 +135,23 @@ def test_the_reference_is_up_to_date(page: str) -> None:
     pages = generator().PAGES
     assert sorted(pages) == sorted(path.name for path in (DOCS / "reference").glob("*.md"))
     assert text_of(DOCS / "reference" / page) == pages[page](), "run: python docs/generate_reference.py"
+
+
+def test_the_reference_has_decorators_attributes_and_types_of_signatures() -> None:
+    page = generator()
+    assert page.class_signature(Preference).startswith("@dataclass(frozen=True, slots=True)\nclass Preference\n")
+    told = page.attributes(Method)
+    assert "\n- `needs: frozenset[str] = frozenset()`: Required inputs: preferences, reward_model" in told
+    assert "\n- `measures_kl: ClassVar[bool] = False`: True if it logs its KL" in told
+    assert "\n- `config: Any`" in told
+    assert "- `batch_size: int = 1`: Pairs per prompt." in page.attributes(PromptAnnotator)
+    assert "- `lines: list[tuple[int, dict[str, float]]]`" in page.attributes(MetricsRecorder)
+    assert "### `CheckpointPolicy.pad_id`" in list(page.members(CheckpointPolicy))
+    assert ("PairLabels", "afarm.core.interfaces") in set(page.named_types(MethodInputs))
+    assert ("LabelOutcome", "afarm.core.records") in set(page.named_types(Preference))
+    assert ("Answer", "afarm.testing.fake_judge") in set(page.named_types(FakeJudgeClient))
+    assert "### `PairLabels.__call__`" in list(page.members(PairLabels))
+    assert page.alias("afarm.core.records", "LabelOutcome")[0].startswith("```python\nLabelOutcome = Literal[")
 
 
 def test_every_public_name_is_listed_once() -> None:

@@ -87,6 +87,18 @@ def test_whitening_leaves_pads_out() -> None:
     torch.testing.assert_close(whiten(values, MASK), tensor([[-2 / s, -1 / s, 0], [3 / s, 0, 0]]))
 
 
+def test_a_ratio_may_be_clipped_further_above_than_below() -> None:
+    log_ratios = tensor([[1.5, 1.25, 0.5]]).log()
+    ones, mask = torch.ones(1, 3), torch.ones(1, 3, dtype=torch.bool)
+    for signs, high, expected in (
+        (1.0, None, -1.2 - 1.2 - 0.5),
+        (1.0, 0.3, -1.3 - 1.25 - 0.5),
+        (-1.0, 0.3, 1.5 + 1.25 + 0.8),
+    ):
+        found = clipped_policy_loss(log_ratios, 0 * ones, signs * ones, mask, 0.2, tensor(1), high)
+        assert found.loss.item() == pytest.approx(expected)
+
+
 def test_clipped_policy_loss_matches_numbers_worked_by_hand() -> None:
     # Ratios 1.5, 0.5, 1.1 with advantages 2, −1, −3, and 0.5 with 4; clip 0.2.
     #   −min(3, 2.4) = −2.4 (clipped);  −min(−0.5, −0.8) = 0.8 (clipped);  −min(−3.3, −3.3) = 3.3;

@@ -35,6 +35,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / folder, source / folder, ignore=LEAVE)
     for file in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source / file)
+    (source / "afarm-runs" / "runs").mkdir(parents=True)  # as runs in a clone leave it
+    (source / "afarm-runs" / "runs" / "run.json").write_text("{}")
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", source, env={"AFARM_REPOSITORY": REPOSITORY})
     [built] = (source / "dist").iterdir()
     return built
@@ -76,6 +78,8 @@ def test_the_wheel_is_small_and_its_page_holds_on_an_index(wheel: Path) -> None:
     assert wheel.stat().st_size < LARGEST_WHEEL
     with ZipFile(wheel) as files:
         [metadata] = [files.read(name).decode() for name in files.namelist() if name.endswith(".dist-info/METADATA")]
+        folders = {name.partition("/")[0] for name in files.namelist()}
+    assert {name for name in folders if not name.endswith(".dist-info")} == {"afarm", "afarm_plugins"}
     [version] = re.findall(r"^Version: (.*)$", metadata, re.M)
     targets = re.findall(r"\]\(([^)\s]+)\)", metadata)
     assert f"{REPOSITORY}/raw/v{version}/docs/images/report.png" in targets

@@ -211,6 +211,7 @@ def test_a_card_has_names_and_no_places_on_this_machine(run: RunRecord, tmp_path
                 "recipe": "/home/me/recipes/mine.yaml",
                 "command": "afarm run --recipe ~/mine.yaml --set files.sft=/home/me/a.json --model='/home/me/my model'",
                 "judges": [{"role": "*", "identity": "local:/home/me/judge.gguf"}],
+                "judged_by": "local:~/models/judge.gguf with 2 prompts of reward:/home/me/runs/fit",
                 "results": [{**first, "protocol": protocol}, *others],
             },
         ),
@@ -226,7 +227,7 @@ def test_a_card_has_names_and_no_places_on_this_machine(run: RunRecord, tmp_path
         "`llama`",
         "recipe: mine.yaml",
         "`adapter=adapter`",
-        "`reward:fit`",
+        "Judged by `local:judge.gguf with 2 prompts of reward:fit`.",
         "`local:judge.gguf`",
         "hf:owner/pairs",
     ):

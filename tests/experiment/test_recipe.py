@@ -15,6 +15,7 @@ from afarm.core.errors import ConfigError
 from afarm.core.hooks import KINDS
 from afarm.core.plugins import Plugins, discover
 from afarm.core.registry import Component
+from afarm.experiment.components import Components
 from afarm.experiment.farm import Farm
 from afarm.experiment.opening import open_workspace
 from afarm.experiment.recipe import Settings, list_overrides, merge, parse_override, read_recipe, recipe_names, resolve
@@ -511,10 +512,9 @@ def test_an_automatic_dtype_is_resolved_before_keys_and_names_are_made(
     import torch
 
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: supported)
-    settings = resolve("smol", [{"model": "x/y"}, "backend.device=cpu"], plugins)
-    explicit = resolve(
-        "smol", [{"model": "x/y"}, "backend.device=cpu", f"backend.dtype={settings.run.backend.dtype}"], plugins
-    )
+    given = [{"model": "x/y"}, "backend.device=cpu"]
+    settings = resolve("smol", given, plugins, native_dtype=Components.native_dtype)
+    explicit = resolve("smol", [*given, f"backend.dtype={settings.run.backend.dtype}"], plugins)
     assert settings.run.backend.dtype == ("bfloat16" if supported else "float32")
     assert settings.run_name(plugins.registry) == explicit.run_name(plugins.registry)
 
@@ -588,3 +588,13 @@ def test_settings_under_a_recipe_are_held_to_the_config(tmp_path: Path, monkeypa
         sys.modules.pop("sideshow", None)
         [broken] = discover([importlib.metadata.EntryPoint("sideshow", "sideshow", "afarm")]).broken
         assert "recipes must map names of recipes to settings that the config has, not" in broken.error
+
+
+@pytest.mark.parametrize("role", ["strnog", "alice", "Strong"])
+def test_a_wrong_role_is_one_problem(role: str, plugins: Plugins) -> None:
+    """Not also a price that no judge has, and no judge at all: it would be another judge that is looked at."""
+    with pytest.raises(ConfigError) as caught:
+        resolve("toy", [{"judge": {role: "offline"}}, "seed=-1"], plugins, lambda settings: ["a price of none"])
+    assert [problem.partition(":")[0] for problem in caught.value.problems] == ["judge", "seed"]
+    with pytest.raises(ConfigError, match="a price of none"):
+        resolve("toy", ["seed=-1"], plugins, lambda settings: ["a price of none"])

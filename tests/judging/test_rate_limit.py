@@ -236,17 +236,17 @@ def test_the_limit_never_falls_below_one() -> None:
     assert one.pace.now > 0
 
 
-def test_what_headers_still_allow_is_spread_until_their_reset() -> None:
+def test_no_more_is_sent_than_headers_allow_until_their_reset() -> None:
     one, clock = limiter()
     one.allowed(10, 20.0)
-    one.sent()
-    assert (one.free_slots(), one.seconds_until_open()) == (0, pytest.approx(2.0, abs=0.2))
-    clock.now += 2.0
-    assert one.free_slots() == 1
-    one.allowed(0, 30.0)
+    assert len(send_all(one)) == 10
+    assert (one.free_slots(), one.seconds_held()) == (0, 20.0)
+    clock.now += 20.0
+    assert one.free_slots() == 6, "of 16, 10 are in flight"
+    one.allowed(10.5, 30.0)
     assert one.seconds_held() == 30.0, "nothing remains"
     one.allowed(float("inf"), 0.0)
-    assert one.free_slots() == 15, "the newest headers count"
+    assert one.free_slots() == 6, "the newest headers count"
 
 
 def test_what_headers_hold_is_said_and_too_long_a_hold_is_no_wait() -> None:
@@ -256,20 +256,12 @@ def test_what_headers_hold_is_said_and_too_long_a_hold_is_no_wait() -> None:
     assert one.state.endswith(" (x-ratelimit-reset-requests: 2m): waiting")
     assert not one.exhausted
     clock.now += 120.0
-    assert one.free_slots() == 1
+    assert one.free_slots() == 16
     one.allowed(0, 24 * 3600.0, "x-ratelimit-reset-requests: 24h")
     assert "24h" in one.exhausted
     one.allowed(10, 24 * 3600.0)
     assert not one.exhausted
-    assert one.seconds_until_open() < 10, "what is left is used, since nobody waits for the reset"
-
-
-def test_requests_that_are_spread_are_said() -> None:
-    one, _ = limiter()
-    one.allowed(10, 20.0)
-    assert one.state.startswith("allows one request per 2 s until ")
-    one.allowed(float("inf"), 0.0)
-    assert one.state == ""
+    assert one.free_slots() == 10, "what is left is used"
 
 
 # --------------------------------------------------------------------------------------------------- what people see
@@ -301,3 +293,20 @@ def test_what_a_judge_takes_to_be_loaded_is_no_time_of_its_answers() -> None:
         one.free_slots()
         paces.append(one.pace.now)
     assert paces[0] == pytest.approx(paces[1])
+
+
+def test_what_was_sent_while_the_first_was_held_up_is_judged_by_the_first_ones_own_time() -> None:
+    clock = Clock()
+    one = Limiter(16, clock)
+    first = one.sent()
+    clock.now += ALONE
+    others = send_all(one)
+    clock.now += 20.0
+    for attempt in others[1:]:
+        one.refused(attempt, 5.0)
+    clock.now += 0.2
+    one.answered(first, 0.2)
+    one.answered(others[0], 0.2)
+    clock.now += 5.0
+    one.free_slots()
+    assert 0.4 < one.pace.now < 10

@@ -20,7 +20,7 @@ import pytest
 
 from afarm.core.errors import StoreError
 from afarm.storage.artifacts import Store, artifact_key
-from afarm.storage.checkpoints import CHECKPOINTS, DIGESTS, DirectoryCheckpoints, MetricsFile
+from afarm.storage.checkpoints import CHECKPOINTS, CHECKSUMS, DirectoryCheckpoints, MetricsFile
 from afarm.storage.contents import META, content_digest
 from afarm.storage.disk import source_digest, source_files, storage_errors, write_json
 from afarm.storage.rows import write_rows
@@ -362,7 +362,7 @@ def test_the_newest_checkpoint_is_kept_and_half_written_ones_are_not_seen(tmp_pa
     assert [path.name for path in tmp_path.rglob("state")] == ["state"]
 
 
-@pytest.mark.parametrize("name", ["state", "deep/weights.pt", DIGESTS])
+@pytest.mark.parametrize("name", ["state", "deep/weights.pt", CHECKSUMS])
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "delete", "add"])
 def test_a_checkpoint_with_other_bytes_than_were_written_is_refused(damage: str, name: str, tmp_path: Path) -> None:
     checkpoints = DirectoryCheckpoints(tmp_path)
@@ -389,7 +389,7 @@ def test_a_checkpoint_with_other_bytes_than_were_written_is_refused(damage: str,
         path.write_bytes(changed[damage])
     elif damage == "add":
         (path.parent / "more").write_text("")
-    elif name != DIGESTS:  # without it, the checkpoint is an older version's
+    elif name != CHECKSUMS:  # without it, the checkpoint is an older version's
         path.unlink()
     else:
         return

@@ -63,6 +63,8 @@ RANKINGS: dict[str, list[dict[str, Any]]] = {
         message("c", "p", "Puce.", rank=1),
         message("unranked", "p", "Grey."),
         message("q", "b", "Why?", "prompter", rank=0),
+        message("alone", "q", "Because.", rank=0),
+        message("not a number", "q", "So.", rank=float("nan")),  # type: ignore[arg-type]
         message("q2", "b", "Really?", "prompter", rank=1),
     ],
 }  # fmt: skip
@@ -77,7 +79,7 @@ def test_each_answer_is_better_than_each_that_is_ranked_worse(form: str, tmp_pat
 
 
 def test_a_deeper_message_of_a_tree_has_the_turns_before_it_in_its_prompt(tmp_path: Path) -> None:
-    further = [message("r", "q", "It is warm.", rank=0), message("s", "q", "No.", rank=1)]
+    further = [message("r", "q", "It is warm.", rank=1), message("s", "q", "No.", rank=2)]
     judged, _ = read(tmp_path, *RANKINGS["OpenAssistant"], *further)
     assert judged[-1].pair.instruction == Instruction(
         "Why?", messages=(Message("user", ASK), Message("assistant", "Red."))

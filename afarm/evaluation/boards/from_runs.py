@@ -147,7 +147,8 @@ def board_of_systems(records: Iterable[RunRecord]) -> Leaderboard:
     entries = tuple(_over_seeds([entry for _, entry in runs]) for runs in by_system.values())
     references = sorted({entry.source.reference for entry in entries})
     protocol = _shared([protocol for runs in by_system.values() for protocol, _ in runs])
-    note = f"Percent against {' or '.join(references)}; {_kind_of_error(entries)}."
+    note = f"Judged by {protocol.who_judged}. " if protocol.annotator else ""
+    note += f"Percent against {' or '.join(references)}; {_kind_of_error(entries)}."
     for system, runs in by_system.items():
         names = dict.fromkeys(name for _, entry in runs for name in entry.metrics)
         left_out = [name for name in names if not all(name in entry.metrics for _, entry in runs)]

@@ -154,6 +154,20 @@ def test_two_results_of_one_system_are_told_apart_and_the_same_one_stands_once(t
     assert [entry.system for entry in boards[0].entries] == ["ppo (ppo-a)", "ppo (ppo-b)"]
 
 
+def test_rows_of_one_name_are_numbered_and_names_that_look_alike_are_said_to(tmp_path: Path) -> None:
+    path = tmp_path / "board.csv"
+    path.write_text(
+        "model,win_rate\na,50\na,49\nb\u00a0c,48\nb c,47\nd\u200b,46\nd,45\nD,44\nd-1,43\n", encoding="utf-8"
+    )
+    [board], _ = read_boards([path])
+    names = ["a (board.csv, 1)", "a (board.csv, 2)", "b\u00a0c", "b c", "d\u200b", "d", "D", "d-1"]
+    assert [entry.system for entry in board.entries] == names
+    assert board.note.split("; ")[1:] == [
+        r"'b c' looks like 'b\xa0c' and has space at character 2 where the other has no-break space: one system?",
+        r"'d' looks like 'd\u200b' and has nothing at character 2 where the other has zero width space: one system?",
+    ]
+
+
 def test_a_run_that_does_not_stand_because_another_has_the_same_result_is_named(tmp_path: Path) -> None:
     """Two runs trained on different preferences may give equal outputs: neither vanishes without a word."""
     run(tmp_path, "dpo-mine", 51.0, system="dpo", record={"created": 5})

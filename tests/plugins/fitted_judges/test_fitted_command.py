@@ -225,7 +225,7 @@ def test_the_screen_counts_what_is_left_out(tmp_path: Path, capsys: pytest.Captu
     ]
     assert fit(write(tmp_path / "some.jsonl", contents), "--out", tmp_path / "judge") == 0
     said = capsys.readouterr().err
-    assert "row 0: field 'output_1' must be text, not bool" in said
+    assert "row 0 (line 1): field 'output_1' must be text, not bool" in said
     assert "left out in all: 3 rows that cannot be read" in said
 
 

@@ -177,9 +177,10 @@ def test_a_server_without_the_system_role_gets_its_text_before_the_users(
     assert set(ledger.completions([request_key(q, judge) for q in QUESTIONS])) == {a.key for a in answers}
 
 
-def test_a_setting_moves_the_system_text_without_a_refusal(server: WireServer) -> None:
-    server.refuses = lambda body: no_system_role(body, Status(400, "no"))
-    judge = make("openai-compatible", server, capabilities={"system": False})
+@pytest.mark.parametrize("name", MODELS)
+def test_a_setting_moves_the_system_text_without_a_refusal(server: WireServer, name: str) -> None:
+    server.refuses = lambda body: Status(400, "no") if "system" in body else no_system_role(body, Status(400, "no"))
+    judge = make(name, server, capabilities={"system": False})
     answers = ask(judge, *QUESTIONS[:3], chat("no system text"))
     assert len(server.asked) == 4
     assert [answer.degraded for answer in answers] == [("system",)] * 3 + [()]
