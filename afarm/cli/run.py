@@ -46,5 +46,5 @@ def run_experiment(options: FarmOptions, dry_run: bool, launcher: str = LOCAL) -
     show_record(console, record)
     show_report(console, page)
     console.print(
-        "Next:   `afarm compare` ranks methods on the same samples, labels and reward model; `afarm view` shows runs"
+        "Next:   `afarm compare` ranks methods on these samples and this reward model; `afarm view` shows runs"
     )
