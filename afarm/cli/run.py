@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 
 from afarm.cli.console import err, out, print_json
@@ -11,7 +10,6 @@ from afarm.cli.launch import LOCAL
 from afarm.cli.launchers import LauncherName, build_launcher, launch_stages
 from afarm.cli.plans import warn_of_budget
 from afarm.cli.shared_options import DryRun
-from afarm.storage.runs import RECORD
 
 
 @with_options
@@ -47,7 +45,6 @@ def run_experiment(options: FarmOptions, dry_run: bool, launcher: str = LOCAL) -
     console = err() if options.as_json else out()
     show_record(console, record)
     show_report(console, page)
-    runs, names = workspace.store.runs, {name: workspace.run_name(name) for name in ("ppo", "best_of_n")}
-    other = next((name for name, run in names.items() if not (runs / run / RECORD).is_file()), "")
-    step = f"the same command with --method {other}: samples, labels and reward model are reused"
-    console.print(f"Next:   {step if other else f'`afarm view {shlex.quote(str(options.output_dir))}` shows all runs'}")
+    console.print(
+        "Next:   `afarm compare` ranks methods on these samples and this reward model; `afarm view` shows runs"
+    )

@@ -68,7 +68,8 @@ function points(chart) {
     marker: { size: 6, opacity: 0.5, color: colour(i ? "reference" : "system"), symbol: seriesSymbol(i) },
     hovertemplate: `${plain(series.name, 60)}: %{x:.3g}, %{y:.3g}<extra></extra>`,
   }));
-  return [data, { ...chartLook(chart), hovermode: "closest", showlegend: true, legend: { orientation: "h", x: 0, y: 1, yanchor: "bottom" } }];
+  // The last is drawn on top: the system, which the reference would cover.
+  return [data.reverse(), { ...chartLook(chart), hovermode: "closest", showlegend: true, legend: { traceorder: "reversed", orientation: "h", x: 0, y: 1, yanchor: "bottom" } }];
 }
 
 // The diagonal is where a model is as often right as it says.
