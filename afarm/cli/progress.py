@@ -143,7 +143,7 @@ class ProgressBars:
         before, total = extent(items, total)
         fields: dict[str, Any] = {"wait": PATIENCE, "count": count_items, "rest": self._rest, "before": before}
         task = self._bars.add_task(one_line(description), total=total, completed=before, **fields)
-        began, ended, long = time.monotonic(), threading.Event(), False
+        began, ended, first, is_long = time.monotonic(), threading.Event(), 0.0, False
         if not self.console.is_terminal:
             threading.Thread(target=self._log, args=(task, ended), name="afarm-log", daemon=True).start()
         try:
@@ -153,9 +153,12 @@ class ProgressBars:
                     self._bars.start()
                 with suppress(KeyError):  # taken away meanwhile
                     self._bars.update(task, completed=done)
-                left = seconds_left(done - before, seconds, (total or 0) - done)
-                if not long and seconds >= LOG_SECONDS and left is not None and left >= LONG_SECONDS:
-                    long = True
+                if done - before == 1:
+                    first = seconds
+                # From the first item on: the first answers of a sampled batch end late, and then many at once.
+                left = seconds_left(done - before - 1, seconds - first, (total or 0) - done) or 0.0
+                if not is_long and seconds >= LOG_SECONDS and left >= LONG_SECONDS:
+                    is_long = True
                     self.tell(f"{description} takes about {left / 3600:.1f} hours at this rate")
                 yield item
         finally:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from afarm.cli.console import err
 from afarm.cli.progress import ProgressBars
 from afarm.core.errors import AfarmError
-from afarm.report.run import stage_figures
 from afarm.storage.text import dollars, markup, one_line
 
 if TYPE_CHECKING:
@@ -99,6 +98,8 @@ def roughly(seconds: float) -> str:
 
 def in_short(summary: Mapping[str, Any]) -> str:
     """The few figures of a stage's summary that say how it went."""
+    from afarm.report.run import stage_figures
+
     names = ["rows", "mean_characters", "loss", "held-out accuracy", "objective/scores", "objective/kl"]
     known = stage_figures(summary)
     figures = {name: known[name] for name in names if name in known}

@@ -19,7 +19,7 @@ PATIENCE = 60
 
 
 def train_together(train: Callable[[TrainContext], Any], processes: int, directory: Path) -> Any:
-    """Return what `train` returns in the main one of several processes, as `torch.save` keeps it.
+    """Return what `train` returns in the main one of several processes, which may hold tensors, numbers and texts.
 
     Raises `ConformanceError` with the error of a process that fails.
     """
@@ -45,4 +45,4 @@ def train_together(train: Callable[[TrainContext], Any], processes: int, directo
         start_processes(act, nprocs=processes, start_method="fork")
     except ProcessException as error:
         raise ConformanceError(f"in {processes} processes: {str(error).strip().splitlines()[-1]}") from error
-    return torch.load(directory / "trained.pt")
+    return torch.load(directory / "trained.pt", weights_only=True)

@@ -11,20 +11,20 @@ from syntax import AFARM, ALL, PLUGINS, Module, modules
 
 BESIDE_THE_ROOMS = {"__init__.py", "__main__.py", "py.typed", "recipes"}
 
-CORE_LINES, CORE_MODULES = 1880, 9
+CORE_LINES, CORE_MODULES = 2010, 10
 LONGEST_MODULE, LONGEST_FUNCTION = 500, 80
 
 LINES = {
-    "core": 1910,
-    "storage": 3690,
-    "judging": 3260,
-    "evaluation": 5200,
-    "backend": 5100,
-    "experiment": 7680,
+    "core": 2040,
+    "storage": 4180,
+    "judging": 3350,
+    "evaluation": 5460,
+    "backend": 5140,
+    "experiment": 7990,
     "report": 1690,
     "results": 360,
     "experiments": 65,
-    "testing": 1900,
+    "testing": 1950,
     "cli": 4500,
 }
 """The most lines of each room. A room that outgrows its budget wants another idea, or gives something away."""
