@@ -206,7 +206,8 @@ def remarks(board: Leaderboard) -> list[str]:
 def answer(board: Leaderboard) -> str:
     """Say which system is first and which are not clearly apart from it; empty without a ranking.
 
-    Apart are those that the adjusted test tells apart, or without tests those whose 95% intervals do not meet.
+    Apart are those that the adjusted test tells apart, or without tests those whose 95% intervals do not meet, as long
+    as missing verdicts could not put them first.
     """
     entries = [entry for entry in board.entries if entry.rank is not None]
     if not entries:
@@ -226,7 +227,11 @@ def answer(board: Leaderboard) -> str:
     low, high = ends(first)
     if low == -math.inf:
         return f"{text}; how clearly is not known."
-    near = [e.system for e in others if (ends(e)[1] >= low if e.p_value is None else e.p_value >= 0.05)]
+    near = [
+        e.system
+        for e in others
+        if (ends(e)[1] >= low if e.p_value is None else e.p_value >= 0.05) or (first.rank_high or 1) >= (e.rank or 0)
+    ]
     near += [f"{reference} (50 %)"] if reference and low <= 50 <= high else []
     is_behind = bool(reference) and high < 50
     text += f" (95 % {low:.1f} to {high:.1f})" + ", which is clearly ahead of it" * is_behind

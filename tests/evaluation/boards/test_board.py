@@ -621,6 +621,11 @@ def entry(system: str, rate: float, error: float | None = 1.0, **more: Any) -> E
             "",
             "a first: win rate 60.0 % against sft (95 % 58.0 to 61.9); not clearly apart from it: c.",
         ),
+        (  # so many have no verdict that b may be first
+            [entry("a", 60.0, rank_low=1, rank_high=2), entry("b", 40.0, p_value=0.001), entry("c", 30.0)],
+            "",
+            "a first: win rate 60.0 % against sft (95 % 58.0 to 61.9); not clearly apart from it: b.",
+        ),
         (
             [entry("a", 60.0, seeds=(1, 2), win_rates=(58.0, 62.0)), entry("b", 40.0)],
             "",
