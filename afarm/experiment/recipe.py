@@ -26,7 +26,6 @@ from afarm.core.registry import Component, name_package
 from afarm.core.seeding import digest
 from afarm.experiment.setting_errors import SYNONYMS, explain_validation_error, list_fields, nearest_setting
 from afarm.experiment.settings import RunConfig
-from afarm.judging.pricing import VENDORS, listed
 from afarm.storage.row_shapes import what_it_holds
 from afarm.storage.rows import names_a_file, names_a_file_of_rows, read_rows, stem
 from afarm.storage.text import holds_key
@@ -428,8 +427,8 @@ def _check_names(run: RunConfig, plugins: Plugins) -> list[str]:
         try:
             plugins.get(kind, name)
         except PluginError as error:
-            vendors = [vendor for vendor in VENDORS if kind == "judges" and listed(vendor, name)]  # of a bare model
-            problems.append(f"{error}{''.join(f' Did you mean {vendor}:{name}?' for vendor in vendors)}")
+            how = " A model is written behind its judge, as in openai:gpt-4o" if kind == "judges" else ""
+            problems.append(f"{error}{how}")
     return problems
 
 

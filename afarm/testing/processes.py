@@ -19,7 +19,7 @@ PATIENCE = 60
 
 
 def train_together(train: Callable[[TrainContext], Any], processes: int, directory: Path) -> Any:
-    """Return what `train` returns in the main one of several processes, which may hold tensors, numbers and texts.
+    """Return what `train` returns in the main one of several processes: tensors, numbers and texts.
 
     Raises `ConformanceError` with the error of a process that fails.
     """

@@ -57,7 +57,7 @@ def test_best_of_n_is_read_over_n_from_the_run_on(afarm: Afarm, browser: Browser
     address = made.out.rsplit("Page: ", 1)[1].strip()
     report = OpenedPage(browser, tmp_path / address)
     report.wait_for_charts(1)
-    cells = report.page.locator("#tables tbody tr").nth(1).locator("> *")
+    cells = report.page.locator("#result tbody tr").nth(1).locator("> *")
     expect(cells.first).to_have_text("4")
     expect(cells.last).to_contain_text(f"{four['win_rate']:.1f}")
     assert report.is_quiet()

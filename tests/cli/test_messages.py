@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -183,3 +184,9 @@ def test_a_package_that_lacks_a_name_is_told_from_one_that_is_not_installed(afar
 def test_what_is_not_there_is_said_with_the_next_step(afarm: Afarm, arguments: list[str], next_step: str) -> None:
     Path("afarm-runs/runs").mkdir(parents=True)
     assert next_step in " ".join(afarm(*arguments).err.split())
+
+
+def test_a_models_name_alone_as_the_judge_is_told_how_judges_are_written(afarm: Afarm) -> None:
+    said = afarm("run", *LIGHT, "--judge", "gpt-4o", "--dry-run")
+    assert said.code == 1
+    assert re.search("unknown judge 'gpt-4o'.*behind its judge, as in openai:gpt-4o", said.err)

@@ -40,7 +40,7 @@ PRINTED = [(page, command) for page in PAGES for command in commands_of(page) if
 PRICED = [
     command
     for _, command in PRINTED
-    if any(name in command for name in PAID) and command.split()[1] in ("run", "cost") and "my-model" not in command
+    if any(name in command for name in PAID) and command.split()[1] in ("run", "cost") and "--model " not in command
 ]
 
 
@@ -90,7 +90,7 @@ def test_a_printed_plan_with_a_paid_judge_can_be_made_and_fits_its_budget(afarm:
 
 
 def test_the_priced_example_of_the_readme_fits_its_budget_as_it_is_printed(afarm: Afarm) -> None:
-    [command] = [c for c in commands_of(ROOT / "README.md") if "--budget" in c]
+    [command] = [c for c in commands_of(ROOT / "README.md") if "--budget 5.00" in c]
     plan = afarm(*shlex.split(command)[1:], "--dry-run", "--json").json
     assert plan["over_budget"] == ""
     assert 0 < sum(judge["most_dollars"] for judge in plan["judges"]) < 5.0
@@ -103,7 +103,8 @@ def test_a_printed_paid_command_runs_against_a_server_in_the_vendors_place(afarm
         rows = [{"instruction": f"Question {i}?", "output": f"{name} {i}"} for i in range(8)]
         Path(f"{name}.json").write_text(json.dumps(rows))
     with WireServer() as server:
-        words = [*shlex.split(command)[1:], "--set", f"openai.base_url={server.openai_url}"]
+        one_each = ["--annotator", "gpt4_4"]
+        words = [*shlex.split(command)[1:], *one_each, "--set", f"openai.base_url={server.openai_url}"]
         poor = afarm(*(word if word != "2" else "0.0001" for word in words))
         assert poor.code == 1
         assert poor.err.startswith("The plan does not fit the budget of $0.0001")

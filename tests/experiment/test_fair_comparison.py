@@ -39,17 +39,20 @@ def test_each_system_samples_with_a_seed_of_its_own(tmp_path: Path) -> None:
     assert sft != best_of_n
 
 
+TASKS = [f"Describe the {noun} without the words new and wet." for noun in ("cat", "dog", "fox", "goat", "fig")]
+
+
 @pytest.mark.parametrize("written", [{}, {"eval_set": "chats.json"}])
 def test_what_is_evaluated_is_never_trained_on(
     written: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "rows.json"
-    file.write_text(json.dumps([{"instruction": f"do {i}", "output": "done"} for i in range(5)]))
-    chats = [{"messages": [{"role": "user", "content": f"do {i}\n"}]} for i in range(5)]
+    file.write_text(json.dumps([{"instruction": task, "output": "done"} for task in TASKS]))
+    chats = [{"messages": [{"role": "user", "content": f"{task}\n"}]} for task in TASKS]
     (tmp_path / "chats.json").write_text(json.dumps(chats))
     names = ("preference", "unlabeled", "evaluation")
-    with pytest.raises(ConfigError, match=r"'preference'.* shares 5 instructions with 'evaluation', such as 'do 0'"):
+    with pytest.raises(ConfigError, match=r"'preference'.* shares 5 instructions with 'evaluation', such as 'Describe the cat"):
         Farm(
             "smol",
             model="pkg:afarm_plugins.toy/base2",

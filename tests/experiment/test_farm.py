@@ -318,9 +318,7 @@ def test_a_runs_record_says_what_was_run_with_what_and_what_came_of_it(farm: Mak
 
 
 def recorded(one: Farm, method: str = "nudge") -> dict[str, Any]:
-    directory = record(one.workspace, method, one.evaluate(method), "", 1.0).directory
-    run: dict[str, Any] = json.loads((directory / "run.json").read_text())
-    return run
+    return dict(record(one.workspace, method, one.evaluate(method), "", 1.0))
 
 
 def test_a_rerun_keeps_what_the_run_has_cost_and_says_that_it_bought_nothing(farm: Make) -> None:

@@ -287,7 +287,7 @@ def test_a_file_that_cannot_be_read_is_a_problem_of_the_configuration_and_said_o
     assert "'instruction'" in said
 
 
-def test_a_judge_and_an_evaluator_that_know_nothing_of_the_data_say_so(tmp_path: Path) -> None:
+def test_the_toy_recipe_refuses_text_that_is_not_of_its_world(tmp_path: Path) -> None:
     data = tmp_path / "rows.json"
     data.write_text(json.dumps([{"instruction": f"Name {i} rivers.", "output": "The Rhine."} for i in range(40)]))
     settings: list[str | dict[str, object]] = [
@@ -296,11 +296,9 @@ def test_a_judge_and_an_evaluator_that_know_nothing_of_the_data_say_so(tmp_path:
     ]
     with pytest.raises(ConfigError) as caught:
         Farm("toy", settings=settings, dataset="files", output_dir=tmp_path / "out")
-    evaluator, judge = caught.value.problems
-    assert evaluator.startswith("evaluator 'gold': the toy world does not know the instruction 'Name ")
-    assert judge.startswith("judge of all roles: the toy world does not know the instruction 'Name ")
-    settings += ["evaluate.evaluators=[win_rate]", "judge.*=offline:text_utility"]
-    Farm("toy", settings=settings, dataset="files", output_dir=tmp_path / "out")
+    [world] = caught.value.problems
+    assert "the toy world does not know the instruction 'Name " in world
+    assert "afarm run --recipe smol --model MODEL" in world
 
 
 def test_a_split_that_is_missing_stops_only_what_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
