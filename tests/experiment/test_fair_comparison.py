@@ -52,7 +52,8 @@ def test_what_is_evaluated_is_never_trained_on(
     chats = [{"messages": [{"role": "user", "content": f"{task}\n"}]} for task in TASKS]
     (tmp_path / "chats.json").write_text(json.dumps(chats))
     names = ("preference", "unlabeled", "evaluation")
-    with pytest.raises(ConfigError, match=r"'preference'.* shares 5 instructions with 'evaluation', such as 'Describe the cat"):
+    said = r"'preference'.* shares 5 instructions with 'evaluation', such as 'Describe the cat"
+    with pytest.raises(ConfigError, match=said):
         Farm(
             "smol",
             model="pkg:afarm_plugins.toy/base2",
