@@ -13,6 +13,9 @@ MARKS = (
     (r"<\|begin_of_thought\|>", r"<\|end_of_thought\|>"),  # Sky-T1, OpenThinker
     (r"<\|START_THINKING\|>", r"<\|END_THINKING\|>"),  # Command A
     (r"<\|channel>thought", r"<channel\|>"),  # Gemma
+    (r"<\|inner_prefix\|>", r"<\|inner_suffix\|>"),  # Apertus
+    (r"<start_working_out>", r"<end_working_out>"),  # notebooks that train reasoning
+    (r"(?!)", r"\[BEGIN FINAL RESPONSE\]"),  # Apriel, which begins in words that anyone may say
     (  # gpt-oss
         r"(?:<\|start\|>assistant)?<\|channel\|>(?:analysis|commentary)",
         r"<\|channel\|>final(?:\s?<\|constrain\|>\w+)?<\|message\|>",
@@ -24,7 +27,7 @@ MARKS = (
 
 _ANY = "|".join(f"(?P<opens{i}>{o})|(?P<closes{i}>{c})" for i, (o, c) in enumerate(MARKS))
 _MARK = re.compile(rf"(?=[<\[◁]|A[NS]|HE)(?:{_ANY})", re.I | re.M)  # how marks begin: four times as fast
-_CONTROL_TOKENS = re.compile(r"\A(?:\s*<\|\w{1,40}\|>)+|(?:<\|\w{1,40}\|>\s*){1,4}\Z")
+_CONTROL_TOKENS = re.compile(r"\A(?:\s*<\|\w{1,40}\|>)+|(?:(?:<\|\w{1,40}\|>|\[END FINAL RESPONSE\])\s*){1,4}\Z")
 _SENTENCE_ENDS = (".", "!", "?", ")", "]", "…", "。", "！", "？")
 _INTRODUCES = (":", ",", '"', "'", "`", "“", "‘", "«", ">", "：")
 

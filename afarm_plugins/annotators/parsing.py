@@ -15,7 +15,7 @@ from typing import Any
 
 from afarm.judging import ParsedVerdict, cut_thoughts
 
-READING = 2
+READING = 3
 """The number of these rules, raised with every change of what they read.
 
 Judgements are stored under it: answers that were bought before are then read anew, at no cost."""

@@ -14,10 +14,13 @@ THOUGHTS = {
     "gpt-oss, constrained": "<|channel|>analysis<|message|>{}<|end|><|channel|>final <|constrain|>json<|message|>",
     "gpt-oss, its tokens stripped": "analysisWe must pick. {}assistantfinal",
     "Granite": "Here is my thought process:\n{}\n\nHere is my response:\n",
+    "Apertus": "<|inner_prefix|>{}<|inner_suffix|>",
+    "Apriel": "Here are my reasoning steps:\n{}\n[BEGIN FINAL RESPONSE]\n",
+    "notebooks": "<start_working_out>{}<end_working_out>",
     "twice": "<think>a <think> b\n{}\n</think> c.\n{}\n</think>\n",
     "behind a word of greeting": "Sure. <think>{}</think> ",
     **{name: f"<{name}>\n{{}}\n</{name}>\n" for name in ("thinking", "Thought", "reasoning", "scratchpad", "analysis")},
 }
 
-UNOPENED = {name for name, text in THOUGHTS.items() if text.startswith(("Let", "I lean"))}
-"""Those whose opening mark the prompt has."""
+UNOPENED = {name for name, text in THOUGHTS.items() if text.startswith(("Let", "I lean", "Here are"))}
+"""Those whose opening mark the prompt has, or is none."""
