@@ -390,7 +390,7 @@ def judge_bias(row: Any) -> str:
     kinds = {
         "prefers_longer": f"the longer output {{}} times (lengths differ by more than {SIGNIFICANT_LENGTH} characters)",
         "prefers_lists": "the one with a list {} times (only one has a list)",
-        "prefers_first_shown": "the one shown first {} times",
+        "prefers_first_shown": "the one shown first {} times (mean of both orders)",
         "turned_by_order": "the other output in the other order {} times",
     }
     estimates = {kind: row.get(kind) for kind in kinds} if isinstance(row, Mapping) else {}
