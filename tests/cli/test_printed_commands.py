@@ -17,6 +17,7 @@ import pytest
 import typer
 from places import DOCS, ROOT
 from said import Afarm
+from wire_judges import write_two_systems
 from wire_server import WireServer
 
 from afarm.cli import make_app
@@ -99,9 +100,7 @@ def test_the_priced_example_of_the_readme_fits_its_budget_as_it_is_printed(afarm
 def test_a_printed_paid_command_runs_against_a_server_in_the_vendors_place(afarm: Afarm) -> None:
     """The guide on comparing files, with a budget that is too small, as printed, and again: that buys nothing."""
     [command] = [c for c in commands_of(DOCS / "guides/compare-files.md") if "--budget 2" in c]
-    for name in ("mine", "theirs"):
-        rows = [{"instruction": f"Question {i}?", "output": f"{name} {i}"} for i in range(8)]
-        Path(f"{name}.json").write_text(json.dumps(rows))
+    write_two_systems(8)
     with WireServer() as server:
         one_each = ["--annotator", "gpt4_4"]
         words = [*shlex.split(command)[1:], *one_each, "--set", f"openai.base_url={server.openai_url}"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from wire_server import WireServer
@@ -28,6 +30,13 @@ CLASSES: dict[str, type[VendorJudge]] = {
     "openai-compatible": CompatibleJudge,
 }
 PLUGINS = discover()
+
+
+def write_two_systems(count: int) -> None:
+    """Write mine.json and theirs.json here: what two systems answer to `count` questions."""
+    for name in ("mine", "theirs"):
+        rows = [{"instruction": f"Question {i}?", "output": f"{name} {i}"} for i in range(count)]
+        Path(f"{name}.json").write_text(json.dumps(rows))
 
 
 def no_reward_model(name: str) -> RewardModel:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import traceback
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from pathlib import Path
 from time import time
 
 import pytest
-from wire_judges import CLASSES, KEY, MODELS, WORTH, ask, chat, make
+from wire_judges import CLASSES, KEY, MODELS, WORTH, ask, chat, make, write_two_systems
 from wire_server import Body, Drip, Drop, Hang, Status, Told, WireServer
 
 from afarm.cli import main
@@ -357,9 +356,7 @@ def test_what_is_printed_about_a_parameter_can_be_typed_and_goes_on(
     server: WireServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("mine", "theirs"):
-        rows = [{"instruction": f"Question {i}?", "output": f"{name} {i}"} for i in range(3)]
-        Path(f"{name}.json").write_text(json.dumps(rows))
+    write_two_systems(3)
     command = ["evaluate", "mine.json", "--reference", "theirs.json", "--annotator", "gpt4_4"]
     command += ["--judge", "openai:gpt-4o", "--set", f"openai.base_url={server.openai_url}"]
     server.script(*[Status(400, "Not supported", error={"param": "logit_bias"})] * 3)

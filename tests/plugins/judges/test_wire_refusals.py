@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wire_judges import MODELS, ask, chat, make
+from wire_judges import MODELS, ask, chat, make, write_two_systems
 from wire_server import Body, Fault, Status, WireServer
 
 from afarm.cli import main
@@ -127,9 +127,7 @@ def test_a_pair_that_is_refused_is_unparsed_and_the_others_are_compared(
     server: WireServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("mine", "theirs"):
-        rows = [{"instruction": f"Question {i}?", "output": f"{name} {i}"} for i in range(4)]
-        Path(f"{name}.json").write_text(json.dumps(rows))
+    write_two_systems(4)
     command = ["evaluate", "mine.json", "--reference", "theirs.json", "--annotator", "gpt4_4", "--budget", "1"]
     command += ["--judge", "openai:gpt-4o", "--set", f"openai.base_url={server.openai_url}"]
     server.refuses = lambda body: Status(400, "that is a long one") if asks(1, body) else None
