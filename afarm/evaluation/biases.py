@@ -53,7 +53,7 @@ FAMILIES: Mapping[str, str] = {
     "cohere": r"cohere|command-?r",
 }
 """Model family to a pattern for the names of its models, and of models derived from them."""
-FORMULAS = ("offline", "fitted")
+FORMULAS = ("fitted", "offline")
 """Judges that are no language model."""
 
 

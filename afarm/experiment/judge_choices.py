@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from afarm.core.errors import AfarmError
+from afarm.evaluation.biases import FORMULAS
 from afarm.experiment.dry_run import estimate_labels
 from afarm.experiment.stage import Labelling
 from afarm.experiment.workspace import Workspace
@@ -17,7 +18,6 @@ from afarm.storage.text import dollars
 
 PAID = "openai:gpt-4o"
 """The paid judge that is offered: it takes all that annotators ask for."""
-FORMULAS = ("fitted", "offline")
 
 
 def describe_choices(workspace: Workspace, labellings: Sequence[Labelling] = (), form: str = "--judge {judge}") -> str:
