@@ -334,6 +334,8 @@ class Components:
                 progress = self.progress
             opened.enter_context(self.backend.autocast())
             opened.enter_context(self.backend.naming_lost(label))
+            if self.process_info.is_distributed:  # all have seen the newest checkpoint before one saves the next
+                self.backend.barrier()
             yield TrainContext(seed, directory, self.backend, checkpoints, log, progress)
             if self.process_info.is_distributed:
                 self.backend.barrier()

@@ -84,10 +84,25 @@ def _checksums(directory: Path) -> str:
 
 
 class FollowedCheckpoints(DirectoryCheckpoints):
-    """The main process's checkpoints as followers see them: `save` waits until that step is published."""
+    """The main process's checkpoints as followers see them: `save` waits until that step is published.
+
+    `latest` is what was there when this was made, and then what was saved: not what the main process, a step ahead, is
+    about to remove. So all processes make theirs before any of them trains.
+    """
+
+    def __init__(self, directory: Path):
+        super().__init__(directory)
+        self._latest = super().latest()
 
     def save(self, step: int, write: Callable[[Path], None]) -> None:
-        wait_for(lambda: (latest := self.latest()) and latest[0] >= step)
+        def look() -> tuple[int, Path] | None:
+            newest = super(FollowedCheckpoints, self).latest()
+            return newest if newest and newest[0] >= step else None
+
+        self._latest = wait_for(look)
+
+    def latest(self) -> tuple[int, Path] | None:
+        return self._latest
 
 
 class MetricsFile:

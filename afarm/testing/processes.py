@@ -37,7 +37,8 @@ def train_together(train: Callable[[TrainContext], Any], processes: int, directo
         AcceleratorState._reset_state(reset_partial_state=True)
         os.environ.update({name: str(value) for name, value in {**place, "RANK": rank, "LOCAL_RANK": rank}.items()})
         kept = FollowedCheckpoints(directory) if rank else context.checkpoints
-        trained = train(replace(context, backend=cpu_backend(PATIENCE, is_distributed=True), checkpoints=kept))
+        backend = cpu_backend(PATIENCE, is_distributed=True)  # waits for the others
+        trained = train(replace(context, backend=backend, checkpoints=kept))
         if rank == 0:
             torch.save(trained, directory / "trained.pt")
 

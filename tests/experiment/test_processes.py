@@ -134,6 +134,7 @@ def test_what_this_launch_trains_is_joined_once(tmp_path: Path) -> None:
 def test_a_followed_checkpoint_is_saved_when_the_first_process_has_saved_it(tmp_path: Path) -> None:
     kept, followed = DirectoryCheckpoints(tmp_path), FollowedCheckpoints(tmp_path)
     kept.save(2, write)
+    assert followed.latest() is None, "what the first process saves while another begins is not gone on from"
     saving = threading.Thread(target=followed.save, args=(4, lambda directory: pytest.fail("it writes nothing")))
     saving.start()
     saving.join(0.7)
