@@ -30,7 +30,7 @@ from afarm.evaluation.statistics.intervals import (
 from afarm.evaluation.statistics.paired import Difference, paired_difference, paired_differences
 from afarm.evaluation.statistics.rank_intervals import rank_intervals
 from afarm.evaluation.statistics.sequential import decision_times
-from afarm_plugins.evaluators.prediction_powered import Mean, prediction_powered
+from afarm_plugins.evaluators.prediction_powered import MeanWin, prediction_powered
 
 PAGE = Path("docs/notes/statistics.md")
 SIZES = (25, 100, 805)
@@ -78,7 +78,7 @@ WORLDS: dict[str, tuple[Callable[[Generator, int], Floats], float]] = {
 }
 
 
-def holds(found: IntervalEstimate | Mean, truth: float) -> bool:
+def holds(found: IntervalEstimate | MeanWin, truth: float) -> bool:
     return found.low is not None and found.high is not None and found.low <= truth <= found.high
 
 

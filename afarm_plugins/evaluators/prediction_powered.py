@@ -71,7 +71,7 @@ def _mean_wins(judged: Iterable[JudgedPair]) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Mean:
+class MeanWin:
     """A mean of wins between 0 and 1, with its standard `error` and its 95% interval."""
 
     value: float
@@ -81,19 +81,19 @@ class Mean:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class CombinedWinRate:
     """A prediction-powered estimate to quote, `combined`; see `PredictionPowered`."""
 
-    combined: Mean
-    human: Mean
-    simulated: Mean
+    combined: MeanWin
+    human: MeanWin
+    simulated: MeanWin
     n_human: int
     n_simulated: int
     trust: float
     effective: float
 
 
-def plus_four_mean(wins: Any) -> Mean:
+def plus_four_mean(wins: Any) -> MeanWin:
     """Average `wins` [instructions, at least 2], with the t interval after two won and two lost instructions are added.
 
     25 wins of 25 have an error of 0, and are yet not sure to go on.
@@ -102,11 +102,11 @@ def plus_four_mean(wins: Any) -> Mean:
     half = float(stdtrit(n + 3, 0.975) * added.std(ddof=1)) / math.sqrt(n + 4)
     error = float(wins.std(ddof=1)) / math.sqrt(n) if np.ptp(wins) > ROUNDING else 0.0
     middle = float(added.mean())
-    return Mean(float(wins.mean()), error, max(0.0, middle - half), min(1.0, middle + half))
+    return MeanWin(float(wins.mean()), error, max(0.0, middle - half), min(1.0, middle + half))
 
 
-def prediction_powered(human: ArrayLike, simulated: ArrayLike) -> Estimate:
-    """Estimate the mean human label over all instructions from `human` and `simulated` [instructions].
+def prediction_powered(human: ArrayLike, simulated: ArrayLike) -> CombinedWinRate:
+    """CombinedWinRate the mean human label over all instructions from `human` and `simulated` [instructions].
 
     NaN is an absent label. The instructions that people label must be drawn at random: the hard ones alone do not tell
     how wrong the judge is on the others. The interval is t's; mean and weight have used up two of its degrees of
@@ -125,10 +125,10 @@ def prediction_powered(human: ArrayLike, simulated: ArrayLike) -> Estimate:
     alone, judged = plus_four_mean(people[both]), plus_four_mean(judge[has_judge])
     value, error, trust = _ppi(people[both], judge[both], rest) if len(rest) else (0.0, 0.0, 0.0)
     if not (error and alone.error):  # people agree throughout: the judge adds nothing, and neither is sure to go on
-        return Estimate(alone, alone, judged, n, len(rest), 0.0, float(n))
+        return CombinedWinRate(alone, alone, judged, n, len(rest), 0.0, float(n))
     half = float(stdtrit(n - 2, 0.975)) * error
-    combined = Mean(value, error, value - half, value + half)
-    return Estimate(combined, alone, judged, n, len(rest), trust, n * (alone.error / error) ** 2)
+    combined = MeanWin(value, error, value - half, value + half)
+    return CombinedWinRate(combined, alone, judged, n, len(rest), trust, n * (alone.error / error) ** 2)
 
 
 def _ppi(y: Any, guess: Any, rest: Any) -> tuple[float, float, float]:
