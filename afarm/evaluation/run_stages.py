@@ -1,4 +1,4 @@
-"""What the stages of a run's record say: costs, and in sentences what was cut off, degraded or not finite."""
+"""Facts of a run's stages: costs, outputs cut off, labels degraded, figures that are not finite."""
 
 from __future__ import annotations
 

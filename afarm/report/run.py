@@ -1,4 +1,4 @@
-"""Sentences on a run's training, figures of its stages, its curves, and the command of best-of-n over n."""
+"""Sentences on a run's training, its figures and curves, and the command of best-of-n over n."""
 
 from __future__ import annotations
 

@@ -37,8 +37,9 @@ ROUNDING = 1e-12
 
 
 class PredictionPowered(Evaluator):
-    """The win rate by people in percent, with its error and 95% interval, and beside it those of either kind of labels.
+    """The win rate by people in percent, with its error and 95% interval.
 
+    Beside it are those of either kind of labels alone, `people` and `judge`.
     `n_human` instructions have both kinds, `n_simulated` only simulated ones. `trust`, from 0 to 1, is the weight of
     the simulated labels. `effective` is the number of human-labelled instructions that alone would be as precise, and
     `saved` the number of them that need not be labelled. Several labels of an instruction are averaged first.
@@ -94,7 +95,7 @@ class CombinedWinRate:
 
 
 def plus_four_mean(wins: Any) -> MeanWin:
-    """Average `wins` [instructions, at least 2], with the t interval after two won and two lost instructions are added.
+    """Average `wins` [instructions, at least 2]; its interval is t's with two won and two lost ones more.
 
     25 wins of 25 have an error of 0, and are yet not sure to go on.
     """
@@ -106,7 +107,7 @@ def plus_four_mean(wins: Any) -> MeanWin:
 
 
 def prediction_powered(human: ArrayLike, simulated: ArrayLike) -> CombinedWinRate:
-    """CombinedWinRate the mean human label over all instructions from `human` and `simulated` [instructions].
+    """Estimate the mean human label over all instructions from `human` and `simulated` [instructions].
 
     NaN is an absent label. The instructions that people label must be drawn at random: the hard ones alone do not tell
     how wrong the judge is on the others. The interval is t's; mean and weight have used up two of its degrees of

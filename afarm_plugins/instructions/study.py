@@ -115,7 +115,7 @@ class Instructions(DataStudy):
 
 
 def _named_files(texts: Sequence[str]) -> dict[str, str]:
-    """Split each FILE or NAME=FILE, by name. Raises `ConfigError` for a name that is empty or has a file already."""
+    """Split each FILE or NAME=FILE, by name. Raises `ConfigError` for an empty name, or one of two files."""
     files: dict[str, str] = {}
     for text in dict.fromkeys(texts):
         name, equals, file = (part.strip() for part in text.partition("="))
@@ -129,7 +129,7 @@ def _named_files(texts: Sequence[str]) -> dict[str, str]:
 
 
 def _mean_share(holds: Sequence[bool]) -> Bounded | None:
-    """Return the share of instructions of which something `holds` in percent, with its interval; None for none."""
+    """Return the share for which something `holds` in percent, with its interval; None for none."""
     return mean_percent([100.0 * each for each in holds]) if holds else None
 
 
