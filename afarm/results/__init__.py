@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from afarm.evaluation.red_flags import Match as Match
     from afarm.evaluation.red_flags import flag_sentences as flag_sentences
     from afarm.evaluation.red_flags import suspicious as suspicious
+    from afarm.evaluation.run_diff import Diff as Diff
     from afarm.evaluation.run_diff import diff_runs as diff_runs
     from afarm.evaluation.run_stages import sum_costs as sum_costs
     from afarm.evaluation.who_judged import are_formulas as are_formulas
