@@ -680,7 +680,7 @@ def test_boards_state_how_often_their_judge_agrees_with_people(tmp_path: Path) -
         run(directory, "ppo", 60.0, record={"judges": judges})
         ((board,), _) = read_boards([directory])
         assert board.note == note
-        assert (said in as_markdown([board])) is (note == said)
+        assert (said in markdown_leaderboards([board])) is (note == said)
 
 
 def test_a_legend_explains_the_columns_that_are_there() -> None:
