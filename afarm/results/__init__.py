@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from afarm.judging.accounting import GROUPS as GROUPS
     from afarm.judging.accounting import accounts as accounts
     from afarm.judging.accounting import open_items as open_items
-    from afarm.judging.accounting import unanswered as unanswered
     from afarm.judging.database import Place as Place
     from afarm.judging.database import Transaction as Transaction
     from afarm.judging.database import fixed_place as fixed_place
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from afarm.judging.ledger import Ledger as Ledger
     from afarm.judging.ledger import query_chunks as query_chunks
     from afarm.judging.ledger_schema import column_names as column_names
-    from afarm.judging.pricing import listed_prices as listed_prices
+    from afarm.judging.pricing import listed as listed
     from afarm.results.read_only_ledger import open_ledger as open_ledger
     from afarm.results.stored_run import StoredRun as StoredRun
     from afarm.results.stored_run import open_run as open_run
