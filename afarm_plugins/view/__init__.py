@@ -1,4 +1,4 @@
-"""A local page over output directories: runs as they go, outputs, votes, artifacts and costs; `afarm diff`.
+"""A local page over output directories (runs, outputs, votes, artifacts, costs), and `afarm diff`.
 
 `server` is the web server, `export` writes the same pages as files. Starlette and uvicorn are in the extra `view`.
 """
