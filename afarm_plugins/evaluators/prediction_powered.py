@@ -37,7 +37,7 @@ ROUNDING = 1e-12
 
 
 class PredictionPowered(Evaluator):
-    """The win rate by people in percent, with its error and 95% interval, and beside it those of either kind of labels.
+    """The win rate by people in percent, its error and 95% interval, and those of either labels alone.
 
     `n_human` instructions have both kinds, `n_simulated` only simulated ones. `trust`, from 0 to 1, is the weight of
     the simulated labels. `effective` is the number of human-labelled instructions that alone would be as precise, and
@@ -81,7 +81,7 @@ class Mean:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class PeopleEstimate:
     """A prediction-powered estimate to quote, `combined`; see `PredictionPowered`."""
 
     combined: Mean
@@ -94,7 +94,7 @@ class Estimate:
 
 
 def plus_four_mean(wins: Any) -> Mean:
-    """Average `wins` [instructions, at least 2], with the t interval after two won and two lost instructions are added.
+    """Average `wins` [at least 2 instructions]; t interval after two won and two lost ones are added.
 
     25 wins of 25 have an error of 0, and are yet not sure to go on.
     """
@@ -105,7 +105,7 @@ def plus_four_mean(wins: Any) -> Mean:
     return Mean(float(wins.mean()), error, max(0.0, middle - half), min(1.0, middle + half))
 
 
-def prediction_powered(human: ArrayLike, simulated: ArrayLike) -> Estimate:
+def prediction_powered(human: ArrayLike, simulated: ArrayLike) -> PeopleEstimate:
     """Estimate the mean human label over all instructions from `human` and `simulated` [instructions].
 
     NaN is an absent label. The instructions that people label must be drawn at random: the hard ones alone do not tell
@@ -125,10 +125,10 @@ def prediction_powered(human: ArrayLike, simulated: ArrayLike) -> Estimate:
     alone, judged = plus_four_mean(people[both]), plus_four_mean(judge[has_judge])
     value, error, trust = _ppi(people[both], judge[both], rest) if len(rest) else (0.0, 0.0, 0.0)
     if not (error and alone.error):  # people agree throughout: the judge adds nothing, and neither is sure to go on
-        return Estimate(alone, alone, judged, n, len(rest), 0.0, float(n))
+        return PeopleEstimate(alone, alone, judged, n, len(rest), 0.0, float(n))
     half = float(stdtrit(n - 2, 0.975)) * error
     combined = Mean(value, error, value - half, value + half)
-    return Estimate(combined, alone, judged, n, len(rest), trust, n * (alone.error / error) ** 2)
+    return PeopleEstimate(combined, alone, judged, n, len(rest), trust, n * (alone.error / error) ** 2)
 
 
 def _ppi(y: Any, guess: Any, rest: Any) -> tuple[float, float, float]:
