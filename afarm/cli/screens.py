@@ -92,13 +92,15 @@ def show_report(console: Console, page: Path) -> None:
 
 
 def _as_json(record: Record, directory: Path) -> dict[str, Any]:
+    """The answer, who judged and then the record; "pool" judges nothing, so that files' annotator is who judged too."""
     main = record["results"][0]
     return {
-        **record,
-        **{name: main[name] for name in ("system", "reference", "metrics", "degraded")},
+        **{name: main.get(name, "") for name in ("system", "reference", "judged_by", "metrics", "degraded")},
         "interval": win_rate_interval(main["metrics"]),
         "simulated": is_simulated(record),
         "report": str(page) if (page := _report(directory)) else None,
+        **record,
+        **({"annotator": record["judged_by"]} if record.get("files") and record["judges"] else {}),
     }
 
 

@@ -68,7 +68,16 @@ def test_the_reference_stands_in_the_ranking_at_its_place() -> None:
     [table] = found.tables
     assert [row[1] for row in table.rows] == ["ppo", "sft (the reference)", "bad"]
     assert table.rows[1] == [None, "sft (the reference)", Bounded(50.0), None, 0.25, 0.0, None, None]
-    assert found.answer.startswith("ppo first: win rate 60.0 % against sft (95 % 56.0 to 63.9), clearly ahead.")
+    assert found.answer.startswith("ppo first: win rate 60.0 % against sft (95 % 56.0 to 63.9); clearly ahead.")
+
+
+def test_how_often_the_judge_agrees_with_people_is_a_note_of_the_board() -> None:
+    known = {"identity": "fitted:people@0123456789ab", "simulated": True, "agreement": "agrees with people on 69 %"}
+    records = [record("ppo", seed, 60.0, 2.0, 100.0) for seed in (1, 2)]
+    for one in records:
+        one["judges"] = [known]
+    found = comparison_findings(board_of_systems(records), records, build_progress(records))
+    assert found.notes[0].startswith("The formula fitted:people agrees with people on 69 %. Percent against sft")
 
 
 def test_what_judges_cost_is_the_price_if_they_have_one() -> None:

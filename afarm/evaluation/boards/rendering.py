@@ -204,7 +204,7 @@ def remarks(board: Leaderboard) -> list[str]:
 
 
 def answer(board: Leaderboard) -> str:
-    """Say which system is first and which are not clearly apart from it; empty without a ranking.
+    """Say which system is first by whose judgement, and which are not clearly apart from it; empty without a ranking.
 
     Apart are those that the adjusted test tells apart, or without tests those whose 95% intervals do not meet, as long
     as missing verdicts could not put them first.
@@ -215,7 +215,8 @@ def answer(board: Leaderboard) -> str:
     first, *others = entries
     is_rate = board.order in ("", WIN_RATE)
     reference = one_line(first.source.reference or board.protocol.reference) if is_rate else ""
-    text = f"{one_line(first.system)}{' first' if others else ''}: {'win rate' if is_rate else one_line(board.order)}"
+    name, judges = one_line(first.system), one_line(board.protocol.who_judged) if board.protocol.known else ""
+    text = f"{name}{' first' if others else ''}: {'win rate' if is_rate else one_line(board.order)}"
     text += f" {first.figure(board.order) or 0.0:.1f}{' %' * is_rate}{f' against {reference}' * bool(reference)}"
 
     def ends(entry: Entry) -> tuple[float, float]:
@@ -225,7 +226,9 @@ def answer(board: Leaderboard) -> str:
         return (-math.inf, math.inf) if low is None or high is None else (low, high)
 
     low, high = ends(first)
-    if low == -math.inf:
+    text += f" (95 % {low:.1f} to {high:.1f})" if math.isfinite(low) else ""
+    text += f", judged by {judges}" if judges else ""
+    if not math.isfinite(low):
         return f"{text}; how clearly is not known."
     near = [
         e.system
@@ -233,11 +236,8 @@ def answer(board: Leaderboard) -> str:
         if (ends(e)[1] >= low if e.p_value is None else e.p_value >= 0.05) or (first.rank_high or 1) >= (e.rank or 0)
     ]
     near += [f"{reference} (50 %)"] if reference and low <= 50 <= high else []
-    is_behind = bool(reference) and high < 50
-    text += f" (95 % {low:.1f} to {high:.1f})" + ", which is clearly ahead of it" * is_behind
-    if not near:
-        return text + (".", ", clearly ahead.")[not is_behind]
-    return f"{text}; not clearly apart from it: {named(list(map(one_line, near)))}."
+    text += f"; {reference} is clearly ahead" if reference and high < 50 else "" if near else "; clearly ahead"
+    return text + (f"; not clearly apart from {name}: {named(list(map(one_line, near)))}." if near else ".")
 
 
 def footnotes(board: Leaderboard) -> dict[str, int]:

@@ -200,14 +200,14 @@ def test_equal_win_rates_share_a_place() -> None:
 
 
 def test_the_interval_is_that_of_two_more_wins_and_losses() -> None:
-    intervals = pytest.importorskip("afarm.evaluation.statistics.intervals")
+    mean = pytest.importorskip("afarm.evaluation.statistics.intervals").mean
     few = ([1.0], [0.5], [0.0, 1.0], [1.0, 1.0, 0.2])  # there Student's quantile by its series is a little short
     for wins in (*few, [1.0] * 25, [1.0, 0.0, 0.5, 1.0] * 20, [0.3, 0.9] * 100):
-        found = intervals.plus_four_interval(wins)
+        found, more = mean(wins), mean([*wins, 0.0, 0.0, 1.0, 1.0])
         error = None if found.error is None else 100 * found.error
         bounds = interval(100 * found.value, error, len(wins))
         close = 0.02 if len(wins) > 3 else 2
-        assert bounds == pytest.approx((100 * found.low, 100 * found.high), abs=close)
+        assert bounds == pytest.approx((max(0, 100 * more.low), min(100, 100 * more.high)), abs=close)
     assert interval(50.0, None, 10) is None
     assert interval(99.0, 1.0, None) == (pytest.approx(97.04, abs=0.01), 100.0)
 
@@ -604,32 +604,32 @@ def entry(system: str, rate: float, error: float | None = 1.0, **more: Any) -> E
     ("entries", "order", "said"),
     [
         ([], "", ""),
-        ([entry("a", 60.0)], "", "a: win rate 60.0 % against sft (95 % 58.0 to 61.9), clearly ahead."),
+        ([entry("a", 60.0)], "", "a: win rate 60.0 % against sft (95 % 58.0 to 61.9); clearly ahead."),
         (
             [entry("a", 51.0)],
             "",
-            "a: win rate 51.0 % against sft (95 % 49.0 to 53.0); not clearly apart from it: sft (50 %).",
+            "a: win rate 51.0 % against sft (95 % 49.0 to 53.0); not clearly apart from a: sft (50 %).",
         ),
-        ([entry("a", 40.0)], "", "a: win rate 40.0 % against sft (95 % 38.1 to 42.0), which is clearly ahead of it."),
+        ([entry("a", 40.0)], "", "a: win rate 40.0 % against sft (95 % 38.1 to 42.0); sft is clearly ahead."),
         (
             [entry("a", 60.0), entry("b", 59.0), entry("c", 40.0)],
             "",
-            "a first: win rate 60.0 % against sft (95 % 58.0 to 61.9); not clearly apart from it: b.",
+            "a first: win rate 60.0 % against sft (95 % 58.0 to 61.9); not clearly apart from a: b.",
         ),
         (
             [entry("a", 60.0, rank_low=1, rank_high=1), entry("b", 59.0, p_value=0.01), entry("c", 40.0, p_value=0.3)],
             "",
-            "a first: win rate 60.0 % against sft (95 % 58.0 to 61.9); not clearly apart from it: c.",
+            "a first: win rate 60.0 % against sft (95 % 58.0 to 61.9); not clearly apart from a: c.",
         ),
         (  # so many have no verdict that b may be first
             [entry("a", 60.0, rank_low=1, rank_high=2), entry("b", 40.0, p_value=0.001), entry("c", 30.0)],
             "",
-            "a first: win rate 60.0 % against sft (95 % 58.0 to 61.9); not clearly apart from it: b.",
+            "a first: win rate 60.0 % against sft (95 % 58.0 to 61.9); not clearly apart from a: b.",
         ),
         (
             [entry("a", 60.0, seeds=(1, 2), win_rates=(58.0, 62.0)), entry("b", 40.0)],
             "",
-            "a first: win rate 60.0 % against sft (95 % 34.6 to 85.4); not clearly apart from it: b, sft (50 %).",
+            "a first: win rate 60.0 % against sft (95 % 34.6 to 85.4); not clearly apart from a: b, sft (50 %).",
         ),
         (
             [entry("a", 60.0, None, reference=""), entry("b", 50.0, None)],
@@ -642,7 +642,7 @@ def entry(system: str, rate: float, error: float | None = 1.0, **more: Any) -> E
                 entry("b", 70.0, metrics={"elo": Metric(1000.0, low=960.0, high=1040.0)}),
             ],
             "elo",
-            "a first: elo 1100.0 (95 % 1050.0 to 1150.0), clearly ahead.",
+            "a first: elo 1100.0 (95 % 1050.0 to 1150.0); clearly ahead.",
         ),
     ],
 )
@@ -650,6 +650,37 @@ def test_a_board_says_its_answer_first(entries: list[Entry], order: str, said: s
     board = ranked(Leaderboard(EvaluationProtocol(), tuple(entries), "t", order=order))
     assert answer(board) == said
     assert said == "" or as_markdown([board]).splitlines()[2].replace("\\", "") == f"**{said}**"
+
+
+def test_the_answer_of_a_board_names_who_judged() -> None:
+    for judges, annotator, who in [
+        ({"*": "openai:gpt-4o"}, "gpt4_4", "openai:gpt-4o with annotator gpt4_4"),
+        ({"*": "offline:gold@0123456789ab"}, "pool", "the formula offline:gold"),
+        ({}, "fitted", "the formula fitted"),
+        ({}, "people", "people"),
+    ]:
+        protocol = EvaluationProtocol(annotator, judges=judges, reference="sft")
+        board = ranked(Leaderboard(protocol, (entry("a", 60.0), entry("b", 40.0)), "t"))
+        assert (
+            answer(board)
+            == f"a first: win rate 60.0 % against sft (95 % 58.0 to 61.9), judged by {who}; clearly ahead."
+        )
+        behind = ranked(Leaderboard(protocol, (entry("a", 40.0), entry("b", 39.0)), "t"))
+        assert answer(behind).endswith(f"judged by {who}; sft is clearly ahead; not clearly apart from a: b.")
+
+
+def test_boards_state_how_often_their_judge_agrees_with_people(tmp_path: Path) -> None:
+    known = {"role": "*", "identity": "fitted:people@0123456789ab", "simulated": True, "agreement": "agrees on 69 %"}
+    others = [{**known, "role": "gpt4", "identity": "openai:gpt-4o", "simulated": False, "agreement": ""}]
+    said = "the formula fitted:people agrees on 69 %"
+    for number, (judges, note) in enumerate(
+        [([known], said), ([known, {**known, "role": "gpt4"}], said), ([*others, known], said), (others, ""), ("x", "")]
+    ):
+        directory = tmp_path / str(number)
+        run(directory, "ppo", 60.0, record={"judges": judges})
+        ((board,), _) = read_boards([directory])
+        assert board.note == note
+        assert (said in as_markdown([board])) is (note == said)
 
 
 def test_a_legend_explains_the_columns_that_are_there() -> None:

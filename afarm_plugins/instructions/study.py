@@ -14,11 +14,13 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
+from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
 from afarm import (
     Bounded,
+    ConfigError,
     DataError,
     DataStudy,
     Findings,
@@ -31,14 +33,14 @@ from afarm import (
     StudyRun,
     StudyTable,
     mean_interval,
+    mean_percent,
     parse_output,
     read_placed_rows,
     seeding,
+    stem,
 )
-from afarm_plugins.studies.imperatives import OTHER, QUESTION, TASK, Reading, reader
-from afarm_plugins.studies.over_seeds import mean_share
-from afarm_plugins.studies.people import named_files
-from afarm_plugins.studies.settings import InstructionsConfig, split_names
+from afarm_plugins.instructions.imperatives import OTHER, QUESTION, TASK, Reading, reader
+from afarm_plugins.instructions.settings import InstructionsConfig
 
 OBJECTS = 4
 """The commonest objects of a verb that are named."""
@@ -76,7 +78,7 @@ class InstructionSet:
 
     def share(self, field: str, value: str) -> Bounded | None:
         """Return the share of readings with this value of a field in percent, with its interval."""
-        return mean_share([float(getattr(reading, field) == value) for reading in self.readings])
+        return mean_share([getattr(reading, field) == value for reading in self.readings])
 
 
 class Instructions(DataStudy):
@@ -91,7 +93,7 @@ class Instructions(DataStudy):
         return []
 
     def read(self, load: Callable[[str], Sequence[Output]]) -> None:
-        for split in () if self.config.instructions else split_names(self.config.splits):
+        for split in () if self.config.instructions else dict.fromkeys(map(str.strip, self.config.splits.split(","))):
             try:
                 self._splits[split] = load(split)
             except DataError as error:
@@ -102,7 +104,7 @@ class Instructions(DataStudy):
     def analyse(self, finished: Sequence[FinishedRun]) -> Findings:
         tagger, read = reader(self.config.tagger)
         found = dict(self._splits)
-        for name, file in named_files("instructions", self.config.instructions).items():
+        for name, file in named_files(self.config.instructions).items():
             found[name] = [parse_output(row, where, required=False) for where, row in read_placed_rows(file)]
             if not found[name]:
                 raise DataError(f"{file}: has no rows")
@@ -110,6 +112,25 @@ class Instructions(DataStudy):
         sets = [InstructionSet(name, rows, readings[name]) for name, rows in found.items()]
         notes = [f"Left out: {why}" for why in self._lacking.values()]
         return set_findings(sets, tagger, self.config.verbs, notes) if sets else Findings()
+
+
+def named_files(texts: Sequence[str]) -> dict[str, str]:
+    """Split each FILE or NAME=FILE, by name. Raises `ConfigError` for a name that is empty or has a file already."""
+    files: dict[str, str] = {}
+    for text in dict.fromkeys(texts):
+        name, equals, file = (part.strip() for part in text.partition("="))
+        if not equals or Path(text).exists():
+            name, file = stem(text), text
+        if not name or name in files:
+            why = "has the name of another: each needs its own" if name else "has no name"
+            raise ConfigError([f"--instructions {text}: {name!r} {why}, such as --instructions another={file}"])
+        files[name] = file
+    return files
+
+
+def mean_share(holds: Sequence[bool]) -> Bounded | None:
+    """Return the share of instructions of which something `holds` in percent, with its interval; None for none."""
+    return mean_percent([100.0 * each for each in holds]) if holds else None
 
 
 def _text(instruction: Instruction) -> str:
@@ -168,7 +189,7 @@ def _kinds(sets: Sequence[InstructionSet]) -> StudyTable:
     rows = []
     for one in sets:
         kinds = [one.share("kind", kind) for kind in (TASK, QUESTION, OTHER)]
-        with_input = mean_share([float(bool(row.instruction.input)) for row in one.rows])
+        with_input = mean_share([bool(row.instruction.input) for row in one.rows])
         pairs = {reading[1:] for reading in one.readings if reading.object}
         rows.append([one.name, len(one.rows), *kinds, len(set(one.verbs)), len(pairs), with_input])
     columns = {"set": "", "instructions": ",d", "tasks, %": ".1f", "questions, %": ".1f", "others, %": ".1f"}
