@@ -40,13 +40,9 @@ if TYPE_CHECKING:
     from afarm.backend.distributed import world_size as world_size
     from afarm.backend.engines import SamplingEngine as SamplingEngine
     from afarm.backend.engines import TorchEngine as TorchEngine
-    from afarm.backend.kl import Divergence as Divergence
-    from afarm.backend.kl import KLEstimates as KLEstimates
-    from afarm.backend.kl import kl_estimates as kl_estimates
-    from afarm.backend.kl import kl_penalised_rewards as kl_penalised_rewards
-    from afarm.backend.kl import response_divergence as response_divergence
     from afarm.backend.logprobs import backbone as backbone
     from afarm.backend.logprobs import before_responses as before_responses
+    from afarm.backend.logprobs import chunk_rows as chunk_rows
     from afarm.backend.logprobs import evaluating as evaluating
     from afarm.backend.logprobs import hidden_states as hidden_states
     from afarm.backend.logprobs import logits_at_once as logits_at_once
@@ -63,17 +59,11 @@ if TYPE_CHECKING:
     from afarm.backend.models import quiet_transformers as quiet_transformers
     from afarm.backend.models import saved_by_afarm as saved_by_afarm
     from afarm.backend.models import set_checkpointing_layers_to_train as set_checkpointing_layers_to_train
+    from afarm.backend.objectives import KLEstimates as KLEstimates
     from afarm.backend.objectives import PolicyLoss as PolicyLoss
-    from afarm.backend.objectives import ValueLoss as ValueLoss
-    from afarm.backend.objectives import bradley_terry_loss as bradley_terry_loss
     from afarm.backend.objectives import clipped_policy_loss as clipped_policy_loss
-    from afarm.backend.objectives import clipped_value_loss as clipped_value_loss
-    from afarm.backend.objectives import generalised_advantages as generalised_advantages
+    from afarm.backend.objectives import kl_estimates as kl_estimates
     from afarm.backend.objectives import masked as masked
-    from afarm.backend.objectives import masked_mean as masked_mean
-    from afarm.backend.objectives import masked_mean_variance as masked_mean_variance
-    from afarm.backend.objectives import preference_losses as preference_losses
-    from afarm.backend.objectives import whiten as whiten
     from afarm.backend.on_policy import Diverged as Diverged
     from afarm.backend.on_policy import Training as Training
     from afarm.backend.on_policy import backward_in_chunks as backward_in_chunks

@@ -91,7 +91,7 @@ def show_report(console: Console, page: Path) -> None:
 
 
 def _as_json(record: Record, directory: Path) -> dict[str, Any]:
-    """The answer, who judged and then the record; "pool" judges nothing, so that files' annotator is who judged too."""
+    """The answer, who judged, then the record. "pool" judges nothing: files' annotator is who judged."""
     main = record["results"][0]
     return {
         **{name: main.get(name, "") for name in ("system", "reference", "judged_by", "metrics", "degraded")},

@@ -96,6 +96,12 @@ def export(ledger: Ledger, path: Path) -> int:
     return count
 
 
+def unanswered(ledger: Ledger) -> list[tuple[str, int]]:
+    """The finish reasons of answers without a text (content filters, too long prompts …), with counts."""
+    query = "SELECT finish_reason, COUNT(*) FROM completions WHERE TRIM(text) = '' GROUP BY 1 ORDER BY 2 DESC"
+    return [(str(reason or ""), int(count)) for reason, count in ledger.read(query)]
+
+
 def mean_output_tokens(ledger: Ledger, judge: str, annotator: str | None) -> tuple[float, int]:
     """Mean output tokens of the answers that `judge` gave `annotator`, None for any, and their number."""
     query = (

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from afarm.judging.accounting import GROUPS as GROUPS
     from afarm.judging.accounting import accounts as accounts
     from afarm.judging.accounting import open_items as open_items
+    from afarm.judging.accounting import unanswered as unanswered
     from afarm.judging.database import Place as Place
     from afarm.judging.database import Transaction as Transaction
     from afarm.judging.database import fixed_place as fixed_place

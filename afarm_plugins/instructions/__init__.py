@@ -1,4 +1,4 @@
-"""The study `instructions`: verbs, objects and lengths of instructions, by set."""
+"""The study `instructions`: verbs, objects and lengths of what instructions ask for, by set."""
 
 from __future__ import annotations
 

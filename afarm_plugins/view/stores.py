@@ -21,6 +21,7 @@ from afarm.results import (
     open_ledger,
     read_metadata,
     redact_place,
+    unanswered,
 )
 from afarm_plugins.view.sources import CLOSED, SeenRun, is_closed
 from afarm_plugins.view.values import mapping, only_texts, text
@@ -44,12 +45,6 @@ _SUMMARY = re.compile(r'<script type="application/json" id="summary">(.*?)</scri
 """What a page leads with: its answer, its first table and its first plot."""
 
 
-UNANSWERED = (
-    "SELECT COALESCE(finish_reason, ''), COUNT(*) FROM completions WHERE TRIM(text) = '' GROUP BY 1 ORDER BY 2 DESC"
-)
-"""Counts the answers without a text (content filters, too long prompts …), by why they ended."""
-
-
 def ledger_accounts(place: Place, runs: Iterable[SeenRun] = ()) -> Row:
     """Spend by account, run (of `runs`, newest first), judge, annotator and day; a problem if unreadable."""
     about: Row = {"place": redact_place(place), "problem": "", "by": {}, "missing": False}
@@ -60,7 +55,7 @@ def ledger_accounts(place: Place, runs: Iterable[SeenRun] = ()) -> Row:
             by = {group: [asdict(account) for account in accounts(ledger, group)] for group in GROUPS}
             by["account"] = by.pop("run")  # a run's, or that of a study with all its runs
             by["run"] = bought_by_runs(ledger, runs)
-            return {**about, "by": by, **open_items(ledger), "unanswered": ledger.read(UNANSWERED)}
+            return {**about, "by": by, **open_items(ledger), "unanswered": unanswered(ledger)}
     except AfarmError as error:
         return {**about, "problem": str(error)}
 

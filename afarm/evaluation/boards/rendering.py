@@ -204,7 +204,7 @@ def remarks(board: Leaderboard) -> list[str]:
 
 
 def answer(board: Leaderboard) -> str:
-    """Say which system is first by whose judgement, and which are not clearly apart from it; empty without a ranking.
+    """Say which system is first by whom, and which are not clearly apart from it; empty without a ranking.
 
     Apart are those that the adjusted test tells apart, or without tests those whose 95% intervals do not meet, as long
     as missing verdicts could not put them first.
