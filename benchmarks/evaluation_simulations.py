@@ -23,14 +23,14 @@ from afarm.evaluation.metrics import interval
 from afarm.evaluation.statistics.correlation import BLOCK, correlation
 from afarm.evaluation.statistics.intervals import (
     IntervalEstimate,
-    instructions_needed,
     mean,
     minimum_detectable_difference,
+    sample_size,
 )
 from afarm.evaluation.statistics.paired import Difference, paired_difference, paired_differences
 from afarm.evaluation.statistics.rank_intervals import rank_intervals
 from afarm.evaluation.statistics.sequential import decision_times
-from afarm_plugins.evaluators.prediction_powered import Mean, prediction_powered
+from afarm_plugins.evaluators.prediction_powered import MeanWin, prediction_powered
 
 PAGE = Path("docs/notes/statistics.md")
 SIZES = (25, 100, 805)
@@ -78,7 +78,7 @@ WORLDS: dict[str, tuple[Callable[[Generator, int], Floats], float]] = {
 }
 
 
-def holds(found: IntervalEstimate | Mean, truth: float) -> bool:
+def holds(found: IntervalEstimate | MeanWin, truth: float) -> bool:
     return found.low is not None and found.high is not None and found.low <= truth <= found.high
 
 
@@ -329,7 +329,7 @@ def stopping_times(runs: int) -> Table:
                 stops.append(stopped is not None and stopped < 805)
                 wrong.append(lower is not None and (higher is None or lower < higher))
             deviation = float(np.sqrt((1 - draws) * 0.25 + (1 - draws) * ((rate - 0.5) ** 2) - (truth - 0.5) ** 2))
-            fixed = instructions_needed(truth - 0.5, deviation)
+            fixed = sample_size(truth - 0.5, deviation)
             asked = f"{np.mean(times):.0f} ({percent(stops, 0)}% stop)"
             lines.append([f"{100 * truth:.0f}%, {100 * draws:.0f}% draws", asked, percent(wrong), f"{fixed:,}"])
     return rows(["true win rate", "asked", "wrong, %", "fixed n for 80% power"], lines)

@@ -44,7 +44,7 @@ def with_people(
 
 
 def _labels(one: AnnotationComparison, labels: Sequence[Label], leave_out: bool) -> list[JudgedPair]:
-    """Select the labels about the pairs of `one`, the system second; those about other outputs: `with_people`."""
+    """Select the labels about the pairs of `one`, its system second. Raises as `with_people` does."""
     players = one.reference_name, one.system
     mine = [(label, where) for label, where in labels if {*players} == {label.pair.generator_1, label.pair.generator_2}]
     rows = preferences_on_disk(one.stored.rows) if mine else ()

@@ -79,11 +79,11 @@ def evaluation_stage(
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
         path, (ours, theirs) = directory / "judgements.jsonl", read(inputs)
         summary = annotate_to_file(workspace, path, plan_labels(inputs))
-        scores: list[Sequence[Score]] = []
+        scores: tuple[Sequence[Score], Sequence[Score]] = (), ()
         if scored:
             model = workspace.reward_model(inputs.get("reward_model"))
             with components.autocast():
-                scores = [model.score_outputs(ours), model.score_outputs(theirs)]
+                scores = model.score_outputs(ours), model.score_outputs(theirs)
         evaluated = EvaluationInputs(system, ours, theirs, read_preferences(path), *scores)
         judged = evaluated.judgements
         protocol = build_protocol(workspace, settings.annotator, reference_name, theirs, judged)

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from afarm.evaluation.red_flags import Match as Match
     from afarm.evaluation.red_flags import flag_sentences as flag_sentences
     from afarm.evaluation.red_flags import suspicious as suspicious
-    from afarm.evaluation.run_cost import sum_costs as sum_costs
     from afarm.evaluation.run_diff import Diff as Diff
     from afarm.evaluation.run_diff import diff_runs as diff_runs
+    from afarm.evaluation.run_stages import sum_costs as sum_costs
     from afarm.evaluation.who_judged import are_formulas as are_formulas
     from afarm.evaluation.who_judged import who_judged as who_judged
     from afarm.judging.accounting import GROUPS as GROUPS
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from afarm.judging.ledger import Ledger as Ledger
     from afarm.judging.ledger import query_chunks as query_chunks
     from afarm.judging.ledger_schema import column_names as column_names
-    from afarm.judging.pricing import listed_prices as listed_prices
+    from afarm.judging.pricing import listed as listed
     from afarm.results.read_only_ledger import open_ledger as open_ledger
     from afarm.results.stored_run import StoredRun as StoredRun
     from afarm.results.stored_run import open_run as open_run

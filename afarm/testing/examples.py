@@ -67,7 +67,7 @@ def separable_preferences(count: int, good: str = "w1 w2", bad: str = "w31 w32")
 
 
 def evaluation_inputs(instructions: Sequence[Instruction] = (), outputs: Sequence[str] = ()) -> EvaluationInputs:
-    """Make a system's and a reference's outputs, judgements (one draw, one unparsed), people's, and scores."""
+    """Make outputs of a system and a reference, scores, labels of people, and of a judge with gaps."""
     instructions = instructions or make_instructions(12)
     texts = outputs or [" ".join(_WORDS[i : i + 1 + i % 4]) for i in range(len(instructions))]
     mine = [Output(i, texts[n % len(texts)], "system") for n, i in enumerate(instructions)]

@@ -51,7 +51,7 @@ class EloConfig(Config):
 
 @hookimpl
 def register_evaluators(register: Register) -> None:
-    """Win rates (plain, length-controlled, by people), strengths over many systems, mean reward and mean rating."""
+    """Win rates (plain, length-controlled, by people), strengths on a board, mean reward and rating."""
     register(
         "win_rate",
         "afarm_plugins.evaluators.win_rate:WinRate",

@@ -37,8 +37,9 @@ ROUNDING = 1e-12
 
 
 class PredictionPowered(Evaluator):
-    """The win rate by people in percent, with its error and 95% interval, and beside it those of either kind of labels.
+    """The win rate by people in percent, with its error and 95% interval.
 
+    Beside it are those of either kind of labels alone, `people` and `judge`.
     `n_human` instructions have both kinds, `n_simulated` only simulated ones. `trust`, from 0 to 1, is the weight of
     the simulated labels. `effective` is the number of human-labelled instructions that alone would be as precise, and
     `saved` the number of them that need not be labelled. Several labels of an instruction are averaged first.
@@ -71,7 +72,7 @@ def _mean_wins(judged: Iterable[JudgedPair]) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Mean:
+class MeanWin:
     """A mean of wins between 0 and 1, with its standard `error` and its 95% interval."""
 
     value: float
@@ -81,20 +82,20 @@ class Mean:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class CombinedWinRate:
     """A prediction-powered estimate to quote, `combined`; see `PredictionPowered`."""
 
-    combined: Mean
-    human: Mean
-    simulated: Mean
+    combined: MeanWin
+    human: MeanWin
+    simulated: MeanWin
     n_human: int
     n_simulated: int
     trust: float
     effective: float
 
 
-def plus_four_mean(wins: Any) -> Mean:
-    """Average `wins` [instructions, at least 2], with the t interval after two won and two lost instructions are added.
+def plus_four_mean(wins: Any) -> MeanWin:
+    """Average `wins` [instructions, at least 2]; its interval is t's with two won and two lost ones more.
 
     25 wins of 25 have an error of 0, and are yet not sure to go on.
     """
@@ -102,10 +103,10 @@ def plus_four_mean(wins: Any) -> Mean:
     half = float(stdtrit(n + 3, 0.975) * added.std(ddof=1)) / math.sqrt(n + 4)
     error = float(wins.std(ddof=1)) / math.sqrt(n) if np.ptp(wins) > ROUNDING else 0.0
     middle = float(added.mean())
-    return Mean(float(wins.mean()), error, max(0.0, middle - half), min(1.0, middle + half))
+    return MeanWin(float(wins.mean()), error, max(0.0, middle - half), min(1.0, middle + half))
 
 
-def prediction_powered(human: ArrayLike, simulated: ArrayLike) -> Estimate:
+def prediction_powered(human: ArrayLike, simulated: ArrayLike) -> CombinedWinRate:
     """Estimate the mean human label over all instructions from `human` and `simulated` [instructions].
 
     NaN is an absent label. The instructions that people label must be drawn at random: the hard ones alone do not tell
@@ -125,10 +126,10 @@ def prediction_powered(human: ArrayLike, simulated: ArrayLike) -> Estimate:
     alone, judged = plus_four_mean(people[both]), plus_four_mean(judge[has_judge])
     value, error, trust = _ppi(people[both], judge[both], rest) if len(rest) else (0.0, 0.0, 0.0)
     if not (error and alone.error):  # people agree throughout: the judge adds nothing, and neither is sure to go on
-        return Estimate(alone, alone, judged, n, len(rest), 0.0, float(n))
+        return CombinedWinRate(alone, alone, judged, n, len(rest), 0.0, float(n))
     half = float(stdtrit(n - 2, 0.975)) * error
-    combined = Mean(value, error, value - half, value + half)
-    return Estimate(combined, alone, judged, n, len(rest), trust, n * (alone.error / error) ** 2)
+    combined = MeanWin(value, error, value - half, value + half)
+    return CombinedWinRate(combined, alone, judged, n, len(rest), trust, n * (alone.error / error) ** 2)
 
 
 def _ppi(y: Any, guess: Any, rest: Any) -> tuple[float, float, float]:

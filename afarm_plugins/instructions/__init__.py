@@ -1,4 +1,4 @@
-"""What instructions ask for: the study `instructions` of verbs, objects and lengths, by set."""
+"""The study `instructions`: verbs, objects and lengths of what instructions ask for, by set."""
 
 from __future__ import annotations
 

@@ -14,13 +14,11 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
 from afarm import (
     Bounded,
-    ConfigError,
     DataError,
     DataStudy,
     Findings,
@@ -34,10 +32,10 @@ from afarm import (
     StudyTable,
     mean_interval,
     mean_percent,
+    named_files,
     parse_output,
     read_placed_rows,
     seeding,
-    stem,
 )
 from afarm_plugins.instructions.imperatives import OTHER, QUESTION, TASK, Reading, reader
 from afarm_plugins.instructions.settings import InstructionsConfig
@@ -78,7 +76,7 @@ class InstructionSet:
 
     def share(self, field: str, value: str) -> Bounded | None:
         """Return the share of readings with this value of a field in percent, with its interval."""
-        return mean_share([getattr(reading, field) == value for reading in self.readings])
+        return share_of([getattr(reading, field) == value for reading in self.readings])
 
 
 class Instructions(DataStudy):
@@ -104,7 +102,7 @@ class Instructions(DataStudy):
     def analyse(self, finished: Sequence[FinishedRun]) -> Findings:
         tagger, read = reader(self.config.tagger)
         found = dict(self._splits)
-        for name, file in named_files(self.config.instructions).items():
+        for name, file in named_files("instructions", self.config.instructions).items():
             found[name] = [parse_output(row, where, required=False) for where, row in read_placed_rows(file)]
             if not found[name]:
                 raise DataError(f"{file}: has no rows")
@@ -114,22 +112,8 @@ class Instructions(DataStudy):
         return set_findings(sets, tagger, self.config.verbs, notes) if sets else Findings()
 
 
-def named_files(texts: Sequence[str]) -> dict[str, str]:
-    """Split each FILE or NAME=FILE, by name. Raises `ConfigError` for a name that is empty or has a file already."""
-    files: dict[str, str] = {}
-    for text in dict.fromkeys(texts):
-        name, equals, file = (part.strip() for part in text.partition("="))
-        if not equals or Path(text).exists():
-            name, file = stem(text), text
-        if not name or name in files:
-            why = "has the name of another: each needs its own" if name else "has no name"
-            raise ConfigError([f"--instructions {text}: {name!r} {why}, such as --instructions another={file}"])
-        files[name] = file
-    return files
-
-
-def mean_share(holds: Sequence[bool]) -> Bounded | None:
-    """Return the share of instructions of which something `holds` in percent, with its interval; None for none."""
+def share_of(holds: Sequence[bool]) -> Bounded | None:
+    """Return the share of instructions of which it `holds` in percent, with its interval; None for none."""
     return mean_percent([100.0 * each for each in holds]) if holds else None
 
 
@@ -189,7 +173,7 @@ def _kinds(sets: Sequence[InstructionSet]) -> StudyTable:
     rows = []
     for one in sets:
         kinds = [one.share("kind", kind) for kind in (TASK, QUESTION, OTHER)]
-        with_input = mean_share([bool(row.instruction.input) for row in one.rows])
+        with_input = share_of([bool(row.instruction.input) for row in one.rows])
         pairs = {reading[1:] for reading in one.readings if reading.object}
         rows.append([one.name, len(one.rows), *kinds, len(set(one.verbs)), len(pairs), with_input])
     columns = {"set": "", "instructions": ",d", "tasks, %": ".1f", "questions, %": ".1f", "others, %": ".1f"}
