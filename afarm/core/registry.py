@@ -111,8 +111,14 @@ def unmet_requirement(package: str) -> str:
     return f"; {package} needs {FIRST_PARTY}{unmet[0]}, and this is {FIRST_PARTY} {own}" if unmet else ""
 
 
-def name_package(name: str) -> str:
-    """Say what an unknown `package/name` needs; empty for other names."""
+ELSEWHERE = {"slurm": "afarm-slurm"}
+"""The launchers that packages of `plugins-contrib/` bring, each a section of recipes too."""
+
+
+def name_package(name: str, kind: str = "launchers") -> str:
+    """Say which package brings an unknown name, or what a `package/name` needs; empty for other names."""
+    if name in ELSEWHERE and kind == "launchers":
+        return f" {ELSEWHERE[name]!r} brings it; install it with: pip install {ELSEWHERE[name]}."
     if not (named := re.fullmatch(r"([A-Za-z0-9][\w.-]*)/[^/]*", name, re.ASCII)):
         return ""
     command = f"; install it with: pip install {named[1]}" if named[1].startswith("afarm-") else ""
@@ -152,7 +158,7 @@ class Registry:
             writable = [c.full_name if "/" in name else self.list_names(c)[-1] for c in components.values()]
             near = did_you_mean(name, [*also, *writable])
             if not near.endswith("?"):
-                near = name_package(name) or near
+                near = name_package(name, kind) or near
             others = " Other methods, such as GRPO, are plugins: docs/methods/README.md" if kind == "methods" else ""
             raise PluginError(f"unknown {KINDS[kind]} {name!r}.{near}{others}{hints}")
         if len(candidates) > 1:
