@@ -84,7 +84,6 @@ if TYPE_CHECKING:
     from afarm.evaluation.metrics import NORMAL_95 as NORMAL_95
     from afarm.evaluation.metrics import Estimate as Estimate
     from afarm.evaluation.metrics import standard_error as standard_error
-    from afarm.evaluation.statistics.intervals import sample_size as sample_size
     from afarm.experiment.comparison.compare import compare_outputs as compare_outputs
     from afarm.experiment.farm import Farm as Farm
     from afarm.experiment.launching.launcher import Execute as Execute
@@ -103,6 +102,7 @@ if TYPE_CHECKING:
     from afarm.experiment.studies.estimates import mean_interval as mean_interval
     from afarm.experiment.studies.estimates import mean_percent as mean_percent
     from afarm.experiment.studies.estimates import rank_of_each as rank_of_each
+    from afarm.experiment.studies.estimates import sample_size as sample_size
     from afarm.experiment.studies.estimates import undominated as undominated
     from afarm.experiment.studies.study import Bounded as Bounded
     from afarm.experiment.studies.study import DataStudy as DataStudy

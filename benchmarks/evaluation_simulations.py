@@ -23,9 +23,9 @@ from afarm.evaluation.metrics import interval
 from afarm.evaluation.statistics.correlation import BLOCK, correlation
 from afarm.evaluation.statistics.intervals import (
     IntervalEstimate,
+    instructions_needed,
     mean,
     minimum_detectable_difference,
-    sample_size,
 )
 from afarm.evaluation.statistics.paired import Difference, paired_difference, paired_differences
 from afarm.evaluation.statistics.rank_intervals import rank_intervals
@@ -329,7 +329,7 @@ def stopping_times(runs: int) -> Table:
                 stops.append(stopped is not None and stopped < 805)
                 wrong.append(lower is not None and (higher is None or lower < higher))
             deviation = float(np.sqrt((1 - draws) * 0.25 + (1 - draws) * ((rate - 0.5) ** 2) - (truth - 0.5) ** 2))
-            fixed = sample_size(truth - 0.5, deviation)
+            fixed = instructions_needed(truth - 0.5, deviation)
             asked = f"{np.mean(times):.0f} ({percent(stops, 0)}% stop)"
             lines.append([f"{100 * truth:.0f}%, {100 * draws:.0f}% draws", asked, percent(wrong), f"{fixed:,}"])
     return rows(["true win rate", "asked", "wrong, %", "fixed n for 80% power"], lines)

@@ -1,4 +1,4 @@
-"""Objectives of on-policy methods as pure functions of tensors: the clipped policy loss, and estimates of the KL.
+"""Objectives of on-policy methods as pure functions: the clipped policy loss, and estimates of the KL.
 
 Shapes: B responses, R tokens of the longest. `mask` [B, R] is True at response tokens (the sampled end-of-sequence
 token among them) and False at pads, which only ever follow. No value at a pad, not even a NaN, reaches a result.

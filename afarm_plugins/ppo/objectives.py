@@ -1,4 +1,4 @@
-"""PPO's own objectives as pure functions of tensors: rewards with a KL penalty, advantages, the value loss.
+"""PPO's own objectives as pure functions: rewards with a KL penalty, advantages, the value loss.
 
 Shapes and masks are as in `afarm.backend.clipped_policy_loss`: [B, R], True at response tokens. No value at a pad, not
 even a NaN, reaches a result.

@@ -71,10 +71,10 @@ def minimum_detectable_difference(n: int, deviation: float) -> float:
     return (t_quantile(n - 1) + float(stdtrit(n - 1, POWER))) * deviation / math.sqrt(n)
 
 
-def sample_size(difference: float, deviation: float) -> int:
-    """Count the values whose mean shows a difference from 0 with 80% power at the 95% level.
+def instructions_needed(difference: float, deviation: float) -> int:
+    """The fewest instructions with which `difference` is detectable; see `minimum_detectable_difference`.
 
-    `deviation` is the values' standard deviation, in the difference's unit. Raises `DataError` for a difference of 0.
+    Raises `DataError` if the difference is 0, which no number of instructions finds.
     """
     if difference == 0:
         raise DataError("no number of instructions finds a difference of 0")

@@ -44,6 +44,16 @@ def undominated(costs: Mapping[str, Sequence[float]]) -> set[str]:
     }
 
 
+def sample_size(difference: float, deviation: float) -> int:
+    """Count the values whose mean shows a difference from 0 with 80% power at the 95% level.
+
+    `deviation` is the values' standard deviation, in the difference's unit. Raises `DataError` for a difference of 0.
+    """
+    from afarm.evaluation.statistics.intervals import instructions_needed
+
+    return instructions_needed(difference, deviation)
+
+
 def rank_of_each(board: Sequence[Sequence[float]]) -> list[Bounded]:
     """Rank systems by their mean over instructions, 1 for the highest, with 95% intervals of the ranks.
 

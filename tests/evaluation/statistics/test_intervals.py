@@ -13,9 +13,9 @@ from scipy import stats
 from afarm.core.errors import DataError
 from afarm.evaluation.metrics import interval
 from afarm.evaluation.statistics.intervals import (
+    instructions_needed,
     mean,
     minimum_detectable_difference,
-    sample_size,
 )
 
 
@@ -101,14 +101,14 @@ def test_what_is_detectable_is_found_four_times_in_five() -> None:
     assert np.mean(p < 0.05) == pytest.approx(0.8, abs=3 * math.sqrt(0.8 * 0.2 / 2000))
 
 
-def test_the_sample_size_are_the_fewest_that_do() -> None:
-    n = sample_size(-0.05, 0.5)
+def test_the_instructions_needed_are_the_fewest_that_do() -> None:
+    n = instructions_needed(-0.05, 0.5)
     assert minimum_detectable_difference(n, 0.5) <= 0.05 < minimum_detectable_difference(n - 1, 0.5)
-    assert sample_size(1, 0.01) == 2
+    assert instructions_needed(1, 0.01) == 2
 
 
 def test_nothing_can_be_asked_of_too_little() -> None:
     with pytest.raises(DataError, match="at least 2"):
         minimum_detectable_difference(1, 0.5)
     with pytest.raises(DataError, match="difference of 0"):
-        sample_size(0, 0.5)
+        instructions_needed(0, 0.5)
