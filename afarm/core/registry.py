@@ -97,21 +97,28 @@ _EXTRA_OF = {
 
 
 def unmet_requirement(package: str) -> str:
-    """Say that the distribution `package` needs a later afarm than this; empty if it does not."""
+    """Say that the distribution `package` needs another afarm than this; empty if it does not."""
+    from packaging.requirements import Requirement
+    from packaging.version import Version
+
     try:
-        needed, own = importlib.metadata.requires(package) or [], importlib.metadata.version(FIRST_PARTY)
+        needed = [Requirement(text) for text in importlib.metadata.requires(package) or []]
+        own = importlib.metadata.version(FIRST_PARTY)
     except (importlib.metadata.PackageNotFoundError, ValueError):  # ValueError: without a name
         return ""
-    for name, bounds in re.findall(r"^([\w.-]+)\s*(?:\[.*?\])?([^;\n]*)", "\n".join(needed), re.MULTILINE):
-        least = re.findall(r"(?:>|[>=~]=)\s*(\d[\d.]*)(?![\d.*])", bounds) if name.lower() == FIRST_PARTY else []
-        numbers = [[int(number) for number in re.findall(r"\d+", version)] for version in (*least, own)]
-        if max(numbers) > numbers[-1]:
-            return f"; {package} needs {FIRST_PARTY}{bounds.strip(' ()')}, and this is {FIRST_PARTY} {own}"
-    return ""
+    release = Version(own).base_version
+    unmet = [r.specifier for r in needed if r.name.lower() == FIRST_PARTY and not r.specifier.contains(release)]
+    return f"; {package} needs {FIRST_PARTY}{unmet[0]}, and this is {FIRST_PARTY} {own}" if unmet else ""
 
 
-def name_package(name: str) -> str:
-    """Say what an unknown `package/name` needs; empty for other names."""
+ELSEWHERE = {"slurm": "afarm-slurm"}
+"""The launchers that packages of `plugins-contrib/` bring, each a section of recipes too."""
+
+
+def name_package(name: str, kind: str = "launchers") -> str:
+    """Say which package brings an unknown name, or what a `package/name` needs; empty for other names."""
+    if name in ELSEWHERE and kind == "launchers":
+        return f" {ELSEWHERE[name]!r} brings it; install it with: pip install {ELSEWHERE[name]}."
     if not (named := re.fullmatch(r"([A-Za-z0-9][\w.-]*)/[^/]*", name, re.ASCII)):
         return ""
     command = f"; install it with: pip install {named[1]}" if named[1].startswith("afarm-") else ""
@@ -151,12 +158,11 @@ class Registry:
             writable = [c.full_name if "/" in name else self.list_names(c)[-1] for c in components.values()]
             near = did_you_mean(name, [*also, *writable])
             if not near.endswith("?"):
-                near = name_package(name) or near
+                near = name_package(name, kind) or near
             others = " Other methods, such as GRPO, are plugins: docs/methods/README.md" if kind == "methods" else ""
             raise PluginError(f"unknown {KINDS[kind]} {name!r}.{near}{others}{hints}")
         if len(candidates) > 1:
-            names = " or ".join(repr(c.full_name) for c in candidates)
-            raise PluginError(f"{KINDS[kind]} {name!r} is ambiguous: write {names}")
+            raise PluginError(f"{KINDS[kind]} {self.explain_ambiguous(name, kind)}")
         [component] = candidates
         if colon and not component.spec and kind != "judges":
             raise PluginError(f"{KINDS[kind]} {component.full_name!r} takes nothing after a colon")
@@ -167,9 +173,9 @@ class Registry:
         rivals = [c for c in self._components[component.kind].values() if c.name == component.name]
         return [component.full_name] if len(rivals) > 1 else list(dict.fromkeys([component.full_name, component.name]))
 
-    def explain_ambiguous(self, name: str) -> str:
-        """Say which names to write for a section that components of several packages share; empty for others."""
-        rivals = [c for c in self if c.name == name]
+    def explain_ambiguous(self, name: str, kind: str = "") -> str:
+        """Say which names to write for one that components of several packages share; empty for others."""
+        rivals = [c for c in self if c.name == name and kind in ("", c.kind)]
         if not rivals or any(name in self.list_names(c) for c in rivals):
             return ""
         return f"{name!r} is ambiguous: write {' or '.join(dict.fromkeys(repr(c.full_name) for c in rivals))}"

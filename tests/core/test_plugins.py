@@ -233,7 +233,8 @@ BROKEN = {
     ("requires", "unmet"),
     [
         ("afarm>=9", "; late-farm needs afarm>=9, and this is afarm 0.1.0.dev0"),
-        ("afarm[train,judges] ~= 3.1", "; late-farm needs afarm~= 3.1, and this is afarm 0.1.0.dev0"),
+        ("afarm[train,judges] ~= 3.1", "; late-farm needs afarm~=3.1, and this is afarm 0.1.0.dev0"),
+        ("afarm<0.1", "; late-farm needs afarm<0.1, and this is afarm 0.1.0.dev0"),
         ("afarm>0.2", "; late-farm needs afarm>0.2, and this is afarm 0.1.0.dev0"),
         ("AFARM==0.2; python_version > '3'", "; late-farm needs afarm==0.2, and this is afarm 0.1.0.dev0"),
         *((met, "") for met in ("afarm", "afarm>=0.1", "afarm==0.1.*", "afarm>0.0.9,<2", "afarmer>=9", "afarm-x>=9")),
@@ -565,7 +566,7 @@ TARGETS = {
         ("torn:Mine", r"SyntaxError: .* \(torn.py, line 1\)$"),
         ("failing:Mine", r"ZeroDivisionError: division by zero \(failing.py:2\)$"),
         ("leaving:Mine", r"SystemExit: 3 \(leaving.py:1\)$"),
-        ("newer:Mine", "cannot import name 'Later' from 'afarm'.*; my-farm needs afarm>=9,<10, and this is afarm 0"),
+        ("newer:Mine", "cannot import name 'Later' from 'afarm'.*; my-farm needs afarm<10,>=9, and this is afarm 0"),
     ],
 )
 def test_a_target_that_is_not_there_says_whose_it_is(target: str, message: str, publish: Publish) -> None:
