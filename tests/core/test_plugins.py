@@ -151,6 +151,9 @@ def test_settings_are_the_plugins_defaults_under_the_users_values(publish: Publi
 
 # --------------------------------------------------------------------------------------------------- what is broken
 
+FOREIGN = ("ne\u0301e", "\u00e9", "mine\uff12", "\u043c\u0438ne", "\u0662")
+"""Letters and digits that are not ASCII."""
+
 BROKEN = {
     "a missing module": ("import no_such_module_anywhere\n", "ModuleNotFoundError: No module named"),
     "a syntax error": ("def register_annotators(register:\n", "SyntaxError"),
@@ -187,8 +190,7 @@ BROKEN = {
     "a name with outer spaces": (good("broken", " mine"), "' mine' is no component name"),
     **{
         f"the name {name}": (good("broken", name), f"{name!r} is no component name: it must be ASCII letters, digits,")
-        for name in ("bad name!", "--set", "*", "x.y", "_hidden", "a=b", "two words")
-        + ("ne\u0301e", "\u00e9", "mine\uff12", "\u043c\u0438ne", "\u0662")
+        for name in ("bad name!", "--set", "*", "x.y", "_hidden", "a=b", "two words", *FOREIGN)
     },
     "a name that is no text": (good("broken").replace('"mine", "broken', '3, "broken'), "the name must be text, not 3"),
     "a target that is nothing": (
