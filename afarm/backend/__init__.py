@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from afarm.backend.distributed import all_gather as all_gather
     from afarm.backend.distributed import all_gather_object as all_gather_object
     from afarm.backend.distributed import all_reduce_by_name as all_reduce_by_name
-    from afarm.backend.distributed import all_reduce_mean as all_reduce_mean
     from afarm.backend.distributed import all_reduce_sum as all_reduce_sum
     from afarm.backend.distributed import barrier as barrier
     from afarm.backend.distributed import broadcast as broadcast
@@ -98,7 +97,6 @@ if TYPE_CHECKING:
     from afarm.backend.reward_model import TorchRewardModel as TorchRewardModel
     from afarm.backend.reward_model import head_scores as head_scores
     from afarm.backend.reward_model import last_token_scores as last_token_scores
-    from afarm.backend.reward_model import pair_rewards as pair_rewards
     from afarm.backend.reward_model import pairwise_accuracy as pairwise_accuracy
     from afarm.backend.reward_model import tokens_at_once as tokens_at_once
     from afarm.backend.rollouts import SampleScorer as SampleScorer

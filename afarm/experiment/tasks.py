@@ -43,7 +43,7 @@ from afarm.experiment.opening import workspace_over
 from afarm.experiment.plugin_code import plugin_digest
 from afarm.experiment.preflight import require_access
 from afarm.experiment.process_info import SINGLE_PROCESS, ProcessInfo
-from afarm.experiment.recipe import PACKAGES, Settings
+from afarm.experiment.recipe import Settings
 from afarm.experiment.settings import RunConfig
 from afarm.experiment.stage import Stage, StageRun, walk
 from afarm.experiment.stage_code import STAGE_CODE, code_digest
@@ -73,12 +73,6 @@ def open_launcher(spec: str, workspace: Workspace) -> Launcher | None:
         return None
     name, _, argument = spec.partition(":")
     components, plugins = workspace.components, workspace.components.plugins
-    is_known = any(component.kind == "launchers" and component.name == name for component in plugins.registry)
-    is_broken = any(plugin.package == PACKAGES.get(name) for plugin in plugins.broken)
-    if (package := PACKAGES.get(name)) and not is_known and not is_broken:
-        raise PluginError(
-            f"launcher {name!r} needs {package!r}, which is not installed; install it with: pip install {package}"
-        )
     component = plugins.get("launchers", name)
     cls, config = component.load(), components.settings.of(component)
     with attribute_failures("launchers", name, cls):

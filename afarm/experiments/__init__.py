@@ -36,9 +36,11 @@ if TYPE_CHECKING:
     from afarm.experiment.recipe import read_recipe as read_recipe
     from afarm.experiment.recipe import resolve as resolve
     from afarm.experiment.return_checks import requests_planned as requests_planned
+    from afarm.experiment.run_record import describe_new_run as describe_new_run
     from afarm.experiment.run_record import final_kl as final_kl
     from afarm.experiment.run_record import formula_judges as formula_judges
     from afarm.experiment.run_record import headline as headline
+    from afarm.experiment.run_record import stage_row as stage_row
     from afarm.experiment.settings import RunConfig as RunConfig
     from afarm.experiment.studies.progress import GridProgress as GridProgress
     from afarm.experiment.studies.record import PICTURES as PICTURES

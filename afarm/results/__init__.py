@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     from afarm.evaluation.run_stages import sum_costs as sum_costs
     from afarm.evaluation.who_judged import are_formulas as are_formulas
     from afarm.evaluation.who_judged import who_judged as who_judged
-    from afarm.experiment.live_record import LIVE as LIVE
-    from afarm.experiment.live_record import process_identity as process_identity
-    from afarm.experiment.live_record import read_live as read_live
-    from afarm.experiment.live_record import stopped_why as stopped_why
     from afarm.judging.accounting import GROUPS as GROUPS
     from afarm.judging.accounting import accounts as accounts
     from afarm.judging.accounting import open_items as open_items
@@ -61,6 +57,7 @@ if TYPE_CHECKING:
     from afarm.storage.contents import read_metadata as read_metadata
     from afarm.storage.contents import recorded_files as recorded_files
     from afarm.storage.disk import NOT_FINITE as NOT_FINITE
+    from afarm.storage.disk import json_text as json_text
     from afarm.storage.model_files import close_models as close_models
     from afarm.storage.names import is_plain_path as is_plain_path
     from afarm.storage.reuse import differences as differences

@@ -15,3 +15,11 @@ def register_commands(app: Any) -> None:
 
     command.add_commands(app)
     diff_command.add_commands(app)
+
+
+@hookimpl
+def register_followers(followers: list[Any]) -> None:
+    """Have each run keep a record of how far it is, which the page shows."""
+    from afarm_plugins.view.live_record import followed
+
+    followers.append(followed)

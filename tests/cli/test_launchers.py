@@ -216,7 +216,7 @@ def test_tuning_makes_its_trials_side_by_side_and_decides_as_one_process_does(fo
     ("launcher", "problem"),
     [
         ("locla:2", "unknown launcher 'locla'. Did you mean 'local'?"),
-        ("slurm:gpu", "launcher 'slurm' needs 'afarm-slurm', which is not installed; install it with: pip install"),
+        ("slurm:gpu", "unknown launcher 'slurm'. 'afarm-slurm' brings it; install it with: pip install afarm-slurm"),
         ("local:none", "launcher local:none: write how many stages may run at once, such as local:2"),
         ("local:0", "launcher local:0: write how many"),
     ],
