@@ -124,7 +124,7 @@ class ProgressBars:
 
     @property
     def loops(self) -> list[dict[str, Any]]:
-        """The loops at work: items done, of a total if that is known, and the seconds left, once there is a rate."""
+        """The loops at work: items done, of a total if it is known, and the seconds left once there is a rate."""
         loops = []
         for task in self._loops:
             loop = {"description": task.description, "done": int(task.completed), "total": task.total}

@@ -10,10 +10,12 @@ from functools import partial
 from pathlib import Path
 
 from afarm.core.errors import AfarmError, ConfigError, DataError, JudgeError, did_you_mean
+from afarm.experiment import pipeline
 from afarm.experiment.dry_run import require_fitting_judges
-from afarm.experiment.judge_choices import describe_choices
+from afarm.experiment.judge_choices import choices_of_run, describe_choices
 from afarm.experiment.preferences import require_preferences
 from afarm.experiment.return_checks import problems_seen
+from afarm.experiment.stage import Stage
 from afarm.experiment.training_stages import NEEDS, require_enough_to_fit, require_method
 from afarm.experiment.workspace import Workspace
 from afarm.judging.database import is_url
@@ -44,7 +46,7 @@ def run_checks(llm_systems: Sequence[str] = (), names_method: bool = True) -> li
         require_preferences,
         _check_tasks,
         _ratings,
-        *_judges("evaluate", "annotate", llm_systems=llm_systems),
+        *_judges("evaluate", "annotate", choices=partial(choices_of_run, lay_out=_compare), llm_systems=llm_systems),
         _noise_once,
         _evaluators,
     ]
@@ -54,7 +56,12 @@ def stage_checks(stage: str) -> list[Check]:
     """Return the checks of one stage with those before it: sft, sample, annotate, fit-reward or train."""
     checks: list[Check] = [*_training(), partial(_rows, stage=stage)]
     if stage in ASKING:
-        checks += [require_preferences, *_judges("annotate"), _noise_once]
+        last = _train if stage == "train" else pipeline.annotate
+        checks += [
+            require_preferences,
+            *_judges("annotate", choices=partial(choices_of_run, lay_out=last)),
+            _noise_once,
+        ]
     return [*checks, _method, _enough_for_method] if stage == "train" else checks
 
 
@@ -76,6 +83,14 @@ def access_checks(llm_systems: Sequence[str] = (), stage: str = "") -> list[Chec
     return [_ledger, partial(require_access, llm_systems=llm_systems)] if stage in ("", *ASKING) else []
 
 
+def _train(workspace: Workspace) -> Stage:
+    return pipeline.train(workspace, workspace.config.method)
+
+
+def _compare(workspace: Workspace) -> Stage:
+    return pipeline.main_evaluation(workspace, workspace.config.method)
+
+
 def _training() -> list[Check]:
     return [
         _places,
@@ -88,9 +103,7 @@ def _training() -> list[Check]:
     ]
 
 
-def _judges(
-    *sections: str, llm_systems: Sequence[str] = (), choices: Callable[[Workspace], str] = describe_choices
-) -> list[Check]:
+def _judges(*sections: str, choices: Callable[[Workspace], str], llm_systems: Sequence[str] = ()) -> list[Check]:
     """Return the checks of the judges, and of the annotators that these sections name."""
 
     def annotators(workspace: Workspace) -> list[str]:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from afarm.core import open_door
 
 if TYPE_CHECKING:
+    from afarm.evaluation.agreement import COLUMNS as COLUMNS
+    from afarm.evaluation.agreement import PREFERENCES as PREFERENCES
     from afarm.evaluation.run_stages import degraded as degraded
     from afarm.evaluation.run_stages import not_finite as not_finite
-    from afarm.report.annotator_columns import COLUMNS as COLUMNS
-    from afarm.report.annotator_columns import PREFERENCES as PREFERENCES
     from afarm.report.charts import MAIN_CURVES as MAIN_CURVES
     from afarm.report.charts import TRAIN as TRAIN
     from afarm.report.charts import Chart as Chart

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from afarm.evaluation.metrics import finite_number as finite_number
     from afarm.evaluation.metrics import main_metric as main_metric
     from afarm.evaluation.metrics import warnings as warnings
+    from afarm.evaluation.protocol import EvaluationProtocol as EvaluationProtocol
+    from afarm.evaluation.protocol import comparable as comparable
     from afarm.evaluation.red_flags import Match as Match
     from afarm.evaluation.red_flags import flag_sentences as flag_sentences
     from afarm.evaluation.red_flags import suspicious as suspicious
-    from afarm.evaluation.run_diff import Diff as Diff
-    from afarm.evaluation.run_diff import diff_runs as diff_runs
     from afarm.evaluation.run_stages import sum_costs as sum_costs
     from afarm.evaluation.who_judged import are_formulas as are_formulas
     from afarm.evaluation.who_judged import who_judged as who_judged
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from afarm.storage.disk import json_text as json_text
     from afarm.storage.model_files import close_models as close_models
     from afarm.storage.names import is_plain_path as is_plain_path
+    from afarm.storage.reuse import differences as differences
     from afarm.storage.reuse import flatten as flatten
     from afarm.storage.rows import read_preferences as read_preferences
     from afarm.storage.runs import METRICS as METRICS

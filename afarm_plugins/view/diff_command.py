@@ -18,7 +18,7 @@ from afarm.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from afarm.results import Diff
+    from afarm_plugins.view.run_diff import Diff
 
 Run = Annotated[
     str, typer.Argument(autocompletion=complete_runs, help="A run by its name, its directory or its run.json.")
@@ -41,7 +41,8 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """Show what sets two runs apart: settings, versions, judging, figures, and flipped instructions."""
-    from afarm.results import diff_runs, find_run
+    from afarm.results import find_run
+    from afarm_plugins.view.run_diff import diff_runs
 
     found = diff_runs(find_run(first, output_dir), find_run(second, output_dir))
     if as_json:
