@@ -1,15 +1,15 @@
 """Rate limit of one judge: a bound in flight, the waits it asks for, and a pace that is learned.
 
 A refusal (429 and the like) holds every request to the judge, for as long as it asks, else for a moment that grows
-while nothing is answered. Then one of two limits is learned from it:
+while nothing is taken. Two limits are learned from refusals:
 
-- *at once*: at most as many in flight as were taken, if a judge refuses one beyond those and waits cost little;
-- *pace*: at most as many per second, if it names a wait that the number at once does not explain, or a long one.
+- *at once*: at most as many in flight as were taken, if the judge refuses one beyond those and waits cost little;
+- *pace*: at most as many per second. Between two refusals a judge takes what its rate allows, whatever it was asked, so
+  a pace that is refused falls towards what was taken meanwhile: the more was taken, the surer, the closer.
 
-If k attempts were taken in s seconds before a wait of w, then k / (s + w) per second is taken, for this could go on for
-ever, and k / s is refused. The pace begins at their geometric mean, grows by steps to the middle of what is left, is
-cut by little when it is refused, and rests long once it is found. It is never slower than what was taken on average:
-refusals at random do not add up.
+Either grows again by steps that double, up to the middle between it and what was refused, and then rests. Refusals at
+random get no rarer by a slower pace. So once a pace has fallen by half and is still refused, twice as fast is tried:
+if that brings more, there is no rate to learn, and nothing is limited for a while.
 
 No more is sent than what headers say is allowed until their reset. The very first request goes alone for a
 moment, since a refused key or a wrong name is best found out once.
@@ -26,8 +26,9 @@ from datetime import datetime, timedelta
 
 from afarm.core.errors import JudgeError
 
-PAUSE, PAUSE_SHARE, LONGEST_PAUSE = 0.05, 0.2, 60.0
-"""Seconds to wait if a judge refuses and does not say for how long: a share of the seconds since its last answer."""
+PAUSE, BACK_OFF, LONGEST_PAUSE = 0.05, 1.2, 60.0
+"""Seconds to wait if a judge refuses and does not say for how long, if no pace is known, and what each refusal in vain
+makes of a wait."""
 MOMENT = 0.01
 """Seconds in which refusals of what was sent together arrive."""
 PATIENCE = 900.0
@@ -36,14 +37,17 @@ ALONE = 5.0
 """Seconds that the first request has for itself, unless its answer comes sooner."""
 CHEAP_WAIT = 2.0
 """Seconds of a wait up to which the number at once is tried before a pace."""
-ENOUGH = 3
-"""Attempts taken that show a pace."""
-STEP, CUT = 0.06, 0.95
-"""Share by which a pace grows first, then twice as much each time; and what is left of one that worked before."""
+FEW, MANY = 4, 16
+"""Requests that show little about a pace, and enough."""
+STEP, CUT, CUT_SHARE = 0.06, 0.95, 0.35
+"""Share by which a pace grows first, what is left of one at most after a refusal, and how far it falls at most towards
+what was taken, on a scale of ratios."""
 CLOSE = 1.06
-"""The ratio of the pace refused to the pace taken from which it is found."""
+"""The ratio of the pace refused to the pace in force from which it is found."""
 QUIET = 60.0
-"""Costs of a refusal, in seconds, for which a limit that was found stays as it is."""
+"""Costs of a refusal, in seconds, for which a limit that was found stays as it is, and seconds without any limit."""
+WAVES, GAIN = 8, 1.4
+"""Refusals in a row by which a pace halves before twice as much is tried, and the gain for which that stays."""
 SPREAD = 0.75
 """Seconds between requests under a limit at once, as a share of those that an even stream has."""
 YEARS = 2 * 366 * 86400
@@ -93,7 +97,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Requests per second: those in force, `now`, lie between what was taken and what was refused."""
+    """Requests per second: those in force, those before they were raised, and those that were refused."""
 
     now: float = math.inf
     taken: float = 0.0
@@ -102,20 +106,18 @@ class Pace:
     @property
     def is_found(self) -> bool:
         """True if there is nothing left to search."""
-        return self.refused < CLOSE * max(self.taken, self.now)
+        return self.refused < CLOSE * self.now
 
     def faster(self, step: float) -> Pace:
         """The pace in force was taken: raise it by `step`, at most to the middle of what is left."""
-        taken = max(self.taken, self.now)
         refused = math.inf if self.is_found else self.refused
-        return Pace(min(taken * (1 + step), math.sqrt(taken * refused)), taken, refused)
+        return Pace(min(self.now * (1 + step), math.sqrt(self.now * refused)), self.now, refused)
 
-    def slower(self, shown: float) -> Pace:
-        """The pace in force was refused, after a run that got `shown` per second, waits included."""
-        refused = min(self.refused, self.now)
-        taken = max(shown, self.taken if self.now > 1.01 * self.taken else CUT * self.now)
-        taken = min(taken, 0.99 * refused)
-        return Pace(taken, taken, refused)
+    def slower(self, count: int, rate: float) -> Pace:
+        """The pace in force was refused, after `count` were taken at `rate` per second, waits included."""
+        closer = (rate / self.now) ** min(CUT_SHARE, count / (count + FEW))
+        pace = max(1 / LONGEST_PAUSE, self.taken, self.now * min(CUT, closer))
+        return Pace(pace, refused=min(self.refused, self.now))
 
 
 class Limiter:
@@ -128,18 +130,20 @@ class Limiter:
         self.in_flight = 0
         self.refusals = 0
         self._clock = clock
-        self._began = math.inf
         self._held_until = self._next_at = 0.0
         self._alone_until: float | None = None  # None until a first request, 0 once one was answered
         self._refused_since: float | None = None  # None if the last word was an answer
         self._last_taken = -math.inf  # the latest time at which a request was sent that was answered
-        self._latency = 0.0  # of an answer, on average
+        self._latency = self._refusal_latency = 0.0  # of an answer, on average, and of the last refusal
         self._most_taken = 0  # attempts in flight together
         self._taken = 0  # attempts in all, those in flight included
-        self._run = self._resumed = (0.0, 0)  # where a pace is learned from, the last wait's end: time, attempts taken
+        self._run = (0.0, 0)  # where a pace is learned from: time, attempts taken
         self._wave: _Wave | None = None  # refusals that nothing was learned from yet
-        self._wait = 0.0  # the last one
-        self._changed, self._successes, self._quiet_until = 0.0, 0, 0.0
+        self._wait = 0.0  # the last one, if the judge named it
+        self._waves, self._vain, self._taken_before = 0, 0, 0  # waves since the highest pace, those in vain, the last
+        self._fastest = 0.0  # the highest pace, of which the one in force is what is left after refusals
+        self._trial: _Trial | None = None
+        self._changed, self._paced, self._successes, self._quiet_until = 0.0, 0, 0, 0.0
         self._step, self._more = STEP, 1  # by which the pace and the number at once are raised next
         self._allowed, self._allowed_until, self._allowed_words = 0.0, 0.0, ""  # by the headers
 
@@ -178,9 +182,11 @@ class Limiter:
         if self._alone_until is None:
             self._alone_until = now + ALONE
         if self._taken == 0:
-            self._began, self._run, self._resumed = now, (now, 0), (now, 0)
+            self._run = (now, 0)
         self.in_flight += 1
         self._taken += 1
+        if spacing <= 1 / self.pace.now and now <= self._next_at + spacing / 2 and not self._wave:
+            self._raise_pace()  # for it alone held this request up
         self._next_at = max(self._next_at, now - spacing / 2) + spacing  # makes up for half of what it is late
         self._allowed -= 1
         return Attempt(now, self.in_flight)
@@ -190,7 +196,7 @@ class Limiter:
         now, full = self._clock(), self.in_flight >= self.limit
         seconds = seconds or now - attempt.at
         if not self._latency:  # loading the vendor's SDK is no time of the judge's
-            self._began, self._run, self._resumed = now - seconds, (now - seconds, 0), (now - seconds, 0)
+            self._run = (now - seconds, 0)
         self._latency += (seconds - self._latency) * (0.1 if self._latency else 1.0)
         self.ended()
         self._alone_until, self._refused_since = 0.0, None
@@ -199,16 +205,23 @@ class Limiter:
             return  # sent before the limits in force
         self._most_taken = max(self._most_taken, attempt.number)
         self._successes += 1
-        quiet = now < self._quiet_until
-        if full and self.limit < self.maximum:
-            if not quiet and self._successes >= self.limit:
-                self._change(min(self.maximum, self.limit + self._more), self.pace)
-                self._more *= 2
-        elif full or self.pace.now == math.inf or (quiet and self.pace.is_found):
-            return
-        elif self._successes >= ENOUGH and now - self._changed >= 0.5 * max(1.0, self._wait):
-            self._change(self.limit, self.pace.faster(self._step))
+        if full and self.limit < self.maximum and now >= self._quiet_until and self._successes >= self.limit:
+            self.limit, self._successes = min(self.maximum, self.limit + self._more), 0
+            self._more *= 2
+
+    def _raise_pace(self) -> None:
+        now = self._clock()
+        self._paced += 1
+        if self.pace.is_found:
+            self._step = STEP
+            if now < self._quiet_until:
+                return
+        if self._paced >= FEW and now - self._changed >= max(0.5, self._wait / 2, 2 * self._refusal_latency):
+            self._set_pace(self.pace.faster(self._step))
             self._step = min(1.0, 2 * self._step)
+
+    def _set_pace(self, pace: Pace) -> None:
+        self.pace, self._changed, self._paced = pace, self._clock(), 0
 
     def refused(self, attempt: Attempt, seconds: float | None = None) -> None:
         """Hold for `seconds`, or for a moment if none are named. Refusals meanwhile count as the same one."""
@@ -222,35 +235,68 @@ class Limiter:
         wave.in_flight = self.in_flight
         if seconds is None:
             wave.is_wait_named = False
-            seconds = min(max(PAUSE, PAUSE_SHARE * self.refused_seconds), LONGEST_PAUSE)
+            seconds = min(min(PAUSE, 1 / self.pace.now or PAUSE) * BACK_OFF**self._vain, LONGEST_PAUSE)
+        self._refusal_latency = now - attempt.at
         self._held_until = max(self._held_until, now + min(max(seconds, MOMENT), PATIENCE))
 
     def _learn(self, wave: _Wave) -> None:
         """Change the limits by refusals whose wait is over."""
         now, self._wave = self._clock(), None
-        self._wait = self._held_until - wave.began
-        is_vain = self._taken - self._resumed[1] < ENOUGH
-        self._run = self._run if is_vain else self._resumed
-        together = max(self._most_taken, wave.in_flight)
-        is_tried = self.limit < self.maximum or self._wait <= CHEAP_WAIT
-        if wave.is_beyond and together > wave.is_wait_named and is_tried and self.pace.now == math.inf:
-            self._change(min(self.limit, max(1, together)), self.pace)
-        elif wave.is_wait_named:
-            count, spent = max(1, self._taken - self._run[1]), max(wave.began - self._run[0], self._latency, 1e-3)
-            low = count / (spent + self._wait)
-            is_first = is_vain or self.pace.now == math.inf
-            pace = Pace(math.sqrt(low * count / spent), low) if is_first else self.pace.slower(low)
-            average = self._taken / max(1.0, now - self._began)
-            self._change(self.maximum, replace(pace, now=max(pace.now, average, 1 / LONGEST_PAUSE)))
-        self._step, self._more = STEP, 1
-        self._most_taken, self._resumed = together, (now, self._taken)
         self._next_at = max(self._next_at, now)
-        self._quiet_until = now + QUIET * max(PAUSE if self.limit < self.maximum else 1.0, self._wait)
+        self._step, self._more, self._paced, self._changed, self._successes = STEP, 1, 0, now, 0
+        if self._taken == self._taken_before:
+            self._vain = min(self._vain + 1, MANY * FEW)
+            return
+        if self._taken - self._taken_before >= FEW * MANY:
+            self._waves, self._fastest = 0, 0.0
+        self._taken_before, self._vain, self._waves = self._taken, 0, self._waves + 1
+        self._most_taken = together = max(self._most_taken, wave.in_flight)
+        self._wait = self._held_until - wave.began if wave.is_wait_named else 0.0
+        count, seconds = self._taken - self._run[1], max(wave.began - self._run[0], self._latency, 1e-3)
+        if count >= FEW:
+            self._run = (now, self._taken)
+        rate = count / (seconds + self._held_until - wave.began)
+        if self._is_at_random(rate):
+            return
+        is_raised = wave.is_beyond and self.limit < self.maximum
+        if not wave.is_beyond:
+            self.limit = self.maximum
+        elif together > wave.is_wait_named and self._wait <= CHEAP_WAIT:
+            self.limit = min(self.limit, max(1, together))
+        if self.pace.now == math.inf:
+            self._set_pace(Pace(count / seconds if self._wait <= CHEAP_WAIT else math.sqrt(rate * count / seconds)))
+        elif is_raised:  # which explains the refusal, unless the pace is too high as well
+            self._set_pace(replace(self.pace, now=max(CUT * self.pace.now, min(rate, self.pace.now))))
+        else:
+            self._set_pace(self.pace.slower(count, rate))
+        cost = 1 / self.pace.now if self.limit == self.maximum else PAUSE if is_raised else 0.0
+        self._quiet_until = now + QUIET * max(self._wait, cost)
 
-    def _change(self, limit: int, pace: Pace) -> None:
-        if (limit, pace) != (self.limit, self.pace):
-            self.limit, self.pace = limit, pace
-            self._changed, self._successes = self._clock(), 0
+    def _is_at_random(self, rate: float) -> bool:
+        """True while refusals change no limit; `rate` is what was taken per second."""
+        now, trial = self._clock(), self._trial
+        if trial is None:
+            self._fastest = max(self._fastest, self.pace.now if self.pace.now < math.inf else 0.0)
+            if self._waves < WAVES or self.pace.now > self._fastest / 2:
+                return False
+            self._trial = _Trial(now, self._taken, self.refusals, rate, self.pace)
+            self._set_pace(Pace(2 * self.pace.now))
+            return True
+        taken, seconds = self._taken - trial.taken, now - trial.began
+        if self.pace.now == math.inf:  # it has succeeded
+            if seconds < QUIET and self.refusals - trial.refusals < 3 * (MANY + taken):
+                return True
+        elif taken < MANY and GAIN * trial.rate * seconds < MANY:
+            return True
+        elif taken >= GAIN * trial.rate * seconds:
+            self._trial = _Trial(now, self._taken, self.refusals, rate, trial.pace)
+            self.limit = self.maximum
+            self._set_pace(Pace())
+            return True
+        else:
+            self._set_pace(trial.pace)
+        self._trial, self._waves, self._fastest = None, 0, 0.0
+        return False
 
     def ended(self) -> None:
         """Count an attempt as over: by itself, for one that ended in an error other than a refusal."""
@@ -301,7 +347,7 @@ class Limiter:
             return f"{self._describe_hold()}: waiting"
         if (waits := self._held_until - now) > 0:
             return f"asks to slow down: waiting {math.ceil(waits)} s" + (f", {until(waits)}" if waits > 60 else "")
-        if self.pace.now < math.inf:
+        if self._latency / self.limit < 1 / self.pace.now:
             return f"asks to slow down: at most {self.pace.now:.3g} per second"
         return f"asks to slow down: at most {self.limit} at once" if self.limit < self.maximum else ""
 
@@ -323,3 +369,14 @@ class _Wave:
     is_beyond: bool  # more were in flight than were ever taken
     in_flight: int = 0  # the attempts in flight that were not refused
     is_wait_named: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """A pace twice as fast, or no pace, from a time on."""
+
+    began: float
+    taken: int  # attempts until then
+    refusals: int
+    rate: float  # per second, as was taken before
+    pace: Pace
