@@ -27,8 +27,8 @@ from datetime import datetime, timedelta
 from afarm.core.errors import JudgeError
 
 PAUSE, BACK_OFF, LONGEST_PAUSE = 0.05, 1.2, 60.0
-"""Seconds to wait if a judge refuses and does not say for how long, if no pace is known, and what each refusal in vain
-makes of a wait."""
+"""Seconds to wait if a judge refuses and does not say for how long: at first, times as many if nothing was taken since
+the last refusal, and at most."""
 MOMENT = 0.01
 """Seconds in which refusals of what was sent together arrive."""
 PATIENCE = 900.0
@@ -36,20 +36,20 @@ PATIENCE = 900.0
 ALONE = 5.0
 """Seconds that the first request has for itself, unless its answer comes sooner."""
 CHEAP_WAIT = 2.0
-"""Seconds of a wait up to which the number at once is tried before a pace."""
+"""Seconds of a wait up to which the number at once is limited by the first refusal, not the second."""
 FEW, MANY = 4, 16
-"""Requests that show little about a pace, and enough."""
-STEP, CUT, CUT_SHARE = 0.06, 0.95, 0.35
-"""Share by which a pace grows first, what is left of one at most after a refusal, and how far it falls at most towards
-what was taken, on a scale of ratios."""
+"""Requests that show something about a pace, and enough."""
+STEP, CUT = 0.06, 0.95
+"""Share by which a pace grows first, then twice as much each time; and what is left of one at most if refused."""
 CLOSE = 1.06
 """The ratio of the pace refused to the pace in force from which it is found."""
+SPARE, SPREAD = 1.2, 0.75
+"""Under a limit at once: the pace beside it, as a ratio to what was taken, and seconds between requests, as a share of
+those that an even stream has."""
 QUIET = 60.0
-"""Costs of a refusal, in seconds, for which a limit that was found stays as it is, and seconds without any limit."""
+"""Costs of a refusal, in seconds, for which a limit that was found stays as it is; and seconds without any limit."""
 WAVES, GAIN = 8, 1.4
-"""Refusals in a row by which a pace halves before twice as much is tried, and the gain for which that stays."""
-SPREAD = 0.75
-"""Seconds between requests under a limit at once, as a share of those that an even stream has."""
+"""Refusals in which a pace is halved before twice as much is tried, and the gain that shows refusals at random."""
 YEARS = 2 * 366 * 86400
 """Seconds of a wait that has no date worth naming."""
 
@@ -115,7 +115,7 @@ class Pace:
 
     def slower(self, count: int, rate: float) -> Pace:
         """The pace in force was refused, after `count` were taken at `rate` per second, waits included."""
-        closer = (rate / self.now) ** min(CUT_SHARE, count / (count + FEW))
+        closer = (rate / self.now) ** (1 - (1 + count) ** -0.25)
         pace = max(1 / LONGEST_PAUSE, self.taken, self.now * min(CUT, closer))
         return Pace(pace, refused=min(self.refused, self.now))
 
@@ -135,7 +135,7 @@ class Limiter:
         self._refused_since: float | None = None  # None if the last word was an answer
         self._last_taken = -math.inf  # the latest time at which a request was sent that was answered
         self._latency = self._refusal_latency = 0.0  # of an answer, on average, and of the last refusal
-        self._most_taken = 0  # attempts in flight together
+        self._most_taken, self._together = 0, -1  # attempts in flight together, and as of the last refusal
         self._taken = 0  # attempts in all, those in flight included
         self._run = (0.0, 0)  # where a pace is learned from: time, attempts taken
         self._wave: _Wave | None = None  # refusals that nothing was learned from yet
@@ -143,8 +143,10 @@ class Limiter:
         self._waves, self._vain, self._taken_before = 0, 0, 0  # waves since the highest pace, those in vain, the last
         self._fastest = 0.0  # the highest pace, of which the one in force is what is left after refusals
         self._trial: _Trial | None = None
-        self._changed, self._paced, self._successes, self._quiet_until = 0.0, 0, 0, 0.0
-        self._step, self._more = STEP, 1  # by which the pace and the number at once are raised next
+        self._resumed = self._changed = self._quiet_until = (
+            0.0  # the last wait's end, the pace in force, a limit's rest
+        )
+        self._step = STEP  # by which the pace is raised next
         self._allowed, self._allowed_until, self._allowed_words = 0.0, 0.0, ""  # by the headers
 
     # -------------------------------------------------------------------------------------------- may one be sent?
@@ -186,7 +188,7 @@ class Limiter:
         self.in_flight += 1
         self._taken += 1
         if spacing <= 1 / self.pace.now and now <= self._next_at + spacing / 2 and not self._wave:
-            self._raise_pace()  # for it alone held this request up
+            self._raise_pace(now)  # for nothing else held this request up
         self._next_at = max(self._next_at, now - spacing / 2) + spacing  # makes up for half of what it is late
         self._allowed -= 1
         return Attempt(now, self.in_flight)
@@ -201,27 +203,10 @@ class Limiter:
         self.ended()
         self._alone_until, self._refused_since = 0.0, None
         self._last_taken = max(self._last_taken, attempt.at)
-        if attempt.at < self._changed or self._wave:
-            return  # sent before the limits in force
-        self._most_taken = max(self._most_taken, attempt.number)
-        self._successes += 1
-        if full and self.limit < self.maximum and now >= self._quiet_until and self._successes >= self.limit:
-            self.limit, self._successes = min(self.maximum, self.limit + self._more), 0
-            self._more *= 2
-
-    def _raise_pace(self) -> None:
-        now = self._clock()
-        self._paced += 1
-        if self.pace.is_found:
-            self._step = STEP
-            if now < self._quiet_until:
-                return
-        if self._paced >= FEW and now - self._changed >= max(0.5, self._wait / 2, 2 * self._refusal_latency):
-            self._set_pace(self.pace.faster(self._step))
-            self._step = min(1.0, 2 * self._step)
-
-    def _set_pace(self, pace: Pace) -> None:
-        self.pace, self._changed, self._paced = pace, self._clock(), 0
+        if attempt.at >= self._resumed and not self._wave:  # others' numbers include what was refused
+            self._most_taken = max(self._most_taken, attempt.number)
+            if full and now >= self._quiet_until:
+                self.limit = min(self.maximum, self.limit + 1)
 
     def refused(self, attempt: Attempt, seconds: float | None = None) -> None:
         """Hold for `seconds`, or for a moment if none are named. Refusals meanwhile count as the same one."""
@@ -239,64 +224,74 @@ class Limiter:
         self._refusal_latency = now - attempt.at
         self._held_until = max(self._held_until, now + min(max(seconds, MOMENT), PATIENCE))
 
+    def _raise_pace(self, now: float) -> None:
+        if self.pace.is_found:
+            self._step = STEP
+            if now < self._quiet_until:
+                return
+        if now - self._changed >= max(0.5, FEW / self.pace.now, self._wait / 2, 2 * self._refusal_latency):
+            self.pace, self._changed = self.pace.faster(self._step), now
+            self._step = min(1.0, 2 * self._step)
+
     def _learn(self, wave: _Wave) -> None:
         """Change the limits by refusals whose wait is over."""
-        now, self._wave = self._clock(), None
+        now, taken = self._clock(), self._taken - self._taken_before
+        self._wave, self._resumed, self._changed, self._step = None, now, now, STEP
         self._next_at = max(self._next_at, now)
-        self._step, self._more, self._paced, self._changed, self._successes = STEP, 1, 0, now, 0
-        if self._taken == self._taken_before:
-            self._vain = min(self._vain + 1, MANY * FEW)
+        if taken <= 0:
+            self._vain = min(self._vain + 1, FEW * MANY)
             return
-        if self._taken - self._taken_before >= FEW * MANY:
-            self._waves, self._fastest = 0, 0.0
         self._taken_before, self._vain, self._waves = self._taken, 0, self._waves + 1
-        self._most_taken = together = max(self._most_taken, wave.in_flight)
+        last, self._together = self._together, max(self._most_taken, wave.in_flight)
+        self._most_taken = self._together
         self._wait = self._held_until - wave.began if wave.is_wait_named else 0.0
-        count, seconds = self._taken - self._run[1], max(wave.began - self._run[0], self._latency, 1e-3)
-        if count >= FEW:
-            self._run = (now, self._taken)
+        count, seconds = max(1, self._taken - self._run[1]), max(wave.began - self._run[0], self._latency, 1e-3)
         rate = count / (seconds + self._held_until - wave.began)
-        if self._is_at_random(rate):
+        if count >= MANY:
+            self._run = (now, self._taken)
+        if self._is_at_random(rate, is_rare=taken >= FEW * MANY):
             return
-        is_raised = wave.is_beyond and self.limit < self.maximum
+        is_cheap, is_raised = self._wait <= CHEAP_WAIT, wave.is_beyond and self.limit < self.maximum
         if not wave.is_beyond:
             self.limit = self.maximum
-        elif together > wave.is_wait_named and self._wait <= CHEAP_WAIT:
-            self.limit = min(self.limit, max(1, together))
+        elif self._together == last or (is_cheap and self._together > wave.is_wait_named):
+            self.limit = min(self.limit, max(1, self._together))
         if self.pace.now == math.inf:
-            self._set_pace(Pace(count / seconds if self._wait <= CHEAP_WAIT else math.sqrt(rate * count / seconds)))
+            self.pace = Pace(count / seconds if is_cheap else math.sqrt(rate * count / seconds))
         elif is_raised:  # which explains the refusal, unless the pace is too high as well
-            self._set_pace(replace(self.pace, now=max(CUT * self.pace.now, min(rate, self.pace.now))))
+            self.pace = replace(self.pace, now=max(CUT * self.pace.now, min(SPARE * rate, self.pace.now)))
         else:
-            self._set_pace(self.pace.slower(count, rate))
-        cost = 1 / self.pace.now if self.limit == self.maximum else PAUSE if is_raised else 0.0
-        self._quiet_until = now + QUIET * max(self._wait, cost)
+            self.pace = self.pace.slower(count, rate)
+        cost = max(self._wait, 1 / self.pace.now)
+        if self.limit < self.maximum:  # what is in flight is answered meanwhile
+            cost = max(self._wait - self._latency / 2, PAUSE if is_raised else 0.0)
+        self._quiet_until = now + QUIET * cost
 
-    def _is_at_random(self, rate: float) -> bool:
-        """True while refusals change no limit; `rate` is what was taken per second."""
+    def _is_at_random(self, rate: float, is_rare: bool) -> bool:
+        """Try whether a faster pace brings more than `rate`; True while refusals change no limit."""
         now, trial = self._clock(), self._trial
         if trial is None:
-            self._fastest = max(self._fastest, self.pace.now if self.pace.now < math.inf else 0.0)
+            if is_rare:
+                self._waves, self._fastest = 0, 0.0
+            if self.pace.now < math.inf:
+                self._fastest = max(self._fastest, self.pace.now)
             if self._waves < WAVES or self.pace.now > self._fastest / 2:
                 return False
             self._trial = _Trial(now, self._taken, self.refusals, rate, self.pace)
-            self._set_pace(Pace(2 * self.pace.now))
+            self.pace = Pace(2 * self.pace.now)
             return True
-        taken, seconds = self._taken - trial.taken, now - trial.began
-        if self.pace.now == math.inf:  # it has succeeded
-            if seconds < QUIET and self.refusals - trial.refusals < 3 * (MANY + taken):
-                return True
-        elif taken < MANY and GAIN * trial.rate * seconds < MANY:
-            return True
-        elif taken >= GAIN * trial.rate * seconds:
-            self._trial = _Trial(now, self._taken, self.refusals, rate, trial.pace)
-            self.limit = self.maximum
-            self._set_pace(Pace())
-            return True
+        taken, expected = self._taken - trial.taken, GAIN * trial.rate * (now - trial.began)
+        if self.pace.now == math.inf:  # until most are refused
+            goes_on = now - trial.began < QUIET and self.refusals - trial.refusals < 3 * (MANY + taken)
         else:
-            self._set_pace(trial.pace)
-        self._trial, self._waves, self._fastest = None, 0, 0.0
-        return False
+            goes_on = max(taken, expected) < MANY
+        if not goes_on and (self.pace.now == math.inf or taken < expected):
+            self.pace, self._trial, self._waves, self._fastest = trial.pace, None, 0, 0.0
+            return False
+        if not goes_on:
+            self._trial = _Trial(now, self._taken, self.refusals, rate, Pace())
+            self.limit, self.pace = self.maximum, Pace()
+        return True
 
     def ended(self) -> None:
         """Count an attempt as over: by itself, for one that ended in an error other than a refusal."""
@@ -379,4 +374,4 @@ class _Trial:
     taken: int  # attempts until then
     refusals: int
     rate: float  # per second, as was taken before
-    pace: Pace
+    pace: Pace  # to go back to
