@@ -133,7 +133,7 @@ def lacks_credit(error: Any) -> bool:
 
 
 def is_filtered(error: Any) -> bool:
-    """True if a request was refused for its content. Azure, OpenAI, Anthropic and OpenRouter word it differently."""
+    """True if a request was refused for its content. Azure, OpenAI, Anthropic and OpenRouter differ."""
     message = str(error).lower()
     return error.status_code in (400, 403) and (
         details(error).get("code") in FILTERED_CODES or any(words in message for words in FILTERED_WORDS)
