@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from afarm.backend.distributed import all_reduce_by_name as all_reduce_by_name
     from afarm.backend.distributed import all_reduce_sum as all_reduce_sum
     from afarm.backend.distributed import barrier as barrier
-    from afarm.backend.distributed import broadcast as broadcast
     from afarm.backend.distributed import rank as rank
     from afarm.backend.distributed import shard as shard
     from afarm.backend.distributed import shared_batch as shared_batch
