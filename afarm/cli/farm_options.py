@@ -41,7 +41,7 @@ from afarm.cli.shared_options import (
     money_field,
 )
 from afarm.cli.stage_lines import StageLines
-from afarm.core.errors import ConfigError, PluginError
+from afarm.core.errors import ConfigError, PluginError, attribute_failures
 from afarm.experiment.process_info import SINGLE_PROCESS, ProcessInfo
 from afarm.storage.runs import RunRecord
 
@@ -301,10 +301,11 @@ def record_run(farm: "Farm", method: str, started: float) -> tuple[RunRecord, Pa
     from afarm.experiment.run_record import record
 
     command, followers = command_line(), list[Any]()
-    farm.workspace.components.plugins.manager.hook.register_followers(followers=followers)
     with ExitStack() as followed:
-        for follow in followers:
-            followed.enter_context(follow(farm.workspace, method, command, started))
+        with attribute_failures("hook", "register_followers"):
+            farm.workspace.components.plugins.manager.hook.register_followers(followers=followers)
+            for follow in followers:
+                followed.enter_context(follow(farm.workspace, method, command, started))
         result = farm.evaluate(method)
         if not farm.workspace.process_info.is_main_process:
             raise typer.Exit  # the main process writes of it
