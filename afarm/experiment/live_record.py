@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from afarm.core.errors import AfarmError
 from afarm.core.interfaces import Progress
-from afarm.core.progress import extent, seconds_left
+from afarm.core.progress import Pace, extent
 from afarm.evaluation.metrics import finite_number
 from afarm.storage.disk import decode_json, json_text, replacing
 from afarm.storage.text import one_line, without_keys, without_passwords
@@ -63,16 +63,15 @@ class Watch:
     lines: deque[list[Any]] = field(default_factory=lambda: deque(maxlen=LINES))
 
     def __call__(self, items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
-        before, total = extent(items, total)
-        loop: dict[str, Any] = {"description": _safe(description), "done": before, "total": total}
+        pace = Pace(*extent(items, total))
+        loop: dict[str, Any] = {"description": _safe(description), "done": pace.done, "total": pace.total}
         self.loops.append(loop)
-        began = time.monotonic()
         try:
             for item in self.progress(items, description, total):
                 yield item
-                loop["done"] += 1
-                left = seconds_left(loop["done"] - before, time.monotonic() - began, (total or 0) - loop["done"])
-                if left is not None and left >= 1:
+                pace.finish()
+                loop["done"] = pace.done
+                if (left := pace.seconds_left or 0.0) >= 1:
                     loop["seconds_left"] = round(left)
         finally:
             self.loops[:] = [other for other in self.loops if other is not loop]
