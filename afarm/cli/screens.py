@@ -166,7 +166,7 @@ def _comparison_rows(record: Record) -> Iterator[tuple[str, str]]:
     yield "compared", Coverage.from_row(record["coverage"]).sentence
     yield from human_labels.people_rows(record["results"])
     yield from (("degraded", line) for line in degraded(record["stages"]))
-    if record["judges"]:
+    if record["spend"]["calls"]:
         yield "spend", _spent(record["spend"])
 
 
@@ -191,7 +191,7 @@ def _spent(spend: Mapping[str, Any]) -> str:
     unpriced = f", {spend['unpriced_calls']} of unknown price" if spend["unpriced_calls"] else ""
     part = f" (this time {dollars(now['dollars'])} for {now['calls']})" if now["calls"] != spend["calls"] else ""
     total = f"{dollars(spend['dollars'])} for {spend['calls']} calls"
-    return f"{total}{unpriced}{part}; {now['answers_reused']} answers reused"
+    return f"{total}{unpriced}{part}" + (f"; {now['answers_reused']} answers reused" if now["answers_reused"] else "")
 
 
 def result_row(result: Mapping[str, Any], main_reference: str) -> tuple[str, str]:
@@ -225,7 +225,7 @@ def _lines_of_several(records: Sequence[Record]) -> list[str]:
         main = record["results"][0]
         name = f"{main['system']} by {record['annotator']}" if len(annotators) > 1 else main["system"]
         name += f" against {main['reference']}" if len(references) > 1 else ""
-        judge = list(_judge_rows(record))
+        judge = list(_judge_rows(record))[:1]  # its agreement with people is a remark of the board
         for label, text in (*judge, *_comparison_rows(record)):
             line = f"{label.capitalize()}: {text}" if label else text
             by_line.setdefault(line, []).append(name)
