@@ -6,7 +6,7 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields
 from functools import cache, partial, reduce
 from inspect import Parameter
@@ -211,7 +211,6 @@ class FarmOptions:
         process_info: ProcessInfo = SINGLE_PROCESS,
         trains: bool = True,
     ) -> "experiments.Workspace":
-        from afarm.experiment.live_record import Watch
         from afarm.judging.database import is_url
         from afarm.judging.sqlite_database import network_file_system
 
@@ -219,15 +218,14 @@ class FarmOptions:
         settings, given = self.settings or [], self._collect_given()
         refuse_contradictions(given, settings)
         bars = ProgressBars(err())
-        watch = Watch(bars, bars.tell)
         workspace = experiments.open_workspace(
             self.recipe_or_default,
             [given, *settings],
             output_dir,
             checks=checks,
             plugins=_plugins(),
-            progress=watch,
-            notify=watch.tell,
+            progress=bars,
+            notify=bars.notify,
             process_info=process_info,
             trains=trains,
             ledger=self.ledger,
@@ -311,13 +309,15 @@ class FarmOptions:
 def record_run(farm: "Farm", method: str, started: float) -> tuple[RunRecord, Path]:
     """Evaluate `method`, write the run's record and its report. Returns the record and the report's path.
 
-    `afarm view` can follow it meanwhile.
+    Plugins can follow it meanwhile, as `afarm view` does.
     """
-    from afarm.experiment.live_record import followed
     from afarm.experiment.run_record import record
 
-    command = command_line()
-    with followed(farm.workspace, method, command, started):
+    command, followers = command_line(), list[Any]()
+    farm.workspace.components.plugins.manager.hook.register_followers(followers=followers)
+    with ExitStack() as followed:
+        for follow in followers:
+            followed.enter_context(follow(farm.workspace, method, command, started))
         result = farm.evaluate(method)
         if not farm.workspace.process_info.is_main_process:
             raise typer.Exit  # the main process writes of it

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
-from afarm.core.progress import extent, seconds_left
 from afarm.storage.text import one_line
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ LOG_SECONDS = 15.0
 
 LONG_SECONDS = 3600.0
 """Seconds that a loop still takes, by its rate after `LOG_SECONDS`, from which a line says so on any console."""
+
+LINES = 200
+"""Messages that are kept, the newest."""
 
 _SHOWN: WeakSet[Progress] = WeakSet()
 
@@ -101,17 +104,33 @@ class ProgressBars:
         self._bars = make_bars(console)
         self.note: Callable[[], str] = str
         """What to say at the end of a bar: the spend so far, say."""
+        self.lines: deque[tuple[float, str]] = deque(maxlen=LINES)
+        """What was to be heard of stages: times in Unix seconds, and texts."""
         self._stage: Any = None
         self.stage_began = 0.0
 
     @property
+    def _loops(self) -> list[Task]:
+        return [task for task in self._bars.tasks if "before" in task.fields]  # not the stage's
+
+    @property
     def share(self) -> float:
         """The share done, of what the longest-running loop had left when it began; 0 if none is open."""
-        loops = [task for task in self._bars.tasks if task.id != self._stage]
+        loops = self._loops
         if not loops or not loops[0].total:
             return 0.0
         before = loops[0].fields["before"]
         return (loops[0].completed - before) / max(1, loops[0].total - before)
+
+    @property
+    def loops(self) -> list[dict[str, Any]]:
+        """The loops at work: items done, of a total if it is known, and the seconds left once there is a rate."""
+        loops = []
+        for task in self._loops:
+            loop = {"description": task.description, "done": int(task.completed), "total": task.total}
+            left = _seconds_left(task)
+            loops.append(loop if left is None or left < 1 else {**loop, "seconds_left": round(left)})
+        return loops
 
     def begin(self, label: str, place: str = "", done: float = 0.0, left: Callable[[], str] = str) -> None:
         """Show that the stage `label` is at work, on what is no terminal in one line.
@@ -129,6 +148,11 @@ class ProgressBars:
         self._bars.update(self._stage, completed=done)
         self._bars.start()
 
+    def notify(self, text: str) -> None:
+        """Say what a user should hear of, and keep it."""
+        self.lines.append((time.time(), text))
+        self.tell(text)
+
     def tell(self, text: str) -> None:
         """Say what is worth knowing of the stage at work, whatever the console."""
         self.console.print(f"… {one_line(text, 500)}", highlight=False, markup=False, soft_wrap=True)
@@ -140,7 +164,10 @@ class ProgressBars:
             self._stage = None
 
     def __call__(self, items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
-        before, total = extent(items, total)
+        if total is None and isinstance(items, Sized):
+            total = len(items)
+        # A resumed loop goes over a range that ends at the total: what lies before the range is done.
+        before = items.start if isinstance(items, range) and items.stop == total else 0
         fields: dict[str, Any] = {"wait": PATIENCE, "count": count_items, "rest": self._rest, "before": before}
         task = self._bars.add_task(one_line(description), total=total, completed=before, **fields)
         began, ended, first, is_long = time.monotonic(), threading.Event(), 0.0, False
@@ -156,7 +183,7 @@ class ProgressBars:
                 if done - before == 1:
                     first = seconds
                 # From the first item on: the first answers of a sampled batch end late, and then many at once.
-                left = seconds_left(done - before - 1, seconds - first, (total or 0) - done) or 0.0
+                left = (seconds - first) * ((total or 0) - done) / max(1, done - before - 1) if done > before + 1 else 0
                 if not is_long and seconds >= LOG_SECONDS and left >= LONG_SECONDS:
                     is_long = True
                     self.tell(f"{description} takes about {left / 3600:.1f} hours at this rate")
@@ -176,7 +203,7 @@ class ProgressBars:
     def _rest(self, task: Task, between: str = " ") -> str:
         """Say how fast a loop goes, how long it still takes or has taken so far, and the note."""
         done, seconds = task.completed - task.fields["before"], task.elapsed or 1e-9
-        rate, left = done / seconds, seconds_left(done, seconds, (task.total or 0) - task.completed)
+        rate, left = done / seconds, _seconds_left(task)
         words = [f"{rate:,.1f}/s" if rate >= 1 else f"{rate:.2g}/s" if rate else f"{clock(seconds)} so far"]
         words += [f"{clock(left)} left" if left is not None else "", self.note()]
         return between.join(filter(None, words))
@@ -186,3 +213,9 @@ class ProgressBars:
             self._bars.remove_task(task)
         if not self._bars.tasks and self._bars.live.is_started:
             self._bars.stop()
+
+
+def _seconds_left(task: Task) -> float | None:
+    """Estimate how long a loop still takes; None before its first item, and without a total."""
+    done, left = task.completed - task.fields["before"], (task.total or 0) - task.completed
+    return left * (task.elapsed or 0.0) / done if done > 0 and left > 0 else None

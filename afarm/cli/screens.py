@@ -19,13 +19,12 @@ from afarm.core.errors import PluginError
 from afarm.evaluation.boards import Leaderboard, group
 from afarm.evaluation.boards.ranking import evaluated, with_ranks
 from afarm.evaluation.boards.sources import boards_of_runs
-from afarm.evaluation.cut_off import cut_off
 from afarm.evaluation.decisions import decision_sentences
 from afarm.evaluation.matching import Coverage
 from afarm.evaluation.metrics import BY_PEOPLE, main_metric, undetectable_difference, win_rate_interval, with_error
 from afarm.evaluation.red_flags import red_flag_lines
-from afarm.evaluation.run_cost import sum_costs
-from afarm.report.run import STOPPED_AT, degraded, not_finite, training
+from afarm.evaluation.run_stages import cut_off, degraded, not_finite, sum_costs
+from afarm.report.run import STOPPED_AT, training
 from afarm.storage.runs import is_simulated, simulated_judges
 from afarm.storage.text import dollars, markup, one_line
 
@@ -92,7 +91,7 @@ def show_report(console: Console, page: Path) -> None:
 
 
 def _as_json(record: Record, directory: Path) -> dict[str, Any]:
-    """The answer, who judged and then the record; "pool" judges nothing, so that files' annotator is who judged too."""
+    """The answer, who judged, then the record. "pool" judges nothing: files' annotator is who judged."""
     main = record["results"][0]
     return {
         **{name: main.get(name, "") for name in ("system", "reference", "judged_by", "metrics", "degraded")},

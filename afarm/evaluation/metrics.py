@@ -153,8 +153,7 @@ def interval(rate: float, error: float | None, n: int | None) -> tuple[float, fl
     """The 95% interval of a win rate in percent, from its standard error over `n` instructions.
 
     It is the t interval after two won and two lost instructions are added, so that 25 wins of 25 are not taken to be
-    sure to go on (Agresti and Coull 1998): a single instruction has an interval too, and no error. It is the one of
-    `statistics.intervals.plus_four_interval`, with Student's quantile as its series in 1 / freedom. Without n, ± 1.96
+    sure to go on (Agresti and Coull 1998): a single instruction has an interval too, and no error. Without n, ± 1.96
     errors.
     """
     if n == 1:

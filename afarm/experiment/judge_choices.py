@@ -47,7 +47,7 @@ def describe_choices(workspace: Workspace, labellings: Sequence[Labelling] = (),
 
 
 def choices_of_run(workspace: Workspace, lay_out: Callable[[Workspace], Stage | None]) -> str:
-    """Say that no judge is named, with the price of all that is asked on the way to a stage, if that is known."""
+    """Say that no judge is named, with the price of what is asked on the way to a stage, if it is known."""
     components = workspace.components
     settings = replace(workspace.settings, run=workspace.config.model_copy(update={"judge": {"*": PAID}}))
     components = Components(components.plugins, settings, components.progress, components.notify)

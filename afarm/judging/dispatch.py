@@ -219,14 +219,12 @@ class Dispatcher:
                 error = self._lose_patience(error, pending)
             else:
                 limiter.ended()
-            if error is None or isinstance(error, RequestRefused):
-                free.append(pending.key)
-                if error is None:
-                    slowed.append(pending)
-                else:
-                    self.refused.append((pending, error))
+            (charged if error is not None and may_be_charged(error) else free).append(pending.key)
+            if error is None:
+                slowed.append(pending)
+            elif isinstance(error, RequestRefused):
+                self.refused.append((pending, error))
             else:
-                (charged if may_be_charged(error) else free).append(pending.key)
                 self._failure = self._failure or explained(error, pending)
         answers = [(pending.request, pending.queue.identity, completion) for pending, completion in answered]
         self.client.ledger.resolve(answers, self.client.run, free, charged, self.client.stage())

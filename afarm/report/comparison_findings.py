@@ -7,7 +7,7 @@ from statistics import fmean
 
 from afarm.evaluation.boards.board import Leaderboard
 from afarm.evaluation.boards.rendering import answer, rank_text
-from afarm.evaluation.run_cost import sum_costs
+from afarm.evaluation.run_stages import sum_costs
 from afarm.experiment.studies.estimates import undominated
 from afarm.experiment.studies.progress import GridProgress
 from afarm.experiment.studies.study import Bounded, Cell, Findings, FinishedRun, Series, StudyPlot, StudyRun, StudyTable

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from afarm.report import one_line
-from afarm.results import RECORD, finite_number, flatten, is_simulated, stopped_why, sum_costs
+from afarm.results import RECORD, finite_number, flatten, is_simulated, sum_costs
 from afarm_plugins.view.commands import place_words, quote_command
+from afarm_plugins.view.live_record import stopped_why
 from afarm_plugins.view.sources import SeenRun
 from afarm_plugins.view.values import as_shown, mapping, rows, text
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from places import SHARED_DATA
-from tiny_models import make_policy
+from tiny_models import make_policy, pair_rewards
 
 from afarm import Farm
-from afarm.backend.reward_model import pair_rewards, pairwise_accuracy
+from afarm.backend.reward_model import pairwise_accuracy
 
 SHORT = {"total_steps": 1, "warmup_steps": 0, "rollout_batch_size": 4, "mini_batch_size": 4, "num_ppo_epochs": 1}
 PPO = SHORT | {"lora": None, "layout": "separate", "value_init": "reward_model", "response_length": 4}

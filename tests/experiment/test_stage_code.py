@@ -261,7 +261,7 @@ EVERYTHING = frozenset(STAGE_CODE)
 EDITS: dict[str, Collection[str]] = {
     "core/records.py": EVERYTHING,
     "storage/rows.py": EVERYTHING,
-    "backend/kl.py": EVERYTHING,
+    "backend/objectives.py": EVERYTHING,
     "judging/dispatch.py": ASKS,
     "evaluation/matching.py": EVALUATES,
     "evaluation/statistics/sequential.py": {"decide", "stored annotations"},

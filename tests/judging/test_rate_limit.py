@@ -20,8 +20,9 @@ def limiter(maximum: int = 16) -> tuple[Limiter, Clock]:
     """One that was answered before."""
     clock = Clock()
     one = Limiter(maximum, clock)
-    one.answered(one.sent())
+    first = one.sent()
     clock.now += 0.1
+    one.answered(first)
     return one, clock
 
 
@@ -198,6 +199,7 @@ def test_without_a_wait_each_refusal_in_a_row_holds_for_longer() -> None:
     waits = []
     while one.refused_seconds < PATIENCE:
         clock.now += max(0.0, one.seconds_until_open())
+        assert one.free_slots() >= 1
         one.refused(one.sent())
         waits.append(one.seconds_held())
     assert len(waits) < 60, "a vendor counts refused requests too"

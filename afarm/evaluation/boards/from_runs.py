@@ -17,7 +17,7 @@ from afarm.evaluation.boards.ranking import with_ranks
 from afarm.evaluation.metrics import WIN_RATE, finite_number, main_metric, warnings
 from afarm.evaluation.protocol import EvaluationProtocol
 from afarm.evaluation.red_flags import flag_sentences
-from afarm.evaluation.run_cost import sum_costs
+from afarm.evaluation.run_stages import sum_costs
 from afarm.evaluation.who_judged import known_agreement
 from afarm.storage.runs import OUTPUTS, RECORD, RunRecord, RunResult, read_run, run_directories
 

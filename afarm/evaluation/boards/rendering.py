@@ -1,4 +1,4 @@
-"""Rendering of leaderboards: columns, remarks and footnotes as text; boards as Markdown and JSON.
+"""Rendering of leaderboards: columns, remarks and footnotes as text; boards as JSON.
 
 Names come from anybody's files: nothing in them that moves a cursor, ends a cell or begins a tag is let through.
 """
@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from afarm.evaluation.boards.board import DIFFERENCE, Entry, Leaderboard, named
 from afarm.evaluation.boards.correlation import Agreement
 from afarm.evaluation.metrics import WIN_RATE
-from afarm.storage.text import markdown, one_line
+from afarm.storage.text import one_line
 
 LONGEST_NAME = 24
 """Characters of a name in a heading."""
@@ -204,7 +204,7 @@ def remarks(board: Leaderboard) -> list[str]:
 
 
 def answer(board: Leaderboard) -> str:
-    """Say which system is first by whose judgement, and which are not clearly apart from it; empty without a ranking.
+    """Say which system is first by whom, and which are not clearly apart from it; empty without a ranking.
 
     Apart are those that the adjusted test tells apart, or without tests those whose 95% intervals do not meet, as long
     as missing verdicts could not put them first.
@@ -298,29 +298,6 @@ def flags(board: Leaderboard) -> list[str]:
 
 
 # --------------------------------------------------------------------------------------------------------- formats
-
-
-def as_markdown(boards: Sequence[Leaderboard], agreements: Sequence[Agreement] = ()) -> str:
-    """Write every board as a heading, a table and its remarks, and how they agree."""
-    lines = [line for board in boards for line in _markdown(board)]
-    lines += [f"{markdown(f'{a.first} and {a.second}: {a.sentence}')}\n" for a in agreements]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _markdown(board: Leaderboard) -> Iterator[str]:
-    shown = columns(board)
-    yield f"## {markdown(board.heading)}\n"
-    yield f"**{markdown(answer(board))}**\n" if board.entries else ""
-    yield f"| {' | '.join(markdown(column.heading) for column in shown)} |"
-    yield "|" + "".join("---:|" if column.number else "---|" for column in shown)
-    for entry in board.entries:
-        yield f"| {' | '.join(markdown(column.cell(entry) or '') for column in shown)} |"
-    yield ""
-    for line in remarks(board):
-        yield f"- {markdown(line)}"
-    for sentence in flags(board):
-        yield f"- Flag: {markdown(sentence)}"
-    yield ""
 
 
 def as_json(boards: Sequence[Leaderboard], left_out: Sequence[str] = (), agreements: Sequence[Agreement] = ()) -> str:

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from afarm.experiment.live_record import process_identity
 from afarm.storage.runs import read_run
 from afarm_plugins.view import sources
 from afarm_plugins.view.app import View, encode
+from afarm_plugins.view.live_record import process_identity
 from afarm_plugins.view.run_table import describe_row
 from afarm_plugins.view.sources import SeenRun, Sources
 

@@ -16,9 +16,9 @@ import pytest
 from playwright.sync_api import Browser, Route, expect
 from viewed import opened, served
 
-from afarm.experiment.live_record import LIVE, process_identity
 from afarm_plugins.view.app import View
 from afarm_plugins.view.export import write_pages
+from afarm_plugins.view.live_record import LIVE, process_identity
 
 IdOf = Callable[[View, str], str]
 WriteRun = Callable[..., Path]

@@ -11,9 +11,10 @@ import pytest
 from places import SHARED_DATA
 
 from afarm import Bounded, ConfigError, DataError, Findings, Instruction, Output, PluginError, read_placed_rows
-from afarm_plugins.studies.imperatives import Reading, parse_by_rules, parse_tree, read_request, reader
-from afarm_plugins.studies.instructions import Instructions, distance
-from afarm_plugins.studies.settings import InstructionsConfig
+from afarm.experiments import discover
+from afarm_plugins.instructions.imperatives import Reading, parse_by_rules, parse_tree, read_request, reader
+from afarm_plugins.instructions.settings import InstructionsConfig
+from afarm_plugins.instructions.study import Instructions, distance
 
 REAL = (
     SHARED_DATA / "alpaca" / "alpaca_5000.json.gz",
@@ -88,7 +89,7 @@ def test_a_tree_of_spacy_has_root_and_object() -> None:
 
 
 def test_spacy_is_asked_for_in_vain_if_it_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("afarm_plugins.studies.imperatives.MODEL", "no_model_of_this_name")
+    monkeypatch.setattr("afarm_plugins.instructions.imperatives.MODEL", "no_model_of_this_name")
     assert reader("auto")[0] == "rules"
     with pytest.raises(PluginError, match="python -m spacy download no_model"):
         reader("spacy")
@@ -181,3 +182,8 @@ def test_two_files_with_one_name_are_refused() -> None:
     settings = InstructionsConfig(instructions=["a/train.json", "b/train.json"])
     with pytest.raises(ConfigError, match=r"--instructions b/train\.json: 'train' has the name of another"):
         Instructions(settings).analyse([])
+
+
+def test_the_study_is_found_by_its_name() -> None:
+    component = discover().get("studies", "instructions")
+    assert (component.load(), component.config) == (Instructions, InstructionsConfig)

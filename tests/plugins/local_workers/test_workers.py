@@ -14,8 +14,8 @@ import pytest
 
 from afarm.core.errors import ConfigError
 from afarm.experiment.launching.launcher import FarmSpec, Needs, Outcome, StageTask, TaskEvent, Tell
-from afarm.experiment.launching.workers import LocalLauncher
 from afarm.testing import check_launcher
+from afarm_plugins.local_workers.launcher import LocalLauncher
 
 LIMIT = 300
 """Seconds after which a process is taken to hang."""
@@ -93,7 +93,7 @@ ENDED = """
 import sys
 from pathlib import Path
 import test_workers
-from afarm.experiment.launching.workers import LocalLauncher
+from afarm_plugins.local_workers.launcher import LocalLauncher
 tasks = [test_workers.task(Path(sys.argv[1]), name) for name in "ab"]
 LocalLauncher(spec="2").run(tasks, test_workers.lock, lambda event: None)
 """
@@ -110,7 +110,7 @@ COMMAND = """
 import sys
 from pathlib import Path
 import test_workers
-from afarm.experiment.launching.workers import LocalLauncher
+from afarm_plugins.local_workers.launcher import LocalLauncher
 tasks = [test_workers.task(Path(sys.argv[1]), "a")]
 LocalLauncher(spec="1").run(tasks, test_workers.hang, lambda event: print(event.place, flush=True))
 """

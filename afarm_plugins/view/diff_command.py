@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from afarm.cli.completion import complete_runs
-from afarm.cli.console import out, print_json
-from afarm.cli.shared_options import DEFAULT_OUTPUT_DIR, Json, OutputDir, option
-from afarm.evaluation.run_diff import Diff, diff_runs
-from afarm.storage.runs import find_run
-from afarm.storage.text import one_line
+from afarm.cli.options import (
+    DEFAULT_OUTPUT_DIR,
+    Json,
+    OutputDir,
+    complete_runs,
+    option,
+    out,
+    print_json,
+    write_examples,
+)
+
+if TYPE_CHECKING:
+    from afarm_plugins.view.run_diff import Diff
 
 Run = Annotated[
     str, typer.Argument(autocompletion=complete_runs, help="A run by its name, its directory or its run.json.")
 ]
 
 SAYS = {"label": "the label changed", "policy": "the policy changed", "reference": "the reference changed"}
+
+
+def add_commands(app: typer.Typer) -> None:
+    examples = "toy-ppo-pool-seed42-1a2b3c toy-dpo-pool-seed42-4d5e6f", "one/run.json other/run.json --flips 3"
+    page = write_examples("diff", *examples)
+    app.command("diff", epilog=page, no_args_is_help=True, rich_help_panel="The pipeline")(diff)
 
 
 def diff(
@@ -28,6 +41,9 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """Show what sets two runs apart: settings, versions, judging, figures, and flipped instructions."""
+    from afarm.results import find_run
+    from afarm_plugins.view.run_diff import diff_runs
+
     found = diff_runs(find_run(first, output_dir), find_run(second, output_dir))
     if as_json:
         print_json(found.to_row())
@@ -36,6 +52,8 @@ def diff(
 
 
 def _show(found: Diff, flips: int) -> None:
+    from afarm.report import one_line
+
     def say(line: str) -> None:
         out().print(line, markup=False)
 

@@ -10,7 +10,7 @@ from tiny_models import make_model
 
 from afarm.backend import response_logprobs
 from afarm.backend.batching import TokenBatch, join_and_pad
-from afarm.backend.kl import Divergence, response_divergence
+from afarm_plugins.quark.divergence import Divergence, response_divergence
 
 PROMPTS = [[3, 8, 9, 4], [3, 20, 4], [3, 11, 12, 13, 4]]
 RESPONSES = [[30, 31, 1], [33], [7, 8, 9, 10, 1]]

@@ -31,14 +31,14 @@ from afarm import (
     StudyRun,
     StudyTable,
     mean_interval,
+    mean_percent,
+    named_files,
     parse_output,
     read_placed_rows,
     seeding,
 )
-from afarm_plugins.studies.imperatives import OTHER, QUESTION, TASK, Reading, reader
-from afarm_plugins.studies.over_seeds import mean_share
-from afarm_plugins.studies.people import named_files
-from afarm_plugins.studies.settings import InstructionsConfig, split_names
+from afarm_plugins.instructions.imperatives import OTHER, QUESTION, TASK, Reading, reader
+from afarm_plugins.instructions.settings import InstructionsConfig
 
 OBJECTS = 4
 """The commonest objects of a verb that are named."""
@@ -76,7 +76,7 @@ class InstructionSet:
 
     def share(self, field: str, value: str) -> Bounded | None:
         """Return the share of readings with this value of a field in percent, with its interval."""
-        return mean_share([float(getattr(reading, field) == value) for reading in self.readings])
+        return share_of([getattr(reading, field) == value for reading in self.readings])
 
 
 class Instructions(DataStudy):
@@ -91,7 +91,7 @@ class Instructions(DataStudy):
         return []
 
     def read(self, load: Callable[[str], Sequence[Output]]) -> None:
-        for split in () if self.config.instructions else split_names(self.config.splits):
+        for split in () if self.config.instructions else dict.fromkeys(map(str.strip, self.config.splits.split(","))):
             try:
                 self._splits[split] = load(split)
             except DataError as error:
@@ -110,6 +110,11 @@ class Instructions(DataStudy):
         sets = [InstructionSet(name, rows, readings[name]) for name, rows in found.items()]
         notes = [f"Left out: {why}" for why in self._lacking.values()]
         return set_findings(sets, tagger, self.config.verbs, notes) if sets else Findings()
+
+
+def share_of(holds: Sequence[bool]) -> Bounded | None:
+    """Return the share of instructions of which it `holds` in percent, with its interval; None for none."""
+    return mean_percent([100.0 * each for each in holds]) if holds else None
 
 
 def _text(instruction: Instruction) -> str:
@@ -168,7 +173,7 @@ def _kinds(sets: Sequence[InstructionSet]) -> StudyTable:
     rows = []
     for one in sets:
         kinds = [one.share("kind", kind) for kind in (TASK, QUESTION, OTHER)]
-        with_input = mean_share([float(bool(row.instruction.input)) for row in one.rows])
+        with_input = share_of([bool(row.instruction.input) for row in one.rows])
         pairs = {reading[1:] for reading in one.readings if reading.object}
         rows.append([one.name, len(one.rows), *kinds, len(set(one.verbs)), len(pairs), with_input])
     columns = {"set": "", "instructions": ",d", "tasks, %": ".1f", "questions, %": ".1f", "others, %": ".1f"}

@@ -17,14 +17,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Literal
 
-from afarm.core.records import JudgedPair, Row
-from afarm.evaluation.metrics import clustered_mean, finite_number
-from afarm.evaluation.protocol import EvaluationProtocol, comparable
-from afarm.storage.reuse import differences
-from afarm.storage.rows import read_preferences
-from afarm.storage.runs import OUTPUTS, RunRecord, read_run
+from afarm import JudgedPair, Row, RunRecord, read_run, standard_error
+from afarm.results import OUTPUTS, EvaluationProtocol, comparable, differences, finite_number, read_preferences
 
 Reason = Literal["label", "policy", "reference"]
 REASONS: tuple[Reason, ...] = ("label", "policy", "reference")
@@ -95,7 +92,8 @@ def diff_runs(first: Path, second: Path) -> Diff:
     changes = [change for key in shared if (change := _change(before[key], now[key])) is not None]
     wins = [(before[key].win, now[key].win) for key in shared]
     gaps = [(task, b - a) for (task, _), (a, b) in zip(shared, wins, strict=True) if a is not None and b is not None]
-    difference = clustered_mean(gaps, 100)
+    values = [gap for _, gap in gaps]
+    error = standard_error(values, [task for task, _ in gaps])
     protocols = [EvaluationProtocol.from_row(run.results[0].protocol) for run in (one, two) if run.results]
     return Diff(
         runs=(one.name, two.name),
@@ -107,8 +105,8 @@ def diff_runs(first: Path, second: Path) -> Diff:
         shared=len(gaps),
         only_first=sum(key not in now for key in before),
         only_second=sum(key not in before for key in now),
-        difference=None if difference is None else difference.value,
-        standard_error=None if difference is None else difference.error,
+        difference=100 * fmean(values) if values else None,
+        standard_error=None if error is None else 100 * error,
         contributions={reason: _contribution(reason, changes, len(gaps)) for reason in REASONS},
         changes=tuple(changes),
     )

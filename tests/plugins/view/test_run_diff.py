@@ -11,9 +11,9 @@ import pytest
 from afarm.core.errors import DataError
 from afarm.core.records import Instruction, JudgedPair, Pair, Preference
 from afarm.evaluation.protocol import EvaluationProtocol
-from afarm.evaluation.run_diff import diff_runs
 from afarm.storage.rows import write_rows
 from afarm.storage.runs import find_run
+from afarm_plugins.view.run_diff import diff_runs
 
 ONE = EvaluationProtocol("pool", reference="sft", judges={"*": "openai:x"})
 

@@ -1,7 +1,7 @@
-"""KL divergence from a reference: estimated from samples, as a penalty on rewards, and exact.
+"""The exact KL divergence from a reference at each response token.
 
-The exact KL sums over the vocabulary. Both models' logits exist for a few positions at a time and are recomputed in the
-backward pass, never as [B, T, V].
+It sums over the vocabulary. Both models' logits exist for a few positions at a time and are recomputed in the backward
+pass, never as [B, T, V].
 """
 
 from __future__ import annotations
@@ -14,40 +14,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from afarm.backend.batching import TokenBatch
-from afarm.backend.logprobs import chunk_rows, hidden_states, project, response_scatter
-from afarm.backend.objectives import masked
-
-
-class KLEstimates(NamedTuple):
-    """Three estimates of KL(π ‖ π_ref) from tokens drawn from π, each [B, R] in nats and 0 at pads.
-
-    With x = log π_ref − log π of the token: `k1` is −x, unbiased, of either sign; `k2` is ½x², biased, with a small
-    variance; `k3` is eˣ − 1 − x, unbiased and never negative, but large where π is far below π_ref.
-    """
-
-    k1: Tensor
-    k2: Tensor
-    k3: Tensor
-
-
-def kl_estimates(logprobs: Tensor, ref_logprobs: Tensor, mask: Tensor) -> KLEstimates:
-    """Estimate the KL at each drawn token from log-probabilities [B, R], differentiably (Schulman 2020)."""
-    x = masked(ref_logprobs - logprobs, mask)
-    return KLEstimates(-x, 0.5 * x**2, x.expm1() - x)
-
-
-def kl_penalised_rewards(scores: Tensor, kl: Tensor, mask: Tensor, kl_coef: float) -> Tensor:
-    """Rewards [B, R]: the score [B] on the last response token, less `kl_coef` × `kl` at every token.
-
-    `kl` is `KLEstimates.k1`, whose mean is the KL; clamped at zero it would overstate it. Source: Stiennon et al. 2020.
-    """
-    last = mask.sum(dim=1, keepdim=True) - 1
-    rewards = -kl_coef * masked(kl, mask)
-    return rewards.scatter_add(1, last, scores.unsqueeze(1).to(rewards.dtype))
-
-
-# ---------------------------------------------------------------------------------------------- exact, per token
+from afarm.backend import TokenBatch, chunk_rows, hidden_states, project, response_scatter
 
 LOGITS_TENSORS = 4
 """Tensors of a chunk's logits: two models' logits, probabilities and products of them."""

@@ -14,9 +14,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from afarm.core.errors import ConfigError
-from afarm.experiment.launching.launcher import Execute, Launcher, Needs, Outcome, StageTask, TaskEvent, Tell
-from afarm.experiment.launching.schedule import Schedule
+from afarm import ConfigError, Execute, Launcher, Needs, Outcome, Schedule, StageTask, TaskEvent, Tell
 
 SPAWN = multiprocessing.get_context("spawn")
 """Workers begin afresh: a fork would share threads' locks and the accelerator's state."""

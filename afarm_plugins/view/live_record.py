@@ -6,30 +6,22 @@ the run.
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
-from afarm.core.errors import AfarmError
-from afarm.core.interfaces import Progress
-from afarm.core.progress import extent, seconds_left
-from afarm.evaluation.metrics import finite_number
-from afarm.storage.disk import decode_json, json_text, replacing
-from afarm.storage.text import one_line, without_keys, without_passwords
-
-if TYPE_CHECKING:
-    from afarm.experiment.stage import StageRun
-    from afarm.experiment.workspace import Workspace
-
-T = TypeVar("T")
+from afarm import AfarmError, write_whole
+from afarm.experiments import Workspace
+from afarm.report import one_line
+from afarm.results import finite_number, json_text, without_keys
 
 LIVE = "live.json"
 """The record of a run that is being made, beside `run.json`."""
@@ -50,43 +42,6 @@ SPENT = ("calls", "input_tokens", "output_tokens", "dollars", "unpriced_calls", 
 """What the record has of the run's spending."""
 
 
-@dataclass(eq=False, repr=False)
-class Watch:
-    """The progress and the messages of a command, handed on to its screen and kept for its live record.
-
-    `loops` are those at work: items done, of a total if that is known. `lines` are the log: times and texts.
-    """
-
-    progress: Progress
-    notify: Callable[[str], None]
-    loops: list[dict[str, Any]] = field(default_factory=list)
-    lines: deque[list[Any]] = field(default_factory=lambda: deque(maxlen=LINES))
-
-    def __call__(self, items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
-        before, total = extent(items, total)
-        loop: dict[str, Any] = {"description": _safe(description), "done": before, "total": total}
-        self.loops.append(loop)
-        began = time.monotonic()
-        try:
-            for item in self.progress(items, description, total):
-                yield item
-                loop["done"] += 1
-                left = seconds_left(loop["done"] - before, time.monotonic() - began, (total or 0) - loop["done"])
-                if left is not None and left >= 1:
-                    loop["seconds_left"] = round(left)
-        finally:
-            self.loops[:] = [other for other in self.loops if other is not loop]
-
-    def tell(self, text: str) -> None:
-        """Hand a message on, and log it."""
-        self.notify(text)
-        self.log(text)
-
-    def log(self, text: str) -> None:
-        """Add a line to the log."""
-        self.lines.append([round(time.time(), 1), _safe(text)])
-
-
 @contextmanager
 def followed(workspace: Workspace, system: str, command: str, started: float) -> Iterator[None]:
     """Keep the live record of a system's run, from the first stage that is made to how the run ended.
@@ -98,7 +53,7 @@ def followed(workspace: Workspace, system: str, command: str, started: float) ->
         return
     live, before, ended = LiveRecord(workspace, system, command, started), workspace.on_stage, threading.Event()
 
-    def on_stage(label: str, run: StageRun | None) -> None:
+    def on_stage(label: str, run: Any) -> None:
         live.see(label, run)
         if run is None and thread.ident is None:  # the first stage that is made
             live.write()
@@ -127,15 +82,17 @@ def followed(workspace: Workspace, system: str, command: str, started: float) ->
 
 
 class LiveRecord:
-    """Writes `live.json`: stages, process, cost, loops and waits."""
+    """Writes `live.json`: stages, process, cost, loops and waits.
+
+    Loops and messages are those of the command's progress, if it keeps them: `loops` and `lines`.
+    """
 
     def __init__(self, workspace: Workspace, system: str, command: str, started: float):
         # Whoever reads a record does without what writes it.
-        from afarm.experiment.run_record import describe_new_run, stage_row
+        from afarm.experiments import describe_new_run, stage_row
 
-        progress = workspace.progress
         self.path = workspace.store.runs / workspace.run_name(system) / LIVE
-        self.watch = progress if isinstance(progress, Watch) else Watch(progress, lambda text: None)
+        self._lines: deque[tuple[float, str]] = getattr(workspace.progress, "lines", deque(maxlen=LINES))
         self.status, self.error = "running", ""
         self._workspace = workspace
         self._about = {
@@ -148,14 +105,13 @@ class LiveRecord:
         self._calls: deque[tuple[float, int]] = deque(maxlen=PACE_LOOKS)
         self._stage_row = partial(stage_row, workspace)
 
-    def see(self, label: str, run: StageRun | None) -> None:
+    def see(self, label: str, run: Any) -> None:
         """Note that a stage begins (None) or is there: calls are counted anew."""
         self._calls = deque(maxlen=PACE_LOOKS)
         if run is None:
             self._working, self._began = label, time.time()
-            self.watch.log(f"{label}: begins")
-        else:
-            self.watch.log(f"{label}: {'reused' if run.reused else f'made in {run.seconds:.1f} s'}")
+        how = "begins" if run is None else "reused" if run.reused else f"made in {run.seconds:.1f} s"
+        self._lines.append((time.time(), f"{label}: {how}"))
 
     def write(self) -> None:
         """Write the record whole. Nothing is forced to the disk: the next one comes soon.
@@ -174,10 +130,7 @@ class LiveRecord:
                 self.path.parent.rmdir()
             return
         with suppress(OSError, AfarmError):
-            text = json_text(self._state())
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(self.path) as beside:
-                beside.write_text(text, encoding="utf-8", errors="backslashreplace")
+            write_whole(self.path, json_text(self._state()), "the run goes on without a live record")
 
     def _state(self) -> dict[str, Any]:
         judges = self._workspace.judges
@@ -200,18 +153,21 @@ class LiveRecord:
             "updated": time.time(),
             "stages": stages,
             "artifact": judges.artifact,
-            "loops": list(self.watch.loops),
+            "loops": [
+                {**loop, "description": _safe(loop["description"])}
+                for loop in getattr(self._workspace.progress, "loops", ())
+            ],
             "spend": {} if spend is None else {name: getattr(spend, name) for name in SPENT},
             "calls_per_second": round((calls - before) / (now - began), 2) if now > began else 0.0,
             "committed": judges.committed if self._workspace.config.budget is not None else None,
             "slowed": list(judges.slowed),
             "refusals": judges.refusals,
-            "log": list(self.watch.lines),
+            "log": [[round(at, 1), _safe(text)] for at, text in list(self._lines)],
         }
 
 
 def _safe(text: str) -> str:
-    return one_line(without_passwords(without_keys(text)), 1000)
+    return one_line(without_keys(text), 1000)
 
 
 def process_identity(pid: int) -> dict[str, Any]:
@@ -230,9 +186,9 @@ def process_identity(pid: int) -> dict[str, Any]:
 def read_live(directory: Path) -> Mapping[str, Any] | None:
     """Read the live record of a run; None if there is none, or it cannot be read."""
     path = directory / LIVE
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, RecursionError):
         if path.is_file() and not path.is_symlink():
-            values = decode_json(path.read_text(encoding="utf-8"))
+            values = json.loads(path.read_text(encoding="utf-8"))
             return values if isinstance(values, dict) else None
     return None
 
