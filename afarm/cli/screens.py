@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -215,10 +214,9 @@ def result_row(result: Mapping[str, Any], main_reference: str) -> tuple[str, str
 
 
 def _lines_of_several(records: Sequence[Record]) -> list[str]:
-    """Write the rows of each comparison after its system's name; what several share is written once."""
+    """Write the rows of each comparison after its system's name; what all share is written once."""
     by_line: dict[str, list[str]] = {}
-    sharing: dict[str, int] = {}
-    annotators = Counter(record["annotator"] for record in records)
+    annotators = {record["annotator"] for record in records}
     references = {record["results"][0]["reference"] for record in records}
     for record in records:
         main = record["results"][0]
@@ -226,10 +224,8 @@ def _lines_of_several(records: Sequence[Record]) -> list[str]:
         name += f" against {main['reference']}" if len(references) > 1 else ""
         judge = list(_judge_rows(record))[:1]  # its agreement with people is a remark of the board
         for label, text in (*judge, *_comparison_rows(record)):
-            line = f"{label.capitalize()}: {text}" if label else text
-            by_line.setdefault(line, []).append(name)
-            sharing[line] = annotators[record["annotator"]] if (label, text) in judge else len(records)
-    return [line if len(names) == sharing[line] else f"{', '.join(names)}: {line}" for line, names in by_line.items()]
+            by_line.setdefault(f"{label.capitalize()}: {text}" if label else text, []).append(name)
+    return [line if len(names) == len(records) else f"{', '.join(names)}: {line}" for line, names in by_line.items()]
 
 
 def warn_of_simulation(console: Console, record: Record) -> None:
