@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import chain
 from os.path import isfile
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def describe_details(run: SeenRun) -> Row:
         "headline": describe_headline(record, win_rates),
         "win_rates": win_rates,
         "other_results": list(describe_other_results(record)),
-        "flags": [sentence for result in record.results for sentence in flag_sentences(result.red_flags)],
+        "flags": list(dict.fromkeys(chain.from_iterable(flag_sentences(r.red_flags) for r in record.results))),
         "notes": [*map(text, record.rows("notes")), *degraded(record.stages), *not_finite(record.stages)],
         "training": list(training(record.section("checkpoint"))),
         "stages": stages,

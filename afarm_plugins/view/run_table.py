@@ -41,7 +41,7 @@ def describe_row(run: SeenRun) -> Row:
         "output_dir": str(run.output_dir),
         "status": run.status,
         "problem": describe_problem(run),
-        "method": text(about.get("method") or files.get("outputs")),
+        "method": text(about.get("method") or main.get("system") or files.get("outputs")),
         "reference": text(main.get("reference") or files.get("reference")),
         **{name: text(about.get(name)) for name in ("recipe", "annotator")},
         "judge": ", ".join(

@@ -194,6 +194,17 @@ def test_ids_are_safe_whatever_a_run_is_called_and_tell_equal_names_apart(write_
     assert sorted(run.name for run in runs.values()) == sorted([*names, "same", "same"])
 
 
+def test_compared_files_go_by_the_name_of_their_system_and_each_flag_is_said_once(write_run: WriteRun) -> None:
+    flagged = {"red_flags": {"flags": [{"says": "all are odd"}]}}
+    results = [
+        {"system": "alpaca-7b", "reference": "ref", "evaluator": name, "metrics": {"win_rate": 58.9}, **flagged}
+        for name in ("win_rate", "fitted")
+    ]
+    files = {"name": "files", "files": {"outputs": "/far/alpaca-7b.json"}, "stages": [], "results": results}
+    details = View([write_run("files", files).parents[1]]).details("files")
+    assert (details["method"], details["flags"]) == ("alpaca-7b", ["all are odd"])
+
+
 def test_a_run_of_an_older_version_is_shown_without_what_it_lacks(write_run: WriteRun) -> None:
     directory = write_run("old", {"name": "old", "method": "dpo", "stages": [{"stage": "sft"}], "results": []})
     details = View([directory.parents[1]]).details("old")
