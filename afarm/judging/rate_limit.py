@@ -7,9 +7,10 @@ while nothing is taken. Two limits are learned from refusals:
 - *pace*: at most as many per second. Between two refusals a judge takes what its rate allows, whatever it was asked, so
   a pace that is refused falls towards what was taken meanwhile: the more was taken, the surer, the closer.
 
-Either grows again by steps that double, up to the middle between it and what was refused, and then rests. Refusals at
-random get no rarer by a slower pace. So once a pace has fallen by half and is still refused, twice as fast is tried:
-if that brings more, there is no rate to learn, and nothing is limited for a while.
+Both grow again: the number by one for each answer, the pace by steps that double, up to the middle between it and what
+was refused. What was refused in vain rests for a time that is long beside the cost of a refusal. Refusals at random get
+no rarer by a slower pace: once a pace has halved and is still refused, one that is much faster is tried. If that brings
+more, there is no rate to learn, and nothing is limited for a while.
 
 No more is sent than what headers say is allowed until their reset. The very first request goes alone for a
 moment, since a refused key or a wrong name is best found out once.
@@ -134,7 +135,7 @@ class Limiter:
         self._alone_until: float | None = None  # None until a first request, 0 once one was answered
         self._refused_since: float | None = None  # None if the last word was an answer
         self._last_taken = -math.inf  # the latest time at which a request was sent that was answered
-        self._latency = self._refusal_latency = 0.0  # of an answer, on average, and of the last refusal
+        self._latency = 0.0  # of an answer, on average
         self._most_taken, self._together = 0, -1  # attempts in flight together, and as of the last refusal
         self._taken = 0  # attempts in all, those in flight included
         self._run = (0.0, 0)  # where a pace is learned from: time, attempts taken
@@ -142,10 +143,8 @@ class Limiter:
         self._wait = 0.0  # the last one, if the judge named it
         self._vain, self._taken_before = 0, 0  # waits in a row in which nothing was taken, attempts before the last
         self._since = _Stretch(0.0, 0, 0)
-        self._resumed = self._changed = self._quiet_until = (
-            0.0  # the last wait's end, the pace in force, a limit's rest
-        )
-        self._step = STEP  # by which the pace is raised next
+        self._resumed = self._changed = 0.0  # the times of the last wait's end and of the pace's last change
+        self._step, self._quiet_until = STEP, 0.0  # by which the pace is raised next, and the end of a limit's rest
         self._allowed, self._allowed_until, self._allowed_words = 0.0, 0.0, ""  # by the headers
 
     # -------------------------------------------------------------------------------------------- may one be sent?
@@ -220,7 +219,6 @@ class Limiter:
         if seconds is None:
             wave.is_wait_named = False
             seconds = min(min(PAUSE, 1 / self.pace.now or PAUSE) * BACK_OFF**self._vain, LONGEST_PAUSE)
-        self._refusal_latency = now - attempt.at
         self._held_until = max(self._held_until, now + min(max(seconds, MOMENT), PATIENCE))
 
     def _raise_pace(self, now: float) -> None:
@@ -228,7 +226,7 @@ class Limiter:
             self._step = STEP
             if now < self._quiet_until:
                 return
-        if now - self._changed >= max(0.5, FEW / self.pace.now, self._wait / 2, 2 * self._refusal_latency):
+        if now - self._changed >= max(0.5, FEW / self.pace.now, self._wait / 2):
             self.pace, self._changed = self.pace.faster(self._step), now
             self._step = min(1.0, 2 * self._step)
 
