@@ -179,6 +179,8 @@ class Components:
     def _build(self, kind: str, name: str, interface: type) -> Any:
         component = self.component(kind, name)
         cls, config = component.load(), self.settings.of(component)
+        is_other = isinstance(cls, type) and not issubclass(cls, interface)
+        require_promise(not is_other, kind, name, f"{component.target} is no afarm.{interface.__name__}", cls)
         with attribute_failures(kind, name, cls):
             if component.spec:
                 made = cls(config, name.partition(":")[2], self.context(component))
