@@ -17,7 +17,7 @@ def extent(items: Iterable[Any], total: int | None) -> tuple[int, int | None]:
     return (items.start if isinstance(items, range) and items.stop == total else 0), total
 
 
-class Pace:
+class LoopPace:
     """The rate of a loop with `done` items, from when the first was finished.
 
     The first may wait for a model to load, or for a whole batch of answers that end at once: the items that come within

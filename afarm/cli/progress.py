@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
-from afarm.cli.pace import Pace, extent
+from afarm.cli.pace import LoopPace, extent
 from afarm.storage.text import one_line
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class ProgressBars:
         return loops
 
     def begin(self, label: str, place: str = "", done: float = 0.0, left: Callable[[], str] = str) -> None:
-        """Show that the stage `label` is at work, on what is no terminal in one line, and another now and then.
+        """Show that the stage `label` is at work; on what is no terminal in a line, and another now and then.
 
         `place` says "stage 6 of 9", `done` is the share of stages that are there, `left` tells the remaining time.
         """
@@ -160,7 +160,7 @@ class ProgressBars:
 
     def __call__(self, items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
         before, total = extent(items, total)
-        pace, is_long = Pace(before, total), False
+        pace, is_long = LoopPace(before, total), False
         shown: dict[str, Any] = {"wait": PATIENCE, "count": count_items, "rest": self._rest, "pace": pace}
         task = self._add(description, total=total, completed=before, **shown)
         began = time.monotonic()
@@ -198,7 +198,7 @@ class ProgressBars:
 
     def _rest(self, task: Task, between: str = " ") -> str:
         """Say how fast a loop goes, how long it still takes or has taken so far, and the note."""
-        pace: Pace = task.fields["pace"]
+        pace: LoopPace = task.fields["pace"]
         rate, left = pace.rate, pace.seconds_left
         words = [f"{rate:,.1f}/s" if rate >= 1 else f"{rate:.2g}/s" if rate else f"{clock(task.elapsed or 0.0)} so far"]
         words += [f"{clock(left)} left" if left is not None else "", self.note()]

@@ -35,16 +35,18 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """List what differs, one `path: old → new` per key field; digests of contents tell nobody what they are."""
+    """List what differs, one `path: old → new` per key field. Digests tell nobody what contents are."""
     before, after = flatten(old), flatten(new)
     changes = []
     for name in sorted(before.keys() | after.keys()):
         was, now = (str(values[name]) if name in values else "absent" for values in (before, after))
         if was != now:
-            plain = [DIGEST.sub("", text) for text in (was, now)]
-            shown = plain if plain[0] != plain[1] and all(plain) else [was, now]
-            told = " → ".join([shortened(*shown), shortened(*reversed(shown))])
-            changes.append(f"{name}: {'other contents' if plain[0] == plain[1] else told}")
+            first, second = DIGEST.sub("", was), DIGEST.sub("", now)
+            is_other_content = first == second
+            if not (first and second):
+                first, second = was, now
+            told = f"{shortened(first, second)} → {shortened(second, first)}"
+            changes.append(f"{name}: {'other contents' if is_other_content else told}")
     return changes
 
 

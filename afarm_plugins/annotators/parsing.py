@@ -135,7 +135,7 @@ def _may_be_quoted(before: Sequence[str]) -> bool:
 
 
 def _may_take_back(line: str) -> bool:
-    """Tell if a bare label below `line` may not be meant: a few words, in any language ("Neither."), are no reason."""
+    """Tell if a bare label below `line` may not be meant: a few words, such as "Neither.", are no reason."""
     return len(line) < _LETTERS_OF_A_REASON and not _ANNOUNCES.fullmatch(line)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from afarm.cli.pace import Pace
+from afarm.cli.pace import LoopPace
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_the_time_left_is_by_the_rate_since_the_first_items(
 ) -> None:
     clock = [1000.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    pace = Pace(0, 100)
+    pace = LoopPace(0, 100)
     for at in finished:
         clock[0] = 1000.0 + at
         pace.finish()
@@ -39,9 +39,9 @@ def test_the_time_left_is_by_the_rate_since_the_first_items(
 def test_what_was_done_before_a_loop_gives_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    pace = Pace(30, 40)
+    pace = LoopPace(30, 40)
     for _ in range(2):
         clock[0] += 5.0
         pace.finish()
     assert (pace.done, pace.share, pace.rate, pace.seconds_left) == (32, 0.2, 0.2, 40.0)
-    assert Pace(0, None).seconds_left is None
+    assert LoopPace(0, None).seconds_left is None
