@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +10,12 @@ from pathlib import Path
 from afarm.core.errors import AfarmError
 from afarm.core.records import Instruction
 from afarm.evaluation.biases import FORMULAS
+from afarm.experiment import pipeline
 from afarm.experiment.annotation import make_placeholders
 from afarm.experiment.components import Components
 from afarm.experiment.dry_run import estimate_labels
 from afarm.experiment.judges import Judges
-from afarm.experiment.stage import Labelling, Stage, walk
+from afarm.experiment.stage import Labelling, walk
 from afarm.experiment.workspace import Workspace
 from afarm.judging.client import JudgeClient
 from afarm.judging.database import is_there
@@ -23,8 +24,6 @@ from afarm.storage.text import dollars
 
 PAID = "openai:gpt-4o"
 """The paid judge that is offered: it takes all that annotators ask for."""
-STAND_INS = 100
-"""Made-up pairs that stand for a thousand where it is not known what is asked."""
 
 
 def describe_choices(workspace: Workspace, labellings: Sequence[Labelling] = (), form: str = "--judge {judge}") -> str:
@@ -46,32 +45,32 @@ def describe_choices(workspace: Workspace, labellings: Sequence[Labelling] = (),
     return "no judge is named, and no formula decides real text unless you say so; add one of:" + "".join(lines)
 
 
-def choices_of_run(workspace: Workspace, lay_out: Callable[[Workspace], Stage | None]) -> str:
-    """Say that no judge is named, with the price of what is asked on the way to a stage, if it is known."""
-    components = workspace.components
+def choices_of_run(workspace: Workspace, stage: str = "evaluate") -> str:
+    """Say that no judge is named, with the price of all that is asked up to a stage, if that is known."""
+    given, method = workspace.components, workspace.config.method
     settings = replace(workspace.settings, run=workspace.config.model_copy(update={"judge": {"*": PAID}}))
-    components = Components(components.plugins, settings, components.progress, components.notify)
+    components = Components(given.plugins, settings, given.progress, given.notify)
     priced = replace(workspace, components=components, judges=Judges(components, workspace.store))
     labellings: list[Labelling] = []
     with suppress(AfarmError):  # without the model or the data it is not known
-        if stage := lay_out(priced):
-            labellings = [one.plan_labels({}) for one in walk(stage).values() if one.plan_labels]
+        after = {"evaluate": pipeline.main_evaluation, "train": pipeline.train}.get(stage)
+        last = after(priced, method) if after else pipeline.annotate(priced)
+        labellings = [one.plan_labels({}) for one in walk(last).values() if one.plan_labels]
     return describe_choices(workspace, labellings)
 
 
 def _describe_price(workspace: Workspace, labellings: Sequence[Labelling]) -> str:
-    """Write what the paid judge takes for these labels; empty if it has no price."""
-    judges, evaluated = workspace.judges, workspace.config.evaluate
-    pairs, count, what = sum(len(labelling.pairs) for labelling in labellings), 1.0, "for {:,} pairs"
-    if not pairs:
-        asked = make_placeholders([Instruction(f"stand-in {i}") for i in range(STAND_INS)], evaluated.max_new_tokens)
-        labellings, pairs = [Labelling("evaluate", asked, evaluated.annotator, 0.0)], 1000
-        count, what = pairs / STAND_INS, "per {:,} pairs"
+    """Write what the paid judge takes for these labels, or for a thousand; empty if it has no price."""
+    judges, evaluated, how = workspace.judges, workspace.config.evaluate, "for" if labellings else "per"
+    if not labellings:
+        asked = make_placeholders([Instruction(f"stand-in {i}") for i in range(1000)], evaluated.max_new_tokens)
+        labellings = [Labelling("evaluate", asked, evaluated.annotator, 0.0)]
+    pairs = sum(len(labelling.pairs) for labelling in labellings)
     place = judges.ledger_place if is_there(judges.ledger_place) else Path(":memory:")
     with suppress(AfarmError), Ledger(place) as ledger:
         client = JudgeClient({"*": judges.judge(PAID)}, ledger, batch_api=workspace.config.batch_api)
-        made = [one.times(count) for labelling in labellings for one in estimate_labels(workspace, labelling, client)]
+        made = [one for labelling in labellings for one in estimate_labels(workspace, labelling, client)]
         if most := sum(one.most_dollars or 0 for one in made):
             price = dollars(sum(one.dollars or 0 for one in made))
-            return f", about {price} {what.format(pairs)} (at most {dollars(most)})"
+            return f", about {price} {how} {pairs:,} pairs (at most {dollars(most)})"
     return ""

@@ -10,12 +10,10 @@ from functools import partial
 from pathlib import Path
 
 from afarm.core.errors import AfarmError, ConfigError, DataError, JudgeError, did_you_mean
-from afarm.experiment import pipeline
 from afarm.experiment.dry_run import require_fitting_judges
 from afarm.experiment.judge_choices import choices_of_run, describe_choices
 from afarm.experiment.preferences import require_preferences
 from afarm.experiment.return_checks import problems_seen
-from afarm.experiment.stage import Stage
 from afarm.experiment.training_stages import NEEDS, require_enough_to_fit, require_method
 from afarm.experiment.workspace import Workspace
 from afarm.judging.database import is_url
@@ -46,7 +44,7 @@ def run_checks(llm_systems: Sequence[str] = (), names_method: bool = True) -> li
         require_preferences,
         _check_tasks,
         _ratings,
-        *_judges("evaluate", "annotate", choices=partial(choices_of_run, lay_out=_compare), llm_systems=llm_systems),
+        *_judges("evaluate", "annotate", choices=choices_of_run, llm_systems=llm_systems),
         _noise_once,
         _evaluators,
     ]
@@ -56,12 +54,8 @@ def stage_checks(stage: str) -> list[Check]:
     """Return the checks of one stage with those before it: sft, sample, annotate, fit-reward or train."""
     checks: list[Check] = [*_training(), partial(_rows, stage=stage)]
     if stage in ASKING:
-        last = _train if stage == "train" else pipeline.annotate
-        checks += [
-            require_preferences,
-            *_judges("annotate", choices=partial(choices_of_run, lay_out=last)),
-            _noise_once,
-        ]
+        choices = partial(choices_of_run, stage=stage)
+        checks += [require_preferences, *_judges("annotate", choices=choices), _noise_once]
     return [*checks, _method, _enough_for_method] if stage == "train" else checks
 
 
@@ -81,14 +75,6 @@ def judging_checks(choices: Callable[[Workspace], str] = describe_choices) -> li
 def access_checks(llm_systems: Sequence[str] = (), stage: str = "") -> list[Check]:
     """Return the checks that judges can be asked, which a dry run and a `stage` that asks none do without."""
     return [_ledger, partial(require_access, llm_systems=llm_systems)] if stage in ("", *ASKING) else []
-
-
-def _train(workspace: Workspace) -> Stage:
-    return pipeline.train(workspace, workspace.config.method)
-
-
-def _compare(workspace: Workspace) -> Stage:
-    return pipeline.main_evaluation(workspace, workspace.config.method)
 
 
 def _training() -> list[Check]:

@@ -115,6 +115,7 @@ def test_settings_versions_stages_and_judging_are_told(tmp_path: Path) -> None:
 def test_a_run_is_found_by_name_directory_or_record(tmp_path: Path) -> None:
     path = run(tmp_path, "mine", [])
     assert find_run("mine", tmp_path) == find_run(str(path), Path("x")) == find_run(str(path / "run.json"), Path("x"))
+    assert find_run("min", tmp_path).name == "mine", "the only one that begins so"
     with pytest.raises(DataError, match=r"no run 'mien'.*Did you mean 'mine'"):
         find_run("mien", tmp_path)
 
