@@ -157,12 +157,13 @@ def describe_win_rates(record: RunRecord) -> Iterator[dict[str, Any]]:
     for result in record.results:
         metrics = result.metrics
         if "win_rate" in metrics:
+            unread = [n for key in ("n_unparsed", "n_refused") if (n := finite_number(metrics.get(key))) is not None]
             yield {
                 "system": result.system,
                 "reference": result.reference,
                 "evaluator": result.evaluator,
                 **{name: finite_number(metrics.get(name)) for name in COUNTS},
-                "unanswered": _sum(metrics.get("n_unparsed"), metrics.get("n_refused")),
+                "unanswered": sum(unread) if unread else None,
                 "judge_bias": judge_bias(result.red_flags),
                 "undetectable": undetectable_difference(metrics),
                 **describe_interval(metrics),
@@ -231,8 +232,3 @@ def describe_annotators(counts: Mapping[str, Any]) -> dict[str, Any]:
     ]
     shares = [cell["share"] for row in rows for cell in row["uses"]]
     return {"uses": list(uses), "totals": list(totals.values()), "rows": rows, "most": max(shares, default=0) or 1}
-
-
-def _sum(*values: object) -> float | None:
-    known = [v for v in map(finite_number, values) if v is not None]
-    return sum(known) if known else None
