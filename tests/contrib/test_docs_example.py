@@ -112,3 +112,11 @@ def test_all_of_them_are_planned_by_the_command(shown: Path, capsys: pytest.Capt
 def test_the_annotator_that_asks_keeps_an_annotators_promises(shown: Path) -> None:
     check_annotator(import_module("impatient").Impatient(JudgingConfig(both_orders=True, votes=3)))
     assert names_registered("impatient") == ["impatient"]
+
+
+def test_the_annotator_that_rates_keeps_an_annotators_promises(shown: Path) -> None:
+    rater = import_module("stars").Stars(None)
+    check_annotator(rater)
+    check_annotator(rater, prefers=[("a good answer", "a bad one")])
+    assert names_registered("stars") == ["stars"]
+    assert rater.rates
