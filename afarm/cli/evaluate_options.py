@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import typer
 
 from afarm.cli.completion import complete_recipes
-from afarm.cli.console import command_line, err
+from afarm.cli.console import err
 from afarm.cli.farm_options import FarmOptions
 from afarm.cli.given_settings import NAMED_BY_OPTION, refuse_contradictions, refuse_stray
 from afarm.cli.shared_options import DEFAULT_RECIPE, RECIPE_HELP, judge_field, model_field, option, option_field
@@ -105,9 +105,7 @@ class EvaluateOptions(FarmOptions):
 
         def choices(workspace: "Workspace") -> str:
             compared = output_comparisons(workspace, outputs, reference, self)
-            return describe_choices(
-                workspace, [one.labelling for one in compared], f"{command_line()} --judge {{judge}}"
-            )
+            return describe_choices(workspace, [one.labelling for one in compared])
 
         return preflight.judging_checks(choices)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
-from afarm.core.progress import Pace, extent
+from afarm.cli.pace import Pace, extent
 from afarm.storage.text import one_line
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ LOG_SECONDS = 15.0
 
 LONG_SECONDS = 3600.0
 """Seconds that a loop still takes, by its rate after `LOG_SECONDS`, from which a line says so on any console."""
+
+LINES = 200
+"""Messages that are kept, the newest."""
 
 _SHOWN: WeakSet[Progress] = WeakSet()
 
@@ -101,18 +105,30 @@ class ProgressBars:
         self._bars = make_bars(console)
         self.note: Callable[[], str] = str
         """What to say at the end of a bar: the spend so far, say."""
+        self.lines: deque[tuple[float, str]] = deque(maxlen=LINES)
+        """What was to be heard of stages: times in Unix seconds, and texts."""
         self._stage: Any = None
         self.stage_began = 0.0
         self._ended = threading.Event()
 
     @property
     def _loops(self) -> list[Task]:
-        return [task for task in self._bars.tasks if task.id != self._stage]
+        return [task for task in self._bars.tasks if "pace" in task.fields]  # not the stage's
 
     @property
     def share(self) -> float:
         """The share done, of what the longest-running loop had left when it began; 0 if none is open."""
         return next((task.fields["pace"].share for task in self._loops), 0.0)
+
+    @property
+    def loops(self) -> list[dict[str, Any]]:
+        """The loops at work: items done, of a total if it is known, and the seconds left once there is a rate."""
+        loops = []
+        for task in self._loops:
+            loop = {"description": task.description, "done": int(task.completed), "total": task.total}
+            left = task.fields["pace"].seconds_left
+            loops.append(loop if left is None or left < 1 else {**loop, "seconds_left": round(left)})
+        return loops
 
     def begin(self, label: str, place: str = "", done: float = 0.0, left: Callable[[], str] = str) -> None:
         """Show that the stage `label` is at work, on what is no terminal in one line, and another now and then.
@@ -126,6 +142,11 @@ class ProgressBars:
         self._stage = self._add(label, total=1.0, wait=0.0, count=lambda _: place, rest=lambda _: left())
         self._bars.update(self._stage, completed=done)
         self._bars.start()
+
+    def notify(self, text: str) -> None:
+        """Say what a user should hear of, and keep it."""
+        self.lines.append((time.time(), text))
+        self.tell(text)
 
     def tell(self, text: str) -> None:
         """Say what is worth knowing of the stage at work, whatever the console."""

@@ -95,8 +95,14 @@ _EXTRA_OF = {
 }
 
 
+ELSEWHERE = {"slurm": "afarm-slurm"}
+"""The launchers that packages of `plugins-contrib/` bring, each a section of recipes too."""
+
+
 def name_package(name: str, near: str = "") -> str:
-    """Say what an unknown `package/name` needs, unless names are `near`; return `near` for other names."""
+    """Say which package brings an unknown name, or what a `package/name` needs; `near` if it names some."""
+    if name in ELSEWHERE:
+        return f" {ELSEWHERE[name]!r} brings it; install it with: pip install {ELSEWHERE[name]}."
     named = re.fullmatch(r"([A-Za-z0-9][\w.-]*)/[^/]*", name, re.ASCII)  # or it is an owner's
     if not named or near.endswith("?"):
         return near
@@ -140,10 +146,9 @@ class Registry:
             writable = [c.full_name if "/" in name else self.list_names(c)[-1] for c in components.values()]
             near = why_unknown(name, did_you_mean(name, [*also, *writable]))
             others = " Other methods, such as GRPO, are plugins: docs/methods/README.md" if kind == "methods" else ""
-            raise PluginError(f"unknown {KINDS[kind]} {name!r}.{others}{near}")
+            raise PluginError(f"unknown {KINDS[kind]} {name!r}.{near}{others}")
         if len(candidates) > 1:
-            names = " or ".join(repr(c.full_name) for c in candidates)
-            raise PluginError(f"{KINDS[kind]} {name!r} is ambiguous: write {names}")
+            raise PluginError(f"{KINDS[kind]} {self.explain_ambiguous(name, kind)}")
         [component] = candidates
         if colon and not component.spec and kind != "judges":
             raise PluginError(f"{KINDS[kind]} {component.full_name!r} takes nothing after a colon")
@@ -154,9 +159,9 @@ class Registry:
         rivals = [c for c in self._components[component.kind].values() if c.name == component.name]
         return [component.full_name] if len(rivals) > 1 else list(dict.fromkeys([component.full_name, component.name]))
 
-    def explain_ambiguous(self, name: str) -> str:
-        """Say which names to write for a section that components of several packages share; empty for others."""
-        rivals = [c for c in self if c.name == name]
+    def explain_ambiguous(self, name: str, kind: str = "") -> str:
+        """Say which names to write for one that components of several packages share; empty for others."""
+        rivals = [c for c in self if c.name == name and kind in ("", c.kind)]
         if not rivals or any(name in self.list_names(c) for c in rivals):
             return ""
         return f"{name!r} is ambiguous: write {' or '.join(dict.fromkeys(repr(c.full_name) for c in rivals))}"

@@ -35,8 +35,6 @@ Override = str | Mapping[str, Any]
 
 UNKNOWN = "unknown setting"
 REQUIRED = "is required: give it in the recipe or with --set {field}=…"
-PACKAGES = {"slurm": "afarm-slurm"}
-"""The launchers that packages of `plugins-contrib/` bring, each a section of recipes too."""
 
 BASED_ON = "based_on"
 """The line of a recipe that names the one it is based on."""
@@ -369,11 +367,6 @@ def _check_section(
     """
     if ambiguous := plugins.registry.explain_ambiguous(name):
         return [f"section {ambiguous}"]
-    if name in PACKAGES and name not in names:
-        package = PACKAGES[name]
-        return [
-            f"section {name!r} belongs to {package!r}, which is not installed; install it with: pip install {package}"
-        ]
     if name not in names and (owner := plugins.broken_owner(name)):
         which = f"section {name!r} is of plugin {owner.name!r} ({owner.package}), which failed to load"
         return [f"{which}: mend the plugin or remove the section. {owner.error}"]

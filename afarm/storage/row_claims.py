@@ -1,4 +1,4 @@
-"""What a row says beside its label: whether that is final, how its two answers were scored, which of them won.
+"""Claims of a row beside its label: whether that is final, how two answers were scored, and which won.
 
 A row that says it is not final has no verdict, and one that says two things has none to trust.
 """
@@ -86,7 +86,7 @@ def require_agreement(row: Row, where: str, win: float | None, label: str = "") 
 
 
 def _claims(row: Row, label: str) -> Iterator[tuple[str, Sequence[str], float]]:
-    """Yield what a row says of its two answers: the columns and values, the kind of `SIDES`, the win of the second."""
+    """Yield a row's claims on its two answers: columns and values, the kind of `SIDES`, the second's win."""
     scores: dict[tuple[Sequence[str], str], list[tuple[str, str, float]]] = {}
     for name, value in _numbers(row):
         words, side = _split(name)

@@ -19,7 +19,6 @@ from waiting import wait_until
 from afarm.cli.progress import ProgressBars
 from afarm.cli.stage_lines import StageLines, expected_seconds, roughly
 from afarm.experiment import pipeline
-from afarm.experiment.live_record import Watch
 from afarm.judging.client import Spend
 
 
@@ -78,11 +77,10 @@ def test_a_resumed_loop_counts_in_the_same_total(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("afarm.cli.progress.LOG_SECONDS", 0.01)
     text = io.StringIO()
     bars = ProgressBars(Console(file=text, force_terminal=False, width=200))
-    watch = Watch(bars, bars.tell)
     shares = []
-    for step in watch(range(10, 40), "PPO", 40):
+    for step in bars(range(10, 40), "PPO", 40):
         wait_until(lambda step=step: f"PPO: {step} of 40, " in text.getvalue())
-        shares.append((watch.loops[0]["done"], round(bars.share, 3)))
+        shares.append((bars.loops[0]["done"], round(bars.share, 3)))
         if step == 13:
             break
     assert shares == [(10, 0.0), (11, 0.033), (12, 0.067), (13, 0.1)]
