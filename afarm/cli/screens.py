@@ -19,8 +19,16 @@ from afarm.evaluation.boards import Leaderboard, group
 from afarm.evaluation.boards.ranking import evaluated, with_ranks
 from afarm.evaluation.boards.sources import boards_of_runs
 from afarm.evaluation.decisions import decision_sentences
+from afarm.evaluation.judge_flags import accuracy_interval
 from afarm.evaluation.matching import Coverage
-from afarm.evaluation.metrics import BY_PEOPLE, main_metric, undetectable_difference, win_rate_interval, with_error
+from afarm.evaluation.metrics import (
+    BY_PEOPLE,
+    finite_number,
+    main_metric,
+    undetectable_difference,
+    win_rate_interval,
+    with_error,
+)
 from afarm.evaluation.red_flags import red_flag_lines
 from afarm.evaluation.run_stages import cut_off, degraded, not_finite, sum_costs
 from afarm.report.run import STOPPED_AT, training
@@ -139,6 +147,10 @@ def result_rows(record: Record) -> Iterator[tuple[str, str]]:
     yield from (("cut off", line) for line in cut_off(stages))
     yield from (("not finite", line) for line in not_finite(stages))
     yield from (("training", line) for line in training(record.get("checkpoint", {})))
+    if pairs := finite_number(record.get("reward_model", {}).get("pairs")):
+        low, high = accuracy_interval(accuracy := record["reward_model"]["accuracy"], pairs)
+        rate = f"{100 * accuracy:.1f} % of {pairs:,.0f} held-out labels (95 % {low:.1f} to {high:.1f})"
+        yield "reward model", f"agrees with {rate}"
     if head["kl"] is not None:
         yield "KL to the start", f"{head['kl']:.3f} nats a response"
     if head["length"] is not None:

@@ -16,7 +16,7 @@ from afarm.core.interfaces import EvaluationInputs
 from afarm.core.records import JudgedPair, Output, Row, Score
 from afarm.core.seeding import digest
 from afarm.evaluation.drift_log import latest_shift
-from afarm.evaluation.judge_flags import UNREAD, Flag, evaluator_flags
+from afarm.evaluation.judge_flags import UNREAD, Flag, evaluator_flags, reward_flags
 from afarm.evaluation.matching import match_rows
 from afarm.evaluation.protocol import EvaluationProtocol, instructions_digest, outputs_digest
 from afarm.evaluation.red_flags import FEWEST_SHARE, inspect_outputs
@@ -88,6 +88,8 @@ def evaluation_stage(
         judged = evaluated.judgements
         protocol = build_protocol(workspace, settings.annotator, reference_name, theirs, judged)
         flags = [*label_flags(workspace, outputs), *answer_flags(workspace, settings.annotator, judged)]
+        fits = [stage.label for stage in walk(*stages.values()).values() if stage.kind == "fit-reward"]
+        flags += [flag for fit in fits for flag in reward_flags(workspace.history[fit].artifact.meta["summary"])]
         degraded = summary["degraded"]
         write_results(workspace, directory, evaluators, evaluated, protocol, degraded, flags, models)
         return {**summary, "temperature": inputs["outputs"].meta["summary"]["temperature"]}

@@ -254,7 +254,7 @@ def test_scores_and_winners_that_contradict_the_label_are_named(further: Row, sa
             judged_row(row, "f: row 0")
 
 
-@pytest.mark.parametrize("end", ["\r\n", "\n"])
+@pytest.mark.parametrize("end", ["\r\n", "\n", "\r", "\u2028", "\u2029", "\x85", "\v", "\f"])
 def test_transcripts_are_split_whatever_their_line_ends(end: str) -> None:
     history = HISTORY.replace("\n", end)
     chats = {"chosen": f"{history} Red.", "rejected": f"{history} Loud."}
@@ -266,6 +266,11 @@ def test_transcripts_are_split_whatever_their_line_ends(end: str) -> None:
     ):
         assert judged_row(row, "f: row 0").chosen_rejected == ("Red.", "Loud.")
         assert judged_row(row, "f: row 0").pair.instruction == MULTI_TURN
+    alone = [f"Human: {ASK}{end}Assistant: {text}" for text in ("Red.", "Loud.")]
+    with pytest.raises(UnusableError, match="holds the prompt too, as a transcript"):
+        judged_row({"prompt": ASK, "chosen": alone[0], "rejected": alone[1]}, "f: row 0")
+    said = f"{history} Red.{end}Human: that is no turn, as no line is blank"
+    assert judged_row({**chats, "chosen": said}, "f: row 0").pair.instruction == MULTI_TURN
 
 
 @pytest.mark.parametrize("marks", [("Human:", "Assistant:"), ("User:", "Bot:"), ("Q:", "A:"), ("[Human]:", "[AI]:")])

@@ -400,6 +400,24 @@ def test_columns_that_nothing_is_known_of_are_left_out() -> None:
     assert flags(board) == []
 
 
+@pytest.mark.parametrize(
+    ("text", "rates"),
+    [
+        (",win_rate\nx,34%\ny,0.468%\n", [34, 0.468]),
+        (",win_rate\nx,34\ny,0.468\n", [34, 0.468]),
+        (",win_rate\nx,34\ny,46.8 %\n", [46.8, 34]),
+        (",win_rate\nx,34\ny,0%\n", [34, 0]),
+        ("|win_rate|n_total\nx|34|805\ny|0.468|805\n", [34, 0.468]),
+    ],
+)
+def test_percent_signs_stand_for_all_rates_of_a_table_or_for_none(
+    text: str, rates: list[float], tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    (board,), _ = read_boards([tmp_path / "a.csv"])
+    assert [entry.win_rate for entry in board.entries] == rates
+
+
 def test_alpaca_eval_s_leaderboards_are_imported(tmp_path: Path) -> None:
     text = (
         ",win_rate,standard_error,n_wins,n_wins_base,n_draws,n_total,mode,avg_length,length_controlled_winrate\n"
@@ -437,6 +455,14 @@ def test_alpaca_eval_s_leaderboards_are_imported(tmp_path: Path) -> None:
         ("a.csv", ',win_rate\nx,5\n"y,5\nz,5\n', "line 3: not valid CSV: a double quote is opened and never closed"),
         ("a.csv", ",win_rate\n", "no rows"),
         ("a.csv", ",win_rate\nx,0.468\ny,0.9\n", "column 'win_rate' is nowhere above 1, and win rates are in percent"),
+        (
+            "a.csv",
+            ",win_rate\nx,34\ny,0.468%\n",
+            "line 3: column 'win_rate' is 0.468%, and other rows have no percent sign: write 0.468 if that is its "
+            "percent, or 46.8 if it is a share of 1",
+        ),
+        ("a.csv", ",win_rate\nx,0.468%\ny,0\nz,34\n", "line 2: column 'win_rate' is 0.468%, and other rows"),
+        ("a.csv", ",win_rate\nx,46.8%\ny,0.34\n", "column 'win_rate' is nowhere above 1"),
         ("a.csv", ",win_rate,length_controlled_winrate\nx,46.8,0.4\n", "column 'length_controlled_winrate' is nowhere"),
         ("a.csv", ';win_rate\nx;"46,812"\n', "must be a number, not '46,812': no mark may part thousands"),
         ("a.csv", ";win_rate;n_total\nx;46,8;1.000\n", "'n_total' must be a number, not '1.000': no mark may"),
