@@ -41,10 +41,9 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     for name in sorted(before.keys() | after.keys()):
         was, now = (str(values[name]) if name in values else "absent" for values in (before, after))
         if was != now:
-            plain = [DIGEST.sub("", text) for text in (was, now)]
-            shown = plain if plain[0] != plain[1] and all(plain) else [was, now]
-            told = " → ".join([shortened(*shown), shortened(*reversed(shown))])
-            changes.append(f"{name}: {'other contents' if plain[0] == plain[1] else told}")
+            was, now = (DIGEST.sub("…", text) for text in (was, now))
+            told = "other contents" if was == now else f"{shortened(was, now)} → {shortened(now, was)}"
+            changes.append(f"{name}: {told}")
     return changes
 
 
