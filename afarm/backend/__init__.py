@@ -9,7 +9,6 @@ from afarm.core import open_door
 
 if TYPE_CHECKING:
     from afarm.backend.adapters import LowRankUpdate as LowRankUpdate
-    from afarm.backend.adapters import active_adapter as active_adapter
     from afarm.backend.adapters import add_adapter as add_adapter
     from afarm.backend.adapters import plain_copy as plain_copy
     from afarm.backend.adapters import switch_off_dropout as switch_off_dropout
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from afarm.backend.distributed import all_reduce_by_name as all_reduce_by_name
     from afarm.backend.distributed import all_reduce_sum as all_reduce_sum
     from afarm.backend.distributed import barrier as barrier
-    from afarm.backend.distributed import broadcast as broadcast
     from afarm.backend.distributed import rank as rank
     from afarm.backend.distributed import shard as shard
     from afarm.backend.distributed import shared_batch as shared_batch
@@ -49,7 +47,6 @@ if TYPE_CHECKING:
     from afarm.backend.logprobs import response_scatter as response_scatter
     from afarm.backend.logprobs import token_logprobs as token_logprobs
     from afarm.backend.logprobs import token_loss as token_loss
-    from afarm.backend.model_config import count_parameters as count_parameters
     from afarm.backend.model_config import read_model_config as read_model_config
     from afarm.backend.models import quiet_transformers as quiet_transformers
     from afarm.backend.models import saved_by_afarm as saved_by_afarm

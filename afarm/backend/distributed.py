@@ -70,11 +70,6 @@ def all_reduce_by_name(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return total
 
 
-def broadcast(value: T) -> T:
-    """Return the main process's value in all processes."""
-    return all_gather_object(value)[0]
-
-
 def barrier() -> None:
     """Wait for all processes."""
     if world_size() > 1:

@@ -250,16 +250,21 @@ def _wrong_type(
     config_fits = config is None or (isinstance(config, type) and issubclass(config, Config))
     target_fits = isinstance(target, type) or (isinstance(target, str) and ":" in target)
     fields = set(config.model_fields) if config and config_fits else set()
+    defaults_fit = defaults is None or (isinstance(defaults, Mapping) and fields >= {*defaults})
     mapped = recipes is None or isinstance(recipes, Mapping)
     recipes_fit = mapped and all(isinstance(own, Mapping) and fields >= {*own} for own in (recipes or {}).values())
+    folder = Path(__file__).parents[1] / "recipes"  # a recipe of the user's is matched by its path, which ends in .yaml
+    named = [str(recipe) for recipe in recipes or ()] if mapped else []
+    strange = [r for r in named if not r.endswith((".yaml", ".yml")) and not (folder / f"{r}.yaml").is_file()]
     rules = (
         (isinstance(name, str), "the name must be text", name),
         (target_fits, "the target must be a class or 'package.module:Class'", target),
         (config_fits, "config must be a subclass of afarm.Config", config),
         (isinstance(summary, str), "the summary must be text", summary),
         (isinstance(spec, str), "spec must be text that says what may follow the name after a colon", spec),
-        (defaults is None or isinstance(defaults, Mapping), "defaults must be a mapping of settings", defaults),
+        (defaults_fit, "defaults must map settings that the config has to values", defaults),
         (recipes_fit, "recipes must map names of recipes to settings that the config has", recipes),
+        (not strange, "recipes must be named as `afarm recipes` lists them", strange),
         (sources_fit, "sources must be a list of names of modules and absolute Paths", sources),
     )
     return next((f"{rule}, not {value!r}" for fits, rule, value in rules if not fits), "")

@@ -146,7 +146,7 @@ class Registry:
             writable = [c.full_name if "/" in name else self.list_names(c)[-1] for c in components.values()]
             near = why_unknown(name, did_you_mean(name, [*also, *writable]))
             others = " Other methods, such as GRPO, are plugins: docs/methods/README.md" if kind == "methods" else ""
-            raise PluginError(f"unknown {KINDS[kind]} {name!r}.{others}{near}")
+            raise PluginError(f"unknown {KINDS[kind]} {name!r}.{near}{others}")
         if len(candidates) > 1:
             raise PluginError(f"{KINDS[kind]} {self.explain_ambiguous(name, kind)}")
         [component] = candidates

@@ -18,10 +18,10 @@ Sources: Dubois et al. 2023 (AlpacaFarm), section 4; AlpacaEval's analysis of ev
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, product
+from statistics import multimode
 
 from afarm.evaluation.biases import exactly_one, family_of_judge, find_family, longer, with_list
 from afarm.evaluation.labels import HUMANS, Label, by_pair
@@ -185,8 +185,7 @@ Choices = Mapping[str, Sequence[str]]
 
 def mode(choices: Iterable[str]) -> dict[str, float]:
     """The most frequent choices, each with its chance in a draw among them; empty without labels."""
-    counts = Counter(choices)
-    most = [choice for choice, count in counts.items() if count == max(counts.values())]
+    most = multimode(choices)
     return {choice: 1 / len(most) for choice in most}
 
 

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from statistics import StatisticsError, correlation
 from typing import Any, Literal
 
 from afarm.storage.record_fields import WIN_RATES
@@ -138,10 +139,10 @@ def clustered_mean(values: Iterable[tuple[Hashable, float]], scale: float = 1.0)
 
 def pearson(a: Sequence[float], b: Sequence[float]) -> Estimate | None:
     """Pearson's r over paired values, without an error; None if one side does not vary."""
-    mean_a, mean_b = math.fsum(a) / len(a), math.fsum(b) / len(b)
-    covariance = math.fsum((x - mean_a) * (y - mean_b) for x, y in zip(a, b, strict=True))
-    size = math.sqrt(math.fsum((x - mean_a) ** 2 for x in a) * math.fsum((y - mean_b) ** 2 for y in b))
-    return Estimate(covariance / size, None, len(a)) if size else None
+    try:
+        return Estimate(correlation(a, b), None, len(a))
+    except StatisticsError:
+        return None
 
 
 def rank_transform(values: Sequence[float]) -> list[float]:

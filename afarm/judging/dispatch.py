@@ -399,6 +399,7 @@ class Dispatcher:
             self.start_batch(queue, [pending for pending in requests if pending.key in in_batch])
         if claim.answered:
             stored = ledger.completions(claim.answered)
+            self.client.spend.answers_reused += ledger.reused(self.client.run, list(stored))
             self.deliver([(p, stored[p.key]) for p in requests if p.key in stored], purchased=False)
         if claim.over_budget:
             elsewhere = granted | in_batch | held | set(claim.answered)

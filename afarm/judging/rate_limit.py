@@ -7,9 +7,10 @@ while nothing is taken. Two limits are learned from refusals:
 - *pace*: at most as many per second. Between two refusals a judge takes what its rate allows, whatever it was asked, so
   a pace that is refused falls towards what was taken meanwhile: the more was taken, the surer, the closer.
 
-Either grows again by steps that double, up to the middle between it and what was refused, and then rests. Refusals at
-random get no rarer by a slower pace. So once a pace has fallen by half and is still refused, twice as fast is tried:
-if that brings more, there is no rate to learn, and nothing is limited for a while.
+Both grow again: the number by one for each answer, the pace by steps that double, up to the middle between it and what
+was refused. What was refused in vain rests for a time that is long beside the cost of a refusal. Refusals at random get
+no rarer by a slower pace: once a pace has halved and is still refused, one that is much faster is tried. If that brings
+more, there is no rate to learn, and nothing is limited for a while.
 
 No more is sent than what headers say is allowed until their reset. The very first request goes alone for a
 moment, since a refused key or a wrong name is best found out once.
@@ -21,7 +22,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from afarm.core.errors import JudgeError
@@ -48,8 +49,8 @@ SPARE, SPREAD = 1.2, 0.75
 those that an even stream has."""
 QUIET = 60.0
 """Costs of a refusal, in seconds, for which a limit that was found stays as it is; and seconds without any limit."""
-WAVES, GAIN = 8, 1.4
-"""Refusals in which a pace is halved before twice as much is tried, and the gain that shows refusals at random."""
+WAVES, FASTER, GAIN = 8, 3.0, 1.4
+"""Refusals in which a pace is halved before one that much faster is tried, and the gain that shows that it may go."""
 YEARS = 2 * 366 * 86400
 """Seconds of a wait that has no date worth naming."""
 
@@ -134,19 +135,16 @@ class Limiter:
         self._alone_until: float | None = None  # None until a first request, 0 once one was answered
         self._refused_since: float | None = None  # None if the last word was an answer
         self._last_taken = -math.inf  # the latest time at which a request was sent that was answered
-        self._latency = self._refusal_latency = 0.0  # of an answer, on average, and of the last refusal
+        self._latency = 0.0  # of an answer, on average
         self._most_taken, self._together = 0, -1  # attempts in flight together, and as of the last refusal
         self._taken = 0  # attempts in all, those in flight included
         self._run = (0.0, 0)  # where a pace is learned from: time, attempts taken
         self._wave: _Wave | None = None  # refusals that nothing was learned from yet
         self._wait = 0.0  # the last one, if the judge named it
-        self._waves, self._vain, self._taken_before = 0, 0, 0  # waves since the highest pace, those in vain, the last
-        self._fastest = 0.0  # the highest pace, of which the one in force is what is left after refusals
-        self._trial: _Trial | None = None
-        self._resumed = self._changed = self._quiet_until = (
-            0.0  # the last wait's end, the pace in force, a limit's rest
-        )
-        self._step = STEP  # by which the pace is raised next
+        self._vain, self._taken_before = 0, 0  # waits in a row in which nothing was taken, attempts before the last
+        self._since = _Stretch(0.0, 0, 0)
+        self._resumed = self._changed = 0.0  # the times of the last wait's end and of the pace's last change
+        self._step, self._quiet_until = STEP, 0.0  # by which the pace is raised next, and the end of a limit's rest
         self._allowed, self._allowed_until, self._allowed_words = 0.0, 0.0, ""  # by the headers
 
     # -------------------------------------------------------------------------------------------- may one be sent?
@@ -221,7 +219,6 @@ class Limiter:
         if seconds is None:
             wave.is_wait_named = False
             seconds = min(min(PAUSE, 1 / self.pace.now or PAUSE) * BACK_OFF**self._vain, LONGEST_PAUSE)
-        self._refusal_latency = now - attempt.at
         self._held_until = max(self._held_until, now + min(max(seconds, MOMENT), PATIENCE))
 
     def _raise_pace(self, now: float) -> None:
@@ -229,7 +226,7 @@ class Limiter:
             self._step = STEP
             if now < self._quiet_until:
                 return
-        if now - self._changed >= max(0.5, FEW / self.pace.now, self._wait / 2, 2 * self._refusal_latency):
+        if now - self._changed >= max(0.5, FEW / self.pace.now, self._wait / 2):
             self.pace, self._changed = self.pace.faster(self._step), now
             self._step = min(1.0, 2 * self._step)
 
@@ -241,7 +238,7 @@ class Limiter:
         if taken <= 0:
             self._vain = min(self._vain + 1, FEW * MANY)
             return
-        self._taken_before, self._vain, self._waves = self._taken, 0, self._waves + 1
+        self._taken_before, self._vain = self._taken, 0
         last, self._together = self._together, max(self._most_taken, wave.in_flight)
         self._most_taken = self._together
         self._wait = self._held_until - wave.began if wave.is_wait_named else 0.0
@@ -249,7 +246,7 @@ class Limiter:
         rate = count / (seconds + self._held_until - wave.began)
         if count >= MANY:
             self._run = (now, self._taken)
-        if self._is_at_random(rate, is_rare=taken >= FEW * MANY):
+        if self._is_at_random(is_rare=taken >= FEW * MANY):
             return
         is_cheap, is_raised = self._wait <= CHEAP_WAIT, wave.is_beyond and self.limit < self.maximum
         if not wave.is_beyond:
@@ -259,7 +256,8 @@ class Limiter:
         if self.pace.now == math.inf:
             self.pace = Pace(count / seconds if is_cheap else math.sqrt(rate * count / seconds))
         elif is_raised:  # which explains the refusal, unless the pace is too high as well
-            self.pace = replace(self.pace, now=max(CUT * self.pace.now, min(SPARE * rate, self.pace.now)))
+            least, self._next_at = min(SPARE * rate, self.pace.now), now
+            self.pace = Pace(max(least, Pace(self.pace.now).slower(count, rate).now))
         else:
             self.pace = self.pace.slower(count, rate)
         cost = max(self._wait, 1 / self.pace.now)
@@ -267,31 +265,33 @@ class Limiter:
             cost = max(self._wait - self._latency / 2, PAUSE if is_raised else 0.0)
         self._quiet_until = now + QUIET * cost
 
-    def _is_at_random(self, rate: float, is_rare: bool) -> bool:
-        """Try whether a faster pace brings more than `rate`; True while refusals change no limit."""
-        now, trial = self._clock(), self._trial
-        if trial is None:
-            if is_rare:
-                self._waves, self._fastest = 0, 0.0
-            if self.pace.now < math.inf:
-                self._fastest = max(self._fastest, self.pace.now)
-            if self._waves < WAVES or self.pace.now > self._fastest / 2:
+    def _is_at_random(self, is_rare: bool) -> bool:
+        """Try a faster pace once one was halved in vain. True while refusals change no limit."""
+        now, since = self._clock(), self._since
+        taken, seconds, refusals = self._taken - since.taken, now - since.began, self.refusals - since.refusals
+        self._since = _Stretch(now, self._taken, self.refusals)
+        if since.former is None:
+            if is_rare or self.pace.now == math.inf:
                 return False
-            self._trial = _Trial(now, self._taken, self.refusals, rate, self.pace)
-            self.pace = Pace(2 * self.pace.now)
-            return True
-        taken, expected = self._taken - trial.taken, GAIN * trial.rate * (now - trial.began)
-        if self.pace.now == math.inf:  # until most are refused
-            goes_on = now - trial.began < QUIET and self.refusals - trial.refusals < 3 * (MANY + taken)
-        else:
-            goes_on = max(taken, expected) < MANY
-        if not goes_on and (self.pace.now == math.inf or taken < expected):
-            self.pace, self._trial, self._waves, self._fastest = trial.pace, None, 0, 0.0
+            since.waves, since.fastest = since.waves + 1, max(since.fastest, self.pace.now)
+            if since.waves >= WAVES and self.pace.now <= since.fastest / 2:
+                self._since.former, self._since.rate = self.pace, GAIN * taken / seconds
+                self.pace = Pace(FASTER * self.pace.now)
+                return True
+            self._since = since
             return False
-        if not goes_on:
-            self._trial = _Trial(now, self._taken, self.refusals, rate, Pace())
-            self.limit, self.pace = self.maximum, Pace()
-        return True
+        if self.pace.now == math.inf:  # no limit, as long as not most are refused
+            goes_on = seconds < QUIET and refusals < 3 * (MANY + taken)
+        else:
+            goes_on = max(taken, since.rate * seconds) < MANY
+        if goes_on:
+            self._since = since
+        elif self.pace.now < math.inf and taken >= since.rate * seconds:
+            self._since.former = self.pace = Pace()
+            self.limit = self.maximum
+        else:
+            self.pace = since.former
+        return self._since.former is not None
 
     def ended(self) -> None:
         """Count an attempt as over: by itself, for one that ended in an error other than a refusal."""
@@ -366,12 +366,14 @@ class _Wave:
     is_wait_named: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    """A pace twice as fast, or no pace, from a time on."""
+@dataclass(slots=True)
+class _Stretch:
+    """Refusals from a time on: in which a pace falls, or in which a faster one is tried."""
 
     began: float
     taken: int  # attempts until then
     refusals: int
-    rate: float  # per second, as was taken before
-    pace: Pace  # to go back to
+    waves: int = 0
+    fastest: float = 0.0  # the pace that fell
+    former: Pace | None = None  # to go back to after a trial
+    rate: float = 0.0  # per second, to be reached in a trial

@@ -240,6 +240,8 @@ def _order(row: Row) -> str:
 def _read_pair(row: Row, where: str, reading: LabelReader) -> Sequence[JudgedPair]:
     """Parse a pair labelled once or by people; its systems may be the two of `cmp_key` (PandaLM's)."""
     names = next(names for names in PAIRS if row.keys() >= {*names})
+    if (zeroth := names[0][:-1] + "0") in row:
+        raise DataError(f"{where}: field {zeroth!r} is an output too; call the two compared {' and '.join(names)}")
     label = next((column for column in LABELS if column in row), "")
     people = [] if label else people_columns(row)
     outputs = [_output(row, name, where, bool(people) and reading.as_text) for name in names]

@@ -476,6 +476,10 @@ async def read_whole(response: Any) -> httpx2.Response:
             size += len(part)
             if size > LARGEST_BODY:
                 raise NoAnswer(f"more than {LARGEST_BODY >> 20} MB: no answer is as long", request=response.request)
+    except httpx2.TransportError:
+        if size > LARGEST_BODY or parsed_body(b"".join(parts)) is None:
+            raise
+        # Cut off behind the answer's last byte: what is paid for is whole.
     finally:
         await response.aclose()
     packed = {"content-encoding", "content-length", "transfer-encoding"}

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from afarm import RunRecord
 from afarm.report import one_line
-from afarm.results import RECORD, finite_number, flatten, is_simulated, sum_costs
+from afarm.results import RECORD, finite_number, flag_sentences, flatten, is_simulated, sum_costs
 from afarm_plugins.view.commands import place_words, quote_command
 from afarm_plugins.view.live_record import stopped_why
 from afarm_plugins.view.sources import SeenRun
@@ -56,7 +57,13 @@ def describe_row(run: SeenRun) -> Row:
         "budget": finite_number(config.get("budget")),
         "seconds": sum_seconds(run),
         "stage": describe_current_stage(run),
+        "flags": list_flags(record),
     }
+
+
+def list_flags(run: RunRecord) -> list[str]:
+    """List what makes a run's figures doubtful, each once however many evaluators raise it."""
+    return list(dict.fromkeys(sentence for result in run.results for sentence in flag_sentences(result.red_flags)))
 
 
 def describe_problem(run: SeenRun) -> str:

@@ -211,7 +211,15 @@ BROKEN = {
     "a summary that is no text": (good("broken").replace('summary="mine"', "summary=None"), "the summary must be text"),
     "defaults that are no mapping": (
         good("broken").replace('summary="mine"', "defaults=5"),
-        "defaults must be a mapping of settings, not 5",
+        "defaults must map settings that the config has to values, not 5",
+    ),
+    "defaults that the config lacks": (
+        good("broken").replace('summary="mine"', 'defaults={"margn": 5}'),
+        "defaults must map settings that the config has to values, not {'margn': 5}",
+    ),
+    "settings for a recipe that is not there": (
+        good("broken").replace('summary="mine"', 'recipes={"own.yaml": {"margin": 5}, "toyy": {"margin": 5}}'),
+        "recipes must be named as `afarm recipes` lists them, not ['toyy']",
     ),
     "sources that are one name": (
         good("broken").replace('summary="mine"', 'sources="helpers"'),

@@ -73,6 +73,6 @@ def test_the_prompts_of_real_transcripts_split_into_what_is_trained_and_evaluate
         summary = real.workspace.history["preferences"].artifact.meta["summary"]
         assert summary["rows_unusable"] == 13
         assert summary["rows"] + summary["rows_evaluated_on"] == 2299
-        assert not data.evaluated() & {row.pair.instruction.id for row in trained}
+        assert not {task.id for task in data.evaluated_tasks()} & {row.pair.instruction.id for row in trained}
         assert 1700 < len(trained) < 1950
         assert len(data.rows("unlabeled")) == 512

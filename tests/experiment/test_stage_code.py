@@ -264,7 +264,7 @@ EDITS: dict[str, Collection[str]] = {
     "backend/objectives.py": EVERYTHING,
     "judging/dispatch.py": ASKS,
     "evaluation/matching.py": EVALUATES,
-    "evaluation/statistics/sequential.py": {"decide", "stored annotations"},
+    "evaluation/statistics/sequential.py": {"decide"},
     "evaluation/judge_flags.py": EVALUATES,
     "experiment/components.py": EVERYTHING,
     "experiment/training_stages.py": TRAINS,

@@ -60,6 +60,14 @@ def test_systems_are_tabled_by_their_means_and_plotted_over_kl_and_cost() -> Non
     assert (best.x, best.labels, plots["frontier"].x_title) == ([20.0, 120.0], ["dpo", "ppo"], "seconds per run")
 
 
+def test_what_makes_a_figure_doubtful_is_told_beside_the_ranking() -> None:
+    records = [record("ppo", 1, 60.0, 2.0, 100.0), record("dpo", 1, 55.0, 1.0, 10.0)]
+    records[1]["results"][0]["red_flags"] = {"flags": [{"name": "place", "count": 9, "of": 9, "says": "goes by place"}]}
+    found = comparison_findings(board_of_systems(records), records, build_progress(records))
+    [flag] = [note for note in found.notes if note.startswith("Flag: ")]
+    assert flag.startswith("Flag: dpo: ")
+
+
 def test_the_reference_stands_in_the_ranking_at_its_place() -> None:
     records = [record("ppo", 1, 60.0, 2.0, 100.0), record("bad", 1, 40.0, 2.0, 100.0)]
     for one in records:

@@ -268,6 +268,8 @@ def test_what_the_run_has_cost_is_beside_what_was_bought_this_time_stage_by_stag
     assert "sft $" not in table
     all_of_it = {**spend, "this_time": {**now, "calls": 12}}
     assert "; this time" not in Page(build(make_run(spend=all_of_it))).text
+    unpriced = Page(build(make_run(spend={**all_of_it, "unpriced_calls": 12}))).text
+    assert "12 calls to judges, 12 of unknown price" in unpriced
 
 
 @pytest.mark.usefixtures("without_plotly")

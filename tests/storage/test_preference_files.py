@@ -281,6 +281,13 @@ def test_a_transcript_that_is_not_read_as_one_is_no_answer_to_its_own_prompt(mar
     assert judged.chosen_rejected == (said, "Loud.")
 
 
+@pytest.mark.parametrize("name", ["response_", "response", "output_"])
+def test_outputs_numbered_from_0_are_not_read_as_the_two_numbered_1_and_2(name: str) -> None:
+    row = {"prompt": "p", f"{name}0": "x", f"{name}1": "y", f"{name}2": "z", "label": 1}
+    with pytest.raises(DataError, match=f"field '{name}0' is an output too; call the two compared {name}1 and"):
+        judged_row(row, "f.jsonl: row 7")
+
+
 def test_the_better_output_is_first_as_often_as_second() -> None:
     rows = [{"prompt": f"p{n}", "chosen": "a good one", "rejected": "bad"} for n in range(400)]
     judged = [judged_row(row, "") for row in rows]

@@ -230,14 +230,15 @@ def answer(board: Leaderboard) -> str:
     text += f", judged by {judges}" if judges else ""
     if not math.isfinite(low):
         return f"{text}; how clearly is not known."
-    near = [
-        e.system
+    close = [
+        e
         for e in others
         if (ends(e)[1] >= low if e.p_value is None else e.p_value >= 0.05) or (first.rank_high or 1) >= (e.rank or 0)
     ]
-    near += [f"{reference} (50 %)"] if reference and low <= 50 <= high else []
+    near = [e.system for e in close] + ([f"{reference} (50 %)"] if reference and low <= 50 <= high else [])
     text += f"; {reference} is clearly ahead" if reference and high < 50 else "" if near else "; clearly ahead"
-    return text + (f"; not clearly apart from {name}: {named(list(map(one_line, near)))}." if near else ".")
+    untested = " by intervals alone" * any(is_rate and e.p_value is None for e in close)
+    return text + (f"; not clearly apart from {name}{untested}: {named(list(map(one_line, near)))}." if near else ".")
 
 
 def footnotes(board: Leaderboard) -> dict[str, int]:

@@ -614,7 +614,7 @@ def entry(system: str, rate: float, error: float | None = 1.0, **more: Any) -> E
         (
             [entry("a", 60.0), entry("b", 59.0), entry("c", 40.0)],
             "",
-            "a first: win rate 60.0 % against sft (95 % 58.0 to 61.9); not clearly apart from a: b.",
+            "a first: win rate 60.0 % against sft (95 % 58.0 to 61.9); not clearly apart from a by intervals alone: b.",
         ),
         (
             [entry("a", 60.0, rank_low=1, rank_high=1), entry("b", 59.0, p_value=0.01), entry("c", 40.0, p_value=0.3)],
@@ -629,7 +629,8 @@ def entry(system: str, rate: float, error: float | None = 1.0, **more: Any) -> E
         (
             [entry("a", 60.0, seeds=(1, 2), win_rates=(58.0, 62.0)), entry("b", 40.0)],
             "",
-            "a first: win rate 60.0 % against sft (95 % 34.6 to 85.4); not clearly apart from a: b, sft (50 %).",
+            "a first: win rate 60.0 % against sft (95 % 34.6 to 85.4); not clearly apart from a by intervals alone: "
+            "b, sft (50 %).",
         ),
         (
             [entry("a", 60.0, None, reference=""), entry("b", 50.0, None)],
@@ -666,7 +667,8 @@ def test_the_answer_of_a_board_names_who_judged() -> None:
             == f"a first: win rate 60.0 % against sft (95 % 58.0 to 61.9), judged by {who}; clearly ahead."
         )
         behind = ranked(Leaderboard(protocol, (entry("a", 40.0), entry("b", 39.0)), "t"))
-        assert answer(behind).endswith(f"judged by {who}; sft is clearly ahead; not clearly apart from a: b.")
+        said = f"judged by {who}; sft is clearly ahead; not clearly apart from a by intervals alone: b."
+        assert answer(behind).endswith(said)
 
 
 def test_boards_state_how_often_their_judge_agrees_with_people(tmp_path: Path) -> None:

@@ -92,6 +92,16 @@ def test_an_odd_field_of_the_other_vendors_answer_is_dropped_too(
     assert f"{field} (1)" in caplog.text
 
 
+@pytest.mark.parametrize("name", ["openai", "openai-compatible", "anthropic"])
+def test_a_whole_answer_whose_envelope_is_cut_off_behind_it_is_kept(server: WireServer, name: str) -> None:
+    body = (message if name == "anthropic" else completion)({"model": "m"}, "Output (a)")
+    cut = {"connection": "close", "content-length": "100000"}
+    server.script(Body(json.dumps(body)[:-1].encode(), headers=cut), Body(body, headers=cut))
+    [answer] = ask(make(name, server), chat())
+    assert answer.text == "Output (a)"
+    assert len(server.asked) == 2, "of the first, the last byte was missing"
+
+
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "cp1252"])
 def test_an_answer_in_another_encoding_is_read(server: WireServer, encoding: str) -> None:
     text = "Output (a)" + " é" * (encoding == "cp1252")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from light_farm import light_farm, light_workspace
@@ -17,7 +18,8 @@ from waiting import wait_until
 
 from afarm.cli.farm_options import record_run
 from afarm.cli.progress import ProgressBars
-from afarm.core.errors import TrainingError
+from afarm.core.errors import PluginError, TrainingError
+from afarm.core.hooks import hookimpl
 from afarm.experiment.farm import Farm
 from afarm.experiment.run_record import HISTORY, record
 from afarm.storage.runs import read_run
@@ -41,6 +43,19 @@ def test_a_command_has_its_run_followed_by_what_plugins_bring(tmp_path: Path) ->
         farm.workspace.components.plugins.manager.register(view)
         written, _ = record_run(farm, "nudge", time.time())
     assert (read_live(written.directory) or {})["status"] == "finished"
+
+
+class Failing:
+    @hookimpl
+    def register_followers(self, followers: list[Any]) -> None:
+        followers.append(lambda *run: 1 / 0)
+
+
+def test_a_follower_that_fails_is_named_with_its_line(tmp_path: Path) -> None:
+    with light_farm(tmp_path, method="nudge", start="model") as farm:
+        farm.workspace.components.plugins.manager.register(Failing())
+        with pytest.raises(PluginError, match=r"'register_followers' failed: ZeroDivisionError.*test_live_record\.py:"):
+            record_run(farm, "nudge", 0.0)
 
 
 def at_work(run: Path, label: str) -> bool:

@@ -86,6 +86,14 @@ def test_of_a_run_that_is_asked_for_at_once_no_other_is_read(
     assert Sources(places).run(twin.id) == twin, "an id that is no directory's name"
 
 
+def test_a_flag_that_every_evaluator_raises_is_listed_once(write_run: WriteRun) -> None:
+    red = {"flags": [{"name": "place", "count": 9, "of": 9, "says": "the judge goes by place"}]}
+    row = {"system": "a", "reference": "b", "metrics": {}, "red_flags": red}
+    results = [{**row, "evaluator": name} for name in ("win_rate", "gold")]
+    directory = write_run("flagged", {"results": results})
+    assert len(describe_row(only(directory))["flags"]) == 1
+
+
 def test_a_run_at_work_shows_its_stage(write_run: WriteRun) -> None:
     directory = write_run("at-work")
     (directory / "live.json").write_text(live())
