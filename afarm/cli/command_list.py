@@ -31,7 +31,7 @@ STEPS: Mapping[str, Listed] = {
     ),
     "annotate": Listed(
         "Have the annotator compare the sampled outputs.",
-        ("--annotator gpt4 --judge openai:gpt-4o", "--label-noise 0 --dry-run"),
+        ("--annotator gpt4_4 --judge openai:gpt-4o", "--label-noise 0 --dry-run"),
         target="stage_commands",
     ),
     "fit-reward": Listed(

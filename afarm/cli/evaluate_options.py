@@ -60,6 +60,7 @@ Until = Annotated[
     Literal["decided"] | None,
     option("--until decided", "Stop asking judges when the answer is clear, or the budget ends."),
 ]
+OF_FILES = f"{DEFAULT_RECIPE}; of files: outputs, which names no judge"
 ALPHA_HELP = "With --until: how often a wrong answer may be decided."
 Alpha = Annotated[float | None, option("--alpha", ALPHA_HELP, None, "0.05", min=0.0001, max=0.5)]
 
@@ -71,7 +72,7 @@ class EvaluateOptions(FarmOptions):
     annotator: str | None = judge_field(
         "--annotator NAME", "Who judges files of outputs; with a method, who labels its training pairs.", "annotators"
     )
-    recipe: str | None = model_field("--recipe NAME|FILE", RECIPE_HELP, complete_recipes, DEFAULT_RECIPE)
+    recipe: str | None = model_field("--recipe NAME|FILE", RECIPE_HELP, complete_recipes, OF_FILES)
     evaluator: list[str] | None = option_field(
         "--evaluator NAME", "What to work out, by name (`afarm plugins` lists them); repeatable.", "evaluators"
     )

@@ -35,18 +35,15 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """List what differs, one `path: old → new` per key field. Digests tell nobody what contents are."""
+    """List what differs, one `path: old → new` per key field; digests of contents tell nobody what they are."""
     before, after = flatten(old), flatten(new)
     changes = []
     for name in sorted(before.keys() | after.keys()):
         was, now = (str(values[name]) if name in values else "absent" for values in (before, after))
         if was != now:
-            first, second = DIGEST.sub("", was), DIGEST.sub("", now)
-            is_other_content = first == second
-            if not (first and second):
-                first, second = was, now
-            told = f"{shortened(first, second)} → {shortened(second, first)}"
-            changes.append(f"{name}: {'other contents' if is_other_content else told}")
+            was, now = (DIGEST.sub("…", text) for text in (was, now))
+            told = "other contents" if was == now else f"{shortened(was, now)} → {shortened(now, was)}"
+            changes.append(f"{name}: {told}")
     return changes
 
 

@@ -151,10 +151,7 @@ def latest_run(runs: Path) -> Path | None:
 
 
 def find_run(name: str, output_dir: Path) -> Path:
-    """Find a run's directory by its name or what it alone begins with, its directory or its `run.json`.
-
-    Raises `DataError` if there is none.
-    """
+    """Find a run's directory by its name, or what it alone begins with, or its place. Raises `DataError`."""
     runs = output_dir / "runs"
     for path in (Path(name), runs / name):
         directory = path.parent if path.name == RECORD else path

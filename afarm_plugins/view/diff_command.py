@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from afarm_plugins.view.run_diff import Diff
 
 Run = Annotated[
-    str, typer.Argument(autocompletion=complete_runs, help="A run by its name, its directory or its run.json.")
+    str, typer.Argument(autocompletion=complete_runs, help="A run by its name, first letters or directory.")
 ]
 
 SAYS = {"label": "the label changed", "policy": "the policy changed", "reference": "the reference changed"}

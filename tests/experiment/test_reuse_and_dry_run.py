@@ -60,8 +60,8 @@ def test_long_values_are_shortened_but_never_to_the_same_text() -> None:
         ("files:0876dc9e7b392220", "files:489a433de3ad4090", "other contents"),
         ("0876dc9e7b392220", "489a433de3ad4090", "other contents"),
         ("offline:text@1d571f50d398", "offline:text@9c571f50d398", "other contents"),
-        ("offline:text@1d571f50d398", "openai:gpt-4o", "offline:text → openai:gpt-4o"),
-        ("0876dc9e7b392220", "sft", "0876dc9e7b392220 → sft"),
+        ("offline:text@1d571f50d398", "openai:gpt-4o", "offline:text… → openai:gpt-4o"),
+        ("0876dc9e7b392220", "sft", "… → sft"),
         ("v1", "v2", "v1 → v2"),
     ],
 )
