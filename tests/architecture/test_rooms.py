@@ -11,21 +11,21 @@ from syntax import AFARM, ALL, PLUGINS, Module, modules
 
 BESIDE_THE_ROOMS = {"__init__.py", "__main__.py", "py.typed", "recipes"}
 
-CORE_LINES, CORE_MODULES = 2015, 10
+CORE_LINES, CORE_MODULES = 2020, 10
 LONGEST_MODULE, LONGEST_FUNCTION = 500, 80
 
 LINES = {
     "core": 2050,
-    "storage": 4330,
+    "storage": 4350,
     "judging": 3390,
-    "evaluation": 5150,
-    "backend": 4880,
-    "experiment": 7460,
-    "report": 1600,
+    "evaluation": 5160,
+    "backend": 4840,
+    "experiment": 7440,
+    "report": 1580,
     "results": 340,
     "experiments": 70,
     "testing": 1960,
-    "cli": 4340,
+    "cli": 4390,
 }
 """The most lines of each room. A room that outgrows its budget wants another idea, or gives something away."""
 
