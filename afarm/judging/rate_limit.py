@@ -220,9 +220,11 @@ class Limiter:
             self._refused_since = now
         wave = self._wave = self._wave or _Wave(now, attempt.number > self._most_taken)
         wave.in_flight = self.in_flight
+        share = min(PAUSE_SHARE * self.refused_seconds, LONGEST_PAUSE)  # also where one names waits that do not help
         if seconds is None:
             wave.is_wait_named = False
-            seconds = min(max(PAUSE, PAUSE_SHARE * self.refused_seconds), LONGEST_PAUSE)
+            seconds = max(PAUSE, share)
+        seconds = max(seconds, share)
         self._held_until = max(self._held_until, now + min(max(seconds, MOMENT), PATIENCE))
 
     def _learn(self, wave: _Wave) -> None:
