@@ -15,7 +15,7 @@ from typing import Any
 from afarm.core.records import Row
 from afarm.storage.conversations import UnusableError
 from afarm.storage.label_scales import number_of
-from afarm.storage.rankings import MARKS
+from afarm.storage.rankings import ANSWERS, MARKS
 from afarm.storage.record_fields import short_repr
 from afarm.storage.votes import TIED, TIES
 
@@ -24,9 +24,7 @@ DONE = frozenset((
     "labelled", "ok", "reviewed", "submitted", "success", "valid", "validated", "verified",
 ))  # fmt: skip
 """The words of a `status` that say the label is final. Another word says it is not; so does such a column, if false."""
-UNDONE = frozenset(
-    ("canceled", "cancelled", "discarded", "draft", "ignored", "invalid", "pending", "skipped", "undecided")
-)
+UNDONE = frozenset(("canceled", "cancelled", "discarded", "draft", "invalid", "pending", "skipped", "undecided"))
 """The columns that say, if they are true, that the label is not final."""
 NO_CHANGE = ("unchanged", "swapped")
 """distilabel's words in `status`: `chosen` and `rejected` were left as they were, or have been mended."""
@@ -113,12 +111,11 @@ def _numbers(row: Row) -> Iterator[tuple[str, float]]:
     for name, value in row.items():
         several: Any = {name: value}
         if "_".join(_split(name)[0]) in MARKS and isinstance(value, str | list | Mapping):
-            with suppress(ValueError):  # in a table, a list is a text
+            with suppress(ValueError, RecursionError):  # in a table, a list is a text
                 value = json.loads(value) if isinstance(value, str) else value
-            order = row.get("order")
+            order = None if any(isinstance(row.get(answers), list) for answers in ANSWERS) else row.get("order")
             if isinstance(value, list) and len(value) == 2:
-                keys = order if isinstance(order, list) and len(order) == 2 else (0, 1)
-                value = dict(zip(map(str, keys), value, strict=True))
+                value = dict(zip(map(str, order if isinstance(order, list) else (0, 1)), value, strict=False))
             if isinstance(value, Mapping):
                 several = {f"{name}[{key}]": one for key, one in value.items()}
         for place, one in several.items():

@@ -152,6 +152,8 @@ def test_chosen_and_rejected_beside_a_preference_that_says_otherwise_are_refused
         ({"scores": [3, 8], "generations": ["Loud.", "Red. "]}, "decided"),
         ({"scores": [8, 3], "generations": ["Loud.", "Red. "]}, r"'scores\[0\]' is 8 and 'scores\[1\]' 3, which"),
         ({"rating": [3, 8], "order": ["rejected", "chosen"]}, "decided"),
+        # as distilabel's are that it swapped: `order` is by what was chosen before
+        ({"rating": [3, 8], "order": ["chosen", "rejected"], "generations": ["Loud.", "Red."]}, "decided"),
         (
             {"rating": [8, 3], "order": ["rejected", "chosen"]},
             r"'rating\[chosen\]' is 3 and 'rating\[rejected\]' 8, which",
@@ -237,6 +239,8 @@ def test_a_row_without_a_verdict_need_not_be_final() -> None:
         ({"scores": [9, 2]}, ""),
         ({"scores": [2, 9, 1]}, ""),
         ({"scores": [2, None]}, ""),
+        ({"scores": "[" * 100_000}, ""),
+        ({"scores": [2, 9], "order": [{"a": 1}, None]}, ""),
         ({"length_1": 2, "length_2": 9, "score_a": 3, "margin": "wide"}, ""),
         ({"winner": "model_b"}, "'winner' is 'model_b'"),
         ({"winner": "response_1"}, ""),
