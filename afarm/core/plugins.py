@@ -155,7 +155,8 @@ def _load(
                 config.model_rebuild()  # builds it, if it is not built yet
         plugins.manager.register(module, name)
     except (Exception, SystemExit) as error:
-        plugin.error = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        words = " ".join(str(error).split())  # in one line
+        plugin.error = f"{type(error).__name__}: {words}" if words else type(error).__name__
         plugin.error += unmet_requirement(plugin.package)
         plugin.components.clear()
         plugins.registry.discard(name)
