@@ -24,7 +24,7 @@ LINES = {
     "report": 1690,
     "results": 360,
     "experiments": 65,
-    "testing": 1950,
+    "testing": 1960,
     "cli": 4500,
 }
 """The most lines of each room. A room that outgrows its budget wants another idea, or gives something away."""
