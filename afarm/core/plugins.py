@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from importlib.metadata import Distribution, EntryPoint, EntryPoints
@@ -24,7 +25,7 @@ import pluggy
 
 from afarm.core.errors import ConfigError, PluginError, did_you_mean
 from afarm.core.hooks import GROUP, KINDS, Hooks, hook_names
-from afarm.core.registry import Component, Registry, unmet_requirement
+from afarm.core.registry import FIRST_PARTY, Component, Registry, name_package
 
 if TYPE_CHECKING:
     from afarm.core.config import Config
@@ -56,18 +57,24 @@ class Plugins:
 
     def get(self, kind: str, name: str, also: Sequence[str] = ()) -> Component:
         """Look up a component. As `Registry.get`, but an error also names plugins that failed to load."""
-        return self.registry.get(kind, name, self.why_unknown(), also)
+        return self.registry.get(kind, name, also, self.why_unknown)
 
     def broken_owner(self, name: str) -> Plugin | None:
-        """Return the plugin that failed to load and is called `name`, or has it in quotes in its source."""
-        bare = name.rpartition("/")[2]
+        """Return the plugin that failed to load and is of the package in `name`, is called so or quotes it."""
+        package, _, bare = name.rpartition("/")
         in_quotes = re.compile(rf"""["']{re.escape(bare)}["']""")
-        named = (p for p in self.broken if name in (bare, f"{p.package}/{bare}"))
-        return next((p for p in named if p.name == bare or in_quotes.search(read_source(p.module))), None)
+        named = [p for p in self.broken if not package or name_as_pip(p.package) == name_as_pip(package)]
+        likely = (p for p in named if p.name == bare or in_quotes.search(read_source(p.module)))
+        return next(likely, named[0] if named and package else None)
 
-    def why_unknown(self) -> str:
-        """Name each plugin that failed to load, a line each: it may be the one that brings an unknown name."""
-        return "".join(f"\nPlugin {p.name!r} ({p.package}) failed to load: {p.error}" for p in self.broken)
+    def why_unknown(self, name: str, near: str = "") -> str:
+        """Say why `name` is unknown: its plugin failed to load, else names `near` it, or others that failed."""
+        if owner := self.broken_owner(name):
+            return f"\nPlugin {owner.name!r} ({owner.package}) failed to load: {owner.error}"
+        near, count = name_package(name, near), len(self.broken)
+        if not count or "/" in name or near.endswith("?"):
+            return near
+        return f"{near} {count} plugin{'s' * (count > 1)} failed to load: `afarm plugins` says why."
 
 
 def installed_entry_points() -> EntryPoints:
@@ -79,6 +86,29 @@ def installed_entry_points() -> EntryPoints:
 @lru_cache(maxsize=1)
 def _entry_points(places: tuple[tuple[str, int], ...]) -> EntryPoints:
     return importlib.metadata.entry_points(group=GROUP)
+
+
+def name_as_pip(package: str) -> str:
+    """Return a package's name in the one form in which pip compares it."""
+    return re.sub(r"[-_.]+", "-", package).lower()
+
+
+def unmet_requirement(distribution: Distribution | None) -> str:
+    """Say that a plugin's distribution needs another afarm than this; empty if it does not."""
+    if distribution is None or name_as_pip(distribution.name) == FIRST_PARTY or not distribution.requires:
+        return ""
+    from packaging.requirements import InvalidRequirement, Requirement  # only now: most start without
+    from packaging.version import Version
+
+    own = importlib.metadata.version(FIRST_PARTY)
+    for line in distribution.requires:
+        with suppress(InvalidRequirement):
+            needed = Requirement(line)
+            if name_as_pip(needed.name) != FIRST_PARTY or (needed.marker and not needed.marker.evaluate({"extra": ""})):
+                continue
+            if not needed.specifier.contains(Version(own).base_version):
+                return f"{distribution.name} needs {FIRST_PARTY}{needed.specifier}, and this is {FIRST_PARTY} {own}"
+    return ""
 
 
 def read_source(module: str) -> str:
@@ -125,7 +155,7 @@ def load_by_scheme(kind: str, scheme: str, unknown: str) -> Any:
     try:
         component = plugins.get(kind, scheme)
     except PluginError as error:
-        raise ConfigError(f"{unknown}{plugins.why_unknown()}") from error
+        raise ConfigError(f"{unknown}{plugins.why_unknown(scheme)}") from error
     return component.load()
 
 
@@ -146,6 +176,8 @@ def _load(
 ) -> None:
     name = f"{plugin.package}:{plugin.name}"
     try:
+        if unmet := unmet_requirement(point.dist):
+            raise PluginError(f"{unmet}: install versions that fit")
         module = point.load()
         _register_alone(alone, module, name)
         for kind in kinds:
@@ -155,9 +187,7 @@ def _load(
                 config.model_rebuild()  # builds it, if it is not built yet
         plugins.manager.register(module, name)
     except (Exception, SystemExit) as error:
-        words = " ".join(str(error).split())  # in one line
-        plugin.error = f"{type(error).__name__}: {words}" if words else type(error).__name__
-        plugin.error += unmet_requirement(plugin.package)
+        plugin.error = ": ".join(filter(None, [type(error).__name__, " ".join(str(error).split())]))
         plugin.components.clear()
         plugins.registry.discard(name)
     finally:

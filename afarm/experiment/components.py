@@ -159,12 +159,6 @@ class Components:
         require_promise(is_one, "samplers", component.name, broken, cls)
         return cls
 
-    @property
-    def names_placeholder(self) -> bool:
-        """True if `backend.sampler` has, for an address, the word that stands for one in the help (vllm@URL)."""
-        component, spec = self._sampler()
-        return component is not None and bool(spec) and spec == component.spec
-
     def _sampler(self) -> tuple[Component | None, str]:
         name, at, spec = self.settings.run.backend.sampler.partition("@")
         if name == TORCH and at:

@@ -1,15 +1,16 @@
 """Rate limit of one judge: a bound in flight, the waits it asks for, and a pace that is learned.
 
 A refusal (429 and the like) holds every request to the judge, for as long as it asks, else for a moment that grows
-while nothing is answered. Then one of two limits is learned from it:
+while nothing is taken. Two limits are learned from refusals:
 
-- *at once*: at most as many in flight as were taken, if a judge refuses one beyond those and waits cost little;
-- *pace*: at most as many per second, if it names a wait that the number at once does not explain, or a long one.
+- *at once*: at most as many in flight as were taken, if the judge refuses one beyond those and waits cost little;
+- *pace*: at most as many per second. Between two refusals a judge takes what its rate allows, whatever it was asked, so
+  a pace that is refused falls towards what was taken meanwhile: the more was taken, the surer, the closer.
 
-If k attempts were taken in s seconds before a wait of w, then k / (s + w) per second is taken, for this could go on for
-ever, and k / s is refused. The pace begins at their geometric mean, grows by steps to the middle of what is left, is
-cut by little when it is refused, and rests long once it is found. It is never slower than what was taken on average:
-refusals at random do not add up.
+Both grow again: the number by one for each answer, the pace by steps that double, up to the middle between it and what
+was refused. What was refused in vain rests for a time that is long beside the cost of a refusal. Refusals at random get
+no rarer by a slower pace: once a pace has halved and is still refused, one that is much faster is tried. If that brings
+more, there is no rate to learn, and nothing is limited for a while.
 
 No more is sent than what headers say is allowed until their reset. The very first request goes alone for a
 moment, since a refused key or a wrong name is best found out once.
@@ -21,13 +22,14 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from afarm.core.errors import JudgeError
 
-PAUSE, PAUSE_SHARE, LONGEST_PAUSE = 0.05, 0.2, 60.0
-"""Seconds to wait if a judge refuses and does not say for how long: a share of the seconds since its last answer."""
+PAUSE, BACK_OFF, LONGEST_PAUSE = 0.05, 1.2, 60.0
+"""Seconds to wait if a judge refuses and does not say for how long: at first, times as many if nothing was taken since
+the last refusal, and at most."""
 MOMENT = 0.01
 """Seconds in which refusals of what was sent together arrive."""
 PATIENCE = 900.0
@@ -35,17 +37,20 @@ PATIENCE = 900.0
 ALONE = 5.0
 """Seconds that the first request has for itself, unless its answer comes sooner."""
 CHEAP_WAIT = 2.0
-"""Seconds of a wait up to which the number at once is tried before a pace."""
-ENOUGH = 3
-"""Attempts taken that show a pace."""
+"""Seconds of a wait up to which the number at once is limited by the first refusal, not the second."""
+FEW, MANY = 4, 16
+"""Requests that show something about a pace, and enough."""
 STEP, CUT = 0.06, 0.95
-"""Share by which a pace grows first, then twice as much each time; and what is left of one that worked before."""
+"""Share by which a pace grows first, then twice as much each time; and what is left of one at most if refused."""
 CLOSE = 1.06
-"""The ratio of the pace refused to the pace taken from which it is found."""
+"""The ratio of the pace refused to the pace in force from which it is found."""
+SPARE, SPREAD = 1.2, 0.75
+"""Under a limit at once: the pace beside it, as a ratio to what was taken, and seconds between requests, as a share of
+those that an even stream has."""
 QUIET = 60.0
-"""Costs of a refusal, in seconds, for which a limit that was found stays as it is."""
-SPREAD = 0.75
-"""Seconds between requests under a limit at once, as a share of those that an even stream has."""
+"""Costs of a refusal, in seconds, for which a limit that was found stays as it is; and seconds without any limit."""
+WAVES, FASTER, GAIN = 8, 3.0, 1.4
+"""Refusals in which a pace is halved before one that much faster is tried, and the gain that shows that it may go."""
 YEARS = 2 * 366 * 86400
 """Seconds of a wait that has no date worth naming."""
 
@@ -93,7 +98,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Requests per second: those in force, `now`, lie between what was taken and what was refused."""
+    """Requests per second: those in force, those before they were raised, and those that were refused."""
 
     now: float = math.inf
     taken: float = 0.0
@@ -102,20 +107,18 @@ class Pace:
     @property
     def is_found(self) -> bool:
         """True if there is nothing left to search."""
-        return self.refused < CLOSE * max(self.taken, self.now)
+        return self.refused < CLOSE * self.now
 
     def faster(self, step: float) -> Pace:
         """The pace in force was taken: raise it by `step`, at most to the middle of what is left."""
-        taken = max(self.taken, self.now)
         refused = math.inf if self.is_found else self.refused
-        return Pace(min(taken * (1 + step), math.sqrt(taken * refused)), taken, refused)
+        return Pace(min(self.now * (1 + step), math.sqrt(self.now * refused)), self.now, refused)
 
-    def slower(self, shown: float) -> Pace:
-        """The pace in force was refused, after a run that got `shown` per second, waits included."""
-        refused = min(self.refused, self.now)
-        taken = max(shown, self.taken if self.now > 1.01 * self.taken else CUT * self.now)
-        taken = min(taken, 0.99 * refused)
-        return Pace(taken, taken, refused)
+    def slower(self, count: int, rate: float) -> Pace:
+        """The pace in force was refused, after `count` were taken at `rate` per second, waits included."""
+        closer = (rate / self.now) ** (1 - (1 + count) ** -0.25)
+        pace = max(1 / LONGEST_PAUSE, self.taken, self.now * min(CUT, closer))
+        return Pace(pace, refused=min(self.refused, self.now))
 
 
 class Limiter:
@@ -128,19 +131,20 @@ class Limiter:
         self.in_flight = 0
         self.refusals = 0
         self._clock = clock
-        self._began = math.inf
         self._held_until = self._next_at = 0.0
         self._alone_until: float | None = None  # None until a first request, 0 once one was answered
         self._refused_since: float | None = None  # None if the last word was an answer
         self._last_taken = -math.inf  # the latest time at which a request was sent that was answered
         self._latency = 0.0  # of an answer, on average
-        self._most_taken = 0  # attempts in flight together
+        self._most_taken, self._together = 0, -1  # attempts in flight together, and as of the last refusal
         self._taken = 0  # attempts in all, those in flight included
-        self._run = self._resumed = (0.0, 0)  # where a pace is learned from, the last wait's end: time, attempts taken
+        self._run = (0.0, 0)  # where a pace is learned from: time, attempts taken
         self._wave: _Wave | None = None  # refusals that nothing was learned from yet
-        self._wait = 0.0  # the last one
-        self._changed, self._successes, self._quiet_until = 0.0, 0, 0.0
-        self._step, self._more = STEP, 1  # by which the pace and the number at once are raised next
+        self._wait = 0.0  # the last one, if the judge named it
+        self._vain, self._taken_before = 0, 0  # waits in a row in which nothing was taken, attempts before the last
+        self._since = _Stretch(0.0, 0, 0)
+        self._resumed = self._changed = 0.0  # the times of the last wait's end and of the pace's last change
+        self._step, self._quiet_until = STEP, 0.0  # by which the pace is raised next, and the end of a limit's rest
         self._allowed, self._allowed_until, self._allowed_words = 0.0, 0.0, ""  # by the headers
 
     # -------------------------------------------------------------------------------------------- may one be sent?
@@ -178,9 +182,11 @@ class Limiter:
         if self._alone_until is None:
             self._alone_until = now + ALONE
         if self._taken == 0:
-            self._began, self._run, self._resumed = now, (now, 0), (now, 0)
+            self._run = (now, 0)
         self.in_flight += 1
         self._taken += 1
+        if spacing <= 1 / self.pace.now and now <= self._next_at + spacing / 2 and not self._wave:
+            self._raise_pace(now)  # for nothing else held this request up
         self._next_at = max(self._next_at, now - spacing / 2) + spacing  # makes up for half of what it is late
         self._allowed -= 1
         return Attempt(now, self.in_flight)
@@ -190,25 +196,15 @@ class Limiter:
         now, full = self._clock(), self.in_flight >= self.limit
         seconds = seconds or now - attempt.at
         if not self._latency:  # loading the vendor's SDK is no time of the judge's
-            self._began, self._run, self._resumed = now - seconds, (now - seconds, 0), (now - seconds, 0)
+            self._run = (now - seconds, 0)
         self._latency += (seconds - self._latency) * (0.1 if self._latency else 1.0)
         self.ended()
         self._alone_until, self._refused_since = 0.0, None
         self._last_taken = max(self._last_taken, attempt.at)
-        if attempt.at < self._changed or self._wave:
-            return  # sent before the limits in force
-        self._most_taken = max(self._most_taken, attempt.number)
-        self._successes += 1
-        quiet = now < self._quiet_until
-        if full and self.limit < self.maximum:
-            if not quiet and self._successes >= self.limit:
-                self._change(min(self.maximum, self.limit + self._more), self.pace)
-                self._more *= 2
-        elif full or self.pace.now == math.inf or (quiet and self.pace.is_found):
-            return
-        elif self._successes >= ENOUGH and now - self._changed >= 0.5 * max(1.0, self._wait):
-            self._change(self.limit, self.pace.faster(self._step))
-            self._step = min(1.0, 2 * self._step)
+        if attempt.at >= self._resumed and not self._wave:  # others' numbers include what was refused
+            self._most_taken = max(self._most_taken, attempt.number)
+            if full and now >= self._quiet_until:
+                self.limit = min(self.maximum, self.limit + 1)
 
     def refused(self, attempt: Attempt, seconds: float | None = None) -> None:
         """Hold for `seconds`, or for a moment if none are named. Refusals meanwhile count as the same one."""
@@ -222,35 +218,80 @@ class Limiter:
         wave.in_flight = self.in_flight
         if seconds is None:
             wave.is_wait_named = False
-            seconds = min(max(PAUSE, PAUSE_SHARE * self.refused_seconds), LONGEST_PAUSE)
+            seconds = min(min(PAUSE, 1 / self.pace.now or PAUSE) * BACK_OFF**self._vain, LONGEST_PAUSE)
         self._held_until = max(self._held_until, now + min(max(seconds, MOMENT), PATIENCE))
+
+    def _raise_pace(self, now: float) -> None:
+        if self.pace.is_found:
+            self._step = STEP
+            if now < self._quiet_until:
+                return
+        if now - self._changed >= max(0.5, FEW / self.pace.now, self._wait / 2):
+            self.pace, self._changed = self.pace.faster(self._step), now
+            self._step = min(1.0, 2 * self._step)
 
     def _learn(self, wave: _Wave) -> None:
         """Change the limits by refusals whose wait is over."""
-        now, self._wave = self._clock(), None
-        self._wait = self._held_until - wave.began
-        is_vain = self._taken - self._resumed[1] < ENOUGH
-        self._run = self._run if is_vain else self._resumed
-        together = max(self._most_taken, wave.in_flight)
-        is_tried = self.limit < self.maximum or self._wait <= CHEAP_WAIT
-        if wave.is_beyond and together > wave.is_wait_named and is_tried and self.pace.now == math.inf:
-            self._change(min(self.limit, max(1, together)), self.pace)
-        elif wave.is_wait_named:
-            count, spent = max(1, self._taken - self._run[1]), max(wave.began - self._run[0], self._latency, 1e-3)
-            low = count / (spent + self._wait)
-            is_first = is_vain or self.pace.now == math.inf
-            pace = Pace(math.sqrt(low * count / spent), low) if is_first else self.pace.slower(low)
-            average = self._taken / max(1.0, now - self._began)
-            self._change(self.maximum, replace(pace, now=max(pace.now, average, 1 / LONGEST_PAUSE)))
-        self._step, self._more = STEP, 1
-        self._most_taken, self._resumed = together, (now, self._taken)
+        now, taken = self._clock(), self._taken - self._taken_before
+        self._wave, self._resumed, self._changed, self._step = None, now, now, STEP
         self._next_at = max(self._next_at, now)
-        self._quiet_until = now + QUIET * max(PAUSE if self.limit < self.maximum else 1.0, self._wait)
+        if taken <= 0:
+            self._vain = min(self._vain + 1, FEW * MANY)
+            return
+        self._taken_before, self._vain = self._taken, 0
+        last, self._together = self._together, max(self._most_taken, wave.in_flight)
+        self._most_taken = self._together
+        self._wait = self._held_until - wave.began if wave.is_wait_named else 0.0
+        count, seconds = max(1, self._taken - self._run[1]), max(wave.began - self._run[0], self._latency, 1e-3)
+        rate = count / (seconds + self._held_until - wave.began)
+        if count >= MANY:
+            self._run = (now, self._taken)
+        if self._is_at_random(is_rare=taken >= FEW * MANY):
+            return
+        is_cheap, is_raised = self._wait <= CHEAP_WAIT, wave.is_beyond and self.limit < self.maximum
+        if not wave.is_beyond:
+            self.limit = self.maximum
+        elif self._together == last or (is_cheap and self._together > wave.is_wait_named):
+            self.limit = min(self.limit, max(1, self._together))
+        if self.pace.now == math.inf:
+            self.pace = Pace(count / seconds if is_cheap else math.sqrt(rate * count / seconds))
+        elif is_raised:  # which explains the refusal, unless the pace is too high as well
+            least, self._next_at = min(SPARE * rate, self.pace.now), now
+            self.pace = Pace(max(least, Pace(self.pace.now).slower(count, rate).now))
+        else:
+            self.pace = self.pace.slower(count, rate)
+        cost = max(self._wait, 1 / self.pace.now)
+        if self.limit < self.maximum:  # what is in flight is answered meanwhile
+            cost = max(self._wait - self._latency / 2, PAUSE if is_raised else 0.0)
+        self._quiet_until = now + QUIET * cost
 
-    def _change(self, limit: int, pace: Pace) -> None:
-        if (limit, pace) != (self.limit, self.pace):
-            self.limit, self.pace = limit, pace
-            self._changed, self._successes = self._clock(), 0
+    def _is_at_random(self, is_rare: bool) -> bool:
+        """Try a faster pace once one was halved in vain. True while refusals change no limit."""
+        now, since = self._clock(), self._since
+        taken, seconds, refusals = self._taken - since.taken, now - since.began, self.refusals - since.refusals
+        self._since = _Stretch(now, self._taken, self.refusals)
+        if since.former is None:
+            if is_rare or self.pace.now == math.inf:
+                return False
+            since.waves, since.fastest = since.waves + 1, max(since.fastest, self.pace.now)
+            if since.waves >= WAVES and self.pace.now <= since.fastest / 2:
+                self._since.former, self._since.rate = self.pace, GAIN * taken / seconds
+                self.pace = Pace(FASTER * self.pace.now)
+                return True
+            self._since = since
+            return False
+        if self.pace.now == math.inf:  # no limit, as long as not most are refused
+            goes_on = seconds < QUIET and refusals < 3 * (MANY + taken)
+        else:
+            goes_on = max(taken, since.rate * seconds) < MANY
+        if goes_on:
+            self._since = since
+        elif self.pace.now < math.inf and taken >= since.rate * seconds:
+            self._since.former = self.pace = Pace()
+            self.limit = self.maximum
+        else:
+            self.pace = since.former
+        return self._since.former is not None
 
     def ended(self) -> None:
         """Count an attempt as over: by itself, for one that ended in an error other than a refusal."""
@@ -301,7 +342,7 @@ class Limiter:
             return f"{self._describe_hold()}: waiting"
         if (waits := self._held_until - now) > 0:
             return f"asks to slow down: waiting {math.ceil(waits)} s" + (f", {until(waits)}" if waits > 60 else "")
-        if self.pace.now < math.inf:
+        if self._latency / self.limit < 1 / self.pace.now:
             return f"asks to slow down: at most {self.pace.now:.3g} per second"
         return f"asks to slow down: at most {self.limit} at once" if self.limit < self.maximum else ""
 
@@ -323,3 +364,16 @@ class _Wave:
     is_beyond: bool  # more were in flight than were ever taken
     in_flight: int = 0  # the attempts in flight that were not refused
     is_wait_named: bool = True
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """Refusals from a time on: in which a pace falls, or in which a faster one is tried."""
+
+    began: float
+    taken: int  # attempts until then
+    refusals: int
+    waves: int = 0
+    fastest: float = 0.0  # the pace that fell
+    former: Pace | None = None  # to go back to after a trial
+    rate: float = 0.0  # per second, to be reached in a trial

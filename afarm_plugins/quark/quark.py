@@ -38,7 +38,6 @@ from afarm.backend import (
     optimizer_step,
     prompt_order,
     require_checkpoint,
-    response_divergence,
     resume_training,
     rollout,
     save_if_due,
@@ -50,6 +49,7 @@ from afarm.backend import (
     world_size,
 )
 from afarm_plugins.quark import QuarkConfig
+from afarm_plugins.quark.divergence import response_divergence
 
 
 class Rollout(NamedTuple):

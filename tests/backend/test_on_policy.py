@@ -13,8 +13,9 @@ import torch
 from grpo import GRPO, GRPOConfig
 from torch import Tensor
 
-from afarm.backend import Diverged, Training, distributed, linear_schedule, on_policy, optimizer_step
+from afarm.backend import Diverged, Training, distributed, on_policy, optimizer_step
 from afarm.backend.distributed import require_alike
+from afarm.backend.on_policy import linear_schedule
 from afarm.core.config import OnPolicyConfig
 from afarm.core.errors import ConfigError, TrainingError
 from afarm.core.interfaces import TrainContext
