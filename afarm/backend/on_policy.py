@@ -411,10 +411,9 @@ def optimizer_step(training: Training, step: int) -> float:
 def save_if_due(training: Training, done: int, **state: Any) -> None:
     """Judge and save the policy after `done` steps if it is a candidate, and stop if the context says so.
 
-    Call it once the policy is measured (`watch_kl`), but not for the step that training went on from.
     Every `save_steps`-th step and the last are candidates. A checkpoint holds weights, optimiser, selection and
     `state`. Raises `Diverged` if a weight is not finite, and `KeyboardInterrupt`, after a checkpoint, if training is to
-    stop.
+    stop. Call it after `watch_kl`, but not for the step that training went on from.
     """
     config, context, selection = training.config, training.context, training.selection
     is_last = done == config.total_steps

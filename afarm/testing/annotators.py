@@ -227,6 +227,6 @@ def _check_plan(annotator: Annotator, pairs: Sequence[Pair], answer: Answer) -> 
     if planned:
         labels(annotator, pairs, ask)
         planned_pairs = {c.pair_id for request in planned for c in request.comparisons if c.pair_id}
-        require(planned_pairs == set(ask.asked_about()), "plan must name the requests that annotate sends")
-        sent = f"plan must name the requests that annotate sends: {len(planned)}, and {len(ask.sent)} were sent"
-        require(len(planned) == len(ask.sent), sent)
+        are_sent = planned_pairs == set(ask.asked_about()) and len(planned) == len(ask.sent)
+        sent = f"{len(planned)}, and {len(ask.sent)} were sent"
+        require(are_sent, f"plan must name the requests that annotate sends: {sent}")

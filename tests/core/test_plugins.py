@@ -233,6 +233,7 @@ BROKEN = {
         good("broken").replace("margin: int", "margin: object()"),
         "PydanticSchemaGenerationError",
     ),
+    "an error of two lines": ("raise RuntimeError('no\\nluck')\n", "RuntimeError: no luck"),
     "one name twice": (
         good("broken") + '    register("mine", "broken:Mine")\n',
         "'broken-farm/mine' is registered twice",
