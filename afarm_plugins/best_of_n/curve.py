@@ -39,7 +39,14 @@ def curve_findings(rows: Sequence[Mapping[str, Any]]) -> Findings:
         both = [_series(rows, "gold", "gold reward"), _series(rows, "reward", "reward model’s score")]
         title = "What it was chosen by, and the gold reward"
         plots.append(StudyPlot("proxy-and-gold", title, "n", "reward", both, log_x=True))
-    return Findings([table], plots, NOTES, {"curve.json": json.dumps(rows, indent=1) + "\n"})
+    names = {"win_rate": "win rate", "gold": "gold reward"}
+    highest = [
+        f"{name} highest at n = {max(rows, key=lambda row: row[figure])['n']}"
+        for figure, name in names.items()
+        if all(row.get(figure) is not None for row in rows)
+    ]
+    answer = f"Best of n: {', '.join(highest)}." if rows and highest else ""
+    return Findings([table], plots, NOTES, {"curve.json": json.dumps(rows, indent=1) + "\n"}, answer)
 
 
 def measured(row: Mapping[str, Any], name: str) -> Bounded | None:

@@ -137,7 +137,10 @@ def tabulate_costs(records: Sequence[RunRecord], config: CostsConfig) -> Finding
         table, more = _plan(methods, config)
         tables.append(table)
         notes += more
-    return Findings(tables, plots, notes)
+    ahead = [name for name in rates if name in frontier(methods)]
+    best = [f"{name} ({rates[name].value:.1f} % for {costs[name]:,.4g} {unit})" for name in ahead]
+    answer = f"No other method has a higher win rate for less: {'; '.join(best)}." if best else ""
+    return Findings(tables, plots, notes, answer=answer)
 
 
 # ------------------------------------------------------------------------------------------------------- reading

@@ -26,6 +26,7 @@ def test_the_curve_has_intervals_and_gold_beside_its_proxy() -> None:
         ("reward model’s score", [0.0, 0.8]),
     ]
     assert json.loads(found.files["curve.json"]) == ROWS
+    assert found.answer == "Best of n: win rate highest at n = 4, gold reward highest at n = 4."
 
 
 def test_without_gold_there_is_the_win_rate_alone() -> None:

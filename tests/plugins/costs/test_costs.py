@@ -53,7 +53,8 @@ RECORDS = [
 
 
 def test_what_runs_share_is_counted_once_and_a_run_alone_pays_all_of_it() -> None:
-    stages, methods = tabulate_costs(RECORDS, CostsConfig(hour=3.6, gpus=2)).tables
+    found = tabulate_costs(RECORDS, CostsConfig(hour=3.6, gpus=2))
+    stages, methods = found.tables
     by_stage = {(row[0], row[1]): row for row in stages.rows}
     assert by_stage["shared", "sft"][2:5] == [2, 100.0, pytest.approx(2 * 100 / 3600)], "two seeds"
     assert by_stage["shared", "annotate"][6:] == [2000.0, 2.0]
@@ -65,6 +66,7 @@ def test_what_runs_share_is_counted_once_and_a_run_alone_pays_all_of_it() -> Non
     assert dollars == pytest.approx(3.0 + 3.6 * 1000 / 3600)
     assert by_method["toy · dpo"][4] == 400.0, "with the SFT that it reused"
     assert [best, *(by_method[f"toy · {name}"][8] for name in ("dpo", "feedme"))] == ["", "yes", ""]
+    assert found.answer.startswith("No other method has a higher win rate for less: toy · dpo (62.0 % for ")
 
 
 def test_a_device_that_no_record_tells_is_not_taken_for_a_gpu() -> None:
