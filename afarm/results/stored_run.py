@@ -54,6 +54,9 @@ class StoredRun:
         self.ledger: Place = ledger or self.output_dir / "ledger.sqlite"
         self.record: RunRecord = read_run(directory)
 
+    def __repr__(self) -> str:
+        return f"StoredRun({self.name}: {self.record.get('judged_by') or 'not judged'})"
+
     @property
     def name(self) -> str:
         """The name of the run."""

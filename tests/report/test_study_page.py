@@ -48,6 +48,14 @@ def test_a_page_says_what_is_missing_what_failed_and_that_judges_are_formulas(
     assert "2 of 3 runs are there, 1 missing" in render_study(ShownStudy("sweep", "", stopped, found))
 
 
+def test_flags_stand_before_the_ranking_and_not_among_the_notes(findings: Study) -> None:
+    progress, found = findings
+    page = render_study(ShownStudy("x", "", progress, replace(found, notes=["Read it so.", "Flag: ppo: by place"])))
+    listed = "<li>Flag: ppo: by place</li>"
+    assert page.count(listed) == 1
+    assert page.index('id="flags"') < page.index(listed) < page.index('id="result"') < page.index("Read it so.")
+
+
 def test_nothing_of_a_study_is_markup(findings: Study) -> None:
     page = render_study(ShownStudy("<b>", "<b>", *findings))
     assert "<img" not in page
