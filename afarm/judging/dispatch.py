@@ -33,7 +33,13 @@ HELD_SECONDS = 0.5
 """Seconds between looks for an answer that another process is waiting for."""
 GO_ON = "the same command goes on from here then: nothing that was answered is asked again"
 MOST_LOST = 10
-"""Answers that may be lost before a first one comes whole."""
+"""Answers that may be lost, or empty, before a first one has a text."""
+EMPTY = {
+    "": "",
+    "stop": ", although it ended by itself",
+    "length": ", for it ended at `max_tokens` before it began: give the annotator more",
+}
+"""Finish reasons of answers that should have a text, and what they say of one that has none."""
 GIVE_UP_SECONDS = 65.0
 """Seconds in which a judge refuses all that is left, after which it is their fault: longer than limits per minute."""
 LARGEST_BATCH = 20_000
@@ -69,7 +75,7 @@ class JudgeQueue:
     identity: str
     direct: JudgeQueue | None = None
     lost: int = 0
-    """Answers that were lost before a first one came whole, the last for the reason `lost_why`."""
+    """Answers that were lost, or empty, before a first one with a text; the last for the reason `lost_why`."""
     lost_why: str = ""
 
     def worst_case_price(self, request: ChatRequest) -> float | None:
@@ -286,9 +292,12 @@ class Dispatcher:
     def deliver(self, answered: list[Answered], purchased: bool = True) -> None:
         """Hand on answers that the ledger holds; `purchased` says that they were paid for just now."""
         for pending, completion in answered:
-            if completion.finish_reason != REQUEST_REFUSED:
-                pending.queue.lost, pending.queue.lost_why = -1, ""
-                self.client.refusals.answered[pending.asker] = True
+            if completion.text.strip() or completion.finish_reason not in EMPTY:
+                if completion.finish_reason != REQUEST_REFUSED:
+                    pending.queue.lost, pending.queue.lost_why = -1, ""
+                    self.client.refusals.answered[pending.asker] = True
+            elif purchased:
+                self._count_lost(pending.queue, f"it is empty{EMPTY[completion.finish_reason]}")
             if purchased:
                 self.client.spend.add(pending.request, completion)
         if answered:
@@ -347,14 +356,17 @@ class Dispatcher:
         """See `afarm.judging.answer_lost`."""
         queue = pending.queue
         self.client.ledger.charged_without_answer(pending.key)
-        if queue.lost >= 0:
-            queue.lost, queue.lost_why = queue.lost + 1, why
-        if queue.lost >= MOST_LOST:
-            self._failure = self._failure or JudgeError(f"{queue.identity}{lost(queue)}; {GO_ON}")
+        self._count_lost(queue, why)
         allowed = asyncio.get_running_loop().create_future()
         self.retrying[allowed] = pending
         self.wake.set()
         await allowed
+
+    def _count_lost(self, queue: JudgeQueue, why: str) -> None:
+        if queue.lost >= 0:
+            queue.lost, queue.lost_why = queue.lost + 1, why
+        if queue.lost >= MOST_LOST:
+            self._failure = self._failure or JudgeError(f"{queue.identity}{lost(queue)}; {GO_ON}")
 
     def _send_again(self) -> None:
         """Allow retries within budget and rate limit. Raises `BudgetError` if nothing in flight frees money."""
@@ -437,8 +449,8 @@ class Dispatcher:
 
 
 def lost(queue: JudgeQueue) -> str:
-    """Say how many answers of a judge were lost, and why."""
-    return f" has given no answer that can be used: {queue.lost} were lost, the last one: {queue.lost_why}"
+    """Say how many answers of a judge were lost or empty, and why."""
+    return f" has given no answer that can be used: {queue.lost} came to nothing, the last one: {queue.lost_why}"
 
 
 def may_be_charged(error: BaseException) -> bool:

@@ -64,7 +64,7 @@ class SlowDown(JudgeError):
 
 
 class RequestRefused(JudgeError):
-    """A judge does not take one request (400, 413, 422 and the like), uncharged.
+    """A judge does not take one request (400, 413, 422, 451 and the like), uncharged.
 
     The request is then left without an answer, or the run ends: see `afarm.judging.refusals`.
     """

@@ -21,8 +21,9 @@ FILTERED_WORDS = (
     "your input was flagged",
 )
 LONGEST_MESSAGE, LONGEST_PAGE = 300, 100
-REFUSED = frozenset({400, 413, 422})
-"""Statuses that say that a request is not taken as it is."""
+OF_ACCOUNT_OR_TIME = frozenset({401, 402, 403, 404, 405, 407, 408, 409, 410, 425, 426, 429})
+REFUSED = frozenset(range(400, 500)) - OF_ACCOUNT_OR_TIME
+"""Statuses that say that a request is not taken as it is: those of a client's error that is no other request's too."""
 
 LIKE_A_KEY = re.compile(r"\b(sk|pk|key|Bearer)[-_][\w*.…-]{4,}|\*{4,}")
 BEARER = re.compile(r"\bBearer\s+\S+", re.IGNORECASE)

@@ -130,7 +130,7 @@ def test_answers_that_are_all_unusable_end_the_run_after_ten_with_the_cause(
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
         asker = JudgeClient({"*": make("openai", server, max_retries=40)}, ledger, run="r", budget=100.0)
         with pytest.raises(
-            JudgeError, match=r"no answer that can be used: 10 were lost, .* unreadable reply"
+            JudgeError, match=r"no answer that can be used: 10 came to nothing, .* unreadable reply"
         ) as caught:
             asker(questions)
         assert not isinstance(caught.value, BudgetError)
@@ -138,6 +138,43 @@ def test_answers_that_are_all_unusable_end_the_run_after_ten_with_the_cause(
         assert len(server.asked) == 10
         judge = make("openai", server, max_retries=40)
         poor = JudgeClient({"*": judge}, ledger, run="s", budget=3.5 * (judge.worst_case_price(chat()) or 0.0))
-        with pytest.raises(BudgetError, match=r"3 were lost, the last one: .* unreadable reply .*; so the budget"):
+        with pytest.raises(
+            BudgetError, match=r"3 came to nothing, the last one: .* unreadable reply .*; so the budget"
+        ):
             poor(questions)
         poor.close()
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"), [("stop", "ended by itself"), ("length", "ended at `max_tokens` before it began")]
+)
+def test_a_judge_whose_answers_are_all_empty_is_not_paid_for_more_than_what_is_in_flight(
+    server: WireServer, reason: str, said: str, tmp_path: Path
+) -> None:
+    empty = completion({"model": "m"}, " ")
+    empty["choices"][0]["finish_reason"] = reason
+    questions = [chat(f"Question {i}?") for i in range(60)]
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        server.refuses = lambda body: Body(empty)
+        for start in (1, 2):
+            asker = JudgeClient({"*": make("openai", server)}, ledger, run="r", max_concurrency=4)
+            with pytest.raises(JudgeError, match=f"10 came to nothing, the last one: it is empty, .*{said}"):
+                asker(questions)
+            asker.close()
+            assert 10 * start <= len(server.asked) <= 14 * start, (
+                "what was bought is kept, and the others are not asked"
+            )
+        server.refuses = lambda body: None
+        asker = JudgeClient({"*": make("openai", server)}, ledger, run="r", max_concurrency=4)
+        assert {answer.text for answer in asker(questions)} == {" ", "Output (a)"}
+        asker.close()
+
+
+def test_empty_answers_beside_one_that_has_a_text_are_answers(server: WireServer, tmp_path: Path) -> None:
+    empty = completion({"model": "m"}, "")
+    server.refuses = lambda body: None if "Question 3?" in json.dumps(body) else Body(empty)
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        asker = JudgeClient({"*": make("openai", server)}, ledger, run="r", max_concurrency=1)
+        answers = asker([chat(f"Question {i}?") for i in range(30)])
+        asker.close()
+    assert sum(not answer.text for answer in answers) == 29

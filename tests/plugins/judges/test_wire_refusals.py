@@ -72,6 +72,8 @@ WORDINGS = {
     "a vLLM server": Body({"error": {"message": "max_tokens must be at least 1, got -8.", "param": "max_tokens"}}, 400),
     "a proxy": Body(b"<html><h1>413 Request Entity Too Large</h1></html>", 413, {"content-type": "text/html"}),
     "nobody": Body(b"", 400),
+    "a law": Status(451, "Unavailable for legal reasons"),
+    "a firewall": Body(b"<html><h1>406 Not Acceptable</h1></html>", 406, {"content-type": "text/html"}),
     "a prompt filter": Status(400, "Your organization does not allow this topic"),
 }
 
