@@ -138,6 +138,8 @@ if TYPE_CHECKING:
     from afarm.storage.model_files import require_on_hub as require_on_hub
     from afarm.storage.prompt_templates import foreign_templates as foreign_templates
     from afarm.storage.row_shapes import people_columns as people_columns
+    from afarm.storage.rows import named_file as named_file
+    from afarm.storage.rows import named_files as named_files
     from afarm.storage.rows import parse_output as parse_output
     from afarm.storage.rows import read_outputs as read_outputs
     from afarm.storage.rows import read_placed_rows as read_placed_rows

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -18,18 +19,18 @@ from numpy.typing import NDArray
 from scipy.stats import kendalltau, pearsonr, spearmanr
 
 from afarm.core.seeding import integer
+from afarm.evaluation.metrics import interval
 from afarm.evaluation.statistics.correlation import BLOCK, correlation
 from afarm.evaluation.statistics.intervals import (
     IntervalEstimate,
     instructions_needed,
     mean,
     minimum_detectable_difference,
-    plus_four_interval,
 )
 from afarm.evaluation.statistics.paired import Difference, paired_difference, paired_differences
-from afarm.evaluation.statistics.prediction_powered import prediction_powered
 from afarm.evaluation.statistics.rank_intervals import rank_intervals
 from afarm.evaluation.statistics.sequential import decision_times
+from afarm_plugins.evaluators.prediction_powered import MeanWin, prediction_powered
 
 PAGE = Path("docs/notes/statistics.md")
 SIZES = (25, 100, 805)
@@ -77,7 +78,7 @@ WORLDS: dict[str, tuple[Callable[[Generator, int], Floats], float]] = {
 }
 
 
-def holds(found: IntervalEstimate, truth: float) -> bool:
+def holds(found: IntervalEstimate | MeanWin, truth: float) -> bool:
     return found.low is not None and found.high is not None and found.low <= truth <= found.high
 
 
@@ -97,6 +98,13 @@ def resampled(n: int, resamples: int, purpose: str) -> Iterator[Floats]:
         size = min(block, resamples - begin)
         drawn = generator.integers(n, size=(size, n)) + n * np.arange(size)[:, None]
         yield np.bincount(drawn.ravel(), minlength=size * n).reshape(size, n).astype(np.float64)
+
+
+def plus_four_interval(wins: Floats, clusters: Sequence[int] | None = None) -> IntervalEstimate:
+    """The interval that is shown of every win rate, as a share."""
+    found = mean(wins, clusters)
+    low, high = interval(100 * found.value, 100 * (found.error or 0.0), found.n) or (0.0, 100.0)
+    return replace(found, low=low / 100, high=high / 100)
 
 
 def intervals(runs: int) -> Table:
@@ -354,9 +362,9 @@ def powered(runs: int) -> Table:
                 covered.append(holds(found.combined, 0.6))
                 alone.append(holds(found.human, 0.6))
                 judge_only.append(holds(found.simulated, 0.6))
-                saved.append(found.saved)
-                half.append(((found.combined.high or 0) - (found.combined.low or 0)) / 2)
-                half_alone.append(((found.human.high or 0) - (found.human.low or 0)) / 2)
+                saved.append(max(0, int(found.effective - found.n_human)))
+                half.append((found.combined.high - found.combined.low) / 2)
+                half_alone.append((found.human.high - found.human.low) / 2)
             widths = [f"{percent(covered)} (± {percent(half)})", f"{percent(alone)} (± {percent(half_alone)})"]
             lines.append([name, str(labelled), *widths, percent(judge_only), f"{np.median(saved):.0f}"])
     header = ["judge", "labelled by people", "**combined**", "people alone", "judge alone", "human labels saved"]

@@ -40,7 +40,7 @@ from afarm import (
     TrainContext,
 )
 from afarm.backend import Backend, CheckpointPolicy, TorchRewardModel, Training
-from afarm.backend.distributed import all_gather_object, broadcast
+from afarm.backend.distributed import all_gather_object
 from afarm.core.config import BackendConfig
 from afarm.experiment.process_info import ProcessInfo
 from afarm.storage.checkpoints import DirectoryCheckpoints, FollowedCheckpoints
@@ -362,7 +362,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     watch = Watch()
     policy = backend.load_policy(a.model) if a.model else layered(backend)
     with tempfile.TemporaryDirectory() as own:
-        directory = Path(broadcast(own))  # of the first process, as all see one output directory
+        directory = Path(all_gather_object(own)[0])  # of the first process, as all see one output directory
         counted = STAGES[a.stage](a, policy, directory, watch)
         found = all_gather_object(watch.peaks)
     if PROCESS.is_main_process:

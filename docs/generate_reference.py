@@ -395,7 +395,14 @@ def door_page(door: str) -> str:
         value = getattr(module, name)
         parts.append(f"## `{name}`")
         parts.append("*Provisional.*" if is_provisional(module, name) else "")
-        parts += described(value) if inspect.isclass(value) or inspect.isfunction(value) else [summary(module, name)]
+        parts += (
+            described(value)
+            if inspect.isclass(value) or inspect.isfunction(value)
+            else [
+                *(alias(door, name)[:1] if hasattr(value, "__args__") else []),
+                summary(module, name),
+            ]
+        )
     return joined(parts)
 
 
@@ -475,7 +482,10 @@ def home(module: str, name: str) -> str:
 
 def alias(module: str, name: str) -> list[str]:
     """Return what the page says of a type that is a name for others: its assignment and the string below."""
-    for node in tree(module).body:
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.ImportFrom) and node.module and any((a.asname or a.name) == name for a in node.names):
+            importlib.import_module(node.module)
+            return alias(node.module, name)
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
             return [python(ast.unparse(node)), below_assignment(sys.modules[module], name)]
     return []

@@ -9,12 +9,8 @@ from afarm.core import open_door
 
 if TYPE_CHECKING:
     from afarm.backend.adapters import LowRankUpdate as LowRankUpdate
-    from afarm.backend.adapters import active_adapter as active_adapter
     from afarm.backend.adapters import add_adapter as add_adapter
-    from afarm.backend.adapters import merge_adapter as merge_adapter
-    from afarm.backend.adapters import merged_copy as merged_copy
     from afarm.backend.adapters import plain_copy as plain_copy
-    from afarm.backend.adapters import sharing_copy as sharing_copy
     from afarm.backend.adapters import switch_off_dropout as switch_off_dropout
     from afarm.backend.batching import TokenBatch as TokenBatch
     from afarm.backend.batching import chosen_and_rejected as chosen_and_rejected
@@ -30,23 +26,17 @@ if TYPE_CHECKING:
     from afarm.backend.distributed import all_gather as all_gather
     from afarm.backend.distributed import all_gather_object as all_gather_object
     from afarm.backend.distributed import all_reduce_by_name as all_reduce_by_name
-    from afarm.backend.distributed import all_reduce_mean as all_reduce_mean
     from afarm.backend.distributed import all_reduce_sum as all_reduce_sum
     from afarm.backend.distributed import barrier as barrier
-    from afarm.backend.distributed import broadcast as broadcast
     from afarm.backend.distributed import rank as rank
     from afarm.backend.distributed import shard as shard
     from afarm.backend.distributed import shared_batch as shared_batch
     from afarm.backend.distributed import world_size as world_size
     from afarm.backend.engines import SamplingEngine as SamplingEngine
     from afarm.backend.engines import TorchEngine as TorchEngine
-    from afarm.backend.kl import Divergence as Divergence
-    from afarm.backend.kl import KLEstimates as KLEstimates
-    from afarm.backend.kl import kl_estimates as kl_estimates
-    from afarm.backend.kl import kl_penalised_rewards as kl_penalised_rewards
-    from afarm.backend.kl import response_divergence as response_divergence
     from afarm.backend.logprobs import backbone as backbone
     from afarm.backend.logprobs import before_responses as before_responses
+    from afarm.backend.logprobs import chunk_rows as chunk_rows
     from afarm.backend.logprobs import evaluating as evaluating
     from afarm.backend.logprobs import hidden_states as hidden_states
     from afarm.backend.logprobs import logits_at_once as logits_at_once
@@ -57,30 +47,20 @@ if TYPE_CHECKING:
     from afarm.backend.logprobs import response_scatter as response_scatter
     from afarm.backend.logprobs import token_logprobs as token_logprobs
     from afarm.backend.logprobs import token_loss as token_loss
-    from afarm.backend.model_config import count_parameters as count_parameters
     from afarm.backend.model_config import read_model_config as read_model_config
-    from afarm.backend.models import enable_gradient_checkpointing as enable_gradient_checkpointing
     from afarm.backend.models import quiet_transformers as quiet_transformers
     from afarm.backend.models import saved_by_afarm as saved_by_afarm
-    from afarm.backend.models import set_checkpointing_layers_to_train as set_checkpointing_layers_to_train
+    from afarm.backend.objectives import KLEstimates as KLEstimates
     from afarm.backend.objectives import PolicyLoss as PolicyLoss
-    from afarm.backend.objectives import ValueLoss as ValueLoss
-    from afarm.backend.objectives import bradley_terry_loss as bradley_terry_loss
     from afarm.backend.objectives import clipped_policy_loss as clipped_policy_loss
-    from afarm.backend.objectives import clipped_value_loss as clipped_value_loss
-    from afarm.backend.objectives import generalised_advantages as generalised_advantages
+    from afarm.backend.objectives import kl_estimates as kl_estimates
     from afarm.backend.objectives import masked as masked
-    from afarm.backend.objectives import masked_mean as masked_mean
-    from afarm.backend.objectives import masked_mean_variance as masked_mean_variance
-    from afarm.backend.objectives import preference_losses as preference_losses
-    from afarm.backend.objectives import whiten as whiten
     from afarm.backend.on_policy import Diverged as Diverged
     from afarm.backend.on_policy import Training as Training
     from afarm.backend.on_policy import backward_in_chunks as backward_in_chunks
     from afarm.backend.on_policy import begin_update as begin_update
     from afarm.backend.on_policy import chosen_policy as chosen_policy
     from afarm.backend.on_policy import fall_back as fall_back
-    from afarm.backend.on_policy import linear_schedule as linear_schedule
     from afarm.backend.on_policy import micro_batches as micro_batches
     from afarm.backend.on_policy import minibatches as minibatches
     from afarm.backend.on_policy import optimizer_step as optimizer_step
@@ -104,11 +84,9 @@ if TYPE_CHECKING:
     from afarm.backend.resume import continued_context as continued_context
     from afarm.backend.resume import restore as restore
     from afarm.backend.resume import training_state as training_state
-    from afarm.backend.resume import write_training_state as write_training_state
     from afarm.backend.reward_model import TorchRewardModel as TorchRewardModel
     from afarm.backend.reward_model import head_scores as head_scores
     from afarm.backend.reward_model import last_token_scores as last_token_scores
-    from afarm.backend.reward_model import pair_rewards as pair_rewards
     from afarm.backend.reward_model import pairwise_accuracy as pairwise_accuracy
     from afarm.backend.reward_model import tokens_at_once as tokens_at_once
     from afarm.backend.rollouts import SampleScorer as SampleScorer
@@ -122,19 +100,15 @@ if TYPE_CHECKING:
     from afarm.backend.sampling import Sampler as Sampler
     from afarm.backend.sampling import TorchSampler as TorchSampler
     from afarm.backend.sft import fit_supervised as fit_supervised
-    from afarm.backend.sharding import all_finite as all_finite
     from afarm.backend.sharding import all_reduce_gradients as all_reduce_gradients
     from afarm.backend.sharding import clip_gradients as clip_gradients
-    from afarm.backend.sharding import full_tensor as full_tensor
     from afarm.backend.sharding import gathered_weights as gathered_weights
     from afarm.backend.sharding import is_sharded as is_sharded
     from afarm.backend.sharding import parameter_groups as parameter_groups
     from afarm.backend.sharding import shard_model as shard_model
     from afarm.backend.sharding import transformer_layers as transformer_layers
-    from afarm.backend.sharding import unsharded_weights as unsharded_weights
     from afarm.backend.trl_bridge import CandidatePolicies as CandidatePolicies
     from afarm.backend.trl_bridge import LengthSortedTrainer as LengthSortedTrainer
-    from afarm.backend.trl_bridge import TrainerBridge as TrainerBridge
     from afarm.backend.trl_bridge import run_trainer as run_trainer
     from afarm.backend.trl_bridge import trained_model as trained_model
     from afarm.backend.trl_bridge import trainer_arguments as trainer_arguments

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -143,24 +142,6 @@ def switch_off_dropout(model: torch.nn.Module) -> None:
         names = [name for name, value in vars(module).items() if isinstance(value, float) and "drop" in name]
         for name in [*names, *(["p"] if isinstance(module, torch.nn.modules.dropout._DropoutNd) else [])]:
             setattr(module, name, 0.0)
-
-
-@contextmanager
-def active_adapter(model: PeftModel, name: str | None) -> Iterator[None]:
-    """Activate another adapter of `model`, or none, for the block. Whatever was trainable stays so."""
-    before, trainable = model.active_adapter, [p for p in model.parameters() if p.requires_grad]
-    try:
-        if name is None:
-            with model.disable_adapter():
-                yield
-        else:
-            model.set_adapter(name)
-            yield
-    finally:
-        if name is not None:
-            model.set_adapter(before)
-        for parameter in trainable:
-            parameter.requires_grad_(True)
 
 
 def sharing_copy(model: PreTrainedModel, copied: Collection[torch.nn.Parameter] = ()) -> PreTrainedModel:

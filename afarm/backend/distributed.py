@@ -59,14 +59,6 @@ def all_reduce_sum(tensors: Iterable[Tensor]) -> None:
             work.wait()
 
 
-def all_reduce_mean(tensors: Iterable[Tensor]) -> None:
-    """Replace each tensor by its mean over all processes."""
-    shared = list(tensors) if world_size() > 1 else []
-    all_reduce_sum(shared)
-    for tensor in shared:
-        tensor /= world_size()
-
-
 def all_reduce_by_name(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Sum scalars by name over the processes that have that name."""
     if world_size() == 1:
@@ -76,11 +68,6 @@ def all_reduce_by_name(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
         for name, value in own.items():
             total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + value
     return total
-
-
-def broadcast(value: T) -> T:
-    """Return the main process's value in all processes."""
-    return all_gather_object(value)[0]
 
 
 def barrier() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
+from transformers import AutoConfig, LlamaConfig
 
 from afarm.core.errors import ModelError
 from afarm.storage.model_files import local_path, model_identity, require_on_hub
@@ -41,10 +40,3 @@ def read_model_config(spec: str) -> Any:
     except (OSError, ValueError) as error:
         cause = str(error).partition("\n")[0].rstrip(".")
         raise ModelError(f"the config of {spec!r} cannot be read: {cause}; check --model") from error
-
-
-def count_parameters(spec: str) -> int:
-    """Count the weights of a base model by its config; shared ones count once. Raises `ModelError`."""
-    with torch.device("meta"):
-        model: Any = AutoModelForCausalLM.from_config(read_model_config(spec))
-    return sum(parameter.numel() for parameter in model.parameters())

@@ -391,7 +391,7 @@ def backward_in_chunks(
 
 
 def optimizer_step(training: Training, step: int) -> float:
-    """Sum gradients over the processes, clip them to `max_grad_norm` and take a step.
+    """Sum gradients over the processes, clip them to `max_grad_norm`, take a step and clear them.
 
     Returns their L2 norm before clipping. Raises `Diverged` naming `step` (from 0), with all weights as they were, if
     the norm is not finite.
@@ -401,6 +401,7 @@ def optimizer_step(training: Training, step: int) -> float:
     if not math.isfinite(norm):
         raise Diverged(training.config, step + 1, f"the norm of the gradient is {norm}")
     training.optimizer.step()
+    training.optimizer.zero_grad()  # also so that gradients take no memory while the next step samples
     return norm
 
 
@@ -410,6 +411,7 @@ def optimizer_step(training: Training, step: int) -> float:
 def save_if_due(training: Training, done: int, **state: Any) -> None:
     """Judge and save the policy after `done` steps if it is a candidate, and stop if the context says so.
 
+    Call it once the policy is measured (`watch_kl`), but not for the step that training went on from.
     Every `save_steps`-th step and the last are candidates. A checkpoint holds weights, optimiser, selection and
     `state`. Raises `Diverged` if a weight is not finite, and `KeyboardInterrupt`, after a checkpoint, if training is to
     stop.

@@ -239,8 +239,10 @@ class TorchRewardModel(RewardModel):
 
     def both(self, judged: Sequence[JudgedPair]) -> tuple[torch.Tensor, torch.Tensor]:
         """Score both outputs of each pair: the members' rewards [N, K] of the first ones, and of the second."""
-        first, second = (self.member_rewards(outputs) for outputs in outputs_of_pairs(judged))
-        return first, second
+        pairs = [j.pair for j in judged]
+        first = [Output(p.instruction, p.output_1, p.generator_1, {"finish_reason": p.finish_reason_1}) for p in pairs]
+        second = [Output(p.instruction, p.output_2, p.generator_2, {"finish_reason": p.finish_reason_2}) for p in pairs]
+        return self.member_rewards(first), self.member_rewards(second)
 
     @property
     def _max_length(self) -> int:
@@ -306,20 +308,6 @@ def load_adapters(model: PreTrainedModel, directory: Path, names: Sequence[str])
             ensemble.load_adapter(place(name), name)
     multiply_in_half(ensemble)
     return ensemble.eval()
-
-
-def pair_rewards(reward_model: RewardModel, judged: Sequence[JudgedPair]) -> tuple[list[float], list[float]]:
-    """Score both outputs of each pair: the rewards of the first ones, and of the second ones."""
-    first, second = (reward_model.score_outputs(outputs) for outputs in outputs_of_pairs(judged))
-    return [s.value for s in first], [s.value for s in second]
-
-
-def outputs_of_pairs(judged: Sequence[JudgedPair]) -> tuple[list[Output], list[Output]]:
-    """Return the first and the second outputs of pairs, with their finish reasons."""
-    pairs = [j.pair for j in judged]
-    first = [Output(p.instruction, p.output_1, p.generator_1, {"finish_reason": p.finish_reason_1}) for p in pairs]
-    second = [Output(p.instruction, p.output_2, p.generator_2, {"finish_reason": p.finish_reason_2}) for p in pairs]
-    return first, second
 
 
 def pairwise_accuracy(judged: Sequence[JudgedPair], first: Sequence[float], second: Sequence[float]) -> float:

@@ -31,7 +31,7 @@ STEPS: Mapping[str, Listed] = {
     ),
     "annotate": Listed(
         "Have the annotator compare the sampled outputs.",
-        ("--annotator gpt4 --judge openai:gpt-4o", "--label-noise 0 --dry-run"),
+        ("--annotator gpt4_4 --judge openai:gpt-4o", "--label-noise 0 --dry-run"),
         target="stage_commands",
     ),
     "fit-reward": Listed(
@@ -69,11 +69,6 @@ COMMANDS: Mapping[str, Mapping[str, Listed]] = {
         "leaderboard": Listed(
             "Show all evaluated systems, in one board for each way of judging them.",
             ("", "afarm-runs leaderboard.csv --output board.html"),
-        ),
-        "diff": Listed(
-            "Show what sets two runs apart: settings, versions, judging, figures, and flipped instructions.",
-            ("toy-ppo-pool-seed42-1a2b3c toy-dpo-pool-seed42-4d5e6f", "one/run.json other/run.json --flips 3"),
-            bare_is_help=True,
         ),
         "export": Listed(
             "Write a run's policy for transformers, its preferences for TRL and its outputs for AlpacaEval.",

@@ -121,7 +121,7 @@ def compare(
 def _show(console: Console, board: Leaderboard, records: Sequence[RunRecord]) -> None:
     """Show the board, and what to know of it."""
     from afarm.cli.screens import warn_of_simulation
-    from afarm.evaluation.cut_off import cut_off
+    from afarm.evaluation.run_stages import cut_off
     from afarm.report.run import chosen_checkpoints
 
     show_board(console, board, "the board has them")
@@ -203,14 +203,14 @@ def _list_standings(board: Leaderboard) -> list[Row]:
 
 def _write(path: Path, board: Leaderboard, records: Sequence[RunRecord], left_out: Mapping[str, str]) -> Path:
     """Write the board as Markdown, JSON and a page with plots and links to reports; return its path."""
-    from afarm.evaluation.boards.rendering import as_markdown
     from afarm.report.comparison_findings import build_progress, comparison_findings
+    from afarm.report.leaderboard_page import markdown_leaderboards
     from afarm.report.run import chosen_checkpoints
     from afarm.report.study_page import write_comparison
 
     command = command_line()
     absent = [f"Left out: {name}: {why}" for name, why in left_out.items()]
-    lines = [f"`{command}`", "", as_markdown([board]), *chosen_checkpoints(records), *absent]
+    lines = [f"`{command}`", "", markdown_leaderboards([board]), *chosen_checkpoints(records), *absent]
     write_whole(path, "\n".join(lines).rstrip() + "\n", "make room or choose another --output-dir")
     rows = {"command": command, "runs": [record["name"] for record in records], "standings": _list_standings(board)}
     write_json(path.with_suffix(".json"), {**rows, "left_out": left_out})

@@ -32,11 +32,6 @@ def complete_names(kind: str) -> Callable[[str], list[tuple[str, str]]]:
     return names
 
 
-def complete_launchers(incomplete: str) -> list[tuple[str, str]]:
-    """Name the launchers, afarm's own first."""
-    return [("local", "this process, or local:N for N worker processes"), *complete_names("launchers")(incomplete)]
-
-
 def complete_methods(incomplete: str) -> list[str]:
     """Name methods after the last comma."""
     before, comma, _ = incomplete.rpartition(",")

@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, TextIO
 
-from afarm.core.errors import ConfigError
 from afarm.storage.disk import json_text
 from afarm.storage.text import visible, without_passwords
 
@@ -104,15 +103,6 @@ def write_document(text: str) -> None:
 def command_line() -> str:
     """The command as it was given, to be given again, without passwords."""
     return without_passwords(shlex.join(["afarm", *sys.argv[1:]]))
-
-
-def confirm(what: str) -> None:
-    """Ask before what costs much begins: "1,200 runs". Raises `ConfigError` if nobody is there to answer."""
-    import typer
-
-    if not err().is_terminal:
-        raise ConfigError([f"{what}: look at the plan above, and begin with --yes"])
-    typer.confirm(f"Begin {what}?", abort=True, err=True)
 
 
 def print_json(value: object) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import typer
 
 from afarm.cli.completion import complete_recipes
-from afarm.cli.console import command_line, err
+from afarm.cli.console import err
 from afarm.cli.farm_options import FarmOptions
 from afarm.cli.given_settings import NAMED_BY_OPTION, refuse_contradictions, refuse_stray
 from afarm.cli.shared_options import DEFAULT_RECIPE, RECIPE_HELP, judge_field, model_field, option, option_field
@@ -60,6 +60,7 @@ Until = Annotated[
     Literal["decided"] | None,
     option("--until decided", "Stop asking judges when the answer is clear, or the budget ends."),
 ]
+OF_FILES = f"{DEFAULT_RECIPE}; of files: outputs, which names no judge"
 ALPHA_HELP = "With --until: how often a wrong answer may be decided."
 Alpha = Annotated[float | None, option("--alpha", ALPHA_HELP, None, "0.05", min=0.0001, max=0.5)]
 
@@ -71,7 +72,7 @@ class EvaluateOptions(FarmOptions):
     annotator: str | None = judge_field(
         "--annotator NAME", "Who judges files of outputs; with a method, who labels its training pairs.", "annotators"
     )
-    recipe: str | None = model_field("--recipe NAME|FILE", RECIPE_HELP, complete_recipes, DEFAULT_RECIPE)
+    recipe: str | None = model_field("--recipe NAME|FILE", RECIPE_HELP, complete_recipes, OF_FILES)
     evaluator: list[str] | None = option_field(
         "--evaluator NAME", "What to work out, by name (`afarm plugins` lists them); repeatable.", "evaluators"
     )
@@ -105,9 +106,7 @@ class EvaluateOptions(FarmOptions):
 
         def choices(workspace: "Workspace") -> str:
             compared = output_comparisons(workspace, outputs, reference, self)
-            return describe_choices(
-                workspace, [one.labelling for one in compared], f"{command_line()} --judge {{judge}}"
-            )
+            return describe_choices(workspace, [one.labelling for one in compared])
 
         return preflight.judging_checks(choices)
 

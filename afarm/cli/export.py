@@ -23,7 +23,7 @@ def export_policy(
     run: Annotated[
         str | None,
         typer.Argument(
-            autocompletion=complete_runs, help="A run by its name, its directory or its run.json.", metavar="RUN"
+            autocompletion=complete_runs, help="A run by its name, first letters or directory.", metavar="RUN"
         ),
     ] = None,
     directory: Annotated[

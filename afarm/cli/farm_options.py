@@ -6,7 +6,7 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields
 from functools import cache, partial, reduce
 from inspect import Parameter
@@ -22,7 +22,7 @@ from afarm.cli.console import command_line, err
 from afarm.cli.given_settings import JUDGING, parse_judges, parse_prices, refuse_contradictions
 from afarm.cli.launch import LOCAL
 from afarm.cli.launchers import preview_launch
-from afarm.cli.plans import show_plan, warn_of_budget
+from afarm.cli.plans import show_plan
 from afarm.cli.progress import ProgressBars
 from afarm.cli.shared_options import (
     DEFAULT_OUTPUT_DIR,
@@ -41,14 +41,13 @@ from afarm.cli.shared_options import (
     money_field,
 )
 from afarm.cli.stage_lines import StageLines
-from afarm.core.errors import ConfigError, PluginError
+from afarm.core.errors import ConfigError, PluginError, attribute_failures
 from afarm.experiment.process_info import SINGLE_PROCESS, ProcessInfo
 from afarm.storage.runs import RunRecord
 
 if TYPE_CHECKING:
     from afarm.experiment.farm import Farm
     from afarm.experiment.preflight import Check
-    from afarm.experiment.studies.study import Findings
 
 _plugins = cache(lambda: experiments.discover())  # once a command, however many workspaces it opens
 
@@ -175,11 +174,6 @@ class FarmOptions:
         ):
             yield workspace
 
-    @staticmethod
-    def warn_of_budget(farm: "Farm", method: str, evaluations: int = 1) -> None:
-        """Say before anything is bought that evaluating a method, or its variants, exceeds --budget."""
-        warn_of_budget(farm.workspace, lambda: experiments.plan_run(farm.workspace, method, evaluations))
-
     def show_plan(self, evaluations: int = 1, launcher: str = LOCAL) -> None:
         """Show what a run, with that many evaluations, would make and buy, and ask of `launcher`; do nothing."""
         from afarm.experiment import preflight
@@ -189,13 +183,6 @@ class FarmOptions:
             asked = preview_launch(launcher, [(method, workspace)], workspace.run_name())
             planned = experiments.plan_run(workspace, method, evaluations)
             show_plan(workspace, method, self.as_json, planned=planned, launcher=asked)
-
-    def write_findings(self, farm: "Farm", name: str, findings: "Findings") -> Path:
-        """Write the page of a command's findings among the studies, and return its path."""
-        from afarm.report.study_page import write_findings
-
-        judges = {judge.identity for judge in farm.workspace.judges.by_role.values() if judge.simulated}
-        return write_findings(self.output_dir, f"{name}-{farm.workspace.run_name()}", command_line(), findings, judges)
 
     @property
     def recipe_or_default(self) -> str:
@@ -211,7 +198,6 @@ class FarmOptions:
         process_info: ProcessInfo = SINGLE_PROCESS,
         trains: bool = True,
     ) -> "experiments.Workspace":
-        from afarm.experiment.live_record import Watch
         from afarm.judging.database import is_url
         from afarm.judging.sqlite_database import network_file_system
 
@@ -219,15 +205,14 @@ class FarmOptions:
         settings, given = self.settings or [], self._collect_given()
         refuse_contradictions(given, settings)
         bars = ProgressBars(err())
-        watch = Watch(bars, bars.tell)
         workspace = experiments.open_workspace(
             self.recipe_or_default,
             [given, *settings],
             output_dir,
             checks=checks,
             plugins=_plugins(),
-            progress=watch,
-            notify=watch.tell,
+            progress=bars,
+            notify=bars.notify,
             process_info=process_info,
             trains=trains,
             ledger=self.ledger,
@@ -311,13 +296,16 @@ class FarmOptions:
 def record_run(farm: "Farm", method: str, started: float) -> tuple[RunRecord, Path]:
     """Evaluate `method`, write the run's record and its report. Returns the record and the report's path.
 
-    `afarm view` can follow it meanwhile.
+    Plugins can follow it meanwhile, as `afarm view` does.
     """
-    from afarm.experiment.live_record import followed
     from afarm.experiment.run_record import record
 
-    command = command_line()
-    with followed(farm.workspace, method, command, started):
+    command, followers = command_line(), list[Any]()
+    with ExitStack() as followed:
+        with attribute_failures("hook", "register_followers"):
+            farm.workspace.components.plugins.manager.hook.register_followers(followers=followers)
+            for follow in followers:
+                followed.enter_context(follow(farm.workspace, method, command, started))
         result = farm.evaluate(method)
         if not farm.workspace.process_info.is_main_process:
             raise typer.Exit  # the main process writes of it

@@ -29,8 +29,6 @@ def with_people(
     Labels about other outputs than the judge's are an error, or left out and counted if `leave_out`. `scale` is the
     scale of the files' labels. Raises `DataError` naming file, row and field, or if no label fits.
     """
-    from afarm.evaluation.win_table import wins
-
     labels = [(judged, where) for path in files for where, _, judged in read_annotations(path, scale)]
     found = [_labels(one, labels, leave_out) for one in compared]
     if not any(found):
@@ -42,14 +40,11 @@ def with_people(
         )
     if without := [one.system for one, mine in zip(compared, found, strict=True) if not mine]:
         err().print(f"Without labels by people, judged alone: {', '.join(without)}", markup=False)
-    return [
-        replace(one, people=wins(mine, one.reference_name)) if mine else one
-        for one, mine in zip(compared, found, strict=True)
-    ]
+    return [replace(one, people=mine) for one, mine in zip(compared, found, strict=True)]
 
 
 def _labels(one: AnnotationComparison, labels: Sequence[Label], leave_out: bool) -> list[JudgedPair]:
-    """Select the labels about the pairs of `one`; for labels about other outputs see `with_people`."""
+    """Select the labels about the pairs of `one`, its system second. Raises as `with_people` does."""
     players = one.reference_name, one.system
     mine = [(label, where) for label, where in labels if {*players} == {label.pair.generator_1, label.pair.generator_2}]
     rows = preferences_on_disk(one.stored.rows) if mine else ()
@@ -64,7 +59,7 @@ def _labels(one: AnnotationComparison, labels: Sequence[Label], leave_out: bool)
         outputs = _outputs(pair.swapped() if turned else pair)
         known = judged.get(pair.instruction.id, {outputs})
         if outputs in known or not any((pair.output_1, pair.output_2)):  # a file without texts has labels alone
-            fit.append(label)
+            fit.append(JudgedPair(pair.swapped(), label.preference.swapped(), label.annotator) if turned else label)
         elif leave_out:
             others += 1
         else:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
-from afarm.cli.completion import complete_launchers
 from afarm.cli.console import err, out
 from afarm.cli.progress import LOG_SECONDS, count_items, make_bars
 from afarm.cli.shared_options import option
@@ -26,7 +25,7 @@ LauncherName = Annotated[
     option(
         "--launcher NAME",
         "Where stages run: local, local:N for N at once, or a plugin's, such as ray:HOST:PORT.",
-        complete_launchers,
+        "launchers",
     ),
 ]
 """The option --launcher; `LOCAL` by default."""
@@ -41,8 +40,7 @@ def build_launcher(spec: str, systems: Systems) -> Launcher | None:
 
 def launch_stages(spec: str, systems: Systems, account: str) -> Launched | None:
     """Have the launcher `spec` make what is missing, on one screen; None for "local"."""
-    from afarm.experiment.cluster_check import require_same_code
-    from afarm.experiment.tasks import launch, task_graph
+    from afarm.experiment.tasks import launch, require_same_code, task_graph
 
     if (launcher := build_launcher(spec, systems)) is None:
         return None

@@ -172,11 +172,9 @@ def _written(boards: Sequence[Leaderboard], left_out: Sequence[str], found: Sequ
         return csv_table.as_csv(boards)
     if form == "json":
         return table.as_json(boards, left_out, found)
-    if form == "html":
-        from afarm.report.leaderboard_page import render_leaderboards
+    from afarm.report.leaderboard_page import markdown_leaderboards, render_leaderboards
 
-        return render_leaderboards(boards, left_out, found)
-    return table.as_markdown(boards, found)
+    return render_leaderboards(boards, left_out, found) if form == "html" else markdown_leaderboards(boards, found)
 
 
 def show_board(console: Console, board: Leaderboard, elsewhere: str = "--format markdown shows all") -> None:

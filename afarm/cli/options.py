@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from afarm.cli.completion import complete_recipes as complete_recipes
     from afarm.cli.completion import complete_runs as complete_runs
     from afarm.cli.console import command_line as command_line
-    from afarm.cli.console import confirm as confirm
     from afarm.cli.console import err as err
     from afarm.cli.console import out as out
     from afarm.cli.console import print_json as print_json

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
-from afarm.core.progress import extent, seconds_left
+from afarm.cli.pace import LoopPace, extent
 from afarm.storage.text import one_line
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ LOG_SECONDS = 15.0
 
 LONG_SECONDS = 3600.0
 """Seconds that a loop still takes, by its rate after `LOG_SECONDS`, from which a line says so on any console."""
+
+LINES = 200
+"""Messages that are kept, the newest."""
 
 _SHOWN: WeakSet[Progress] = WeakSet()
 
@@ -101,20 +105,33 @@ class ProgressBars:
         self._bars = make_bars(console)
         self.note: Callable[[], str] = str
         """What to say at the end of a bar: the spend so far, say."""
+        self.lines: deque[tuple[float, str]] = deque(maxlen=LINES)
+        """What was to be heard of stages: times in Unix seconds, and texts."""
         self._stage: Any = None
         self.stage_began = 0.0
+        self._ended = threading.Event()
+
+    @property
+    def _loops(self) -> list[Task]:
+        return [task for task in self._bars.tasks if "pace" in task.fields]  # not the stage's
 
     @property
     def share(self) -> float:
         """The share done, of what the longest-running loop had left when it began; 0 if none is open."""
-        loops = [task for task in self._bars.tasks if task.id != self._stage]
-        if not loops or not loops[0].total:
-            return 0.0
-        before = loops[0].fields["before"]
-        return (loops[0].completed - before) / max(1, loops[0].total - before)
+        return next((task.fields["pace"].share for task in self._loops), 0.0)
+
+    @property
+    def loops(self) -> list[dict[str, Any]]:
+        """The loops at work: items done, of a total if it is known, and the seconds left once there is a rate."""
+        loops = []
+        for task in self._loops:
+            loop = {"description": task.description, "done": int(task.completed), "total": task.total}
+            left = task.fields["pace"].seconds_left
+            loops.append(loop if left is None or left < 1 else {**loop, "seconds_left": round(left)})
+        return loops
 
     def begin(self, label: str, place: str = "", done: float = 0.0, left: Callable[[], str] = str) -> None:
-        """Show that the stage `label` is at work, on what is no terminal in one line.
+        """Show that the stage `label` is at work; on what is no terminal in a line, and another now and then.
 
         `place` says "stage 6 of 9", `done` is the share of stages that are there, `left` tells the remaining time.
         """
@@ -122,12 +139,14 @@ class ProgressBars:
         if not self.console.is_terminal:
             place = f" ({place})" if place else ""
             self.console.print(f"… {one_line(label)}{place}", highlight=False, markup=False)
-            return
-        self._stage = self._bars.add_task(
-            one_line(label), total=1.0, wait=0.0, count=lambda _: place, rest=lambda _: left()
-        )
+        self._stage = self._add(label, total=1.0, wait=0.0, count=lambda _: place, rest=lambda _: left())
         self._bars.update(self._stage, completed=done)
         self._bars.start()
+
+    def notify(self, text: str) -> None:
+        """Say what a user should hear of, and keep it."""
+        self.lines.append((time.time(), text))
+        self.tell(text)
 
     def tell(self, text: str) -> None:
         """Say what is worth knowing of the stage at work, whatever the console."""
@@ -141,48 +160,54 @@ class ProgressBars:
 
     def __call__(self, items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
         before, total = extent(items, total)
-        fields: dict[str, Any] = {"wait": PATIENCE, "count": count_items, "rest": self._rest, "before": before}
-        task = self._bars.add_task(one_line(description), total=total, completed=before, **fields)
-        began, ended, first, is_long = time.monotonic(), threading.Event(), 0.0, False
-        if not self.console.is_terminal:
-            threading.Thread(target=self._log, args=(task, ended), name="afarm-log", daemon=True).start()
+        pace, is_long = LoopPace(before, total), False
+        shown: dict[str, Any] = {"wait": PATIENCE, "count": count_items, "rest": self._rest, "pace": pace}
+        task = self._add(description, total=total, completed=before, **shown)
+        began = time.monotonic()
         try:
-            for done, item in enumerate(items, start=before):
-                seconds = time.monotonic() - began
-                if seconds > PATIENCE:
+            for item in items:
+                if time.monotonic() - began > PATIENCE:
                     self._bars.start()
+                yield item
+                pace.finish()
                 with suppress(KeyError):  # taken away meanwhile
-                    self._bars.update(task, completed=done)
-                if done - before == 1:
-                    first = seconds
-                # From the first item on: the first answers of a sampled batch end late, and then many at once.
-                left = seconds_left(done - before - 1, seconds - first, (total or 0) - done) or 0.0
-                if not is_long and seconds >= LOG_SECONDS and left >= LONG_SECONDS:
+                    self._bars.update(task, completed=pace.done)
+                left = pace.seconds_left or 0.0
+                if not is_long and time.monotonic() - began >= LOG_SECONDS and left >= LONG_SECONDS:
                     is_long = True
                     self.tell(f"{description} takes about {left / 3600:.1f} hours at this rate")
-                yield item
         finally:
-            ended.set()
             self._remove(task)
 
-    def _log(self, task_id: Any, ended: threading.Event) -> None:
-        """Tell of a loop from time to time, also while no item comes."""
-        while not ended.wait(LOG_SECONDS):
-            for task in self._bars.tasks:
-                if task.id == task_id:
-                    count = count_items(task).replace("/", " of ", 1)
-                    self.tell(f"{task.description}: {count}, {self._rest(task, ', ')}")
+    def _add(self, description: str, **fields: Any) -> Any:
+        task = self._bars.add_task(one_line(description), **fields)
+        if len(self._bars.tasks) == 1 and not self.console.is_terminal:
+            self._ended = threading.Event()
+            threading.Thread(target=self._log, args=(self._ended,), name="afarm-log", daemon=True).start()
+        return task
+
+    def _log(self, ended: threading.Event) -> None:
+        """Tell of the loops at work from time to time, or else of the stage, also while no item comes."""
+        while not ended.wait(LOG_SECONDS) and self._bars.tasks:
+            for task in self._loops or self._bars.tasks:
+                if "pace" in task.fields:
+                    words = [count_items(task).replace("/", " of ", 1), self._rest(task, ", ")]
+                else:
+                    words = [f"{clock(task.elapsed or 0.0)} so far", task.fields["rest"](task)]
+                self.tell(f"{task.description}: {', '.join(filter(None, words))}")
 
     def _rest(self, task: Task, between: str = " ") -> str:
         """Say how fast a loop goes, how long it still takes or has taken so far, and the note."""
-        done, seconds = task.completed - task.fields["before"], task.elapsed or 1e-9
-        rate, left = done / seconds, seconds_left(done, seconds, (task.total or 0) - task.completed)
-        words = [f"{rate:,.1f}/s" if rate >= 1 else f"{rate:.2g}/s" if rate else f"{clock(seconds)} so far"]
+        pace: LoopPace = task.fields["pace"]
+        rate, left = pace.rate, pace.seconds_left
+        words = [f"{rate:,.1f}/s" if rate >= 1 else f"{rate:.2g}/s" if rate else f"{clock(task.elapsed or 0.0)} so far"]
         words += [f"{clock(left)} left" if left is not None else "", self.note()]
         return between.join(filter(None, words))
 
     def _remove(self, task: Any) -> None:
         with suppress(KeyError):  # closed meanwhile
             self._bars.remove_task(task)
-        if not self._bars.tasks and self._bars.live.is_started:
-            self._bars.stop()
+        if not self._bars.tasks:
+            self._ended.set()
+            if self._bars.live.is_started:
+                self._bars.stop()

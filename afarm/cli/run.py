@@ -11,6 +11,9 @@ from afarm.cli.launchers import LauncherName, build_launcher, launch_stages
 from afarm.cli.plans import warn_of_budget
 from afarm.cli.shared_options import DryRun
 
+SHARED = {"sample": "these samples", "preferences": "these preferences", "fit-reward": "this reward model"}
+"""What methods are compared on, by the stages that make it."""
+
 
 @with_options
 def run(
@@ -45,6 +48,9 @@ def run_experiment(options: FarmOptions, dry_run: bool, launcher: str = LOCAL) -
     console = err() if options.as_json else out()
     show_record(console, record)
     show_report(console, page)
-    console.print(
-        "Next:   `afarm compare` ranks methods on these samples and this reward model; `afarm view` shows runs"
+    labels = {stage["stage"] for stage in record["stages"]}
+    shared = " and ".join(what for label, what in SHARED.items() if label in labels)
+    compared = (
+        f"`afarm compare` ranks methods on {shared}" if shared else "`afarm leaderboard` ranks what was evaluated"
     )
+    console.print(f"Next:   {compared}; `afarm view` shows runs")

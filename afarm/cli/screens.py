@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,20 @@ from afarm.core.errors import PluginError
 from afarm.evaluation.boards import Leaderboard, group
 from afarm.evaluation.boards.ranking import evaluated, with_ranks
 from afarm.evaluation.boards.sources import boards_of_runs
-from afarm.evaluation.cut_off import cut_off
 from afarm.evaluation.decisions import decision_sentences
+from afarm.evaluation.judge_flags import accuracy_interval
 from afarm.evaluation.matching import Coverage
-from afarm.evaluation.metrics import BY_PEOPLE, main_metric, undetectable_difference, win_rate_interval, with_error
+from afarm.evaluation.metrics import (
+    BY_PEOPLE,
+    finite_number,
+    main_metric,
+    undetectable_difference,
+    win_rate_interval,
+    with_error,
+)
 from afarm.evaluation.red_flags import red_flag_lines
-from afarm.evaluation.run_cost import sum_costs
-from afarm.report.run import STOPPED_AT, degraded, not_finite, training
+from afarm.evaluation.run_stages import cut_off, degraded, not_finite, sum_costs
+from afarm.report.run import STOPPED_AT, training
 from afarm.storage.runs import is_simulated, simulated_judges
 from afarm.storage.text import dollars, markup, one_line
 
@@ -92,13 +98,15 @@ def show_report(console: Console, page: Path) -> None:
 
 
 def _as_json(record: Record, directory: Path) -> dict[str, Any]:
+    """The answer, who judged, then the record. "pool" judges nothing: files' annotator is who judged."""
     main = record["results"][0]
     return {
-        **record,
-        **{name: main[name] for name in ("system", "reference", "metrics", "degraded")},
+        **{name: main.get(name, "") for name in ("system", "reference", "judged_by", "metrics", "degraded")},
         "interval": win_rate_interval(main["metrics"]),
         "simulated": is_simulated(record),
         "report": str(page) if (page := _report(directory)) else None,
+        **record,
+        **({"annotator": record["judged_by"]} if record.get("files") and record["judges"] else {}),
     }
 
 
@@ -139,6 +147,10 @@ def result_rows(record: Record) -> Iterator[tuple[str, str]]:
     yield from (("cut off", line) for line in cut_off(stages))
     yield from (("not finite", line) for line in not_finite(stages))
     yield from (("training", line) for line in training(record.get("checkpoint", {})))
+    if pairs := finite_number(record.get("reward_model", {}).get("pairs")):
+        low, high = accuracy_interval(accuracy := record["reward_model"]["accuracy"], pairs)
+        rate = f"{100 * accuracy:.1f} % of {pairs:,.0f} held-out labels (95 % {low:.1f} to {high:.1f})"
+        yield "reward model", f"agrees with {rate}"
     if head["kl"] is not None:
         yield "KL to the start", f"{head['kl']:.3f} nats a response"
     if head["length"] is not None:
@@ -164,7 +176,7 @@ def _comparison_rows(record: Record) -> Iterator[tuple[str, str]]:
     yield "compared", Coverage.from_row(record["coverage"]).sentence
     yield from human_labels.people_rows(record["results"])
     yield from (("degraded", line) for line in degraded(record["stages"]))
-    if record["judges"]:
+    if record["spend"]["calls"]:
         yield "spend", _spent(record["spend"])
 
 
@@ -189,7 +201,7 @@ def _spent(spend: Mapping[str, Any]) -> str:
     unpriced = f", {spend['unpriced_calls']} of unknown price" if spend["unpriced_calls"] else ""
     part = f" (this time {dollars(now['dollars'])} for {now['calls']})" if now["calls"] != spend["calls"] else ""
     total = f"{dollars(spend['dollars'])} for {spend['calls']} calls"
-    return f"{total}{unpriced}{part}; {now['answers_reused']} answers reused"
+    return f"{total}{unpriced}{part}" + (f"; {now['answers_reused']} answers reused" if now["answers_reused"] else "")
 
 
 def result_row(result: Mapping[str, Any], main_reference: str) -> tuple[str, str]:
@@ -214,21 +226,18 @@ def result_row(result: Mapping[str, Any], main_reference: str) -> tuple[str, str
 
 
 def _lines_of_several(records: Sequence[Record]) -> list[str]:
-    """Write the rows of each comparison after its system's name; what several share is written once."""
+    """Write the rows of each comparison after its system's name; what all share is written once."""
     by_line: dict[str, list[str]] = {}
-    sharing: dict[str, int] = {}
-    annotators = Counter(record["annotator"] for record in records)
+    annotators = {record["annotator"] for record in records}
     references = {record["results"][0]["reference"] for record in records}
     for record in records:
         main = record["results"][0]
         name = f"{main['system']} by {record['annotator']}" if len(annotators) > 1 else main["system"]
         name += f" against {main['reference']}" if len(references) > 1 else ""
-        judge = list(_judge_rows(record))
+        judge = list(_judge_rows(record))[:1]  # its agreement with people is a remark of the board
         for label, text in (*judge, *_comparison_rows(record)):
-            line = f"{label.capitalize()}: {text}" if label else text
-            by_line.setdefault(line, []).append(name)
-            sharing[line] = annotators[record["annotator"]] if (label, text) in judge else len(records)
-    return [line if len(names) == sharing[line] else f"{', '.join(names)}: {line}" for line, names in by_line.items()]
+            by_line.setdefault(f"{label.capitalize()}: {text}" if label else text, []).append(name)
+    return [line if len(names) == len(records) else f"{', '.join(names)}: {line}" for line, names in by_line.items()]
 
 
 def warn_of_simulation(console: Console, record: Record) -> None:

@@ -128,7 +128,7 @@ def _lay_out(workspace: Workspace, name: str, policy: str | None) -> Stage | Non
 
 def _show_made(workspace: Workspace, name: str, as_json: bool) -> None:
     """Say where a step's artifact is. Nothing of it is read back."""
-    from afarm.evaluation.cut_off import cut_off
+    from afarm.evaluation.run_stages import cut_off
 
     runs = list(workspace.history.values())
     if not runs:

@@ -55,6 +55,13 @@ class Hooks:
     def register_commands(self, app: Any) -> None:
         """Add commands to the `afarm` command line, whose `app` is a `typer.Typer`."""
 
+    @hookspec
+    def register_followers(self, followers: list[Any]) -> None:
+        """Add functions that follow the runs of commands.
+
+        `follow(workspace, system, command, started)` returns the context in which a system's run is made.
+        """
+
 
 KINDS: dict[str, str] = {
     "annotators": "annotator",

@@ -377,7 +377,7 @@ class EvaluationInputs:
     """The inputs of an evaluator, row by row.
 
     `judgements` compare `reference` (output_1) with the system's `outputs` (output_2); `scores` and `reference_scores`
-    are the reward model's for both, empty if there is none.
+    are the reward model's for both, empty if there is none. `human` are people's judgements of some of the pairs.
     """
 
     system: str
@@ -386,13 +386,15 @@ class EvaluationInputs:
     judgements: Sequence[JudgedPair] = ()
     scores: Sequence[Score] = ()
     reference_scores: Sequence[Score] = ()
+    human: Sequence[JudgedPair] = ()
 
 
 class Evaluator(ABC):
     """Turns outputs and judgements into numbers: pure, no models, no calls. Built as `Class(config)`."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
-    """Required inputs: "judgements", "ratings" (judgements by an annotator that rates), "reward_model", "human"."""
+    """Required inputs: "judgements", "ratings" (judgements by an annotator that rates), "reward_model", "human" (labels
+    of people beside those)."""
 
     many: ClassVar[bool] = False
     """True if it takes all systems of a leaderboard at once: `inputs.system` and the outputs of pairs are empty, pairs

@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from importlib.metadata import Distribution, EntryPoint, EntryPoints
@@ -24,7 +25,7 @@ import pluggy
 
 from afarm.core.errors import ConfigError, PluginError, did_you_mean
 from afarm.core.hooks import GROUP, KINDS, Hooks, hook_names
-from afarm.core.registry import Component, Registry, unmet_requirement
+from afarm.core.registry import FIRST_PARTY, Component, Registry, name_package
 
 if TYPE_CHECKING:
     from afarm.core.config import Config
@@ -56,18 +57,24 @@ class Plugins:
 
     def get(self, kind: str, name: str, also: Sequence[str] = ()) -> Component:
         """Look up a component. As `Registry.get`, but an error also names plugins that failed to load."""
-        return self.registry.get(kind, name, self.why_unknown(), also)
+        return self.registry.get(kind, name, also, self.why_unknown)
 
     def broken_owner(self, name: str) -> Plugin | None:
-        """Return the plugin that failed to load and is called `name`, or has it in quotes in its source."""
-        bare = name.rpartition("/")[2]
+        """Return the plugin that failed to load and is of the package in `name`, is called so or quotes it."""
+        package, _, bare = name.rpartition("/")
         in_quotes = re.compile(rf"""["']{re.escape(bare)}["']""")
-        named = (p for p in self.broken if name in (bare, f"{p.package}/{bare}"))
-        return next((p for p in named if p.name == bare or in_quotes.search(read_source(p.module))), None)
+        named = [p for p in self.broken if not package or name_as_pip(p.package) == name_as_pip(package)]
+        likely = (p for p in named if p.name == bare or in_quotes.search(read_source(p.module)))
+        return next(likely, named[0] if named and package else None)
 
-    def why_unknown(self) -> str:
-        """Name each plugin that failed to load, a line each: it may be the one that brings an unknown name."""
-        return "".join(f"\nPlugin {p.name!r} ({p.package}) failed to load: {p.error}" for p in self.broken)
+    def why_unknown(self, name: str, near: str = "") -> str:
+        """Say why `name` is unknown: its plugin failed to load, else names `near` it, or others that failed."""
+        if owner := self.broken_owner(name):
+            return f"\nPlugin {owner.name!r} ({owner.package}) failed to load: {owner.error}"
+        near, count = name_package(name, near), len(self.broken)
+        if not count or "/" in name or near.endswith("?"):
+            return near
+        return f"{near} {count} plugin{'s' * (count > 1)} failed to load: `afarm plugins` says why."
 
 
 def installed_entry_points() -> EntryPoints:
@@ -79,6 +86,29 @@ def installed_entry_points() -> EntryPoints:
 @lru_cache(maxsize=1)
 def _entry_points(places: tuple[tuple[str, int], ...]) -> EntryPoints:
     return importlib.metadata.entry_points(group=GROUP)
+
+
+def name_as_pip(package: str) -> str:
+    """Return a package's name in the one form in which pip compares it."""
+    return re.sub(r"[-_.]+", "-", package).lower()
+
+
+def unmet_requirement(distribution: Distribution | None) -> str:
+    """Say that a plugin's distribution needs another afarm than this; empty if it does not."""
+    if distribution is None or name_as_pip(distribution.name) == FIRST_PARTY or not distribution.requires:
+        return ""
+    from packaging.requirements import InvalidRequirement, Requirement  # only now: most start without
+    from packaging.version import Version
+
+    own = importlib.metadata.version(FIRST_PARTY)
+    for line in distribution.requires:
+        with suppress(InvalidRequirement):
+            needed = Requirement(line)
+            if name_as_pip(needed.name) != FIRST_PARTY or (needed.marker and not needed.marker.evaluate({"extra": ""})):
+                continue
+            if not needed.specifier.contains(Version(own).base_version):
+                return f"{distribution.name} needs {FIRST_PARTY}{needed.specifier}, and this is {FIRST_PARTY} {own}"
+    return ""
 
 
 def read_source(module: str) -> str:
@@ -125,7 +155,7 @@ def load_by_scheme(kind: str, scheme: str, unknown: str) -> Any:
     try:
         component = plugins.get(kind, scheme)
     except PluginError as error:
-        raise ConfigError(f"{unknown}{plugins.why_unknown()}") from error
+        raise ConfigError(f"{unknown}{plugins.why_unknown(scheme)}") from error
     return component.load()
 
 
@@ -146,6 +176,8 @@ def _load(
 ) -> None:
     name = f"{plugin.package}:{plugin.name}"
     try:
+        if unmet := unmet_requirement(point.dist):
+            raise PluginError(f"{unmet}: install versions that fit")
         module = point.load()
         _register_alone(alone, module, name)
         for kind in kinds:
@@ -155,8 +187,7 @@ def _load(
                 config.model_rebuild()  # builds it, if it is not built yet
         plugins.manager.register(module, name)
     except (Exception, SystemExit) as error:
-        plugin.error = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        plugin.error += unmet_requirement(plugin.package)
+        plugin.error = ": ".join(filter(None, [type(error).__name__, " ".join(str(error).split())]))
         plugin.components.clear()
         plugins.registry.discard(name)
     finally:
@@ -219,16 +250,21 @@ def _wrong_type(
     config_fits = config is None or (isinstance(config, type) and issubclass(config, Config))
     target_fits = isinstance(target, type) or (isinstance(target, str) and ":" in target)
     fields = set(config.model_fields) if config and config_fits else set()
+    defaults_fit = defaults is None or (isinstance(defaults, Mapping) and fields >= {*defaults})
     mapped = recipes is None or isinstance(recipes, Mapping)
     recipes_fit = mapped and all(isinstance(own, Mapping) and fields >= {*own} for own in (recipes or {}).values())
+    folder = Path(__file__).parents[1] / "recipes"  # a recipe of the user's is matched by its path, which ends in .yaml
+    named = [str(recipe) for recipe in recipes or ()] if mapped else []
+    strange = [r for r in named if not r.endswith((".yaml", ".yml")) and not (folder / f"{r}.yaml").is_file()]
     rules = (
         (isinstance(name, str), "the name must be text", name),
         (target_fits, "the target must be a class or 'package.module:Class'", target),
         (config_fits, "config must be a subclass of afarm.Config", config),
         (isinstance(summary, str), "the summary must be text", summary),
         (isinstance(spec, str), "spec must be text that says what may follow the name after a colon", spec),
-        (defaults is None or isinstance(defaults, Mapping), "defaults must be a mapping of settings", defaults),
+        (defaults_fit, "defaults must map settings that the config has to values", defaults),
         (recipes_fit, "recipes must map names of recipes to settings that the config has", recipes),
+        (not strange, "recipes must be named as `afarm recipes` lists them", strange),
         (sources_fit, "sources must be a list of names of modules and absolute Paths", sources),
     )
     return next((f"{rule}, not {value!r}" for fits, rule, value in rules if not fits), "")

@@ -8,11 +8,10 @@ an ambiguous bare name is an error that names both, raised only when it is used.
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import importlib.util
 import re
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,7 +76,7 @@ class Component:
             line = f" ({Path(place.filename).name}:{place.lineno})" if within else ""
             raise PluginError(
                 f"{which} of plugin {self.plugin!r} cannot be loaded from {self.target!r}: "
-                f"{type(error).__name__}: {error}{line}{unmet_requirement(self.package)}"
+                f"{type(error).__name__}: {error}{line}"
             ) from error
 
     def settings(self, values: Mapping[str, Any] | None = None) -> Config | None:
@@ -96,26 +95,19 @@ _EXTRA_OF = {
 }
 
 
-def unmet_requirement(package: str) -> str:
-    """Say that the distribution `package` needs a later afarm than this; empty if it does not."""
-    try:
-        needed, own = importlib.metadata.requires(package) or [], importlib.metadata.version(FIRST_PARTY)
-    except (importlib.metadata.PackageNotFoundError, ValueError):  # ValueError: without a name
-        return ""
-    for name, bounds in re.findall(r"^([\w.-]+)\s*(?:\[.*?\])?([^;\n]*)", "\n".join(needed), re.MULTILINE):
-        least = re.findall(r"(?:>|[>=~]=)\s*(\d[\d.]*)(?![\d.*])", bounds) if name.lower() == FIRST_PARTY else []
-        numbers = [[int(number) for number in re.findall(r"\d+", version)] for version in (*least, own)]
-        if max(numbers) > numbers[-1]:
-            return f"; {package} needs {FIRST_PARTY}{bounds.strip(' ()')}, and this is {FIRST_PARTY} {own}"
-    return ""
+ELSEWHERE = {"slurm": "afarm-slurm"}
+"""The launchers that packages of `plugins-contrib/` bring, each a section of recipes too."""
 
 
-def name_package(name: str) -> str:
-    """Say what an unknown `package/name` needs; empty for other names."""
-    if not (named := re.fullmatch(r"([A-Za-z0-9][\w.-]*)/[^/]*", name, re.ASCII)):
-        return ""
+def name_package(name: str, near: str = "") -> str:
+    """Say which package brings an unknown name, or what a `package/name` needs; `near` if it names some."""
+    if name in ELSEWHERE:
+        return f" {ELSEWHERE[name]!r} brings it; install it with: pip install {ELSEWHERE[name]}."
+    named = re.fullmatch(r"([A-Za-z0-9][\w.-]*)/[^/]*", name, re.ASCII)  # or it is an owner's
+    if not named or near.endswith("?"):
+        return near
     command = f"; install it with: pip install {named[1]}" if named[1].startswith("afarm-") else ""
-    return f" The package {named[1]!r} is not installed, or brings no such name{command}."  # or it is an owner's
+    return f" The package {named[1]!r} is not installed, or brings no such name{command}."
 
 
 class Registry:
@@ -127,8 +119,8 @@ class Registry:
     def register(self, component: Component) -> None:
         """Add a component. Raises `PluginError` if its package has one of that name, or the name is malformed."""
         name = component.name
-        if not re.fullmatch(r"[^\W_][\w-]*", name):
-            rule = "it must be letters, digits, '_' and '-', and begin with a letter or a digit"
+        if not re.fullmatch(r"[^\W_][\w-]*", name, re.ASCII):
+            rule = "it must be ASCII letters, digits, '_' and '-', and begin with a letter or a digit"
             raise PluginError(f"{name!r} is no component name: {rule}")
         taken = self._components[component.kind].get(component.full_name)
         if taken is not None:
@@ -138,25 +130,25 @@ class Registry:
             )
         self._components[component.kind][component.full_name] = component
 
-    def get(self, kind: str, name: str, hints: str = "", also: Sequence[str] = ()) -> Component:
+    def get(
+        self, kind: str, name: str, also: Sequence[str] = (), why_unknown: Callable[[str, str], str] = name_package
+    ) -> Component:
         """Look up a component by kind and name (bare, or `package/name`); text after a colon is ignored.
 
-        Raises `PluginError` if it is unknown, naming the nearest names (also of what is not registered, in `also`) and
-        adding `hints`; if it is ambiguous, naming all candidates; and if it has a spec but takes none.
+        Raises `PluginError` if it is unknown, naming the nearest names (also of what is not registered, in `also`) or
+        what `why_unknown` says of it and these; if it is ambiguous, naming all candidates; and if it has a spec but
+        takes none.
         """
         name, colon, _ = name.partition(":")
         components = self._components[kind]
         candidates = [components[name]] if name in components else [c for c in components.values() if c.name == name]
         if not candidates:
             writable = [c.full_name if "/" in name else self.list_names(c)[-1] for c in components.values()]
-            near = did_you_mean(name, [*also, *writable])
-            if not near.endswith("?"):
-                near = name_package(name) or near
+            near = why_unknown(name, did_you_mean(name, [*also, *writable]))
             others = " Other methods, such as GRPO, are plugins: docs/methods/README.md" if kind == "methods" else ""
-            raise PluginError(f"unknown {KINDS[kind]} {name!r}.{near}{others}{hints}")
+            raise PluginError(f"unknown {KINDS[kind]} {name!r}.{near}{others}")
         if len(candidates) > 1:
-            names = " or ".join(repr(c.full_name) for c in candidates)
-            raise PluginError(f"{KINDS[kind]} {name!r} is ambiguous: write {names}")
+            raise PluginError(f"{KINDS[kind]} {self.explain_ambiguous(name, kind)}")
         [component] = candidates
         if colon and not component.spec and kind != "judges":
             raise PluginError(f"{KINDS[kind]} {component.full_name!r} takes nothing after a colon")
@@ -167,9 +159,9 @@ class Registry:
         rivals = [c for c in self._components[component.kind].values() if c.name == component.name]
         return [component.full_name] if len(rivals) > 1 else list(dict.fromkeys([component.full_name, component.name]))
 
-    def explain_ambiguous(self, name: str) -> str:
-        """Say which names to write for a section that components of several packages share; empty for others."""
-        rivals = [c for c in self if c.name == name]
+    def explain_ambiguous(self, name: str, kind: str = "") -> str:
+        """Say which names to write for one that components of several packages share; empty for others."""
+        rivals = [c for c in self if c.name == name and kind in ("", c.kind)]
         if not rivals or any(name in self.list_names(c) for c in rivals):
             return ""
         return f"{name!r} is ambiguous: write {' or '.join(dict.fromkeys(repr(c.full_name) for c in rivals))}"

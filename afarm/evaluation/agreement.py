@@ -18,11 +18,10 @@ Sources: Dubois et al. 2023 (AlpacaFarm), section 4; AlpacaEval's analysis of ev
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import combinations, product
-from typing import Any
+from statistics import multimode
 
 from afarm.evaluation.biases import exactly_one, family_of_judge, find_family, longer, with_list
 from afarm.evaluation.labels import HUMANS, Label, by_pair
@@ -63,6 +62,26 @@ class Profile:
     files: tuple[str, ...] = ()
 
 
+COLUMNS: tuple[tuple[str, str, int], ...] = (
+    ("agreement", "agreement, %", 1),
+    ("bias", "bias, %", 1),
+    ("variance", "variance, %", 1),
+    ("unparsed", "unparsed, %", 1),
+    ("price", "$ per 1,000", 2),
+    ("seconds", "s per 1,000", 0),
+    ("spearman", "Spearman", 2),
+    ("pearson", "Pearson", 2),
+    ("prefers_longer", "prefers longer", 2),
+    ("prefers_lists", "prefers lists", 2),
+    ("prefers_first", "prefers output_1", 2),
+    ("prefers_first_shown", "prefers first shown", 2),
+    ("prefers_own_family", "prefers own family", 2),
+)
+"""The columns of tables of annotators: the field of `Profile`, its heading and its decimals."""
+PREFERENCES = ("prefers_longer", "prefers_lists", "prefers_first", "prefers_first_shown", "prefers_own_family")
+"""The fields that show what annotators prefer."""
+
+
 @dataclass(frozen=True, slots=True)
 class AnnotatorReport:
     """Profiles of all annotators, people first, and their mutual agreement in percent.
@@ -75,26 +94,6 @@ class AnnotatorReport:
 
     def agreement(self, one: str, other: str) -> Estimate | None:
         return self.matrix.get((one, other)) or self.matrix.get((other, one))
-
-    def notes(self) -> list[str]:
-        """Caveats: prices known for part of the labels only, and annotators read from several files."""
-        notes = [
-            f"{p.annotator}: a price is known for {p.price.n if p.price else 0} of {p.labels} labels"
-            + ("; $ per 1,000 is theirs." if p.price else ".")
-            for p in self.profiles
-            if any(other.price for other in self.profiles) and (p.price.n if p.price else 0) < p.labels
-        ]
-        return notes + [
-            f"{p.annotator}: one annotator, from {len(p.files)} files ({', '.join(p.files)}); --by-file parts them."
-            for p in self.profiles
-            if p.annotator != HUMANS and len(p.files) > 1
-        ]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "annotators": [asdict(profile) for profile in self.profiles],
-            "agreement": [{"annotators": list(names), **asdict(figure)} for names, figure in self.matrix.items()],
-        }
 
 
 def compare_annotators(
@@ -186,8 +185,7 @@ Choices = Mapping[str, Sequence[str]]
 
 def mode(choices: Iterable[str]) -> dict[str, float]:
     """The most frequent choices, each with its chance in a draw among them; empty without labels."""
-    counts = Counter(choices)
-    most = [choice for choice, count in counts.items() if count == max(counts.values())]
+    most = multimode(choices)
     return {choice: 1 / len(most) for choice in most}
 
 

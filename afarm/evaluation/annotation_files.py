@@ -340,36 +340,30 @@ def _reference(file: _File, named: str) -> str | None:
 def _over_one_set(systems: Sequence[AnnotatedSystem], match_policy: MatchPolicy) -> list[AnnotatedSystem]:
     """Count the instructions that each system lacks. Raises `DataError` for disjoint sets, or by policy."""
     together: dict[tuple[str, tuple[str, ...]], list[AnnotatedSystem]] = {}
-    all_answers: dict[tuple[str, tuple[str, ...]], dict[str, str]] = {}
     for one in systems:
-        key = one.reference, one.annotators
-        answers, others = all_answers.setdefault(key, {}), together.setdefault(key, [])
-        if answers and answers.keys().isdisjoint(one.answers):
-            raise DataError(
-                f"{others[0].system!r}, first in {others[0].first}, and {one.system!r}, first in {one.first}, were "
-                "judged on different sets of instructions, with none in common: correct the name where the two are one "
-                "system, or give each a file and evaluate them apart"
-            )
-        others.append(one)
-        all_answers[key] = {**one.answers, **answers}
+        together.setdefault((one.reference, one.annotators), []).append(one)
     completed = []
-    for one in systems:
-        key = one.reference, one.annotators
-        answers = all_answers[key]
-        missing = len(answers) - len(one.answers)
-        if missing and match_policy.on_missing == "error":
-            raise DataError(
-                f"{one.system!r} ({', '.join(one.files)}) was judged on {len(one.answers)} of the {len(answers)} "
-                "instructions that other systems were judged on; --on-missing skip takes it as it is"
-            )
-        changed = sum(answers[id] != answer for id, answer in one.answers.items())
-        completed.append(
-            replace(
-                one,
-                judges=tuple(sorted({judge for other in together[key] for judge in other.judges})),
-                coverage=replace(one.coverage, reference=len(answers), missing=missing),
-                answers=one.answers if changed else answers,
-                changed=changed,
-            )
-        )
-    return completed
+    for others in together.values():
+        answers: dict[str, str] = {}
+        for one in others:
+            if answers and answers.keys().isdisjoint(one.answers):
+                raise DataError(
+                    f"{others[0].system!r}, first in {others[0].first}, and {one.system!r}, first in {one.first}, were "
+                    "judged on different sets of instructions, with none in common: correct the name where the two are "
+                    "one system, or give each a file and evaluate them apart"
+                )
+            answers = {**one.answers, **answers}
+        judges = tuple(sorted({judge for one in others for judge in one.judges}))
+        for one in others:
+            missing = len(answers) - len(one.answers)
+            if missing and match_policy.on_missing == "error":
+                raise DataError(
+                    f"{one.system!r} ({', '.join(one.files)}) was judged on {len(one.answers)} of the {len(answers)} "
+                    "instructions that other systems were judged on; --on-missing skip takes it as it is"
+                )
+            changed = sum(answers[id] != answer for id, answer in one.answers.items())
+            coverage = replace(one.coverage, reference=len(answers), missing=missing)
+            known = one.answers if changed else answers
+            completed.append(replace(one, judges=judges, coverage=coverage, answers=known, changed=changed))
+    appeared = [one.rows for one in systems]
+    return sorted(completed, key=lambda one: appeared.index(one.rows))

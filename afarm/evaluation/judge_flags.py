@@ -26,6 +26,7 @@ from afarm.evaluation.metrics import (
     WIN_RATE,
     Estimate,
     clustered_mean,
+    finite_number,
     interval,
     main_metric,
     warnings,
@@ -60,6 +61,8 @@ SAYS: Mapping[str, str] = {
     "noise": "{count} of {of} verdicts are coin flips (label noise)",
     "learned_noise": "{count} of {of} labels that it learned from are coin flips (label noise)",
     "learned_unread": "{count} of {of} pairs that it was to learn from have no verdict",
+    "below_chance": "the reward model is worse than chance: it agrees with {count} of {of} held-out labels. Are the "
+    "labels that it was fitted to the right way round (--labels)?",
 }
 """The flags there are, with the sentence of each; others are called by their detail."""
 
@@ -165,6 +168,20 @@ class JudgeTally:
                 detail = f"the win rate is of the other {rate.n}; all lost or all won, it is {lost:.1f} or {won:.1f} %"
                 flags.append(Flag("unread", unread, self.rows, "", detail))
         return flags
+
+
+def accuracy_interval(accuracy: float, pairs: float) -> tuple[float, float]:
+    """Return the 95% interval, in percent, of a share from 0 to 1 of `pairs`."""
+    error = 100 * math.sqrt(accuracy * (1 - accuracy) / max(1, pairs - 1))
+    return interval(100 * accuracy, error, round(pairs)) or (0.0, 100.0)
+
+
+def reward_flags(summary: Mapping[str, Any]) -> list[Flag]:
+    """Flag a reward model that agrees with fewer held-out labels than a coin, from the summary of its fit."""
+    accuracy, pairs = finite_number(summary.get("eval_accuracy")), finite_number(summary.get("eval_pairs"))
+    if accuracy is None or not pairs or accuracy_interval(accuracy, pairs)[1] >= 50:
+        return []
+    return [Flag("below_chance", round(accuracy * pairs), round(pairs))]
 
 
 # ------------------------------------------------------------------------------------------------------ evaluators

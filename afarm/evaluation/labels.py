@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -89,9 +89,11 @@ def read_labels(
     files = [*files, *further]
     met: set[str] = set()
     found: dict[str, list[Label]] = {}
-    titles, tasks = _titles({str(file) for file in files}), Tasks()
+    names, tasks = {str(file) for file in files}, Tasks()
+    shorter: tuple[Callable[[str], str], ...] = (stem, lambda file: f"{Path(file).parent.name}/{stem(file)}")
+    titled = next((each for each in shorter if len(set(map(each, names))) == len(names)), str)
     for file in files:
-        path, own_name, title = Path(file), stem(str(file)), titles[str(file)]
+        path, own_name, title = Path(file), stem(str(file)), titled(str(file))
         aliases = {str(file), path.name, own_name}
         for _, row, judged in read_annotations(path, scale):
             if judged.pair.identical:
@@ -158,13 +160,6 @@ def _way(labels: Iterable[Label], with_judges: bool) -> str:
 
 def _called(name: str, how: str) -> str:
     return f"{name} ({how})" if how else name
-
-
-def _titles(files: Collection[str]) -> dict[str, str]:
-    """Title `files` by the shortest distinct names: stems, stems with the directory, or whole paths."""
-    shorter: tuple[Callable[[str], str], ...] = (stem, lambda file: f"{Path(file).parent.name}/{stem(file)}")
-    title = next((t for t in shorter if len(set(map(t, files))) == len(files)), str)
-    return {file: title(file) for file in files}
 
 
 def with_prices(labels: Mapping[str, Sequence[Label]], completions: Completions) -> dict[str, list[Label]]:

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from statistics import StatisticsError, correlation
 from typing import Any, Literal
 
 from afarm.storage.record_fields import WIN_RATES
@@ -138,10 +139,10 @@ def clustered_mean(values: Iterable[tuple[Hashable, float]], scale: float = 1.0)
 
 def pearson(a: Sequence[float], b: Sequence[float]) -> Estimate | None:
     """Pearson's r over paired values, without an error; None if one side does not vary."""
-    mean_a, mean_b = math.fsum(a) / len(a), math.fsum(b) / len(b)
-    covariance = math.fsum((x - mean_a) * (y - mean_b) for x, y in zip(a, b, strict=True))
-    size = math.sqrt(math.fsum((x - mean_a) ** 2 for x in a) * math.fsum((y - mean_b) ** 2 for y in b))
-    return Estimate(covariance / size, None, len(a)) if size else None
+    try:
+        return Estimate(correlation(a, b), None, len(a))
+    except StatisticsError:
+        return None
 
 
 def rank_transform(values: Sequence[float]) -> list[float]:
@@ -153,8 +154,7 @@ def interval(rate: float, error: float | None, n: int | None) -> tuple[float, fl
     """The 95% interval of a win rate in percent, from its standard error over `n` instructions.
 
     It is the t interval after two won and two lost instructions are added, so that 25 wins of 25 are not taken to be
-    sure to go on (Agresti and Coull 1998): a single instruction has an interval too, and no error. It is the one of
-    `statistics.intervals.plus_four_interval`, with Student's quantile as its series in 1 / freedom. Without n, ± 1.96
+    sure to go on (Agresti and Coull 1998): a single instruction has an interval too, and no error. Without n, ± 1.96
     errors.
     """
     if n == 1:

@@ -130,7 +130,7 @@ def instructions_digest(ids: Iterable[str]) -> str:
 
 def outputs_digest(outputs: Mapping[str, str]) -> str:
     """Digest outputs by their instruction's id."""
-    return rows_digest([id, digest(text)] for id, text in sorted(outputs.items()))
+    return answers_digest({id: digest(text) for id, text in outputs.items()})
 
 
 def answers_digest(answers: Mapping[str, str]) -> str:

@@ -323,15 +323,8 @@ def _constant(texts: Sequence[str], reference: Sequence[str]) -> list[Flag]:
         of_reference = shared_edge(reference, at_the_end=at_the_end)[1]
         core = slice(-SHORT_EDGE, None) if at_the_end else slice(SHORT_EDGE)
         if count and edge[core] != of_reference[core]:
-            flags.append(
-                Flag(
-                    "constant",
-                    count,
-                    len(texts),
-                    excerpt(edge),
-                    f"the same words {verb} {count} of {len(texts)} outputs",
-                )
-            )
+            detail = f"the same words {verb} {count} of {len(texts)} outputs"
+            flags.append(Flag("constant", count, len(texts), excerpt(edge), detail))
     return flags
 
 
@@ -356,18 +349,13 @@ def near_constant(texts: Sequence[str]) -> list[int]:
     """Indices of `texts` that share four fifths of their five-word runs with most; none if they are few."""
     if len(texts) < FEWEST_OUTPUTS:
         return []
-    return _alike(texts, MOST)
-
-
-def _alike(texts: Sequence[str], most: float) -> list[int]:
-    """Indices of the `texts` of which four fifths are common to more than a share `most` of them."""
     shingles = []
     for text in texts:
         words = text.casefold().split()
         starts = range(max(1, len(words) - SHINGLE + 1)) if words else ()
         shingles.append({hash(tuple(words[i : i + SHINGLE])) for i in starts})
     spread = Counter(shingle for of_text in shingles for shingle in of_text)
-    frequent = {shingle for shingle, count in spread.items() if count > most * len(texts)}
+    frequent = {shingle for shingle, count in spread.items() if count > MOST * len(texts)}
     return [i for i, of_text in enumerate(shingles) if of_text and len(of_text & frequent) >= ALIKE * len(of_text)]
 
 

@@ -17,11 +17,11 @@ BUFFER = 8 << 20
 """Characters held before they are written."""
 
 
-def stored_inputs(system: str, judged: Sequence[JudgedPair]) -> EvaluationInputs:
-    """Return what an evaluator of one system is given of its judgements: `system` is output_2."""
+def stored_inputs(system: str, judged: Sequence[JudgedPair], human: Sequence[JudgedPair] = ()) -> EvaluationInputs:
+    """Return what an evaluator of one system, output_2, is given of its judgements and of those by people."""
     outputs = LazyMap(judged, lambda row: Output(row.pair.instruction, row.pair.output_2, row.pair.generator_2))
     reference = LazyMap(judged, lambda row: Output(row.pair.instruction, row.pair.output_1, row.pair.generator_1))
-    return EvaluationInputs(system, outputs, reference, judged)
+    return EvaluationInputs(system, outputs, reference, judged, human=human)
 
 
 def read_each(path: Path) -> Iterator[JudgedPair]:

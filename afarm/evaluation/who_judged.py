@@ -13,11 +13,22 @@ FORMULA = "the formula "
 """How the names of judges begin that are no language model."""
 
 
+def judge_rows(record: Mapping[str, Any]) -> list[Row]:
+    """Return what a run's record says of each of its judges; empty if nothing that can be read."""
+    judges = record.get("judges")
+    return [row for row in judges if isinstance(row, dict)] if isinstance(judges, list) else []
+
+
 def are_formulas(record: Mapping[str, Any]) -> dict[str, bool]:
     """Map the identities of a run's judges to True if they are formulas."""
-    judges = record.get("judges")
-    rows = [row for row in judges if isinstance(row, Mapping)] if isinstance(judges, list) else []
-    return {str(row.get("identity")): bool(row.get("simulated")) for row in rows}
+    return {str(row.get("identity")): bool(row.get("simulated")) for row in judge_rows(record)}
+
+
+def known_agreement(record: Mapping[str, Any]) -> str:
+    """Say how often a run's judges are known to agree with people; empty if that is not known."""
+    judges = are_formulas(record)
+    said = [(str(row.get("identity")), row.get("agreement")) for row in judge_rows(record)]
+    return "; ".join(dict.fromkeys(f"{name_judge(judge, judges)} {figure}" for judge, figure in said if figure))
 
 
 def name_judge(identity: str, judges: Mapping[str, bool], prompts: Collection[str] = (), annotator: str = "") -> str:

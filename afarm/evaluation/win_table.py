@@ -16,8 +16,6 @@ try:
 except ModuleNotFoundError as error:
     raise PluginError(f"tables of wins need {error.name!r}: pip install 'afarm[evaluation]'") from error
 
-from afarm.evaluation.statistics.prediction_powered import PredictionPowered, prediction_powered
-
 
 @dataclass(frozen=True)
 class WinTable:
@@ -81,12 +79,11 @@ class WinTable:
         )
 
 
-def wins(judged: Iterable[JudgedPair], reference: str | None = None, instructions: Iterable[str] = ()) -> WinTable:
+def wins(judged: Iterable[JudgedPair], instructions: Iterable[str] = ()) -> WinTable:
     """Collect the wins of `generator_2` over `generator_1` from a stream; memory holds no outputs.
 
-    With `reference`, either may be the reference's, and judgements against others are left out. The ids in
-    `instructions` come first, with judgements or without. Raises `DataError` if, without `reference`, there are
-    several, or if there is no judgement at all.
+    The ids in `instructions` come first, with judgements or without. Raises `DataError` if there are several
+    references, or no judgement at all.
     """
     systems: dict[str, int] = {}
     numbers: dict[Instruction, int] = {}
@@ -95,16 +92,12 @@ def wins(judged: Iterable[JudgedPair], reference: str | None = None, instruction
     which, what, value = array("q"), array("q"), array("d")
     unusable: list[int] = []
     for row in judged:
-        pair, won = row.pair, row.win
-        if reference is not None and pair.generator_1 != reference:
-            if pair.generator_2 != reference:
-                continue
-            pair, won = pair.swapped(), None if won is None else 1 - won
+        pair = row.pair
         against.setdefault(pair.generator_1, pair.generator_2)
         system = systems.setdefault(pair.generator_2, len(systems))
         if system == len(unusable):
             unusable.append(0)
-        if won is None:
+        if row.win is None:
             unusable[system] += 1
             continue
         # The id is a digest: computed once per instruction, not once per row.
@@ -113,14 +106,14 @@ def wins(judged: Iterable[JudgedPair], reference: str | None = None, instruction
             number = numbers[pair.instruction] = ids.setdefault(pair.instruction.id, len(ids))
         which.append(system)
         what.append(number)
-        value.append(won)
+        value.append(row.win)
     if not systems:
-        raise DataError("there are no judgements" + (f" against {reference!r}" if reference else ""))
+        raise DataError("there are no judgements")
     if len(against) > 1:
         (one, first), (two, second) = list(against.items())[:2]
         raise DataError(
             f"{first!r} was compared with {one!r} and {second!r} with {two!r}: win rates over different references are "
-            f"no board; name one of {', '.join(map(repr, against))} (--reference NAME)"
+            "no board"
         )
     return WinTable(
         next(iter(against)),
@@ -131,14 +124,3 @@ def wins(judged: Iterable[JudgedPair], reference: str | None = None, instruction
         np.asarray(value, dtype=np.float64),
         tuple(unusable),
     )
-
-
-def prediction_powered_win_rate(simulated: WinTable, human: WinTable, system: str) -> PredictionPowered:
-    """Estimate a system's win rate by people, from their labels of some instructions and simulated ones.
-
-    Several labels of an instruction are averaged first. Raises `DataError` if either has no judgements of `system`, or
-    if fewer than 10 instructions have both.
-    """
-    by_instruction = dict(zip(human.instructions, human.row(system).tolist(), strict=True))
-    people = np.array([by_instruction.get(instruction, np.nan) for instruction in simulated.instructions])
-    return prediction_powered(people, simulated.row(system))

@@ -159,12 +159,6 @@ class Components:
         require_promise(is_one, "samplers", component.name, broken, cls)
         return cls
 
-    @property
-    def names_placeholder(self) -> bool:
-        """True if `backend.sampler` has, for an address, the word that stands for one in the help (vllm@URL)."""
-        component, spec = self._sampler()
-        return component is not None and bool(spec) and spec == component.spec
-
     def _sampler(self) -> tuple[Component | None, str]:
         name, at, spec = self.settings.run.backend.sampler.partition("@")
         if name == TORCH and at:
@@ -185,6 +179,8 @@ class Components:
     def _build(self, kind: str, name: str, interface: type) -> Any:
         component = self.component(kind, name)
         cls, config = component.load(), self.settings.of(component)
+        is_other = isinstance(cls, type) and not issubclass(cls, interface)
+        require_promise(not is_other, kind, name, f"{component.target} is no afarm.{interface.__name__}", cls)
         with attribute_failures(kind, name, cls):
             if component.spec:
                 made = cls(config, name.partition(":")[2], self.context(component))

@@ -136,10 +136,6 @@ class DataSplits:
         except DataError:  # which is found out when something is evaluated
             return ()
 
-    def evaluated(self) -> frozenset[str]:
-        """The ids of `evaluated_tasks`."""
-        return frozenset(instruction.id for instruction in self.evaluated_tasks())
-
     def digest(self, split: str, with_outputs: bool = False) -> str:
         """A digest of a split's instructions, or of its rows, so that changed data is another ingredient."""
         if (split, with_outputs) not in self._digests:

@@ -7,17 +7,16 @@ import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from afarm.core.errors import DataError
 from afarm.core.interfaces import EvaluationInputs
-from afarm.core.records import Evaluation, JudgedPair, Output, Row, Score
+from afarm.core.records import JudgedPair, Output, Row, Score
 from afarm.core.seeding import digest
 from afarm.evaluation.drift_log import latest_shift
-from afarm.evaluation.judge_flags import UNREAD, Flag, evaluator_flags
+from afarm.evaluation.judge_flags import UNREAD, Flag, evaluator_flags, reward_flags
 from afarm.evaluation.matching import match_rows
 from afarm.evaluation.protocol import EvaluationProtocol, instructions_digest, outputs_digest
 from afarm.evaluation.red_flags import FEWEST_SHARE, inspect_outputs
@@ -80,17 +79,19 @@ def evaluation_stage(
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
         path, (ours, theirs) = directory / "judgements.jsonl", read(inputs)
         summary = annotate_to_file(workspace, path, plan_labels(inputs))
-        scores: list[Sequence[Score]] = []
+        scores: tuple[Sequence[Score], Sequence[Score]] = (), ()
         if scored:
             model = workspace.reward_model(inputs.get("reward_model"))
             with components.autocast():
-                scores = [model.score_outputs(ours), model.score_outputs(theirs)]
+                scores = model.score_outputs(ours), model.score_outputs(theirs)
         evaluated = EvaluationInputs(system, ours, theirs, read_preferences(path), *scores)
         judged = evaluated.judgements
         protocol = build_protocol(workspace, settings.annotator, reference_name, theirs, judged)
         flags = [*label_flags(workspace, outputs), *answer_flags(workspace, settings.annotator, judged)]
+        fits = [stage.label for stage in walk(*stages.values()).values() if stage.kind == "fit-reward"]
+        flags += [flag for fit in fits for flag in reward_flags(workspace.history[fit].artifact.meta["summary"])]
         degraded = summary["degraded"]
-        write_results(workspace, directory, evaluators, evaluated, protocol, degraded, (), flags, models)
+        write_results(workspace, directory, evaluators, evaluated, protocol, degraded, flags, models)
         return {**summary, "temperature": inputs["outputs"].meta["summary"]["temperature"]}
 
     label = f"evaluate {system} against {reference_name}"
@@ -104,26 +105,25 @@ def write_results(
     inputs: EvaluationInputs,
     protocol: EvaluationProtocol,
     degraded: Mapping[str, int],
-    further: Sequence[Evaluation] = (),
     further_flags: Sequence[Flag] = (),
     models: Mapping[str, str] | None = None,
 ) -> None:
     """Run evaluators, and write a row for each result to `results.jsonl`, and the red flags beside them.
 
-    `degraded` counts the judgements made without a parameter, by its name. Results that no evaluator makes (`further`)
-    come last, and so do `further_flags`. `models` are those that systems are made from, whose families are flagged.
-    Raises `DataError` if the judgements cannot be evaluated.
+    `degraded` counts the judgements made without a parameter, by its name. `further_flags` come last. `models` are
+    those that systems are made from, whose families are flagged. Raises `DataError` if the judgements cannot be
+    evaluated.
     """
     formulas = {judge.identity: judge.simulated for judge in workspace.judges.answering([protocol.annotator]).values()}
     judged_by = who_judged((row.to_row() for row in inputs.judgements), formulas)
     compared = {"system": inputs.system, "reference": protocol.reference, "judged_by": judged_by}
     conditions = {"degraded": dict(degraded), "protocol": protocol.to_row()}
     components = workspace.components
-    found = ((name, sorted(components.evaluator(name).needs), components.evaluate(name, inputs)) for name in evaluators)
     metrics: dict[str, Mapping[str, Any]] = {}
 
     def results() -> Iterator[Row]:
-        for name, needs, result in chain(found, ((result.evaluator, ["judgements"], result) for result in further)):
+        for name in evaluators:
+            needs, result = sorted(components.evaluator(name).needs), components.evaluate(name, inputs)
             metrics[name] = dict(result.metrics)
             made = {"evaluator": name, "needs": needs, "metrics": metrics[name], "rows": list(result.rows)}
             yield {**compared, **made, **conditions}

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from afarm.core.errors import AfarmError
+from afarm.core.records import Instruction
 from afarm.evaluation.biases import FORMULAS
+from afarm.experiment import pipeline
+from afarm.experiment.annotation import make_placeholders
+from afarm.experiment.components import Components
 from afarm.experiment.dry_run import estimate_labels
-from afarm.experiment.stage import Labelling
+from afarm.experiment.judges import Judges
+from afarm.experiment.stage import Labelling, walk
 from afarm.experiment.workspace import Workspace
 from afarm.judging.client import JudgeClient
 from afarm.judging.database import is_there
@@ -23,27 +29,48 @@ PAID = "openai:gpt-4o"
 def describe_choices(workspace: Workspace, labellings: Sequence[Labelling] = (), form: str = "--judge {judge}") -> str:
     """Say that no judge is named, and list ready ways to name one.
 
-    `form` is how `{judge}` is named, such as "--judge {judge}". The price is of asking about `labellings`.
+    `form` is how `{judge}` is named, such as "--judge {judge}". The price is of asking about `labellings`, or of a
+    thousand pairs without any.
     """
-    judges = workspace.judges
-    place = judges.ledger_place if is_there(judges.ledger_place) else Path(":memory:")
-    paid = "a language model; `afarm cost` tells its price"
-    with suppress(AfarmError), Ledger(place) as ledger:
-        client = JudgeClient({"*": judges.judge(PAID)}, ledger, batch_api=workspace.config.batch_api)
-        made = [one for labelling in labellings for one in estimate_labels(workspace, labelling, client)]
-        pairs = sum(len(labelling.pairs) for labelling in labellings)
-        if most := sum(one.most_dollars or 0 for one in made):
-            price = (
-                f"{dollars(sum(one.dollars or 0 for one in made))} for these {pairs:,} pairs (at most {dollars(most)})"
-            )
-            paid = f"a language model, about {price}"
     choices = {
-        PAID: paid,
+        PAID: f"a language model{_describe_price(workspace, labellings)}",
         "local:MODEL": "a model on this machine: a Hub id, a directory or a .gguf file; $0",
         "replay:FILE": "stored annotations of these pairs; $0 (others: afarm evaluate --annotations FILE)",
     }
     for name in FORMULAS:
         with suppress(AfarmError):
-            choices[name] = f"a formula, no language model: {judges.judge(name).agreement}"
-    lines = [f"\n  {form.replace('{judge}', name)}\n      {about}" for name, about in choices.items()]
-    return "no judge is named, and no formula decides real text unless you say so; name one:" + "".join(lines)
+            choices[name] = f"a formula: {workspace.judges.judge(name).agreement}"
+    named = {form.replace("{judge}", name): about for name, about in choices.items()}
+    lines = [f"\n  {name:<{max(map(len, named))}}   {about}" for name, about in named.items()]
+    return "no judge is named, and no formula decides real text unless you say so; add one of:" + "".join(lines)
+
+
+def choices_of_run(workspace: Workspace, stage: str = "evaluate") -> str:
+    """Say that no judge is named, with the price of all that is asked up to a stage, if that is known."""
+    given, method = workspace.components, workspace.config.method
+    settings = replace(workspace.settings, run=workspace.config.model_copy(update={"judge": {"*": PAID}}))
+    components = Components(given.plugins, settings, given.progress, given.notify)
+    priced = replace(workspace, components=components, judges=Judges(components, workspace.store))
+    labellings: list[Labelling] = []
+    with suppress(AfarmError):  # without the model or the data it is not known
+        after = {"evaluate": pipeline.main_evaluation, "train": pipeline.train}.get(stage)
+        last = after(priced, method) if after else pipeline.annotate(priced)
+        labellings = [one.plan_labels({}) for one in walk(last).values() if one.plan_labels]
+    return describe_choices(workspace, labellings)
+
+
+def _describe_price(workspace: Workspace, labellings: Sequence[Labelling]) -> str:
+    """Write what the paid judge takes for these labels, or for a thousand; empty if it has no price."""
+    judges, evaluated, how = workspace.judges, workspace.config.evaluate, "for" if labellings else "per"
+    if not labellings:
+        asked = make_placeholders([Instruction(f"stand-in {i}") for i in range(1000)], evaluated.max_new_tokens)
+        labellings = [Labelling("evaluate", asked, evaluated.annotator, 0.0)]
+    pairs = sum(len(labelling.pairs) for labelling in labellings)
+    place = judges.ledger_place if is_there(judges.ledger_place) else Path(":memory:")
+    with suppress(AfarmError), Ledger(place) as ledger:
+        client = JudgeClient({"*": judges.judge(PAID)}, ledger, batch_api=workspace.config.batch_api)
+        made = [one for labelling in labellings for one in estimate_labels(workspace, labelling, client)]
+        if most := sum(one.most_dollars or 0 for one in made):
+            price = dollars(sum(one.dollars or 0 for one in made))
+            return f", about {price} {how} {pairs:,} pairs (at most {dollars(most)})"
+    return ""

@@ -72,7 +72,11 @@ class MethodComparison(Tabular):
         if not shown:
             return "MethodComparison: nothing was compared"
         width, seeds = max(len(name) for name, *_ in shown), shown[0][3]
-        lines = [f"MethodComparison: win rates{f', seeds {seeds}' if ',' in seeds else ''}"]
+        references = dict.fromkeys(
+            reference for result in self.results.values() for reference, _ in result.evaluations[:1]
+        )
+        against = f" against {', '.join(references)}" if references else ""
+        lines = [f"MethodComparison: win rates{against}{f', seeds {seeds}' if ',' in seeds else ''}"]
         for name, rate, more, _ in shown:
             end = f"failed: {more}" if rate == "failed" else f"{rate:>7}{f' ({more})' if more else ''}"
             lines.append(f"  {name:{width}}  {end}")

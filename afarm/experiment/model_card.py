@@ -15,9 +15,9 @@ import yaml
 from jinja2 import Environment, StrictUndefined
 
 from afarm.core.records import Evaluation
-from afarm.evaluation.cut_off import cut_off
 from afarm.evaluation.protocol import EvaluationProtocol
 from afarm.evaluation.red_flags import flag_sentences, judge_bias
+from afarm.evaluation.run_stages import cut_off
 from afarm.experiment.result import evaluation_text
 from afarm.storage.model_files import local_path
 from afarm.storage.runs import RunRecord, is_simulated

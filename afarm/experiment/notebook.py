@@ -13,13 +13,6 @@ from afarm.experiment.workspace import OnStage, ignore
 T = TypeVar("T")
 
 
-def in_notebook() -> bool:
-    """Tell if the code runs in a notebook's kernel: Jupyter, Colab and what is built on them."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    return getattr(shell, "kernel", None) is not None
-
-
 def bars(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
     """Show a bar of tqdm over `items` after a second, a widget in notebooks. Implements `Progress`."""
     from tqdm.auto import tqdm
@@ -39,10 +32,11 @@ def tell_stage(label: str, run: StageRun | None) -> None:
 def choose_display(progress: Progress | bool | None) -> tuple[Progress, OnStage, Callable[[str], None]]:
     """Choose what shows a farm's loops, stages and headings.
 
-    True and False are on and off, None is on in notebooks.
+    True and False are on and off, None is on in notebooks: Jupyter, Colab and what is built on them.
     """
     if progress is None:
-        progress = in_notebook()
+        ipython = sys.modules.get("IPython")
+        progress = getattr(ipython.get_ipython() if ipython else None, "kernel", None) is not None
     if isinstance(progress, bool):
         return (bars, tell_stage, print) if progress else (no_progress, ignore, ignore)
     return progress, ignore, ignore

@@ -28,7 +28,7 @@ def preferences_stage(workspace: Workspace) -> Stage:
         "data": own.digest,
         "on_unusable": config.on_unusable,
         "labels": config.labels,
-        "evaluated": digest(sorted(workspace.data.evaluated())),
+        "evaluated": digest(sorted({task.id for task in workspace.data.evaluated_tasks()})),
     }
     if special := sorted(special_tokens(config.model)):
         key_fields["special_tokens"] = special

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from afarm.core.errors import AfarmError, ConfigError, DataError, JudgeError, did_you_mean
 from afarm.experiment.dry_run import require_fitting_judges
-from afarm.experiment.judge_choices import describe_choices
+from afarm.experiment.judge_choices import choices_of_run, describe_choices
 from afarm.experiment.preferences import require_preferences
 from afarm.experiment.return_checks import problems_seen
 from afarm.experiment.training_stages import NEEDS, require_enough_to_fit, require_method
@@ -44,7 +44,7 @@ def run_checks(llm_systems: Sequence[str] = (), names_method: bool = True) -> li
         require_preferences,
         _check_tasks,
         _ratings,
-        *_judges("evaluate", "annotate", llm_systems=llm_systems),
+        *_judges("evaluate", "annotate", choices=choices_of_run, llm_systems=llm_systems),
         _noise_once,
         _evaluators,
     ]
@@ -54,7 +54,8 @@ def stage_checks(stage: str) -> list[Check]:
     """Return the checks of one stage with those before it: sft, sample, annotate, fit-reward or train."""
     checks: list[Check] = [*_training(), partial(_rows, stage=stage)]
     if stage in ASKING:
-        checks += [require_preferences, *_judges("annotate"), _noise_once]
+        choices = partial(choices_of_run, stage=stage)
+        checks += [require_preferences, *_judges("annotate", choices=choices), _noise_once]
     return [*checks, _method, _enough_for_method] if stage == "train" else checks
 
 
@@ -88,9 +89,7 @@ def _training() -> list[Check]:
     ]
 
 
-def _judges(
-    *sections: str, llm_systems: Sequence[str] = (), choices: Callable[[Workspace], str] = describe_choices
-) -> list[Check]:
+def _judges(*sections: str, choices: Callable[[Workspace], str], llm_systems: Sequence[str] = ()) -> list[Check]:
     """Return the checks of the judges, and of the annotators that these sections name."""
 
     def annotators(workspace: Workspace) -> list[str]:

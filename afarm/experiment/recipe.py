@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from afarm.core.config import Config
 from afarm.core.errors import ConfigError, DataError, PluginError, did_you_mean
 from afarm.core.plugins import Plugins
-from afarm.core.registry import Component, name_package
+from afarm.core.registry import Component
 from afarm.core.seeding import digest
 from afarm.experiment.setting_errors import SYNONYMS, explain_validation_error, list_fields, nearest_setting
 from afarm.experiment.settings import RunConfig
@@ -35,8 +35,6 @@ Override = str | Mapping[str, Any]
 
 UNKNOWN = "unknown setting"
 REQUIRED = "is required: give it in the recipe or with --set {field}=…"
-PACKAGES = {"slurm": "afarm-slurm"}
-"""The launchers that packages of `plugins-contrib/` bring, each a section of recipes too."""
 
 BASED_ON = "based_on"
 """The line of a recipe that names the one it is based on."""
@@ -295,7 +293,7 @@ def resolve(
     if not any(problem.startswith("judge: ") for problem in wrong):  # else another judge would be looked at
         problems += [p for p in check(settings) if not any(known.startswith(p) for known in problems)]
     if problems:
-        raise ConfigError(_drop_repeated(problems))
+        raise ConfigError(problems)
     return settings
 
 
@@ -327,16 +325,6 @@ def _idle_labels(values: Mapping[str, Any], given: Mapping[str, Any]) -> list[st
     if not isinstance(labels, Mapping):
         return []
     return [f"preferences and annotate.{name} contradict each other: the file has the labels" for name in labels]
-
-
-def _drop_repeated(problems: Iterable[str]) -> list[str]:
-    """Drop the lines of a problem that an earlier problem has too, such as which plugins failed."""
-    shown: list[str] = []
-    said: set[str] = set()
-    for first, *further in (problem.split("\n") for problem in problems):
-        shown.append("\n".join([first, *(line for line in further if line not in said)]))
-        said.update(further)
-    return shown
 
 
 def _validate(own: Mapping[str, Any]) -> tuple[RunConfig, list[str]]:
@@ -379,18 +367,13 @@ def _check_section(
     """
     if ambiguous := plugins.registry.explain_ambiguous(name):
         return [f"section {ambiguous}"]
-    if name in PACKAGES and name not in names:
-        package = PACKAGES[name]
-        return [
-            f"section {name!r} belongs to {package!r}, which is not installed; install it with: pip install {package}"
-        ]
     if name not in names and (owner := plugins.broken_owner(name)):
         which = f"section {name!r} is of plugin {owner.name!r} ({owner.package}), which failed to load"
         return [f"{which}: mend the plugin or remove the section. {owner.error}"]
     if name not in names:
         bare = [n for n in names if "/" in name or "/" not in n]
         near = in_a_section(name, names) or did_you_mean(name, [*RunConfig.model_fields, *bare], "`afarm settings`")
-        return [f"unknown setting or section {name!r}.{name_package(name)}{near}{plugins.why_unknown()}"]
+        return [f"unknown setting or section {name!r}.{plugins.why_unknown(name, near)}"]
     configured = [c for c in names[name] if c.config is not None]
     if not isinstance(section, Mapping):
         field = next((field for c in configured if c.config for field in c.config.model_fields), "…")

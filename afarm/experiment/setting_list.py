@@ -100,7 +100,7 @@ def section_settings(name: str, plugins: Plugins) -> dict[str, list[ListedSettin
         near = in_a_section(section, named) or did_you_mean(
             section, [RUN, *RunConfig.model_fields, *named], "`afarm settings`"
         )
-        raise ConfigError([f"no settings are called {section!r}.{near}"])
+        raise ConfigError([f"no settings are called {section!r}.{plugins.why_unknown(section, near)}"])
     if section in RunConfig.model_fields:  # the run's are listed under their full names
         own, wanted = f"{section}.", name
     found = {

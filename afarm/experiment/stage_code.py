@@ -53,7 +53,7 @@ STAGE_CODE: Mapping[str, tuple[str, ...]] = {
     "decide": (*_COMPARISON, "experiment/comparison/until_decided.py", "evaluation/statistics"),
     "stored annotations": (
         *(*_COMPARISON, "experiment/comparison/annotations.py", "evaluation/annotation_files.py"),
-        *("evaluation/spilled_rows.py", "evaluation/win_table.py", "evaluation/statistics"),
+        "evaluation/spilled_rows.py",
     ),
 }
 """The rooms and modules that each kind of stage can reach, as paths below `afarm/`."""

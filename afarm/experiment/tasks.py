@@ -6,6 +6,7 @@ there, so records, reports and tables are made in one place, and the same comman
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import time
@@ -28,14 +29,24 @@ from afarm.core.seeding import digest
 from afarm.experiment import pipeline
 from afarm.experiment.components import Components
 from afarm.experiment.dry_run import find_or_explain
-from afarm.experiment.launching.launcher import FarmSpec, Launcher, Needs, Outcome, StageTask, TaskEvent, Tell
-from afarm.experiment.launching.workers import LocalLauncher
+from afarm.experiment.launching.launcher import (
+    Execute,
+    FarmSpec,
+    Launcher,
+    Needs,
+    Outcome,
+    StageTask,
+    TaskEvent,
+    Tell,
+)
 from afarm.experiment.opening import workspace_over
+from afarm.experiment.plugin_code import plugin_digest
 from afarm.experiment.preflight import require_access
 from afarm.experiment.process_info import SINGLE_PROCESS, ProcessInfo
-from afarm.experiment.recipe import PACKAGES, Settings
+from afarm.experiment.recipe import Settings
 from afarm.experiment.settings import RunConfig
 from afarm.experiment.stage import Stage, StageRun, walk
+from afarm.experiment.stage_code import STAGE_CODE, code_digest
 from afarm.experiment.workspace import Workspace, versions
 from afarm.storage.artifacts import Artifact
 from afarm.storage.reuse import flatten
@@ -58,17 +69,11 @@ def open_launcher(spec: str, workspace: Workspace) -> Launcher | None:
 
     Raises `PluginError` if there is none of that name or it is not installed, `ConfigError` if its text is wrong.
     """
-    name, colon, argument = spec.partition(":")
-    if name == "local":
-        return LocalLauncher(spec=argument) if colon else None
+    if spec == "local":
+        return None
+    name, _, argument = spec.partition(":")
     components, plugins = workspace.components, workspace.components.plugins
-    is_known = any(component.kind == "launchers" and component.name == name for component in plugins.registry)
-    is_broken = any(plugin.package == PACKAGES.get(name) for plugin in plugins.broken)
-    if (package := PACKAGES.get(name)) and not is_known and not is_broken:
-        raise PluginError(
-            f"launcher {name!r} needs {package!r}, which is not installed; install it with: pip install {package}"
-        )
-    component = plugins.get("launchers", name, also=["local"])
+    component = plugins.get("launchers", name)
     cls, config = component.load(), components.settings.of(component)
     with attribute_failures("launchers", name, cls):
         launcher = cls(config, argument, components.context(component))
@@ -186,6 +191,53 @@ def farm_spec(workspace: Workspace, system: str, account: str) -> FarmSpec:
 # ------------------------------------------------------------------------------------------------------- in the command
 
 
+def require_same_code(launcher: Launcher, workspace: Workspace, system: str, account: str) -> None:
+    """Ask each node that a launcher can ask at once for its code, before any stage is sent to one.
+
+    Raises `ConfigError` that names every node with another code, or that does not see the shared directories.
+    """
+    if nodes := launcher.nodes_at_once():
+        told = ask_nodes(launcher, workspace, system, account, nodes, tell_code)
+        if problems := [f"{node}: {problem}" for node, facts in told.items() for problem in facts["problems"]]:
+            raise ConfigError(problems)
+
+
+def ask_nodes(
+    launcher: Launcher,
+    workspace: Workspace,
+    system: str,
+    account: str,
+    nodes: Sequence[str],
+    look: Execute,
+    token: str = "",
+) -> dict[str, dict[str, Any]]:
+    """Have `look` executed on each node; return the facts that it notes there, as JSON, by node.
+
+    Beside them stands when they were `heard`, in Unix seconds. Of a node that does not answer there are `problems`
+    alone. Its task has this machine's code as `source`, and the `token` as its stage.
+    """
+    told: dict[str, dict[str, Any]] = {}
+
+    def hear(event: TaskEvent) -> None:
+        if event.news == "noted":
+            told[event.task] = {**json.loads(event.text), "heard": time.time()}
+
+    farm, code = farm_spec(workspace, system, account), _code(workspace.components)
+    names = {node: f"node {node}".strip() for node in nodes}
+    tasks = [StageTask(name, token, "check", (), Needs(cpus=0, node=node), farm, code) for node, name in names.items()]
+    outcomes = launcher.run(tasks, look, hear)
+    return {node: told.get(name, {"problems": [outcomes[name].error]}) for node, name in names.items()}
+
+
+def _code(components: Components) -> dict[str, str]:
+    """Digest the code that artifacts' keys depend on: afarm's own, and each plugin's."""
+    code = {"afarm": digest("code", {kind: code_digest(kind) for kind in STAGE_CODE}, length=8)}
+    plugins: dict[str, set[str]] = {}
+    for component in components.plugins.registry:
+        plugins.setdefault(component.plugin, set()).add(plugin_digest(component))
+    return code | {name: digest("code", sorted(digests), length=8) for name, digests in plugins.items()}
+
+
 def launch(launcher: Launcher, graph: TaskGraph, systems: Systems, tell: Tell) -> Launched:
     """Have a launcher make what is missing of the stages of systems.
 
@@ -294,6 +346,23 @@ def _make(task: StageTask, tell: Tell) -> tuple[StageRun, dict[str, float]]:
             workspace.ensure(stage)
         bought = workspace.judges.spend
         return workspace.history[task.stage], bought.totals() if bought else {}
+
+
+def tell_code(task: StageTask, tell: Tell) -> Outcome:
+    """Note what is wrong with the code of the node that this process is on, or with its directories."""
+    try:
+        with open_task_workspace(task.farm) as workspace:
+            problems = code_problems(task, workspace)
+    except AfarmError as error:
+        problems = [str(error)]
+    tell(TaskEvent(task.id, "noted", text=json.dumps({"problems": problems})))
+    return Outcome(task.id, artifact="check/done")
+
+
+def code_problems(task: StageTask, workspace: Workspace) -> list[str]:
+    """Say which code differs between this node and the machine that made the task of `ask_nodes`."""
+    others = name_differing(task.source, _code(workspace.components))
+    return [f"another code of {others}: install the same on every machine"] if others else []
 
 
 def open_task_workspace(

@@ -134,7 +134,12 @@ class Workspace:
         else:
             collective = partial(stage.run_collective, inputs=inputs) if stage.run_collective else None
             artifact, reused = follow(self.store, stage.kind, key, self.session, collective), True
-        why = version_changes(artifact.meta["versions"]) if reused else why
+        if reused:
+            before = artifact.meta["versions"].items()
+            changed = [
+                f"{name} {old} (now {versions().get(name)})" for name, old in before if versions().get(name) != old
+            ]
+            why = f"made with {', '.join(changed)}" if changed else ""
         upstream_labels = tuple(upstream.label for upstream in stage.inputs.values())
         run = StageRun(stage.kind, stage.label, artifact, reused, time.perf_counter() - started, why, upstream_labels)
         self.history[stage.label] = run
@@ -189,11 +194,3 @@ def versions() -> dict[str, str]:
         with suppress(importlib.metadata.PackageNotFoundError):
             installed[name] = importlib.metadata.version(name)
     return installed
-
-
-def version_changes(before: Mapping[str, str]) -> str:
-    """Return the libraries that have another version now, as a clause; empty if there is none."""
-    changed = [
-        f"{name} {old} (now {versions().get(name)})" for name, old in before.items() if versions().get(name) != old
-    ]
-    return f"made with {', '.join(changed)}" if changed else ""

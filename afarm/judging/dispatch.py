@@ -219,14 +219,12 @@ class Dispatcher:
                 error = self._lose_patience(error, pending)
             else:
                 limiter.ended()
-            if error is None or isinstance(error, RequestRefused):
-                free.append(pending.key)
-                if error is None:
-                    slowed.append(pending)
-                else:
-                    self.refused.append((pending, error))
+            (charged if error is not None and may_be_charged(error) else free).append(pending.key)
+            if error is None:
+                slowed.append(pending)
+            elif isinstance(error, RequestRefused):
+                self.refused.append((pending, error))
             else:
-                (charged if may_be_charged(error) else free).append(pending.key)
                 self._failure = self._failure or explained(error, pending)
         answers = [(pending.request, pending.queue.identity, completion) for pending, completion in answered]
         self.client.ledger.resolve(answers, self.client.run, free, charged, self.client.stage())
@@ -401,6 +399,7 @@ class Dispatcher:
             self.start_batch(queue, [pending for pending in requests if pending.key in in_batch])
         if claim.answered:
             stored = ledger.completions(claim.answered)
+            self.client.spend.answers_reused += ledger.reused(self.client.run, list(stored))
             self.deliver([(p, stored[p.key]) for p in requests if p.key in stored], purchased=False)
         if claim.over_budget:
             elsewhere = granted | in_batch | held | set(claim.answered)

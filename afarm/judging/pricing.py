@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,6 @@ from pydantic import TypeAdapter, ValidationError
 from afarm.core.config import Config, setting
 from afarm.core.errors import ConfigError
 from afarm.core.judge import Price
-
-VENDORS = ("openai", "anthropic")
-"""The vendors of genai-prices that judges of the same name ask."""
 
 
 class PriceRow(Config):
@@ -70,18 +66,6 @@ def listed(provider: str, model: str) -> Price | None:
     if rates[0] is None or rates[1] is None:
         return None
     return Price(*(None if rate is None else float(rate) for rate in rates))  # type: ignore[arg-type]
-
-
-@cache
-def listed_prices() -> dict[str, Price]:
-    """The list prices of the vendors whose judges afarm has, by judge spec; empty without genai-prices."""
-    try:
-        from genai_prices.data_snapshot import get_snapshot
-    except ImportError:
-        return {}
-    vendors = [vendor for vendor in get_snapshot().providers if vendor.id in VENDORS]
-    found = {f"{vendor.id}:{model.id}": listed(vendor.id, model.id) for vendor in vendors for model in vendor.models}
-    return {spec: price for spec, price in sorted(found.items()) if price is not None}
 
 
 def _parse(given: Mapping[str, str], problems: list[str]) -> dict[str, Price]:

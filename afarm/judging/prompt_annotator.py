@@ -6,6 +6,7 @@ import inspect
 import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -134,15 +135,12 @@ class PromptAnnotator(PairwiseAnnotator):
     def _sources(self) -> list[str]:
         """The modules that its class is written in or, in a notebook, `render` and `read`."""
         classes = type(self).__mro__[: type(self).__mro__.index(PromptAnnotator)]
-        modules = [inspect.getmodule(written) for written in classes]
-        try:
-            return [inspect.getsource(module) for module in modules if module]
-        except (OSError, TypeError):
-            pass
-        try:
-            return [inspect.getsource(method) for method in (type(self).render, type(self).read)]
-        except (OSError, TypeError):
-            return []
+        modules = [module for written in classes if (module := inspect.getmodule(written))]
+        ways: tuple[Sequence[Any], ...] = modules, (type(self).render, type(self).read)
+        for parts in ways:
+            with suppress(OSError, TypeError):
+                return [inspect.getsource(part) for part in parts]
+        return []
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,9 +217,12 @@ class Limiter:
         wave = self._wave = self._wave or _Wave(now)
         wave.is_beyond = wave.is_beyond or attempt.number > self._most_taken
         wave.in_flight = self.in_flight
+        least = min(min(PAUSE, 1 / self.pace.now or PAUSE) * BACK_OFF**self._vain, LONGEST_PAUSE)
         if seconds is None:
             wave.is_wait_named = False
-            seconds = min(min(PAUSE, 1 / self.pace.now or PAUSE) * BACK_OFF**self._vain, LONGEST_PAUSE)
+            seconds = least
+        elif self._vain:  # a wait is named that does not help
+            seconds = max(seconds, least)
         self._held_until = max(self._held_until, now + min(max(seconds, MOMENT), PATIENCE))
 
     def _raise_pace(self, now: float) -> None:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from afarm.core import open_door
 
 if TYPE_CHECKING:
-    from afarm.report.annotator_columns import COLUMNS as COLUMNS
-    from afarm.report.annotator_columns import PREFERENCES as PREFERENCES
+    from afarm.evaluation.agreement import COLUMNS as COLUMNS
+    from afarm.evaluation.agreement import PREFERENCES as PREFERENCES
+    from afarm.evaluation.run_stages import degraded as degraded
+    from afarm.evaluation.run_stages import not_finite as not_finite
     from afarm.report.charts import MAIN_CURVES as MAIN_CURVES
     from afarm.report.charts import TRAIN as TRAIN
     from afarm.report.charts import Chart as Chart
@@ -26,9 +28,7 @@ if TYPE_CHECKING:
     from afarm.report.diagram import WIDTH as WIDTH
     from afarm.report.diagram import diagrams as diagrams
     from afarm.report.page_shell import render_page as render_page
-    from afarm.report.run import degraded as degraded
     from afarm.report.run import group_curves as group_curves
-    from afarm.report.run import not_finite as not_finite
     from afarm.report.run import over_n_command as over_n_command
     from afarm.report.run import stage_figures as stage_figures
     from afarm.report.run import training as training

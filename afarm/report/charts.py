@@ -66,7 +66,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "margins": (
         "Margin of the preferred output",
         "pairs",
-        "reward ahead (below 0: the model disagrees)",
+        "reward ahead; below 0 it disagrees",
     ),
 }
 """The words of a chart: its title and y axis, and the x axis if that is not of steps."""

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 
 from afarm.evaluation.boards.board import Leaderboard
-from afarm.evaluation.boards.rendering import answer, rank_text
-from afarm.evaluation.run_cost import sum_costs
+from afarm.evaluation.boards.rendering import answer, flags, rank_text
+from afarm.evaluation.run_stages import sum_costs
 from afarm.experiment.studies.estimates import undominated
 from afarm.experiment.studies.progress import GridProgress
 from afarm.experiment.studies.study import Bounded, Cell, Findings, FinishedRun, Series, StudyPlot, StudyRun, StudyTable
@@ -61,7 +61,8 @@ def comparison_findings(board: Leaderboard, records: Sequence[RunRecord], progre
     ]
     over = "seeds (Student’s t)" if several else "instructions"
     alone = "Seconds are wall time; they and dollars are those of a run made alone, whose stages nothing shares."
-    notes = [board.note, f"Intervals of win rates are over {over}. {alone}"]
+    flagged = [f"Flag: {flag}" for flag in flags(board)]
+    notes = [board.note, *flagged, f"Intervals of win rates are over {over}. {alone}"]
     table = _table(board, shown, rates, costs, reference.run.method)
     return Findings([table], plots, notes, answer=answer(board))
 

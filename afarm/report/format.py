@@ -59,16 +59,11 @@ def moment(value: object) -> str:
         return str(value)
 
 
-def _text(value: object) -> str:
-    """Write None as nothing."""
-    return "" if value is None else str(value)
-
-
 FILTERS: dict[str, Callable[..., Any]] = {
     **{function.__name__: function for function in (decimal, compact, seconds, moment)},
     "count": lambda value: decimal(value, 0),
     "dollars": in_dollars,
-    "text": _text,
+    "text": lambda value: "" if value is None else str(value),
     "setting": lambda value: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False),
     "markdown": markdown,
     "code": code,

@@ -1,4 +1,4 @@
-"""Leaderboards as one self-contained HTML page, whose only script sorts tables.
+"""Leaderboards in Markdown, and as one self-contained HTML page, whose only script sorts tables.
 
 Names are anybody's text: the template escapes every value, and the page's content security policy runs no other script
 and fetches nothing at all.
@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 from afarm.evaluation.boards import rendering
 from afarm.evaluation.boards.board import Leaderboard, named
 from afarm.evaluation.boards.correlation import Agreement
-from afarm.report.page_shell import render_page
+from afarm.report.page_shell import render_markdown, render_page
 from afarm.storage.text import one_line
 
 LONGEST_FLAG = 400
@@ -37,6 +37,11 @@ def render_leaderboards(
         breakable=breakable,
         one_line=one_line,
     )
+
+
+def markdown_leaderboards(boards: Sequence[Leaderboard], agreements: Sequence[Agreement] = ()) -> str:
+    """Write every board as a heading, a table and its remarks, and how they agree."""
+    return render_markdown("leaderboard_page", boards=boards, agreements=agreements, reading=rendering)
 
 
 def breakable(name: str) -> Markup:

@@ -1,4 +1,4 @@
-"""Sentences on a run's stages and training, its curves, and the command of best-of-n over n."""
+"""Sentences on a run's training, its figures and curves, and the command of best-of-n over n."""
 
 from __future__ import annotations
 
@@ -14,34 +14,6 @@ from afarm.storage.reuse import flatten
 from afarm.storage.runs import RunRecord
 
 Points = list[tuple[float, float | None]]
-
-
-def degraded(stages: Iterable[Mapping[str, Any]]) -> list[str]:
-    """State, for each stage whose labels were made without a parameter, which one and for how many."""
-    sentences = []
-    for stage in stages:
-        summary = stage.get("summary")
-        left_out = summary.get("degraded") if isinstance(summary, Mapping) else None
-        if isinstance(summary, Mapping) and isinstance(left_out, Mapping) and left_out:
-            counts = " and ".join(f"{count} without {name}" for name, count in left_out.items())
-            labels = summary.get("rows")
-            sentences.append(f"{stage.get('stage')}: of {labels} labels, {counts}, which the judge does not take")
-    return sentences
-
-
-def not_finite(stages: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Name, per stage, the metrics that were NaN or infinite when they were last logged."""
-    sentences = []
-    for stage in stages:
-        summary = stage.get("summary")
-        names = [n for n, v in summary.items() if v in NOT_FINITE] if isinstance(summary, Mapping) else []
-        if names:
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            sentences.append(
-                f"{stage.get('stage')}: {', '.join(names[:3])}{more} {'is' if len(names) == 1 else 'are'} not finite "
-                f"at its end: see {stage.get('artifact')}/metrics.jsonl"
-            )
-    return sentences
 
 
 def stage_figures(summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from afarm.core.seeding import digest
-from afarm.evaluation.cut_off import cut_off
 from afarm.evaluation.metrics import finite_number, undetectable_difference, win_rate_interval
 from afarm.evaluation.red_flags import flag_sentences, judge_bias
-from afarm.evaluation.run_cost import sum_costs
-from afarm.evaluation.who_judged import are_formulas, who_judged
+from afarm.evaluation.run_stages import cut_off, degraded, not_finite, sum_costs
+from afarm.evaluation.who_judged import are_formulas, judge_rows, who_judged
 from afarm.report import side_by_side
 from afarm.report.charts import (
     chart_held_out,
@@ -26,7 +25,7 @@ from afarm.report.charts import (
 )
 from afarm.report.diagram import diagrams
 from afarm.report.page_shell import render_page
-from afarm.report.run import degraded, group_curves, not_finite, over_n_command, stage_figures, training
+from afarm.report.run import group_curves, over_n_command, stage_figures, training
 from afarm.storage.disk import source_digest, write_whole
 from afarm.storage.reuse import flatten
 from afarm.storage.rows import RowsOnDisk, read_rows
@@ -93,8 +92,7 @@ def describe_run(record: RunRecord) -> dict[str, Any]:
     metrics_file, outputs_file = record.directory / METRICS, record.directory / OUTPUTS
     metrics = group_curves(read_rows(metrics_file) if metrics_file.is_file() else ())
     stages = [describe_stage(stage) for stage in record.stages]
-    judges = [judge for judge in record.rows("judges") if isinstance(judge, dict)]
-    formulas = are_formulas(record)
+    judges, formulas = judge_rows(record), are_formulas(record)
     red_flags = {(r.system, r.reference): flag_sentences(r.red_flags) for r in record.results}
     win_rates = list(describe_win_rates(record))
     judged = RowsOnDisk(outputs_file, lambda row, where: row) if outputs_file.is_file() else ()
@@ -159,12 +157,13 @@ def describe_win_rates(record: RunRecord) -> Iterator[dict[str, Any]]:
     for result in record.results:
         metrics = result.metrics
         if "win_rate" in metrics:
+            unread = [n for key in ("n_unparsed", "n_refused") if (n := finite_number(metrics.get(key))) is not None]
             yield {
                 "system": result.system,
                 "reference": result.reference,
                 "evaluator": result.evaluator,
                 **{name: finite_number(metrics.get(name)) for name in COUNTS},
-                "unanswered": _sum(metrics.get("n_unparsed"), metrics.get("n_refused")),
+                "unanswered": sum(unread) if unread else None,
                 "judge_bias": judge_bias(result.red_flags),
                 "undetectable": undetectable_difference(metrics),
                 **describe_interval(metrics),
@@ -233,8 +232,3 @@ def describe_annotators(counts: Mapping[str, Any]) -> dict[str, Any]:
     ]
     shares = [cell["share"] for row in rows for cell in row["uses"]]
     return {"uses": list(uses), "totals": list(totals.values()), "rows": rows, "most": max(shares, default=0) or 1}
-
-
-def _sum(*values: object) -> float | None:
-    known = [v for v in map(finite_number, values) if v is not None]
-    return sum(known) if known else None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,16 +76,6 @@ def write_study(directory: Path, study: ShownStudy) -> Path:
     text = render_markdown("study_page", study=study, markdown_table=markdown_table, **shared)
     write_whole(directory / MARKDOWN_PAGE, text, REMEDY)
     return directory / MARKDOWN_PAGE
-
-
-def write_findings(output_dir: Path, name: str, command: str, findings: Findings, simulated: Collection[str]) -> Path:
-    """Write the directory of findings without a grid of runs, and return the path of their HTML page.
-
-    Raises `StoreError`.
-    """
-    progress, formats = GridProgress((), simulated=set(simulated)), ("svg",) if can_draw() else ()
-    study = ShownStudy(name, command, progress, findings, formats)
-    return write_study(output_dir / "studies" / name, study).with_name(PAGE)
 
 
 def write_comparison(path: Path, study: ShownStudy, remedy: str = REMEDY) -> Path:

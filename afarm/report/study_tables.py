@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from afarm.evaluation.boards.from_csv import neutral
 from afarm.experiment.studies.study import Bounded, Cell, StudyTable
+from afarm.report.format import UNKNOWN
 from afarm.storage.text import markdown
-
-UNKNOWN = "–"
 
 LATEX = str.maketrans(
     {

@@ -23,17 +23,14 @@ if TYPE_CHECKING:
     from afarm.evaluation.metrics import finite_number as finite_number
     from afarm.evaluation.metrics import main_metric as main_metric
     from afarm.evaluation.metrics import warnings as warnings
+    from afarm.evaluation.protocol import EvaluationProtocol as EvaluationProtocol
+    from afarm.evaluation.protocol import comparable as comparable
     from afarm.evaluation.red_flags import Match as Match
     from afarm.evaluation.red_flags import flag_sentences as flag_sentences
     from afarm.evaluation.red_flags import suspicious as suspicious
-    from afarm.evaluation.run_cost import sum_costs as sum_costs
-    from afarm.evaluation.run_diff import diff_runs as diff_runs
+    from afarm.evaluation.run_stages import sum_costs as sum_costs
     from afarm.evaluation.who_judged import are_formulas as are_formulas
     from afarm.evaluation.who_judged import who_judged as who_judged
-    from afarm.experiment.live_record import LIVE as LIVE
-    from afarm.experiment.live_record import process_identity as process_identity
-    from afarm.experiment.live_record import read_live as read_live
-    from afarm.experiment.live_record import stopped_why as stopped_why
     from afarm.judging.accounting import GROUPS as GROUPS
     from afarm.judging.accounting import accounts as accounts
     from afarm.judging.accounting import open_items as open_items
@@ -48,7 +45,7 @@ if TYPE_CHECKING:
     from afarm.judging.ledger import Ledger as Ledger
     from afarm.judging.ledger import query_chunks as query_chunks
     from afarm.judging.ledger_schema import column_names as column_names
-    from afarm.judging.pricing import listed_prices as listed_prices
+    from afarm.judging.pricing import listed as listed
     from afarm.results.read_only_ledger import open_ledger as open_ledger
     from afarm.results.stored_run import StoredRun as StoredRun
     from afarm.results.stored_run import open_run as open_run
@@ -60,8 +57,10 @@ if TYPE_CHECKING:
     from afarm.storage.contents import read_metadata as read_metadata
     from afarm.storage.contents import recorded_files as recorded_files
     from afarm.storage.disk import NOT_FINITE as NOT_FINITE
+    from afarm.storage.disk import json_text as json_text
     from afarm.storage.model_files import close_models as close_models
     from afarm.storage.names import is_plain_path as is_plain_path
+    from afarm.storage.reuse import differences as differences
     from afarm.storage.reuse import flatten as flatten
     from afarm.storage.rows import read_preferences as read_preferences
     from afarm.storage.runs import METRICS as METRICS

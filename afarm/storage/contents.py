@@ -12,7 +12,6 @@ again for those.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -22,6 +21,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from afarm.core.seeding import digest
+from afarm.storage.disk import decode_json
 
 META = "artifact.json"
 """The metadata of an artifact, in its directory."""
@@ -160,15 +160,13 @@ def read_metadata(directory: Path) -> dict[str, Any]:
     if what := other_than(directory / META, stat.S_IFREG):
         raise ValueError(f"it is {what}, and not opened")
     try:
-        read = json.loads((directory / META).read_text(encoding="utf-8"))
+        read = decode_json((directory / META).read_text(encoding="utf-8"))
         if not isinstance(read, dict):
             raise ValueError("it holds no object")
         Metadata.model_validate(read)
         if read["digest"] != metadata_digest(read):
             raise ValueError("it is not as it was written")
         return read
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error

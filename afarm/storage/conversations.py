@@ -2,7 +2,7 @@
 
 A message has `role` and `content` (OpenAI, TRL) or `from` and `value` (ShareGPT). A list of them may also be written
 into a text, as JSON or as Python does: tables have no other way. A transcript is HH-RLHF's: turns that begin with
-"Human:" or "Assistant:" behind a blank line.
+"Human:" or "Assistant:" behind a blank line, whatever ends lines.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ TOOLS = frozenset({"tool", "function", "ipython", "observation", "environment"})
 """Roles of turns that no person wrote and no policy of afarm answers."""
 
 SPEAKERS = {"Human": "user", "Assistant": "assistant"}
-_TURN = re.compile(r"(?:\A|\n\r?\n)\s*(Human|Assistant):")
+_BLANK_LINE = r"(?>\r\n|[\n\v\f\r\x85\u2028\u2029]){2}"
+_TURN = re.compile(rf"(?:\A|{_BLANK_LINE})\s*(Human|Assistant):")
+_TRANSCRIPT = re.compile(rf"{_BLANK_LINE}Human:|\s*Human:(?s:.*){_BLANK_LINE}Assistant:")
 _LIST = re.compile(r"\s*\[\s*\{")
 _MESSAGES = re.compile(r"""\s*\[\s*\{\s*["'](?:role|content|from)["']\s*:""")
 
@@ -64,7 +66,7 @@ class Unusable:
 
 def is_transcript(text: str) -> bool:
     """Tell a transcript, which begins with a person's turn, from other text."""
-    return bool(re.match(r"(?:\r?\n){2}Human:|\s*Human:(?s:.*)\n\r?\nAssistant:", text))
+    return bool(_TRANSCRIPT.match(text))
 
 
 def split_transcript(text: str) -> Turns:
@@ -117,7 +119,7 @@ def task_key(instruction: Instruction) -> tuple[str, tuple[object, ...]]:
 
 def same_form(text: str) -> str:
     """Return what counts of a text where texts are compared: no spaces at an end, one line end, NFC."""
-    return unicodedata.normalize("NFC", text.replace("\r\n", "\n").replace("\r", "\n")).strip()
+    return unicodedata.normalize("NFC", "\n".join(text.splitlines())).strip()
 
 
 class Tasks:

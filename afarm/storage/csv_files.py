@@ -21,8 +21,8 @@ FORMAT = ".csv"
 
 _TOLD_DELIMITER = re.compile(r"sep=(.)\r?\n")
 """A first line of Excel's, which says what parts the cells of the others."""
-DELIMITERS = ",;\t"
-"""Those that spreadsheets write; the one that the first line has most of is the file's."""
+DELIMITERS = ",;\t|"
+"""Those that spreadsheets and databases write; the one that the first line has most of is the file's."""
 
 NUMBERS = frozenset({"preference", "strength", "draw", "occurrence", *SCORES})
 """Columns whose cells are numbers, or empty for null."""
@@ -49,6 +49,8 @@ def csv_rows(path: Path) -> Iterator[tuple[int, Row]]:
             names, before = [cell.strip() for cell in next(reader, [])], line
             if not any(names):
                 raise DataError(f"{path}: line 1: must name the columns, such as instruction,output")
+            if delimiter == "|" and names[0] == names[-1] == "":
+                raise DataError(f"{path}: line 1: begins like a table of Markdown: save it as CSV")
             if twice := next((name for name in names if names.count(name) > 1), None):
                 raise DataError(f"{path}: line 1: column {twice!r} is there twice; rename one")
             line = reader.line_num + before

@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -41,9 +42,10 @@ from afarm.storage.conversations import (
     same_form,
     unpacked,
 )
-from afarm.storage.label_scales import COLUMN, LabelReader, number_of
-from afarm.storage.rankings import MARKS, comparisons, with_trees_as_rankings
+from afarm.storage.label_scales import COLUMN, LabelReader
+from afarm.storage.rankings import ANSWERS, comparisons, with_trees_as_rankings
 from afarm.storage.record_fields import short_repr
+from afarm.storage.row_claims import require_agreement, require_final
 from afarm.storage.row_shapes import (
     ANNOTATION_FIELDS,
     BATTLES,
@@ -54,7 +56,7 @@ from afarm.storage.row_shapes import (
     what_it_holds,
 )
 from afarm.storage.rows import read_placed_rows, stem, why_no_file
-from afarm.storage.votes import TIED, TIES, draw_by_rule, label_by_people, read_battle, read_vote
+from afarm.storage.votes import draw_by_rule, label_by_people, read_battle, read_vote
 
 ENOUGH_LABELS = 10
 """Labels from which it is odd that all prefer the same side."""
@@ -121,7 +123,13 @@ def read_labelled_pairs(
 
 def read_row(row: Row, where: str, reading: LabelReader, forms: Sequence[Form]) -> Sequence[JudgedPair]:
     if form := _form(row, forms):
-        return form.read(row, where, reading)
+        judged = form.read(row, where, reading)
+        if any(one.win is not None for one in judged):
+            require_final(row, where)
+        label = "winner" if form is VOTE else next((name for name in LABELS if name in row), "")
+        if form is not CHOSEN and label and judged and not why_left_out(judged[0]):
+            require_agreement(row, where, judged[0].win, label)
+        return judged
     held = what_it_holds(row, where.rpartition(": ")[0], to_train=CHOSEN in forms)
     kinds = " and no ".join(dict.fromkeys(form.kind for form in forms))
     columns = ", or ".join(form.columns for form in forms)
@@ -232,6 +240,8 @@ def _order(row: Row) -> str:
 def _read_pair(row: Row, where: str, reading: LabelReader) -> Sequence[JudgedPair]:
     """Parse a pair labelled once or by people; its systems may be the two of `cmp_key` (PandaLM's)."""
     names = next(names for names in PAIRS if row.keys() >= {*names})
+    if (zeroth := names[0][:-1] + "0") in row:
+        raise DataError(f"{where}: field {zeroth!r} is an output too; call the two compared {' and '.join(names)}")
     label = next((column for column in LABELS if column in row), "")
     people = [] if label else people_columns(row)
     outputs = [_output(row, name, where, bool(people) and reading.as_text) for name in names]
@@ -318,31 +328,31 @@ def _read_chosen(row: Row, where: str, reading: LabelReader) -> Sequence[JudgedP
     instruction = as_instruction(chosen[:-1], further, f"{where}: field {column or 'chosen'!r}")
     ends = [reason if isinstance(reason := row.get(column), str) else "" for column in CHOSEN_REASONS]
     pair = Pair(instruction, chosen[-1].content, rejected[-1].content, 0, "", "", *ends)
-    if _is_tie(row, where) and not pair.identical:
-        return [JudgedPair(pair, Preference(pair.id, None, "draw"), reading.annotator)]
     judged = _first_over_second(pair, reading.annotator)
-    _require_agreement(row, judged, where, reading)
+    if not pair.identical and require_agreement(row, where, _second_wins(row, pair, where, reading)):
+        return [JudgedPair(pair, Preference(pair.id, None, "draw"), reading.annotator)]
     return [judged]
 
 
-def _is_tie(row: Row, where: str) -> bool:
-    """Tell if a pair is rated or called equal. Raises `UnusableError` if the rejected one is rated higher."""
-    is_tie = any(str(row.get(name)).casefold() in TIES for name in TIED)
-    for name in row:  # score_chosen, chosen-rating …
-        if "chosen" not in name or name == "chosen":
-            continue
-        sign = MARKS.get(re.sub(r"[\W_]+", "_", name.replace("chosen", "").lower()).strip("_"))
-        other = name.replace("chosen", "rejected")
-        better, worse = (number_of(str(row.get(side))) for side in (name, other))
-        if sign is None or better is None or worse is None:
-            continue
-        if sign * better < sign * worse:
-            raise UnusableError(
-                f"{where}: {name!r} is {better:g} and {other!r} {worse:g}, which contradicts 'chosen' and 'rejected'; "
-                "leave out what is wrong"
-            )
-        is_tie |= better == worse
-    return is_tie
+def _second_wins(row: Row, pair: Pair, where: str, reading: LabelReader) -> float | None:
+    """Return 0.0 if the chosen output is the first of a row's other columns, 1.0 if the second, else None.
+
+    Raises `UnusableError` if the row has a `preference` too, and it says otherwise.
+    """
+    texts = [pair.output_1, pair.output_2]
+    sides = next(([row[first], row[second]] for first, second in PAIRS if {first, second} <= row.keys()), texts)
+    sides = next((row[name] for name in ANSWERS if isinstance(row.get(name), list)), sides)
+    sides = [text.strip() if isinstance(text, str) else text for text in sides]
+    if sides not in (texts, texts[::-1]):
+        return None
+    win = float(sides != texts)
+    label = None
+    with suppress(DataError):  # a column of another meaning
+        label = reading.number(row.get(COLUMN), COLUMN, where, is_draw=True)
+    if label is not None and win != (0.5 if label in (0, 1.5) else label > 1.5):
+        said = f"field {COLUMN!r} is {short_repr(row[COLUMN])}"
+        raise UnusableError(f"{where}: {said}, which contradicts 'chosen' and 'rejected'; leave out what is wrong")
+    return win
 
 
 def _first_over_second(pair: Pair, name: str) -> JudgedPair:
@@ -353,26 +363,6 @@ def _first_over_second(pair: Pair, name: str) -> JudgedPair:
     if (uniform("side", id) < 0.5) == pair.is_canonical:
         return JudgedPair(pair.swapped(), Preference(id, 1.0), name)
     return JudgedPair(pair, Preference(id, 0.0), name)
-
-
-def _require_agreement(row: Row, judged: JudgedPair, where: str, labels: LabelReader) -> None:
-    """Raise `UnusableError` if the row has a `preference` too, and it says otherwise."""
-    if judged.chosen_rejected is None or row.get(COLUMN) is None:
-        return
-    chosen, rejected = judged.chosen_rejected
-    sides = next(([row[first], row[second]] for first, second in PAIRS if {first, second} <= row.keys()), None)
-    sides = sides or [chosen, rejected]
-    try:
-        label = labels.number(row[COLUMN], COLUMN, where, is_draw=True)
-    except DataError:  # a column of another meaning
-        return
-    if label is None or chosen not in sides or rejected not in sides:
-        return
-    if label in (0, 1.5) or sides[label > 1.5] != chosen:
-        raise UnusableError(
-            f"{where}: field {COLUMN!r} is {short_repr(row[COLUMN])}, which contradicts 'chosen' and 'rejected'; leave "
-            "out what is wrong"
-        )
 
 
 def _chat(row: Row, field: str, prompt: Turns, column: str, where: str) -> Turns:

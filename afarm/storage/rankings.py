@@ -76,7 +76,7 @@ def comparisons(row: Row, where: str) -> Sequence[Row]:
             "'score' (higher is better); a ranking needs two"
         )
     ranked.sort(key=lambda one: -one[0])
-    rest = {key: value for key, value in row.items() if key != name}
+    rest = {key: value for key, value in row.items() if key not in (name, *columns)}
     return [
         {**rest, "chosen": better, "rejected": worse, "score_chosen": high, "score_rejected": low}
         for (high, better), (low, worse) in combinations(ranked, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,6 +12,9 @@ from afarm.storage.text import shortened
 
 MOST_CHANGES = 3
 """Changed fields that a reason names one by one."""
+
+DIGEST = re.compile("@?[0-9a-f]{12,}")
+"""A digest in a key field's value, such as that of a model's files or of a judge."""
 
 CODE = {"afarm", "source", "doors"}
 """The fields of a key that stand for code: afarm's, a plugin's, and that behind the doors."""
@@ -31,13 +35,15 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """List what differs, one `path: old → new` per key field."""
+    """List what differs, one `path: old → new` per key field; digests of contents tell nobody what they are."""
     before, after = flatten(old), flatten(new)
     changes = []
     for name in sorted(before.keys() | after.keys()):
         was, now = (str(values[name]) if name in values else "absent" for values in (before, after))
         if was != now:
-            changes.append(f"{name}: {shortened(was, now)} → {shortened(now, was)}")
+            was, now = (DIGEST.sub("…", text) for text in (was, now))
+            told = "other contents" if was == now else f"{shortened(was, now)} → {shortened(now, was)}"
+            changes.append(f"{name}: {told}")
     return changes
 
 

@@ -12,14 +12,14 @@ import json
 import re
 import sys
 from array import array
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, TypeVar, overload
 
-from afarm.core.errors import DataError
+from afarm.core.errors import ConfigError, DataError
 from afarm.core.records import Instruction, JudgedPair, Output, Row
 from afarm.storage.contents import file_digest
 from afarm.storage.conversations import with_turns
@@ -256,6 +256,27 @@ def stem(source: str) -> str:
     """Return a file's name without its directory and format."""
     name = Path(source).name.removesuffix(".gz")
     return next((name.removesuffix(ending) for ending in FORMATS if name.endswith(ending)), name)
+
+
+def named_file(text: str) -> tuple[str, str]:
+    """Split NAME=FILE; a file alone is called as it is, without its format."""
+    name, equals, file = (part.strip() for part in text.partition("="))
+    return (name, file) if equals and not Path(text).exists() else (stem(text), text)
+
+
+def named_files(option: str, texts: Sequence[str], taken: Collection[str] = ()) -> dict[str, str]:
+    """Split each FILE or NAME=FILE of an option, by name.
+
+    Raises `ConfigError` for a name that is empty, is `taken`, or has a file already.
+    """
+    files: dict[str, str] = {}
+    for text in dict.fromkeys(texts):
+        name, file = named_file(text)
+        if not name or name in files or name in taken:
+            why = "has the name of another: each needs its own" if name else "has no name"
+            raise ConfigError([f"--{option} {text}: {name!r} {why}, such as --{option} another={file}"])
+        files[name] = file
+    return files
 
 
 def read_outputs(path: Path | str, instructions: Iterable[Instruction] = ()) -> list[Output]:

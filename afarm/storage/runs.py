@@ -151,13 +151,15 @@ def latest_run(runs: Path) -> Path | None:
 
 
 def find_run(name: str, output_dir: Path) -> Path:
-    """Find a run's directory by its name, directory or `run.json`. Raises `DataError` if there is none."""
+    """Find a run's directory by its name, or what it alone begins with, or its place. Raises `DataError`."""
     runs = output_dir / "runs"
     for path in (Path(name), runs / name):
         directory = path.parent if path.name == RECORD else path
         if (directory / RECORD).is_file():
             return directory
     names = [run.name for run in run_directories(runs)]
+    if len(begun := [known for known in names if name and known.startswith(name)]) == 1:
+        return runs / begun[0]
     near = did_you_mean(name, names) if names else " `afarm run` makes one"
     raise DataError(f"no run {name!r}, neither here nor in {runs} (--output-dir).{near}")
 

@@ -14,7 +14,7 @@ from afarm.storage.label_scales import LabelReader
 from afarm.storage.record_fields import short_repr
 from afarm.storage.row_shapes import LABELS
 
-TIES = ("tie", "draw", "tie (bothbad)", "both_bad", "bothbad")
+TIES = ("tie", "tied", "draw", "equal", "tie (bothbad)", "both_bad", "bothbad")
 """The words for a draw."""
 TIED = ("status", "winner", "outcome", *LABELS)
 """The columns that may say so beside `chosen` and `rejected`."""

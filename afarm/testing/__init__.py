@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from afarm.testing.contexts import MetricsRecorder as MetricsRecorder
     from afarm.testing.contexts import annotate_context as annotate_context
     from afarm.testing.contexts import judge_context as judge_context
-    from afarm.testing.contexts import load_context as load_context
     from afarm.testing.contexts import train_context as train_context
     from afarm.testing.datasets import check_dataset as check_dataset
     from afarm.testing.evaluators import check_evaluator as check_evaluator

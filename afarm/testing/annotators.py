@@ -100,6 +100,7 @@ def _check_verdicts(
         return text in good if not other else (text, other) in prefers if prefers else text > other
 
     def name_better(request: ChatRequest) -> str:
+        require(request.answer_format != "", "it asks for a format of its own: check_annotator(…, answer=…) writes it")
         verdicts = [is_better(shown.first, shown.second) for shown in request.comparisons]
         return render(verdicts, request.answer_format, request.labels)
 
@@ -191,6 +192,8 @@ def _check_unreadable_answers(annotator: Annotator, pairs: Sequence[Pair]) -> No
         sent = len(ask.sent)
         labels(annotator, some, ask)
         require(len(ask.sent) == sent, "what could not be read is paid for: asking again with the same seed must not")
+    if any(not request.answer_format for request in ask.sent):
+        return  # only its author can write its format
     spoilt = pairs[3].id
 
     def one_without_a_verdict(request: ChatRequest) -> str:
@@ -225,3 +228,5 @@ def _check_plan(annotator: Annotator, pairs: Sequence[Pair], answer: Answer) -> 
         labels(annotator, pairs, ask)
         planned_pairs = {c.pair_id for request in planned for c in request.comparisons if c.pair_id}
         require(planned_pairs == set(ask.asked_about()), "plan must name the requests that annotate sends")
+        sent = f"plan must name the requests that annotate sends: {len(planned)}, and {len(ask.sent)} were sent"
+        require(len(planned) == len(ask.sent), sent)

@@ -63,8 +63,3 @@ def train_context(directory: Path, seed: int = 0, log_metrics: MetricsRecorder |
         checkpoints=DirectoryCheckpoints(directory),
         log_metrics=MetricsRecorder() if log_metrics is None else log_metrics,
     )
-
-
-def load_context(directory: Path) -> TrainContext:
-    """Make a context for `load`. Loads torch."""
-    return train_context(directory)

@@ -7,6 +7,7 @@ import json
 import math
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from afarm.core.interfaces import EvaluationInputs, Evaluator
 from afarm.core.records import Evaluation
@@ -70,23 +71,20 @@ def _check_board(evaluator: Evaluator, inputs: EvaluationInputs, whole: Evaluati
 
 def _check_mismatches(evaluator: Evaluator, inputs: EvaluationInputs, whole: Evaluation) -> None:
     """Check that mismatched inputs are a `DataError`, unless the evaluator does not read them."""
-    broken = {
-        "no outputs": replace(inputs, outputs=(), judgements=(), scores=(), reference=(), reference_scores=()),
-        "a judgement too few": replace(inputs, judgements=inputs.judgements[:-1]),
-        "judgements of other rows": replace(inputs, judgements=(*inputs.judgements[1:], inputs.judgements[0])),
-        "a score too few": replace(inputs, scores=inputs.scores[:-1]),
-        "a reference output too few": replace(inputs, reference=inputs.reference[:-1]),
-        "a reference score too few": replace(inputs, reference_scores=inputs.reference_scores[:-1]),
-        "a reference for other instructions": replace(
-            inputs, reference=(inputs.outputs[0], *inputs.reference[:-1]), reference_scores=inputs.reference_scores
-        ),
-    }
-    needed = {"no outputs"}
-    if "judgements" in evaluator.needs:
-        needed |= {"a judgement too few", "judgements of other rows"}
-    if "reward_model" in evaluator.needs:
-        needed |= {"a score too few"}
-    for name, changed in broken.items():
+    judged, scored = "judgements" in evaluator.needs, "reward_model" in evaluator.needs
+    none = {"outputs": (), "judgements": (), "scores": (), "reference": (), "reference_scores": ()}
+    turned = (*inputs.judgements[1:], inputs.judgements[0])
+    broken: list[tuple[str, dict[str, Any], bool]] = [
+        ("no outputs", none, True),
+        ("a judgement too few", {"judgements": inputs.judgements[:-1]}, judged),
+        ("judgements of other rows", {"judgements": turned}, judged),
+        ("a score too few", {"scores": inputs.scores[:-1]}, scored),
+        ("a reference output too few", {"reference": inputs.reference[:-1]}, False),
+        ("a reference score too few", {"reference_scores": inputs.reference_scores[:-1]}, False),
+        ("a reference for other instructions", {"reference": (inputs.outputs[0], *inputs.reference[:-1])}, False),
+    ]
+    for name, fields, is_read in broken:
+        changed = replace(inputs, **fields)
         found = unless_refused(partial(evaluator.evaluate, changed), name)
-        passed_over = name not in needed and found == whole
+        passed_over = not is_read and found == whole
         require(found is None or passed_over, f"{name} must be a DataError, not a figure")

@@ -67,12 +67,12 @@ def separable_preferences(count: int, good: str = "w1 w2", bad: str = "w31 w32")
 
 
 def evaluation_inputs(instructions: Sequence[Instruction] = (), outputs: Sequence[str] = ()) -> EvaluationInputs:
-    """Make a system's and a reference's outputs, judgements (one draw, one unparsed) and scores."""
+    """Make outputs of a system and a reference, scores, labels of people, and of a judge with gaps."""
     instructions = instructions or make_instructions(12)
     texts = outputs or [" ".join(_WORDS[i : i + 1 + i % 4]) for i in range(len(instructions))]
     mine = [Output(i, texts[n % len(texts)], "system") for n, i in enumerate(instructions)]
     theirs = [Output(i, f"{texts[(n + 1) % len(texts)]} .", "reference") for n, i in enumerate(instructions)]
-    judged = []
+    judged, human = [], []
     for number, (ours, other) in enumerate(zip(mine, theirs, strict=True)):
         pair = Pair(ours.instruction, other.output, ours.output, 0, "reference", "system")
         draw = uniform("example judgement", pair.id)
@@ -82,6 +82,7 @@ def evaluation_inputs(instructions: Sequence[Instruction] = (), outputs: Sequenc
         elif number == 2:
             preference = Preference(pair.id, None, "unparsed")
         judged.append(JudgedPair(pair, preference, "examples"))
+        human.append(JudgedPair(pair, Preference(pair.id, float(draw < 0.5), source="human"), "people"))
     return EvaluationInputs(
         system="system",
         outputs=tuple(mine),
@@ -89,6 +90,7 @@ def evaluation_inputs(instructions: Sequence[Instruction] = (), outputs: Sequenc
         judgements=tuple(judged),
         scores=tuple(_score(row) for row in mine),
         reference_scores=tuple(_score(row) for row in theirs),
+        human=tuple(human),
     )
 
 

@@ -35,6 +35,8 @@ def check_judge(judge: Judge, *, answers: bool | None = None, instructions: Sequ
                 await _check_answers(judge, list(instructions) or make_instructions(8))
         finally:
             await judge.close()  # in the loop that its connections were opened in
+        left = len(asyncio.all_tasks()) - 1
+        require(left == 0, f"close must end what the judge began: {left} tasks of its own still run")
 
     asyncio.run(check())
 
@@ -96,7 +98,8 @@ async def _check_capabilities(judge: Judge, request: ChatRequest) -> None:
             answered = False
             require(not declared, f"{judge.identity} declares {name} and then refuses it: {error}")
         require(
-            declared or not answered, f"{judge.identity} does not declare {name}, so asking for it must be an error"
+            declared or not answered,
+            f"{judge.identity} does not declare {name}, so `complete` must raise a JudgeError for it",
         )
 
 
@@ -115,6 +118,10 @@ def _check_completion(judge: Judge, request: ChatRequest, completion: Completion
     require(min(tokens) >= 0, "token counts are at least 0")
     priced = completion.price is None or completion.price >= 0
     require(priced, f"the price of an answer is at least 0, or None, not {completion.price}")
+    most = judge.most_output_tokens(request)
+    require(
+        completion.output_tokens <= most, f"{completion.output_tokens} tokens came, above most_output_tokens: {most}"
+    )
     worst = judge.worst_case_price(request)
     if worst is not None and completion.price is not None:
         require(completion.price <= worst + 1e-12, f"it cost ${completion.price}, above the worst case of ${worst}")

@@ -15,7 +15,7 @@ from afarm.core.errors import type_name
 from afarm.core.interfaces import Decoding, Method, MethodInputs, Policy
 from afarm.core.records import Instruction, Pair, Preference, Sample
 from afarm.testing.conformance import naming, require
-from afarm.testing.contexts import MetricsRecorder, load_context, train_context
+from afarm.testing.contexts import MetricsRecorder, train_context
 from afarm.testing.examples import make_instructions
 from afarm.testing.models import tiny_inputs
 from afarm.testing.processes import train_together
@@ -137,7 +137,7 @@ def check_policy(policy: Policy, directory: Path) -> None:
     saved = directory / "saved"
     saved.mkdir(parents=True)
     policy.save(saved)
-    loaded = type(policy).load(saved, load_context(directory / "loading"))
+    loaded = type(policy).load(saved, train_context(directory / "loading"))
     require(isinstance(loaded, Policy), f"load must return an afarm.Policy, not {type_name(loaded)}")
     require(_equal(draw(loaded), expected), "a policy that was saved and loaded must sample the same")
 

@@ -12,7 +12,7 @@ from afarm.core.errors import PluginError, type_name
 from afarm.core.interfaces import Policy, RewardModel
 from afarm.core.records import Instruction, JudgedPair, Preference
 from afarm.testing.conformance import ConformanceError, naming, require, unless_refused
-from afarm.testing.contexts import MetricsRecorder, load_context, train_context
+from afarm.testing.contexts import MetricsRecorder, train_context
 from afarm.testing.examples import HOSTILE_TEXTS, make_instructions, separable_preferences
 from afarm.testing.methods import check_start_untouched
 from afarm.testing.models import tiny_policy
@@ -87,7 +87,7 @@ def _check_fitted(model: type[RewardModel], config: Any, directory: Path, begin:
     saved = directory / "saved"
     saved.mkdir()
     fitted.save(saved)
-    loaded = model.load(saved, load_context(directory / "loading"))
+    loaded = model.load(saved, train_context(directory / "loading"))
     require(isinstance(loaded, RewardModel), f"load must return an afarm.RewardModel, not {type_name(loaded)}")
     require(_close(values(loaded, rows), expected), "a reward model that was saved and loaded must score the same")
     for name, useless in {"draws only": _undecided(8), "no preferences": []}.items():

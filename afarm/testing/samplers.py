@@ -41,11 +41,8 @@ def check_sampler(engine: SamplingEngine, policy: CheckpointPolicy | None = None
 
 def _check_greedy(engine: SamplingEngine, policy: CheckpointPolicy) -> None:
     greedy = Decoding(temperature=0, max_new_tokens=LONGEST, n=2)
-    rows = _generate(engine, policy, greedy)
-    expected = _likeliest(policy, greedy)
-    same = [row.token_ids for row in rows] == [row.token_ids for row in expected]
-    require(same, "at temperature 0 the likeliest tokens must be chosen, prompt by prompt and n times each")
-    _check_rows(policy, rows, greedy)
+    broken = "at temperature 0 the likeliest tokens must be chosen, prompt by prompt and n times each"
+    _check_rows(policy, _check_likeliest(engine, policy, greedy, broken), greedy)
     require(not list(engine.sampler(policy).generate([], [], greedy, seed=0)), "no prompts give no generations")
 
 
@@ -95,12 +92,10 @@ def _check_trained_adapters(engine: SamplingEngine, policy: CheckpointPolicy) ->
             for name, weight in trained.model.named_parameters():
                 if "lora_B" in name:
                     weight.copy_(torch.randn(weight.shape) * 0.2 * (step + 1))
-        rows = _generate(engine, trained, greedy)
-        same = [row.token_ids for row in rows] == [row.token_ids for row in _likeliest(trained, greedy)]
-        require(same, "a sampler made after adapters have changed must sample by them as they are then")
-    rows, expected = _generate(engine, policy, greedy), _likeliest(policy, greedy)
-    same = [row.token_ids for row in rows] == [row.token_ids for row in expected]
-    require(same, "a policy without adapters must be sampled without them, also after one that has some")
+        broken = "a sampler made after adapters have changed must sample by them as they are then"
+        _check_likeliest(engine, trained, greedy, broken)
+    broken = "a policy without adapters must be sampled without them, also after one that has some"
+    _check_likeliest(engine, policy, greedy, broken)
 
 
 def _check_trained_weights(engine: SamplingEngine, policy: CheckpointPolicy) -> None:
@@ -111,23 +106,26 @@ def _check_trained_weights(engine: SamplingEngine, policy: CheckpointPolicy) -> 
         for weight in changed.model.parameters():
             weight.mul_(1.2)
     greedy = Decoding(temperature=0, max_new_tokens=LONGEST)
+    broken = "weights that an engine does not hold must be refused with a ModelError, never sampled as others"
     try:
-        rows = _generate(engine, changed, greedy)
+        _check_likeliest(engine, changed, greedy, broken)
     except ModelError:
         require(not engine.takes_whole_weights, "an engine that takes whole weights must take changed ones")
-        return
-    same = [row.token_ids for row in rows] == [row.token_ids for row in _likeliest(changed, greedy)]
-    require(same, "weights that an engine does not hold must be refused with a ModelError, never sampled as others")
 
 
 def _generate(engine: SamplingEngine, policy: CheckpointPolicy, decoding: Decoding) -> list[Generation]:
     return list(engine.sampler(policy).generate(*_prompts(policy), decoding, seed=5))
 
 
-def _likeliest(policy: CheckpointPolicy, decoding: Decoding) -> list[Generation]:
+def _check_likeliest(
+    engine: SamplingEngine, policy: CheckpointPolicy, greedy: Decoding, broken: str
+) -> list[Generation]:
+    """Check that an engine's greedy generations are those of the policy itself; return them."""
     from afarm.backend import TorchEngine
 
-    return list(TorchEngine().sampler(policy).generate(*_prompts(policy), decoding, seed=5))
+    rows, own = _generate(engine, policy, greedy), _generate(TorchEngine(), policy, greedy)
+    require([row.token_ids for row in rows] == [row.token_ids for row in own], broken)
+    return rows
 
 
 def _prompts(policy: CheckpointPolicy) -> tuple[list[list[int]], list[str]]:

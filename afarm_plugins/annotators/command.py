@@ -62,7 +62,7 @@ def page(contents: dict[str, Any]) -> str:
                 until = ended if ended in ("", "retired") else f"until {ended}"
                 options += f" {role}={model}" + (f" ({until})" if until else "")
             lines.append(f"  {year}  {vendor:<17}{options}")
-    lines += ["", "A judge without a role answers for all that are not named; with none, the offline formula does:", ""]
+    lines += ["", "A judge without a role answers for those not named; the toy recipe asks a formula instead:", ""]
     for vendor, models in contents["years"][max(contents["years"])].items():
         if {"strong", "light"} <= models.keys():
             lines.append(f"  --judge {vendor}:{models['light']} --judge strong={vendor}:{models['strong']}")

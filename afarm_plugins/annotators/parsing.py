@@ -15,7 +15,7 @@ from typing import Any
 
 from afarm.judging import ParsedVerdict, cut_thoughts
 
-READING = 3
+READING = 4
 """The number of these rules, raised with every change of what they read.
 
 Judgements are stored under it: answers that were bought before are then read anew, at no cost."""
@@ -69,6 +69,7 @@ _ANNOUNCES = re.compile(
 _ENDED = re.compile(r".*[.!)…。！]", re.DOTALL)
 _RUN_ON = re.compile(r"={3,}|# Sheet |## Comparison |Instruction ?:|Conversation:|Text:|\[user\]")
 _WORDS_OF_A_VERDICT = 5
+_LETTERS_OF_A_REASON = 25
 _MARKUP = " \t*_`\"'>#-"
 _EMPHASIS = re.compile(r"[*_#]+|(?<!`)`{1,2}(?!`)")
 _FENCED = re.compile(r"(?s)```\w*\n(?P<inside>.*)\n```")
@@ -133,6 +134,11 @@ def _may_be_quoted(before: Sequence[str]) -> bool:
     )
 
 
+def _may_take_back(line: str) -> bool:
+    """Tell if a bare label below `line` may not be meant: a few words, such as "Neither.", are no reason."""
+    return len(line) < _LETTERS_OF_A_REASON and not _ANNOUNCES.fullmatch(line)
+
+
 def read_last_line(lines: Sequence[str], form: Callable[[str], float | None]) -> float | None:
     """Read the last line, or the first if reasons follow; None if another line says otherwise."""
     if not lines:
@@ -141,7 +147,8 @@ def read_last_line(lines: Sequence[str], form: Callable[[str], float | None]) ->
         line, others = lines[0], lines[1:]
     else:
         line, others = lines[-1], lines[:-1]
-        if _may_be_quoted(others):
+        is_bare = len(line.split()) <= 2 and ":" not in line
+        if _may_be_quoted(others) or (is_bare and others and _may_take_back(others[-1])):
             return None
     value = form(line)
     return None if any(form(other) not in (None, value) for other in others) else value

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from afarm import ConfigError
-from afarm.cli.options import DryRun, FarmOptions, err, option, out, print_json, with_options, write_examples
+from afarm.cli.options import (
+    DryRun,
+    FarmOptions,
+    command_line,
+    err,
+    option,
+    out,
+    print_json,
+    warn_of_budget,
+    with_options,
+    write_examples,
+)
 
 if TYPE_CHECKING:
     from afarm import Farm
@@ -37,10 +48,13 @@ def best_of_n(
     if dry_run:
         options.show_plan(evaluations=len(numbers))
         return
+    from afarm.experiments import GridProgress, plan_run
+    from afarm.report import PAGE, ShownStudy, can_draw, write_study
     from afarm_plugins.best_of_n.curve import curve_findings
 
     with options.farm() as farm:
-        options.warn_of_budget(farm, "best_of_n", evaluations=len(numbers))
+        workspace = farm.workspace
+        warn_of_budget(workspace, lambda: plan_run(workspace, "best_of_n", len(numbers)))
         rows = []
         if not options.as_json:
             out().print(f"{'n':>5}  {'KL at most':>10}  {'reward':>7}  {'win rate':>16}")
@@ -49,7 +63,11 @@ def best_of_n(
             if not options.as_json:
                 rate = f"{row['win_rate']:.1f} % ± {row['standard_error']:.1f}"
                 out().print(f"{row['n']:>5}  {row['kl_bound']:>10.2f}  {row['reward']:>7.2f}  {rate:>16}")
-        page = options.write_findings(farm, "best-of-n", curve_findings(rows))
+        judges = {judge.identity for judge in workspace.judges.by_role.values() if judge.simulated}
+        progress, formats = GridProgress((), simulated=judges), ("svg",) if can_draw() else ()
+        name = f"best-of-n-{workspace.run_name()}"
+        study = ShownStudy(name, command_line(), progress, curve_findings(rows), formats)
+        page = write_study(options.output_dir / "studies" / name, study).with_name(PAGE)
         if options.as_json:
             print_json(rows)
         (err() if options.as_json else out()).print(f"Page: {page}", markup=False)

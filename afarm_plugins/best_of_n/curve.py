@@ -39,7 +39,21 @@ def curve_findings(rows: Sequence[Mapping[str, Any]]) -> Findings:
         both = [_series(rows, "gold", "gold reward"), _series(rows, "reward", "reward model’s score")]
         title = "What it was chosen by, and the gold reward"
         plots.append(StudyPlot("proxy-and-gold", title, "n", "reward", both, log_x=True))
-    return Findings([table], plots, NOTES, {"curve.json": json.dumps(rows, indent=1) + "\n"})
+    answer = _say_best({row["n"]: rate for row in rows if (rate := measured(row, "win_rate"))})
+    return Findings([table], plots, NOTES, {"curve.json": json.dumps(rows, indent=1) + "\n"}, answer)
+
+
+def _say_best(rates: Mapping[int, Bounded]) -> str:
+    """Say which n has the highest win rate, beside that of the smallest; empty without win rates."""
+    if not rates:
+        return ""
+    n, least = max(rates, key=lambda n: rates[n].value), min(rates)
+    rate, low, high = rates[n]
+    text = f"Best of {n}: win rate {rate:.1f} % against the starting policy"
+    text += "" if low is None or high is None else f" (95 % {low:.1f} to {high:.1f})"
+    if n == least:
+        return f"{text}, the highest of n = {', '.join(map(str, rates))}." if len(rates) > 1 else f"{text}."
+    return f"{text}, the highest; best of {least} has {rates[least].value:.1f} %."
 
 
 def measured(row: Mapping[str, Any], name: str) -> Bounded | None:

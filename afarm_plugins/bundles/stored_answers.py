@@ -12,6 +12,7 @@ import yaml
 
 from afarm import AnnotateContext, ChatRequest, Completion, JudgeError, Judgement, JudgementKey, JudgingStudy
 from afarm.experiments import JudgeClient, StudyRecord, Workspace, formula_judges, open_workspace
+from afarm.judging import SAMPLES_PER_VOTE
 from afarm.results import Ledger, column_names, query_chunks
 
 ANSWERS, JUDGEMENTS = column_names("completions"), column_names("judgements")
@@ -21,9 +22,21 @@ NOT_REPLAYED = ("based_on", "budget", "price", "prices", "batch_api")
 """Settings that change no result, or name a file."""
 
 
+EARLIER = (
+    "SELECT DISTINCT earlier.completion FROM judgements AS last JOIN judgements AS earlier "
+    "ON earlier.annotator = last.annotator AND earlier.pair_id = last.pair_id AND earlier.shown = last.shown "
+    f"AND earlier.seed = last.seed AND earlier.draw BETWEEN last.draw - last.draw % {SAMPLES_PER_VOTE} "
+    "AND last.draw - 1 WHERE last.completion IN ({marks})"
+)
+"""The answers that a re-ask followed: they could not be read, and a label names the last one only."""
+
+
 def slice_ledger(ledger: Ledger, keys: Iterable[str]) -> tuple[bytes, bytes]:
-    """Return the answers with these keys, and the judgements read from them."""
-    ordered = sorted(set(keys))
+    """Return the answers with these keys, those that they followed, and the judgements read from them."""
+    found = set(keys)
+    for chunk, marks in query_chunks(sorted(found)):
+        found |= {key for (key,) in ledger.read(EARLIER.format(marks=marks), list(chunk)) if key}
+    ordered = sorted(found)
     answers = _lines(ledger, "completions", ANSWERS, "key", ordered)
     return answers, _lines(ledger, "judgements", JUDGEMENTS, "completion", ordered)
 

@@ -30,6 +30,7 @@ from afarm import (
 )
 from afarm.experiments import discover
 from afarm.judging import JudgePrompt, Presentation, collect_judgements, pending_requests, show_pair
+from afarm.report import cell_text
 from afarm_plugins.calibration.fit import (
     LENGTH,
     NOISE,
@@ -149,10 +150,11 @@ def calibrate_pool(people: PeoplesLabels, pool: PoolVerdicts, config: CalibrateC
     fold = {id: number % FOLDS for number, id in enumerate(ids)}
     saw_none = predict_held_out(data, np.array([fold[label.pair.instruction.id] for label in people.labels]))
     systems = rate_systems(people.labels, fit, refits)
+    held_out = _tabulate_held_out(people, data, saw_none)
     tables = [
         _parameters(fit, refits),
         _weights(fit, refits, pool),
-        _tabulate_held_out(people, data, saw_none),
+        held_out,
         *([_rankings(systems)] if systems else []),
     ]
     plots = [_reliability_plot(data, saw_none), *([_rankings_plot(systems)] if systems else [])]
@@ -163,7 +165,18 @@ def calibrate_pool(people: PeoplesLabels, pool: PoolVerdicts, config: CalibrateC
         f"{POOL_FILE} beside this page is the pool: --annotator pool:{POOL_FILE} --label-noise 0, since the noise is "
         "in it." + (f" Put it beside {config.pool}, whose templates it uses." if config.pool else ""),
     ]
-    return Findings(tables, plots, notes, {POOL_FILE: _file(people, pool, fit, config)})
+    return Findings(tables, plots, notes, {POOL_FILE: _file(people, pool, fit, config)}, _say_gain(held_out))
+
+
+def _say_gain(held_out: StudyTable) -> str:
+    """Say how often the fitted pool agrees with people, and if it does so better than the paper's pool."""
+    ours, papers, *_ = held_out.rows
+    agreement, gain = ours[-1], papers[2]
+    low, high = (gain.low or 0.0, gain.high or 0.0) if isinstance(gain, Bounded) else (0.0, 0.0)
+    how = "better" if low > 0 else "worse" if high < 0 else "not clearly better"
+    text = "On labels of people that it did not see, the fitted pool's likelier output is the chosen one of "
+    text += f"{cell_text(agreement, '.1f')} %; it predicts them {how} than {papers[0]}"
+    return f"{text} (log loss less by {cell_text(gain, '.3f')})."
 
 
 def _file(people: PeoplesLabels, pool: PoolVerdicts, fit: PoolFit, config: CalibrateConfig) -> str:

@@ -36,7 +36,8 @@ def add_commands(app: typer.Typer) -> None:
 @with_options
 def check(launcher: LauncherName = LOCAL, *, options: FarmOptions) -> None:
     """Check each machine: code, libraries, shared directory, locks, clock, ledger, keys and GPUs."""
-    from afarm.experiments import check_nodes, judging_checks
+    from afarm.experiments import judging_checks
+    from afarm_plugins.cluster.nodes import check_nodes
 
     with options.workspace(judging_checks(), options.output_dir) as workspace:
         opened = build_launcher("local:1" if launcher == LOCAL else launcher, [("", workspace)])

@@ -79,6 +79,9 @@ class Costs(Study):
         records = [record for place in places for record in _records(place, unread)]
         if not records and self.config.runs:
             raise DataError(f"{', '.join(self.config.runs)}: no finished run there; `afarm run` makes one")
+        compared = [record for record in records if not record.get("method")]
+        if compared:
+            unread.append(f"{len(compared)} comparisons of files or stored labels, which train nothing")
         kept = [  # the values that costs are computed from, as JSON
             {
                 **{name: record.get(name) for name in ("recipe", "method", "config")},
@@ -87,6 +90,7 @@ class Costs(Study):
                 "results": [{"metrics": {"win_rate": rate}} for rate in _win_rates(record)],
             }
             for record in records
+            if record not in compared
         ]
         return {"runs": kept, "unread": unread}
 
@@ -127,17 +131,37 @@ def tabulate_costs(records: Sequence[RunRecord], config: CostsConfig) -> Finding
     for record in records:
         groups.setdefault(f"{record.get('recipe', '')} · {record.get('method', '')}", []).append(record)
     methods = [_method(name, runs, stages, config) for name, runs in sorted(groups.items())]
-    tables = [_stage_table(stages.values(), config), _method_table(methods)] if records else []
+    tables = [_method_table(methods), _stage_table(stages.values(), config)] if records else []
     costs = {method.name: method.dollars if config.hour else method.seconds for method in methods}
     rates = {method.name: method.rate for method in methods if method.rate is not None}
     unit = "dollars per run" if config.hour else "seconds per run"
     plots = [frontier_plot(rates, costs, frontier(methods), unit)] if rates else []
     notes = _notes(records, stages.values(), config) if records else ["There is no stored run to read costs from."]
+    answers = [_say_frontier(methods, costs, unit)]
     if config.spend:
-        table, more = _plan(methods, config)
+        table, more, payable = _plan(methods, config)
         tables.append(table)
         notes += more
-    return Findings(tables, plots, notes)
+        answers.insert(0, payable)
+    return Findings(tables, plots, notes, answer=" ".join(filter(None, answers)))
+
+
+def _say_frontier(methods: Sequence[MethodCost], costs: Mapping[str, float], unit: str) -> str:
+    """Say which method has the highest win rate, and which is the cheapest that none beats; or nothing."""
+    best = frontier(methods)
+    rates = {one.name: one.rate.value for one in methods if one.rate and one.name in best}
+    if not rates:
+        return ""
+    first, cheapest = max(rates, key=lambda name: rates[name]), min(rates, key=lambda name: costs[name])
+    figures = {
+        name: f"{rates[name]:.1f} % at {costs[name]:,.{2 if 'dollars' in unit else 0}f} {unit}" for name in rates
+    }
+    if len(methods) == 1:
+        return f"{first}: win rate {figures[first]}."
+    text = f"{first} has the highest win rate, {figures[first]}"
+    if first == cheapest:
+        return f"{text}, and none costs less."
+    return f"{text}; {cheapest} is the cheapest that no other beats at its cost, {figures[cheapest]}."
 
 
 # ------------------------------------------------------------------------------------------------------- reading
@@ -285,8 +309,8 @@ def _notes(records: Sequence[RunRecord], stages: Iterable[StageCost], config: Co
 # ---------------------------------------------------------------------------------------------------------- plan
 
 
-def _plan(methods: Sequence[MethodCost], config: CostsConfig) -> tuple[StudyTable, list[str]]:
-    """Plan for the difference that is asked for, and for what the budget pays if that is too much."""
+def _plan(methods: Sequence[MethodCost], config: CostsConfig) -> tuple[StudyTable, list[str], str]:
+    """Plan for the difference asked for, or for what the budget pays if it is too much; say what it pays."""
     trained = [method for method in methods if method.rate]
     seconds = config.steps * config.step_seconds or (fmean(m.seconds for m in trained) if trained else 0.0)
     judge = config.judge_dollars
@@ -314,9 +338,9 @@ def _plan(methods: Sequence[MethodCost], config: CostsConfig) -> tuple[StudyTabl
         f"Labels each: enough that two finalists are told apart by people, at {config.label_spread:g} points over "
         "instructions; both are labelled against one reference on the same instructions.",
     ]
-    if not pays:
-        notes.append(
-            f"${config.spend:,.2f} do not pay for a difference of {config.difference:g} points."
-            + (f" They pay for one of {possible.difference:.1f}." if possible else " They pay for no plan at all.")
-        )
-    return table, notes
+    paid = f"${config.spend:,.2f}"
+    if pays:
+        return table, notes, f"{paid} pays for a difference of {config.difference:g} points (${wanted.total:,.2f})."
+    lacking = f"{paid} does not pay for a difference of {config.difference:g} points."
+    lacking += f" It pays for one of {possible.difference:.1f}." if possible else " It pays for no plan at all."
+    return table, notes, lacking

@@ -7,12 +7,14 @@ is the start policy, which reads all pairs once, before training. Deviations fro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from datasets import Dataset
+from torch import Tensor
 from trl import DPOConfig as TRLConfig
 from trl import DPOTrainer
 
@@ -25,7 +27,6 @@ from afarm.backend import (
     batched_logprobs,
     join_and_pad,
     make_selection,
-    preference_losses,
     require_checkpoint,
     response_logprobs,
     run_trainer,
@@ -120,6 +121,32 @@ def collate_preferences(pad_id: int, examples: Sequence[dict[str, Any]]) -> dict
         "reference_logps": torch.tensor([e["reference_logps"] for e in examples]).T.flatten(),
         "p_chosen": torch.tensor([e["p_chosen"] for e in examples]),
     }
+
+
+PREFERENCE_LOSSES: Mapping[str, Callable[[Tensor, float], Tensor]] = {
+    "sigmoid": lambda margin, beta: -F.logsigmoid(beta * margin),
+    "hinge": lambda margin, beta: torch.relu(1 - beta * margin),
+    "ipo": lambda margin, beta: (margin - 1 / (2 * beta)) ** 2,
+}
+"""Losses [B] of surely ordered pairs, from margins [B] (chosen − rejected log ratio) and beta.
+
+sigmoid: Rafailov et al. 2023, eq. 7. hinge: Zhao et al. 2023, on log ratios. ipo: Azar et al. 2023, eq. 17.
+"""
+
+
+def preference_losses(
+    margins: Tensor, p_chosen: Tensor, loss_type: str, beta: float, label_smoothing: float = 0.0
+) -> Tensor:
+    """Loss [B] of DPO and its relatives, with labels that may be soft.
+
+    The expected loss over both orders, where `p_chosen` [B] is the probability that the chosen output is better; for
+    sigmoid, the cross-entropy of σ(beta · margin) against it. `label_smoothing` ε first turns p into (1 − ε)·p +
+    ε·(1 − p). `loss_type` is sigmoid, hinge or ipo. `margins` [B] are differences of summed log ratios, for ipo of
+    per-token means.
+    """
+    p = p_chosen * (1 - 2 * label_smoothing) + label_smoothing
+    loss = PREFERENCE_LOSSES[loss_type]
+    return p * loss(margins, beta) + (1 - p) * loss(-margins, beta)
 
 
 class SoftLabelDPOTrainer(LengthSortedTrainer, DPOTrainer):

@@ -51,7 +51,7 @@ class EloConfig(Config):
 
 @hookimpl
 def register_evaluators(register: Register) -> None:
-    """Win rates, plain and length-controlled, strengths over many systems, mean reward and mean rating."""
+    """Win rates (plain, length-controlled, by people), strengths on a board, mean reward and rating."""
     register(
         "win_rate",
         "afarm_plugins.evaluators.win_rate:WinRate",
@@ -74,6 +74,11 @@ def register_evaluators(register: Register) -> None:
         "afarm_plugins.evaluators.elo:Elo",
         config=EloConfig,
         summary="online Elo ratings of all systems of a board, the mean over random orders",
+    )
+    register(
+        "prediction_powered",
+        "afarm_plugins.evaluators.prediction_powered:PredictionPowered",
+        summary="the win rate by people, from labels of theirs on some instructions and the judge's on more",
     )
     register(
         "pointwise",

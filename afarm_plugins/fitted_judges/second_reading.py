@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import statistics
+from pathlib import Path
 
 from afarm import DataError, Evaluation, EvaluationInputs, Evaluator, standard_error
-from afarm_plugins.fitted_judges.utility import FittedPart, logistic
+from afarm_plugins.fitted_judges.utility import SHIPPED, FittedPart, logistic
+
+NO_SECOND = "the judge itself, by its probabilities instead of drawn verdicts, no second reading: quote the win rate"
 
 
 class SecondReading(FittedPart, Evaluator):
@@ -14,7 +17,8 @@ class SecondReading(FittedPart, Evaluator):
     A gain that both see is more than the taste of the one that was trained on. Each pair counts with the fitted
     probability, not with a draw. Errors are s / √n with n − 1 in s, clustered by instruction. `fitted_difference` is
     the mean difference of utilities, in log-odds; `agreement` the percent of pairs with a better output by the run's
-    judge that this one orders alike. Each pair has a row: `instruction` and `fitted_win_rate`.
+    judge that this one orders alike. `fitted_warning` says so if the run's judge is this one. Each pair has a row:
+    `instruction` and `fitted_win_rate`.
     """
 
     needs = frozenset({"judgements"})
@@ -35,6 +39,9 @@ class SecondReading(FittedPart, Evaluator):
         decided = [(row.win, gap) for row, gap in zip(inputs.judgements, gaps, strict=True) if gap]
         alike = [(win > 0.5) == (gap > 0) for win, gap in decided if win is not None and win != 0.5]
         asked = [pair.instruction.id for pair in pairs]
+        judges = {
+            row.preference.judge or row.annotator for row in inputs.judgements if row.preference.source == "judge"
+        }
         error = standard_error(wins, asked)
         return Evaluation(
             "fitted",
@@ -47,6 +54,13 @@ class SecondReading(FittedPart, Evaluator):
                 "agreement": 100 * statistics.fmean(alike) if alike else None,
                 "n_total": len(wins),
                 "judge": f"{self.utility.name}@{self.identity}",
+                **({"fitted_warning": NO_SECOND} if judges and all(map(self._is_this, judges)) else {}),
             },
             tuple({"instruction": name, "fitted_win_rate": 100 * win} for name, win in zip(asked, wins, strict=True)),
         )
+
+    def _is_this(self, judge: str) -> bool:
+        """Tell if a judge's identity, or the name of an annotator that asks none, is of the same utility."""
+        name, _, spec = judge.partition(":")
+        same = Path(spec or SHIPPED).expanduser().resolve() == self.utility.directory.resolve()
+        return name == "fitted" and (same or spec == f"{self.utility.name}@{self.identity}")

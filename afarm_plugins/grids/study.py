@@ -11,12 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from afarm import ConfigError, DataError, PluginError
 from afarm.cli.options import (
     FarmOptions,
     build_launcher,
     command_line,
-    confirm,
     err,
     launch_stages,
     markup,
@@ -53,6 +54,13 @@ OWN_LABELS = "preferences="
 
 BETWEEN = 20
 """The time between two reports on an unfinished study, in times of what the last one took."""
+
+
+def confirm(what: str) -> None:
+    """Ask before what costs much begins: "1,200 runs". Raises `ConfigError` if nobody is there to answer."""
+    if not err().is_terminal:
+        raise ConfigError([f"{what}: look at the plan above, and begin with --yes"])
+    typer.confirm(f"Begin {what}?", abort=True, err=True)
 
 
 def conduct(

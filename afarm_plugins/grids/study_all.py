@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from afarm import AfarmError, ConfigError
-from afarm.cli.options import LOCAL, DryRun, FarmOptions, LauncherName, confirm, err, markup, option, out, print_json
+from afarm.cli.options import LOCAL, DryRun, FarmOptions, LauncherName, err, markup, option, out, print_json
 from afarm.report import markdown
-from afarm_plugins.grids.study import AskedStudy, Formats, Seeds, Yes, conduct, configure_study, parse_formats
+from afarm_plugins.grids.study import AskedStudy, Formats, Seeds, Yes, conduct, configure_study, confirm, parse_formats
 
 if TYPE_CHECKING:
     from afarm import StudyRun

@@ -222,9 +222,9 @@ class VendorJudge(Judge):
         return self.payload(request, form)
 
     def answer(self, read: Completion, *, in_object: bool, in_batch: bool = False) -> Completion:
-        """The answer that was read with its price, which is unknown where the vendor counted no tokens."""
+        """The answer that was read with its price, which is unknown where the vendor did not count all tokens."""
         price, dollars = self.price(), None
-        if price is not None and read.input_tokens + read.output_tokens > 0:
+        if price is not None and read.input_tokens and (read.output_tokens or not read.text):
             dollars = price.of(read.input_tokens, read.output_tokens, read.cached_input_tokens)
             dollars *= price.batch if in_batch else 1.0
         return replace(read, text=unwrapped(read.text) if in_object else read.text, price=dollars)
@@ -350,6 +350,11 @@ class VendorJudge(Judge):
                     response = await read_whole(response) if asks else response
             except TimeoutError as error:
                 raise httpx2.ReadTimeout("no answer in time", request=request) from error
+            except Exception as error:
+                if isinstance(error, httpx2.RequestError):
+                    raise
+                # A transport's own, of a status line that is none, say: SDKs would not send again.
+                raise httpx2.RemoteProtocolError(str(error), request=request) from error
             self._inspect(response, asks)
         except Exception as error:
             last = int(request.headers.get("x-stainless-retry-count", 0)) >= self.config.max_retries
@@ -471,6 +476,10 @@ async def read_whole(response: Any) -> httpx2.Response:
             size += len(part)
             if size > LARGEST_BODY:
                 raise NoAnswer(f"more than {LARGEST_BODY >> 20} MB: no answer is as long", request=response.request)
+    except httpx2.TransportError:
+        if size > LARGEST_BODY or parsed_body(b"".join(parts)) is None:
+            raise
+        # Cut off behind the answer's last byte: what is paid for is whole.
     finally:
         await response.aclose()
     packed = {"content-encoding", "content-length", "transfer-encoding"}

@@ -14,7 +14,12 @@ from afarm_plugins.judges.rate_headers import retry_after
 SLOW_DOWN = frozenset({429, 529})
 NO_CREDIT = ("insufficient_quota", "credit balance is too low", "billing_hard_limit")
 FILTERED_CODES = frozenset({"content_filter", "content_policy_violation", "invalid_prompt"})
-FILTERED_WORDS = ("content filtering policy", "content management policy", "violating our usage policy")
+FILTERED_WORDS = (
+    "content filtering policy",
+    "content management policy",
+    "violating our usage policy",
+    "your input was flagged",
+)
 LONGEST_MESSAGE, LONGEST_PAGE = 300, 100
 REFUSED = frozenset({400, 413, 422})
 """Statuses that say that a request is not taken as it is."""
@@ -128,8 +133,8 @@ def lacks_credit(error: Any) -> bool:
 
 
 def is_filtered(error: Any) -> bool:
-    """True if a request was refused for its content. Azure, OpenAI and Anthropic word it differently."""
+    """True if a request was refused for its content. Azure, OpenAI, Anthropic and OpenRouter differ."""
     message = str(error).lower()
-    return error.status_code == 400 and (
+    return error.status_code in (400, 403) and (
         details(error).get("code") in FILTERED_CODES or any(words in message for words in FILTERED_WORDS)
     )

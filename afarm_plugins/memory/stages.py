@@ -50,7 +50,10 @@ class Choices:
         components = Components(self.plugins, resolved, process_info=info)
         if problems := list(failures([components.engine_class])):
             raise ConfigError(problems)
-        problems = [] if components.names_placeholder else list(failures([components.engine]))
+        name, _, address = run.backend.sampler.partition("@")
+        samplers = [c for c in self.plugins.registry if c.kind == "samplers" and c.name == name]
+        is_placeholder = any(address == sampler.spec != "" for sampler in samplers)  # vllm@URL, as in the help
+        problems = [] if is_placeholder else list(failures([components.engine]))
         trained = [components.component("reward_models", run.reward_model)]
         trained += [components.component("methods", "sft")] if run.start == "sft" and run.method != "sft" else []
         problems += [problem for one in trained for problem in components.uneven_sizes(one)]

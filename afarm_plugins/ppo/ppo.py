@@ -38,14 +38,10 @@ from afarm.backend import (
     begin_update,
     chosen_policy,
     clipped_policy_loss,
-    clipped_value_loss,
     fall_back,
-    generalised_advantages,
     head_scores,
     kl_estimates,
-    kl_penalised_rewards,
     masked,
-    masked_mean_variance,
     micro_batches,
     minibatches,
     optimizer_step,
@@ -64,9 +60,15 @@ from afarm.backend import (
     steps_left,
     trainable_copy,
     watch_kl,
-    whiten,
 )
 from afarm_plugins.ppo import PPOConfig, shared
+from afarm_plugins.ppo.objectives import (
+    clipped_value_loss,
+    generalised_advantages,
+    kl_penalised_rewards,
+    masked_mean_variance,
+    whiten,
+)
 
 LEARNED = (
     *("loss/policy_avg", "policy/approxkl_avg", "policy/clipfrac_avg", "val/ratio"),

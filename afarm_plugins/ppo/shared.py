@@ -7,8 +7,8 @@ policy's and needs a pass of its own). Reference and reward model are as in the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -17,7 +17,6 @@ from afarm import Sample
 from afarm.backend import (
     TokenBatch,
     Training,
-    active_adapter,
     add_adapter,
     head_scores,
     micro_batches,
@@ -46,9 +45,20 @@ def zero_head(width: int) -> nn.Linear:
     return head
 
 
-def value_adapter(model: Any, config: PPOConfig) -> AbstractContextManager[None]:
-    """Activate the value's adapter, if it has one."""
-    return active_adapter(model, VALUE) if config.shared_value == "adapter" else nullcontext()
+@contextmanager
+def value_adapter(model: Any, config: PPOConfig) -> Iterator[None]:
+    """Activate the value's adapter for the block, if it has one. Whatever was trainable stays so."""
+    if config.shared_value != "adapter":
+        yield
+        return
+    before, trainable = model.active_adapter, [p for p in model.parameters() if p.requires_grad]
+    model.set_adapter(VALUE)
+    try:
+        yield
+    finally:
+        model.set_adapter(before)
+        for parameter in trainable:
+            parameter.requires_grad_(True)
 
 
 def head_values(training: Training, head: nn.Module, batch: TokenBatch) -> Tensor:

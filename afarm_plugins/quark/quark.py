@@ -38,7 +38,6 @@ from afarm.backend import (
     optimizer_step,
     prompt_order,
     require_checkpoint,
-    response_divergence,
     resume_training,
     rollout,
     save_if_due,
@@ -50,6 +49,7 @@ from afarm.backend import (
     world_size,
 )
 from afarm_plugins.quark import QuarkConfig
+from afarm_plugins.quark.divergence import response_divergence
 
 
 class Rollout(NamedTuple):
@@ -109,14 +109,12 @@ def train_quark(config: QuarkConfig, inputs: MethodInputs, context: TrainContext
             totals, norms = defaultdict[str, float](float), list[float]()
             for epoch in range(config.num_epochs):
                 for rows in minibatches(training, step, epoch, len(chosen)):
-                    training.optimizer.zero_grad()
                     learned = [chosen[row] for row in rows]
                     minibatch = [make_example(training, steered, pool[row], int(bins[row])) for row in learned]
                     sums = read_divergence(training, minibatch, learn=True)
                     norms.append(optimizer_step(training, step))
                     for name, value in sums.items():
                         totals[name] += float(value)
-            training.optimizer.zero_grad()  # gradients take no memory while the next step samples
 
             # Measure the new policy, which is the one to be saved
             watch_kl(

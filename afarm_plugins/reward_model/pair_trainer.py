@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 from transformers import TrainerCallback
 from trl import RewardTrainer
 
@@ -16,7 +18,6 @@ from afarm.backend import (
     LengthSortedTrainer,
     TorchRewardModel,
     all_gather_object,
-    bradley_terry_loss,
     gathered_weights,
     last_token_scores,
     pad,
@@ -43,6 +44,20 @@ def collate_reward_pairs(pad_id: int, examples: Sequence[dict[str, Any]]) -> dic
     labels = torch.tensor([e["p_chosen"] for e in examples], dtype=torch.float32)
     weights = torch.tensor([e["weights"] for e in examples], dtype=torch.float32)
     return {"input_ids": ids, "attention_mask": mask, "p_chosen": labels, "weights": weights}
+
+
+def bradley_terry_loss(
+    reward_1: Tensor, reward_2: Tensor, p2: Tensor, pairs: float | None = None, weights: Tensor | None = None
+) -> Tensor:
+    """Cross-entropy (in nats) of σ(reward_2 − reward_1) against the label p2, summed over `pairs`.
+
+    Rewards and `weights` are [B], or [B, K] for K members, whose losses are averaged; p2 is [B]. `pairs` is the number
+    in the whole step, of which these may be a part (default: B). Source: Dubois et al. 2023, section 3.2.
+    """
+    margin = reward_2 - reward_1
+    label = p2.view(-1, *[1] * (margin.dim() - 1)).expand_as(margin)
+    loss = F.binary_cross_entropy_with_logits(margin, label, weight=weights, reduction="sum")
+    return loss / ((pairs or len(p2)) * margin[:1].numel())
 
 
 class SoftLabelTrainer(LengthSortedTrainer, RewardTrainer):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from afarm import AnnotatorReport, Bounded, Findings, Series, StudyPlot, StudyTable, as_bounded
+from afarm import HUMANS, AnnotatorReport, Bounded, Findings, Series, StudyPlot, StudyTable, as_bounded
 from afarm.experiments import GridProgress
 from afarm.report import COLUMNS, PREFERENCES, ShownStudy, write_comparison
 from afarm_plugins.studies.over_seeds import say_highest
@@ -19,9 +19,24 @@ def write(comparison: AnnotatorReport, command: str, path: Path) -> None:
     """Write the page. Raises `StoreError` if it cannot be written."""
     count = len(comparison.profiles)
     findings = annotator_findings(comparison)
-    findings = replace(findings, notes=[*findings.notes, *comparison.notes()])
+    findings = replace(findings, notes=[*findings.notes, *list_caveats(comparison)])
     shown = ShownStudy(f"{count} annotator{'s' * (count != 1)} compared", command, GridProgress(()), findings)
     write_comparison(path, shown, "choose another --html")
+
+
+def list_caveats(report: AnnotatorReport) -> list[str]:
+    """List caveats: prices known for part of the labels only, and annotators read from several files."""
+    notes = [
+        f"{p.annotator}: a price is known for {p.price.n if p.price else 0} of {p.labels} labels"
+        + ("; $ per 1,000 is theirs." if p.price else ".")
+        for p in report.profiles
+        if any(other.price for other in report.profiles) and (p.price.n if p.price else 0) < p.labels
+    ]
+    return notes + [
+        f"{p.annotator}: one annotator, from {len(p.files)} files ({', '.join(p.files)}); --by-file parts them."
+        for p in report.profiles
+        if p.annotator != HUMANS and len(p.files) > 1
+    ]
 
 
 def annotator_findings(

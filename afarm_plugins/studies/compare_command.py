@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -75,7 +76,8 @@ def compare_labels(
     if html is not None:
         write(comparison, command_line(), html)
     if as_json:
-        print_json(comparison.to_json())
+        agreement = [{"annotators": list(names), **asdict(share)} for names, share in comparison.matrix.items()]
+        print_json({"annotators": list(map(asdict, comparison.profiles)), "agreement": agreement})
     else:
         _present(comparison)
     if html is not None:
@@ -83,6 +85,8 @@ def compare_labels(
 
 
 def _present(comparison: AnnotatorReport) -> None:
+    from afarm_plugins.studies.annotator_findings import list_caveats
+
     profiles = comparison.profiles
     _print("Quality and price, ± standard error", profiles, preferences=False)
     _print("Share of choices for …", profiles, preferences=True)
@@ -93,7 +97,7 @@ def _present(comparison: AnnotatorReport) -> None:
     if all(profile.agreement is None for profile in profiles):
         told = "No human labels here, so agreement with people and bias cannot be known: name them with --humans."
         out().print(told, style="dim")
-    for note in comparison.notes():
+    for note in list_caveats(comparison):
         out().print(note, style="dim", markup=False)
 
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from afarm import ConfigError, FinishedRun, Label, to_label
-from afarm_plugins.studies.people import named_file
+from afarm import ConfigError, FinishedRun, Label, named_file, to_label
 
 STAND_IN = "crowd"
 """The annotator that stands for people unless another is named, or their own preferences are."""

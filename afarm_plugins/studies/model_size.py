@@ -67,13 +67,18 @@ def short_names(specs: Sequence[str]) -> dict[str, str]:
 
 
 def read_parameter_count(spec: str) -> int | None:
-    """Return the number of a base model's parameters; None if its config cannot be read."""
-    from afarm.backend import count_parameters
+    """Return the number of a base model's parameters, shared ones once; None if its config cannot be read."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from afarm.backend import read_model_config
 
     try:
-        return count_parameters(spec)
+        with torch.device("meta"):
+            model: Any = AutoModelForCausalLM.from_config(read_model_config(spec))
     except (ModelError, ValueError):
         return None
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def size_findings(finished: Sequence[FinishedRun], sizes: Mapping[str, int | None]) -> Findings:

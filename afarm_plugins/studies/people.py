@@ -5,13 +5,23 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from afarm import HUMANS, ConfigError, DataError, Label, Row, people_columns, read_labels, read_placed_rows, stem
+from afarm import (
+    HUMANS,
+    ConfigError,
+    DataError,
+    Label,
+    Row,
+    named_file,
+    named_files,
+    people_columns,
+    read_labels,
+    read_placed_rows,
+)
 
 PEOPLE = "people"
 """The name of all people together in tables."""
@@ -156,29 +166,6 @@ def _add_judge(games: Mapping[Hashable, PairOfPeople], name: str, file: str) -> 
     if silent.total() > answers:
         raise DataError(f"{file}: most labels are none, such as {next(iter(silent))!r:.40}: they are 1, 2 or 0")
     return silent.total()
-
-
-def named_files(option: str, texts: Sequence[str], taken: Collection[str] = ()) -> dict[str, str]:
-    """Split each FILE or NAME=FILE of an option, by name.
-
-    Raises `ConfigError` for a name that is empty, is `taken`, or has a file already.
-    """
-    files: dict[str, str] = {}
-    for text in dict.fromkeys(texts):
-        name, file = named_file(text)
-        if not name or name in files or name in taken:
-            why = "has the name of another: each needs its own" if name else "has no name"
-            raise ConfigError([f"--{option} {text}: {name!r} {why}, such as --{option} another={file}"])
-        files[name] = file
-    return files
-
-
-def named_file(text: str) -> tuple[str, str]:
-    """Split NAME=FILE; a file alone is called as it is, without its format."""
-    name, equals, file = text.partition("=")
-    if equals and not Path(text).exists():
-        return name.strip(), file.strip()
-    return stem(text), text
 
 
 def _read_pair(row: Row, where: str) -> PairOfPeople:

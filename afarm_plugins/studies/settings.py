@@ -175,22 +175,6 @@ class LengthsConfig(SystemsConfig):
     )
 
 
-class InstructionsConfig(Config):
-    """Verbs, objects and lengths of a data set's instructions, and how far its sets differ."""
-
-    instructions: list[str] = option(
-        list, "a file of instructions, as FILE or NAME=FILE; no data set is read; repeatable"
-    )
-    splits: str = option(
-        "sft,preference,unlabeled,validation,evaluation",
-        "without such files: the splits of the recipe's data set, with commas between",
-    )
-    verbs: int = option(20, "the commonest verbs that are shown", ge=1)
-    tagger: Literal["auto", "rules", "spacy"] = option(
-        "auto", "what finds verbs and objects: spaCy's parser (spacy), own rules, or auto: spaCy if it is installed"
-    )
-
-
 STUDIES: Mapping[str, tuple[str, type[Config]]] = {
     "sweep": ("sweep:Sweep", SweepConfig),
     "rankings": ("rankings:Rankings", RankingsConfig),
@@ -201,7 +185,6 @@ STUDIES: Mapping[str, tuple[str, type[Config]]] = {
     "annotators": ("annotators:Annotators", AnnotatorsConfig),
     "pool-size": ("pool_size:PoolSize", PoolSizeConfig),
     "lengths": ("lengths:Lengths", LengthsConfig),
-    "instructions": ("instructions:Instructions", InstructionsConfig),
     "model-size": ("model_size:ModelSize", ModelSizeConfig),
 }
 """The studies by name: module and class, and settings, whose docstring is the line about the study."""

@@ -51,7 +51,7 @@ async function open() {
     if (data.problem) throw new Error(data.problem);
     shown = data;
     holder.replaceChildren(profiles(data));
-    members.replaceChildren(h("div", { class: "charts" }, data.columns.filter((column) => column.preference).map((column) => h("figure", { class: "card chart" }, h("figcaption", {}, column.title), h("div", { class: "plot", id: `chart-${column.name}`, role: "img", "aria-label": `Chart: ${column.title}` })))));
+    members.replaceChildren(file.judged_by ? h("p", {}, `Judged by ${file.judged_by}; the names below are those of prompts.`) : "", h("div", { class: "charts" }, data.columns.filter((column) => column.preference).map((column) => h("figure", { class: "card chart" }, h("figcaption", {}, column.title), h("div", { class: "plot", id: `chart-${column.name}`, role: "img", "aria-label": `Chart: ${column.title}` })))));
     draw();
   } catch (error) {
     shown = null;

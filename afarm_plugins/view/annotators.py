@@ -33,6 +33,7 @@ def describe_labels(runs: Iterable[SeenRun]) -> list[Row]:
                 "use": use,
                 "name": run.name,
                 "method": text(run.about.get("method")),
+                "judged_by": text(run.record.get("judged_by")),
                 "shared_by": 0,
                 "command": _command(run, path),
             }

@@ -18,9 +18,9 @@ function files(row) {
 }
 
 function shown(row, id) {
-  const { title, answer, table: first, chart } = row.summary;
+  const { title, answer, note, table: first, chart } = row.summary;
   const drawn = chart ? h("figure", { class: "card chart" }, h("figcaption", {}, chart.title), chart.series.length > 1 ? h("p", { class: "legend-line muted" }, chart.series.map((series, i) => h("span", {}, h("span", { class: "swatch", style: `background: var(--series-${1 + (i % 8)})` }), ` ${series.name}`))) : "", h("div", { class: "plot", id: `chart-${id}`, role: "img", "aria-label": `Plot: ${chart.title}` })) : "";
-  return h("article", { class: "card board" }, h("h3", {}, title || row.name), h("p", { class: "muted" }, `${row.name}, ${moment(row.changed)}`), answer ? h("p", { class: "answer" }, answer) : "",
+  return h("article", { class: "card board" }, h("h3", {}, title || row.name), h("p", { class: "muted" }, `${row.name}, ${moment(row.changed)}`), answer ? h("p", { class: "answer" }, answer) : "", note ? h("p", { class: "muted" }, note) : "",
     h("div", { class: "board-parts" }, first ? ranking(first) : "", drawn), files(row), command(row.command));
 }
 

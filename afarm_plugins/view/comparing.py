@@ -7,11 +7,12 @@ from typing import Any
 
 from afarm import AfarmError, Row
 from afarm.report import MAIN_CURVES, TRAIN
-from afarm.results import diff_runs, flatten
+from afarm.results import flatten
 from afarm_plugins.view.commands import quote_command
 from afarm_plugins.view.outputs_index import OutputsIndex
 from afarm_plugins.view.pairs import Pairs
 from afarm_plugins.view.run_details import list_part_commands, run_charts
+from afarm_plugins.view.run_diff import diff_runs
 from afarm_plugins.view.run_table import describe_row
 from afarm_plugins.view.sources import SeenRun
 from afarm_plugins.view.values import as_shown, text

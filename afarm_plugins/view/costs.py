@@ -6,12 +6,13 @@ import json
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from afarm import Row, RunRecord
-from afarm.results import Place, finite_number, listed_prices, sum_costs
+from afarm.results import Place, finite_number, listed, sum_costs
 from afarm_plugins.view.commands import place_words, quote_command
 from afarm_plugins.view.run_table import describe_row, own_settings
 from afarm_plugins.view.sources import SeenRun
@@ -20,6 +21,9 @@ from afarm_plugins.view.values import mapping, rows, text
 
 CURVE = "curve.json"
 """The file of `afarm best-of-n` beside its page."""
+
+VENDORS = ("openai", "anthropic")
+"""The vendors of genai-prices that judges of the same name ask."""
 
 SPENT = ("calls", "input_tokens", "output_tokens", "dollars", "unpriced_calls")
 USES = {"annotate": "training", "evaluate": "evaluation"}
@@ -41,11 +45,21 @@ def describe_costs(runs: Iterable[SeenRun], output_dirs: Sequence[Path], ledger:
             for run in finished
         ],
         "curves": list(stored_curves(output_dirs)),
-        "prices": [
-            {"judge": judge, "input": price.input, "output": price.output} for judge, price in listed_prices().items()
-        ],
+        "prices": list_prices(),
         "command": quote_command("study", "costs", *several, *place_words(output_dirs[0], ledger)),
     }
+
+
+@cache
+def list_prices() -> Sequence[Row]:
+    """List the vendors' prices of the judges that afarm has, by judge; empty without genai-prices."""
+    try:
+        from genai_prices.data_snapshot import get_snapshot
+    except ImportError:
+        return []
+    models = sorted((of.id, model.id) for of in get_snapshot().providers if of.id in VENDORS for model in of.models)
+    priced = [(f"{vendor}:{model}", price) for vendor, model in models if (price := listed(vendor, model)) is not None]
+    return [{"judge": judge, "input": price.input, "output": price.output} for judge, price in priced]
 
 
 def describe_cost(run: SeenRun) -> Row:

@@ -124,7 +124,7 @@ function moment(value) {
 // Words between backticks are commands.
 const worded = (text) => text.split("`").map((part, place) => place % 2 ? h("code", {}, part) : part);
 // A long name may break after its points and signs.
-const breakable = (text) => text.split(/(?<=[.=_])/).flatMap((part) => [part, h("wbr")]);
+const breakable = (text) => text.split(/(?<=[.=_:/])/).flatMap((part) => [part, h("wbr")]);
 const problem = (text) => h("aside", { class: "banner", role: "alert" }, h("p", {}, worded(text)));
 const none = (text) => h("p", { class: "none" }, worded(text));
 if (IS_FILE) document.addEventListener("DOMContentLoaded", () => {

@@ -98,7 +98,7 @@ function labellers(run) {
   const dials = h("div", { class: "sliders short" }, pace.element, wage.element);
   const tell = () => {
     dials.hidden = labelled !== "human";
-    told.textContent = labelled === "human" ? `${count(many)} labels: ${duration(many * pace.value)} of people’s time and ${dollars(many * wage.value)}, instead of ${duration(took)} and ${dollars(paid)}.` : `${count(many)} labels by judges: ${duration(took)} and ${dollars(paid)}.`;
+    told.textContent = labelled === "human" ? `${count(many)} labels: ${duration(many * pace.value)} of people’s time and ${dollars(many * wage.value)}, instead of ${duration(took)} and ${dollars(paid)}.` : `${count(many)} labels, simulated: ${duration(took)} and ${dollars(paid)}.`;
   };
   redrawn = () => { tell(); drawing.replaceChildren(...diagram(run)); };
   tell();

@@ -29,7 +29,7 @@ from afarm.report import (
     stored_over_n,
     training,
 )
-from afarm.results import METRICS, OUTPUTS, finite_number, flag_sentences, flatten
+from afarm.results import METRICS, OUTPUTS, finite_number, flatten
 from afarm_plugins.view.run_table import describe_row, write_run_command
 from afarm_plugins.view.sources import SeenRun
 from afarm_plugins.view.values import as_shown, json_row, mapping, only_texts, rows, text
@@ -59,7 +59,6 @@ def describe_details(run: SeenRun) -> Row:
         "headline": describe_headline(record, win_rates),
         "win_rates": win_rates,
         "other_results": list(describe_other_results(record)),
-        "flags": [sentence for result in record.results for sentence in flag_sentences(result.red_flags)],
         "notes": [*map(text, record.rows("notes")), *degraded(record.stages), *not_finite(record.stages)],
         "training": list(training(record.section("checkpoint"))),
         "stages": stages,

@@ -7,9 +7,11 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from afarm import RunRecord
 from afarm.report import one_line
-from afarm.results import RECORD, finite_number, flatten, is_simulated, stopped_why, sum_costs
+from afarm.results import RECORD, finite_number, flag_sentences, flatten, is_simulated, sum_costs
 from afarm_plugins.view.commands import place_words, quote_command
+from afarm_plugins.view.live_record import stopped_why
 from afarm_plugins.view.sources import SeenRun
 from afarm_plugins.view.values import as_shown, mapping, rows, text
 
@@ -40,7 +42,7 @@ def describe_row(run: SeenRun) -> Row:
         "output_dir": str(run.output_dir),
         "status": run.status,
         "problem": describe_problem(run),
-        "method": text(about.get("method") or files.get("outputs")),
+        "method": text(about.get("method") or main.get("system") or files.get("outputs")),
         "reference": text(main.get("reference") or files.get("reference")),
         **{name: text(about.get(name)) for name in ("recipe", "annotator")},
         "judge": ", ".join(
@@ -55,7 +57,13 @@ def describe_row(run: SeenRun) -> Row:
         "budget": finite_number(config.get("budget")),
         "seconds": sum_seconds(run),
         "stage": describe_current_stage(run),
+        "flags": list_flags(record),
     }
+
+
+def list_flags(run: RunRecord) -> list[str]:
+    """List what makes a run's figures doubtful, each once however many evaluators raise it."""
+    return list(dict.fromkeys(sentence for result in run.results for sentence in flag_sentences(result.red_flags)))
 
 
 def describe_problem(run: SeenRun) -> str:

@@ -53,7 +53,7 @@ const COLUMNS = [
   { title: "", box: true, class: "select", cell: select },
   { title: "Run", value: (run) => run.name, cell: name, class: "name" },
   { title: "Win rate, %", number: true, value: (run) => run.win_rate, hint: "against the reference, ± one standard error; the line is the 95% interval, with even in its middle",
-    cell: (run) => isNumber(run.win_rate) ? h("span", { class: "rate" }, h("span", {}, h("strong", {}, decimal(run.win_rate, 1)), isNumber(run.standard_error) ? h("span", { class: "error" }, ` ± ${decimal(run.standard_error, 1)}`) : ""), interval(run)) : UNKNOWN },
+    cell: (run) => isNumber(run.win_rate) ? h("span", { class: "rate" }, h("span", {}, h("strong", {}, decimal(run.win_rate, 1)), isNumber(run.standard_error) ? h("span", { class: "error" }, ` ± ${decimal(run.standard_error, 1)}`) : ""), interval(run), run.flags.length ? h("span", { class: "meaning warn", title: run.flags.join("\n") }, run.flags.length === 1 ? "1 flag" : `${run.flags.length} flags`) : "") : UNKNOWN },
   { title: "Status", value: (run) => run.status, cell: (run) => statusChip(run.status) },
   { title: "Method", value: (run) => run.method, cell: (run) => breakable(run.method) },
   { title: "Recipe", value: (run) => run.recipe },

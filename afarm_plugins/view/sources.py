@@ -15,7 +15,8 @@ from typing import Literal
 
 from afarm import AfarmError, Row, RunRecord, read_run, seeding
 from afarm.report import one_line
-from afarm.results import LIVE, RECORD, Place, finite_number, read_live, stopped_why
+from afarm.results import RECORD, Place, finite_number
+from afarm_plugins.view.live_record import LIVE, read_live, stopped_why
 from afarm_plugins.view.values import signature
 
 Status = Literal["finished", "running", "stopped", "failed", "unreadable"]

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from afarm import ConfigError
-from afarm.results import process_identity
+from afarm_plugins.view.live_record import process_identity
 from afarm_plugins.view.sources import SeenRun
 
 

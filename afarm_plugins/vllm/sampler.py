@@ -29,7 +29,7 @@ from afarm.backend import (
     CheckpointPolicy,
     Generation,
     LowRankUpdate,
-    broadcast,
+    all_gather_object,
     evaluating,
     hidden_states,
     is_sharded,
@@ -163,7 +163,7 @@ def proved_to_each(
             sampler = by_main_process()
         except Exception as error:  # of any kind: the others are waiting
             failure = error
-    adapter, told = broadcast((sampler.adapter if sampler else None, str(failure) if failure else None))
+    adapter, told = all_gather_object((sampler.adapter if sampler else None, str(failure) if failure else None))[0]
     if failure is not None:
         raise failure
     if told is not None:

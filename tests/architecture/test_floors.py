@@ -32,7 +32,7 @@ HEAVY = {
 NUMERICAL = ("afarm.evaluation.statistics", "afarm.evaluation.win_table")
 """Modules that stand on numpy and scipy: others import them inside functions only."""
 
-CORE_STANDS_ON = {*sys.stdlib_module_names, "pluggy", "pydantic"}
+CORE_STANDS_ON = {*sys.stdlib_module_names, "packaging", "pluggy", "pydantic"}
 
 
 def room_of(name: str) -> str:
@@ -99,7 +99,7 @@ def test_nothing_imports_a_plugin_but_itself() -> None:
 # --------------------------------------------------------------------------------------------------------- libraries
 
 
-def test_the_core_stands_on_the_standard_library_pluggy_and_pydantic() -> None:
+def test_the_core_stands_on_the_standard_library_pluggy_packaging_and_pydantic() -> None:
     def wrong(module: Module, imported: Import) -> bool:
         return module.room == "core" and imported.module.split(".")[0] not in {*CORE_STANDS_ON, "afarm"}
 

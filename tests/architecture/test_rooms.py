@@ -11,25 +11,25 @@ from syntax import AFARM, ALL, PLUGINS, Module, modules
 
 BESIDE_THE_ROOMS = {"__init__.py", "__main__.py", "py.typed", "recipes"}
 
-CORE_LINES, CORE_MODULES = 2010, 10
+CORE_LINES, CORE_MODULES = 2020, 10
 LONGEST_MODULE, LONGEST_FUNCTION = 500, 80
 
 LINES = {
-    "core": 2040,
-    "storage": 4180,
-    "judging": 3350,
-    "evaluation": 5460,
-    "backend": 5140,
-    "experiment": 7990,
-    "report": 1690,
-    "results": 360,
-    "experiments": 65,
-    "testing": 1950,
-    "cli": 4500,
+    "core": 2050,
+    "storage": 4350,
+    "judging": 3390,
+    "evaluation": 5160,
+    "backend": 4840,
+    "experiment": 7440,
+    "report": 1580,
+    "results": 340,
+    "experiments": 70,
+    "testing": 1960,
+    "cli": 4390,
 }
 """The most lines of each room. A room that outgrows its budget wants another idea, or gives something away."""
 
-PLUGIN_LINES, PACKAGE_LINES = 3040, 1500
+PLUGIN_LINES, PACKAGE_LINES = 3000, 1500
 
 CONTRIB = sorted(path.parent.name for path in (ROOT / "plugins-contrib").glob("*/src"))
 

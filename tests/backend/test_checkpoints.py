@@ -22,9 +22,9 @@ from afarm.backend import (
     TorchRewardModel,
     add_adapter,
     join_and_pad,
-    merge_adapter,
     response_logprobs,
 )
+from afarm.backend.adapters import merge_adapter
 from afarm.core.config import BackendConfig
 from afarm.core.errors import ConfigError, ModelError
 from afarm.core.interfaces import Decoding

@@ -9,7 +9,8 @@ import torch
 from peft import PeftModel
 
 from afarm import LoraConfig
-from afarm.backend import CheckpointPolicy, LowRankUpdate, merged_copy, plain_copy, trainable_copy
+from afarm.backend import CheckpointPolicy, LowRankUpdate, plain_copy, trainable_copy
+from afarm.backend.adapters import merged_copy
 from afarm.testing import tiny_policy
 
 

@@ -13,8 +13,9 @@ import torch
 from grpo import GRPO, GRPOConfig
 from torch import Tensor
 
-from afarm.backend import Diverged, Training, distributed, linear_schedule, on_policy
+from afarm.backend import Diverged, Training, distributed, on_policy, optimizer_step
 from afarm.backend.distributed import require_alike
+from afarm.backend.on_policy import linear_schedule
 from afarm.core.config import OnPolicyConfig
 from afarm.core.errors import ConfigError, TrainingError
 from afarm.core.interfaces import TrainContext
@@ -48,6 +49,21 @@ def test_a_method_without_a_reward_model_has_the_loop(tmp_path: Path, monkeypatc
     log, method = MetricsRecorder(), RewardsItself(tiny_config(GRPOConfig, num_generations=4))
     method.train(tiny_inputs(method.needs), train_context(tmp_path, log_metrics=log))
     assert [step for step, line in log.lines if "objective/scores" in line] == [1, 2, 3, 4]
+
+
+def test_a_step_clears_its_gradients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop that did not would learn a sum of all minibatches so far, and nothing would say so."""
+    seen: list[Training] = []
+
+    def step_and_keep(training: Training, step: int) -> float:
+        seen.append(training)
+        return optimizer_step(training, step)
+
+    monkeypatch.setattr(grpo, "optimizer_step", step_and_keep)
+    method = GRPO(tiny_config(GRPOConfig, num_generations=4))
+    method.train(tiny_inputs(method.needs), train_context(tmp_path))
+    assert len(seen) == 8
+    assert all(weight.grad is None for weight in seen[-1].trained.values())
 
 
 def test_scores_without_a_reward_model_name_what_is_missing(tmp_path: Path) -> None:

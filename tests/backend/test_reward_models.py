@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import judged, make_context, make_gpt2, make_instructions, make_policy
+from tiny_models import judged, make_context, make_gpt2, make_instructions, make_policy, pair_rewards
 
 from afarm import LoraConfig
 from afarm.backend import (
@@ -17,7 +17,6 @@ from afarm.backend import (
     add_adapter,
     hidden_states,
     pad,
-    pair_rewards,
     pairwise_accuracy,
 )
 from afarm.core.config import BackendConfig

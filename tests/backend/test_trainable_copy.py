@@ -9,7 +9,8 @@ import torch
 from tiny_models import make_policy
 
 from afarm import LoraConfig
-from afarm.backend import CheckpointPolicy, add_adapter, merged_copy, trainable_copy
+from afarm.backend import CheckpointPolicy, add_adapter, trainable_copy
+from afarm.backend.adapters import merged_copy
 
 LORA = LoraConfig(r=2)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from light_plugin import RAN, CountingJudge
 from said import Afarm, failed
 
@@ -328,20 +329,22 @@ def test_two_files_ask_nothing_of_annotators_that_do_not_compare_them(afarm: Afa
 @pytest.mark.parametrize(
     "command", [["evaluate"], ["evaluate", "--until", "decided"], ["evaluate", "--dry-run"], ["cost"]]
 )
-def test_no_formula_decides_real_text_unless_it_is_named(
-    command: list[str], afarm: Afarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_formula_decides_real_text_unless_it_is_named(command: list[str], afarm: Afarm, tmp_path: Path) -> None:
     mine = write_outputs(tmp_path / "mine.json", ["a clear and helpful answer to it", "yes"], "mine")
     theirs = write_outputs(tmp_path / "theirs.json", ["no", "no"], "theirs")
     files = [command[0], mine, "--reference", theirs, *command[1:]]
     for annotator in ([], ["--annotator", "gpt4_4"]):
-        asked = [*files, *annotator]
-        monkeypatch.setattr("sys.argv", ["afarm", *asked])
-        said = afarm(*asked)
-        failed(said, *(f"  {shlex.join(['afarm', *asked])} --judge {name}\n" for name in ("local:MODEL", "fitted")))
-        assert re.search(r"--judge openai:gpt-4o\n +a language model, about \$[\d.]+ for these 2 pairs", said.err)
-        assert "--annotations FILE" in said.err
-        shares = re.findall(r"--judge (\w+)\n.*agrees with people on (\d+) %", said.err)
+        said = afarm(*files, *annotator)
+        lines = said.err.splitlines()
+        failed(said)
+        names = [line.split("   ")[0].strip() for line in lines[1:]]
+        assert names == [
+            f"--judge {name}" for name in ("openai:gpt-4o", "local:MODEL", "replay:FILE", "fitted", "offline")
+        ]
+        assert re.search(r"a language model, about \$[\d.]+ for 2 pairs \(at most \$[\d.]+\)$", lines[1])
+        assert "mine.json" not in said.err, "the command is not repeated"
+        assert "--annotations FILE" in lines[3]
+        shares = re.findall(r"--judge (\w+) .*agrees with people on (\d+) %", said.err)
         assert shares == [("fitted", "69"), ("offline", "62")]
     assert not (tmp_path / "afarm-runs").exists(), "nothing was written"
     missing = afarm(command[0], "nowhere.json", "--reference", theirs, *command[1:])
@@ -352,6 +355,29 @@ def test_no_formula_decides_real_text_unless_it_is_named(
         assert "no judge is named" not in afarm(*files, *named).err
     wrong = afarm(*files, "--annotator", "alpaca_eval:nowhere")
     assert (wrong.code, "no judge is named" in wrong.err) == (1, False)
+
+
+def test_a_run_without_a_judge_says_what_a_paid_one_takes(afarm: Afarm, tmp_path: Path) -> None:
+    """The price is that of `afarm cost`, where the pairs are known; else it is of a thousand."""
+    light = yaml.safe_load(Path("light.yaml").read_text())
+    del light["judge"]
+    Path("mine.yaml").write_text(yaml.safe_dump(light))
+    for command, many in [
+        (["run"], r"for [\d,]+ pairs"),
+        (["cost"], r"for [\d,]+ pairs"),
+        (["annotate"], r"for [\d,]+ pairs"),
+        (["train"], r"for [\d,]+ pairs"),
+        (["run", "--dry-run", "--set", "rows.preference=5"], r"for [\d,]+ pairs"),
+        (["run", "--model", "./nowhere", "--set", "dataset=toy"], "per 1,000 pairs"),
+    ]:
+        said = afarm(*command, "--recipe", "mine.yaml")
+        failed(said, "no judge is named")
+        priced = re.search(rf"--judge openai:gpt-4o +a language model, about (\S+) {many} \(at most (\S+)\)", said.err)
+        assert priced, said.err
+        if command[0] == "cost":
+            told = afarm("cost", "--recipe", "mine.yaml", "--judge", "openai:gpt-4o").out
+            assert f"{priced[1]} expected, at most {priced[2]}" in told
+    assert not (tmp_path / "afarm-runs").exists(), "nothing was written"
 
 
 def test_an_annotator_that_asks_nobody_stands_for_itself(afarm: Afarm, tmp_path: Path) -> None:

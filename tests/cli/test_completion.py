@@ -68,7 +68,7 @@ def completed(
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_bash_completes_through_the_script_that_it_is_given(tmp_path: Path) -> None:
     commands, some, file = completed_by_bash(tmp_path, ["d"], ["compare", "--methods", "ppo,d"], ["run", "--data", "m"])
-    assert commands == ["diff", "drift", "dpo"]
+    assert commands == ["drift", "diff", "dpo"]
     assert some == ["ppo,dpo"]
     assert file == []  # the script has bash's own completion for that: complete -o default
 
@@ -77,7 +77,7 @@ def test_commands_methods_and_the_options_of_each_are_completed(completed: Compl
     commands, options, method, some = completed(
         ["d"], ["dpo", "--"], ["run", "--method", "p"], ["compare", "--methods", "ppo,d"]
     )
-    assert commands == ["diff", "drift", "dpo"]
+    assert commands == ["drift", "diff", "dpo"]
     assert "--preferences" in options
     assert not {"--method", "--reward-model"} & {*options}
     assert method == ["ppo"]

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import typer
 from afarm.cli import main, make_app
 from afarm.cli.command_list import BY_PLUGINS, OWN
 from afarm.cli.command_list import COMMANDS as LISTED
+from afarm.core.plugins import discover
 
 PANELS = ["Method and model", "Judges", "Data", "Money and speed", "Output"]
 
@@ -74,6 +76,15 @@ def test_a_wide_terminal_has_wide_pages(monkeypatch: pytest.MonkeyPatch, capsys:
 def test_the_examples_parse(name: str) -> None:
     for example in examples_on(page(name)):
         COMMANDS[name].make_context(name, shlex.split(example.removeprefix(f"afarm {name}")))
+
+
+def test_examples_name_what_there_is() -> None:
+    registry = discover().registry
+    for name, _ in commands():
+        for example in examples_on(page(name)):
+            for option, value in pairwise(shlex.split(example)):
+                if option in ("--annotator", "--method", "--judge"):
+                    registry.get(f"{option[2:]}s", value.rpartition("=")[2].partition(":")[0])
 
 
 def test_options_stand_in_panels_with_their_defaults() -> None:

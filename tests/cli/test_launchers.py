@@ -18,9 +18,9 @@ from said import Afarm, Said
 from waiting import LIMIT
 
 from afarm.cli import launch
-from afarm.experiment import cluster_check
-from afarm.experiment.launching.workers import LocalLauncher
+from afarm.experiment import tasks
 from afarm.experiment.process_info import ProcessInfo
+from afarm_plugins.local_workers.launcher import LocalLauncher
 
 LIGHT = ["--recipe", "light.yaml"]
 TWO = ["--launcher", "local:2"]
@@ -150,7 +150,7 @@ def test_a_node_with_another_code_is_named_before_any_stage_begins(
 ) -> None:
     monkeypatch.setattr(LocalLauncher, "nodes_at_once", LocalLauncher.nodes)
     assert forks("run", *LIGHT, "--output-dir", "same", *TWO).code == 0
-    monkeypatch.setattr(cluster_check, "code_digest", lambda kind: f"edited {kind}")  # in the command's process alone
+    monkeypatch.setattr(tasks, "code_digest", lambda kind: f"edited {kind}")  # in the command's process alone
     said = forks("run", *LIGHT, *TWO)
     assert said.code == 1
     assert ": another code of afarm: install the same on every machine" in " ".join(said.err.split())
@@ -216,7 +216,7 @@ def test_tuning_makes_its_trials_side_by_side_and_decides_as_one_process_does(fo
     ("launcher", "problem"),
     [
         ("locla:2", "unknown launcher 'locla'. Did you mean 'local'?"),
-        ("slurm:gpu", "launcher 'slurm' needs 'afarm-slurm', which is not installed; install it with: pip install"),
+        ("slurm:gpu", "unknown launcher 'slurm'. 'afarm-slurm' brings it; install it with: pip install afarm-slurm"),
         ("local:none", "launcher local:none: write how many stages may run at once, such as local:2"),
         ("local:0", "launcher local:0: write how many"),
     ],

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from light_plugin import CountingJudge, WordsSaid
+from light_plugin import CountingJudge, WordReward, WordsSaid
 from said import Afarm
 
 from afarm import compare_outputs
@@ -229,6 +229,20 @@ def test_coin_flips_among_the_labels_stand_beside_the_win_rate(afarm: Afarm) -> 
     assert "labels that it learned from are coin flips" in said.words
     assert flag["says"] in Path(said.json["report"]).read_text()
     assert flag["says"] in afarm("leaderboard").out
+
+
+def test_a_reward_model_below_chance_stands_beside_the_win_rate(afarm: Afarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fit(cls: type[WordReward], preferences: Any, start: Any, config: Any, context: Any) -> WordReward:
+        context.log_metrics(1, {"eval_accuracy": 0.125, "eval_pairs": 80.0})
+        (context.directory / "calibration.json").write_text('{"pairs": 80, "accuracy": 0.125}')
+        return cls(1.0)
+
+    monkeypatch.setattr("light_plugin.WordReward.fit", classmethod(fit))
+    said = afarm("run", *LIGHT, "--method", "nudge", "--json")
+    assert said.code == 0, said.err
+    assert "reward model is worse than chance: it agrees with 10 of 80 held-out labels" in said.words
+    assert "agrees with 12.5 % of 80 held-out labels (95 % 6." in said.words
+    assert "worse than chance" in afarm("leaderboard").out
 
 
 def test_verdicts_that_are_missing_among_the_labels_stand_beside_the_win_rate(

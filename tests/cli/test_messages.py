@@ -190,3 +190,17 @@ def test_a_models_name_alone_as_the_judge_is_told_how_judges_are_written(afarm: 
     said = afarm("run", *LIGHT, "--judge", "gpt-4o", "--dry-run")
     assert said.code == 1
     assert re.search("unknown judge 'gpt-4o'.*behind its judge, as in openai:gpt-4o", said.err)
+
+
+def test_what_is_next_names_what_the_run_made(afarm: Afarm) -> None:
+    light = ["run", "--recipe", "light.yaml", "--set"]
+    for asked, said in [
+        (["evaluate.evaluators=[win_rate]", "--method", "base"], "`afarm leaderboard` ranks what was evaluated"),
+        (["evaluate.evaluators=[win_rate]", "--method", "nudge"], "`afarm compare` ranks methods on"),
+    ]:
+        told = afarm(*light, *asked)
+        assert told.code == 0, told.err
+        next_line = told.out.splitlines()[-1]
+        assert next_line.startswith(f"Next:   {said}"), next_line
+        made = {line.split()[1] for line in told.err.splitlines() if line.startswith("✓")}
+        assert ("samples" in next_line, "reward model" in next_line) == ("sample" in made, "fit-reward" in made)

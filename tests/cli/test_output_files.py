@@ -138,6 +138,23 @@ def test_options_that_would_be_ignored_are_refused(afarm: Afarm, tmp_path: Path)
     assert CountingJudge.asked == 0
 
 
+def test_the_json_of_files_begins_with_who_judged(afarm: Afarm, tmp_path: Path) -> None:
+    mine = write_outputs(tmp_path / "mine.json", [1, 3, 3], "mine")
+    files = ["evaluate", mine, "--reference", write_outputs(tmp_path / "ref.json", [2] * 3, "ref")]
+    files += ["--recipe", "light.yaml", "--json"]
+    for judge, judged_by in [
+        (["--judge", "fitted"], "the formula fitted:people"),
+        (["--judge", "offline", "--annotator", "chatgpt_1"], "the formula offline:text_utility"),
+        (["--annotator", "fitted"], "the formula fitted"),
+        (["--judge", "counting", "--annotator", "chatgpt_1"], "counting with prompt chatgpt_1"),
+    ]:
+        told = afarm(*files, *judge)
+        assert told.code == 0, told.err
+        assert list(told.json)[:3] == ["system", "reference", "judged_by"]
+        for part in (told.json, *told.json["systems"]):
+            assert (part["judged_by"], part["annotator"]) == (judged_by, judged_by)
+
+
 def test_a_system_that_is_the_reference_itself_or_swapped_with_it_is_told(afarm: Afarm, tmp_path: Path) -> None:
     mine = write_outputs(tmp_path / "mine.json", [1, 3], "mine")
     known = write_outputs(tmp_path / "known.json", [2, 2], "text_davinci_003")

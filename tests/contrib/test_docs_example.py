@@ -102,13 +102,22 @@ def test_the_study_and_the_command_are_on_the_command_line(shown: Path) -> None:
 
 
 def test_all_of_them_are_planned_by_the_command(shown: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    declare(shown, "self_imitation", "impatient", "terse")
-    chosen = ["--method", "self_imitation", "--annotator", "impatient", "--judge", "offline"]
+    declare(shown, "self_imitation", "impatient", "stars", "terse")
+    rated = ["--set", "evaluate.annotator=stars"]
+    chosen = ["--method", "self_imitation", "--annotator", "impatient", "--judge", "offline", *rated]
     with pytest.raises(SystemExit, match=r"^0$"):
-        main(["run", *chosen, "--set", "evaluate.evaluators=[win_rate,terse]", "--set", ROWS, "--dry-run"])
+        main(["run", *chosen, "--set", "evaluate.evaluators=[win_rate,terse,pointwise]", "--set", ROWS, "--dry-run"])
     assert "train self_imitation" in capsys.readouterr().out
 
 
 def test_the_annotator_that_asks_keeps_an_annotators_promises(shown: Path) -> None:
     check_annotator(import_module("impatient").Impatient(JudgingConfig(both_orders=True, votes=3)))
     assert names_registered("impatient") == ["impatient"]
+
+
+def test_the_annotator_that_rates_keeps_an_annotators_promises(shown: Path) -> None:
+    rater = import_module("stars").Stars()
+    check_annotator(rater)
+    check_annotator(rater, prefers=[("a good answer", "a bad one")])
+    assert names_registered("stars") == ["stars"]
+    assert rater.rates

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from afarm.core.records import Instruction, JudgedPair, Pair, Preference
-from afarm.evaluation.judge_flags import JudgeTally, evaluator_flags
+from afarm.evaluation.judge_flags import JudgeTally, evaluator_flags, reward_flags
 
 
 def label(number: int, first: float | None, order: str = "", **more: Any) -> JudgedPair:
@@ -139,3 +139,27 @@ def test_an_evaluator_on_the_other_side_of_even_contradicts_the_judge(
     judge: Mapping[str, Any], name: str, metrics: Mapping[str, Any], says: str
 ) -> None:
     assert [flag.sentence for flag in evaluator_flags({"win_rate": judge, name: metrics})] == [says] * bool(says)
+
+
+@pytest.mark.parametrize(
+    ("summary", "count"),
+    [
+        ({"eval_accuracy": 0.3, "eval_pairs": 100.0}, 30),
+        ({"eval_accuracy": 0.0, "eval_pairs": 20.0}, 0),
+        ({"eval_accuracy": 0.45, "eval_pairs": 2000.0}, 900),
+        ({"eval_accuracy": 0.45, "eval_pairs": 100.0}, None),
+        ({"eval_accuracy": 0.0, "eval_pairs": 1.0}, None),
+        ({"eval_accuracy": 0.5, "eval_pairs": 1000.0}, None),
+        ({"eval_accuracy": 0.7, "eval_pairs": 1000.0}, None),
+        ({"eval_accuracy": "NaN", "eval_pairs": 1000.0}, None),
+        ({"eval_accuracy": 0.1, "eval_pairs": 0.0}, None),
+        ({"eval_accuracy": 0.1}, None),
+        ({}, None),
+    ],
+)
+def test_a_reward_model_that_is_surely_worse_than_chance_is_flagged(summary: dict[str, Any], count: int | None) -> None:
+    found = [(flag.name, flag.count, flag.of) for flag in reward_flags(summary)]
+    assert found == ([] if count is None else [("below_chance", count, round(summary["eval_pairs"]))])
+    if count:
+        [flag] = reward_flags(summary)
+        assert f"worse than chance: it agrees with {count} of {flag.of} held-out labels" in flag.sentence

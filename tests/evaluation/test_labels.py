@@ -197,19 +197,6 @@ def test_files_of_one_name_go_by_their_directories_too(tmp_path: Path) -> None:
     assert set(read_labels(files, by_file=True)) == {f"pool ({file})" for file in files}
 
 
-def test_notes_say_whose_price_is_partial_and_who_comes_from_several_files(tmp_path: Path) -> None:
-    priced: list[dict[str, Any]] = [{"annotator": "pool", "price_per_example": 0.01}, {"annotator": "pool"}]
-    one = write(tmp_path / "one.json", *priced, {"annotator": "free"}, {"annotator": "human"})
-    two = write(tmp_path / "two.json", {"annotator": "pool"}, {"annotator": "human", "price_per_example": 0.3})
-    assert compare_annotators(read_labels([one, two])).notes() == [
-        "humans: a price is known for 1 of 2 labels; $ per 1,000 is theirs.",
-        "free: a price is known for 0 of 1 labels.",
-        "pool: a price is known for 1 of 3 labels; $ per 1,000 is theirs.",
-        "pool: one annotator, from 2 files (one, two); --by-file parts them.",
-    ]
-    assert compare_annotators(read_labels([write(tmp_path / "none.json", {"annotator": "pool"})])).notes() == []
-
-
 def test_own_family_is_the_judges_whatever_the_annotator_is_called(tmp_path: Path) -> None:
     by = {"generator_1": "claude-2", "generator_2": "gpt-4", "preference": 1, "annotator": "gpt4_4"}
 

@@ -275,12 +275,12 @@ def test_a_comparison_of_known_results_has_their_order() -> None:
 
     compared = MethodComparison({("a", 1): result(40.0), ("b", 1): result(60.0)})
     assert repr(compared) == (
-        "MethodComparison: win rates\n  b   60.0 % (95 % 55.3 to 63.9)\n  a   40.0 % (95 % 36.1 to 44.7)"
+        "MethodComparison: win rates against sft\n  b   60.0 % (95 % 55.3 to 63.9)\n  a   40.0 % (95 % 36.1 to 44.7)"
     )
     several = {(name, seed): result(rate) for name, rates in RATES.items() for seed, rate in enumerate(rates)}
     compared = MethodComparison(several, {("a", 2): "the loss is NaN\nat step 2", ("longer", 1): "no"})
     assert repr(compared) == (
-        "MethodComparison: win rates, seeds 0, 1\n"
+        "MethodComparison: win rates against sft, seeds 0, 1\n"
         "  c                70.0 % (95 % 0.0 to 100.0)\n"
         "  b                60.0 %\n"
         "  a, seed 2       failed: the loss is NaN at step 2\n"

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from places import SHARED_DATA
-from tiny_models import make_policy
+from tiny_models import make_policy, pair_rewards
 
 from afarm import Farm
-from afarm.backend.reward_model import pair_rewards, pairwise_accuracy
+from afarm.backend.reward_model import pairwise_accuracy
 
 SHORT = {"total_steps": 1, "warmup_steps": 0, "rollout_batch_size": 4, "mini_batch_size": 4, "num_ppo_epochs": 1}
 PPO = SHORT | {"lora": None, "layout": "separate", "value_init": "reward_model", "response_length": 4}
@@ -73,6 +73,6 @@ def test_the_prompts_of_real_transcripts_split_into_what_is_trained_and_evaluate
         summary = real.workspace.history["preferences"].artifact.meta["summary"]
         assert summary["rows_unusable"] == 13
         assert summary["rows"] + summary["rows_evaluated_on"] == 2299
-        assert not data.evaluated() & {row.pair.instruction.id for row in trained}
+        assert not {task.id for task in data.evaluated_tasks()} & {row.pair.instruction.id for row in trained}
         assert 1700 < len(trained) < 1950
         assert len(data.rows("unlabeled")) == 512

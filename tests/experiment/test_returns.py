@@ -22,8 +22,13 @@ from afarm import compare_outputs
 from afarm.core.errors import AfarmError, JudgeError, PluginError
 from afarm.core.interfaces import AnnotateContext, Decoding, EvaluationInputs, RewardModel
 from afarm.core.judge import ChatRequest, Completion
+from afarm.core.plugins import discover
 from afarm.core.records import Evaluation, Instruction, Output, Pair, Preference, Sample, Score
+from afarm.core.registry import Component
+from afarm.experiment.components import Components
 from afarm.experiment.farm import Farm
+from afarm.experiment.recipe import Settings
+from afarm.experiment.settings import RunConfig
 from afarm_plugins.annotators.pool import PoolAnnotator
 from afarm_plugins.evaluators.win_rate import WinRate
 
@@ -440,3 +445,13 @@ def test_a_policy_is_called_by_its_method_when_outputs_are_sampled(farm: Make, m
     with pytest.raises(PluginError, match="method 'nudge': sample must yield 1 "):
         one.outputs("nudge")
     assert list(WordPolicy(0.5).sample([], Decoding(), seed=0)) == [Sample("word")]
+
+
+@pytest.mark.parametrize("target", [WordReward, "light_plugin:WordReward"])
+def test_a_class_of_another_kind_is_named_before_it_is_built(target: Any) -> None:
+    """Else its constructor would fail at arguments that are not for it."""
+    plugins = discover()
+    plugins.registry.register(Component("annotators", "mine", "mine-farm", "mine", target, spec="FILE"))
+    components = Components(plugins, Settings("test", RunConfig(model="nothing"), {}))
+    with pytest.raises(PluginError, match=r"annotator 'mine:x': .*WordReward'?>? is no afarm.Annotator"):
+        components.annotator("mine:x")

@@ -48,10 +48,25 @@ def test_an_emptied_section_is_a_difference() -> None:
 
 
 def test_long_values_are_shortened_but_never_to_the_same_text() -> None:
-    (said,) = differences({"x": "a" * 40 + "1" + "b" * 40}, {"x": "a" * 40 + "2" + "b" * 40})
+    (said,) = differences({"x": "x" * 40 + "1" + "y" * 40}, {"x": "x" * 40 + "2" + "y" * 40})
     before, _, after = said.partition(": ")[2].partition(" → ")
     assert before != after
     assert len(said) < 120
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("files:0876dc9e7b392220", "files:489a433de3ad4090", "other contents"),
+        ("0876dc9e7b392220", "489a433de3ad4090", "other contents"),
+        ("offline:text@1d571f50d398", "offline:text@9c571f50d398", "other contents"),
+        ("offline:text@1d571f50d398", "openai:gpt-4o", "offline:text… → openai:gpt-4o"),
+        ("0876dc9e7b392220", "sft", "… → sft"),
+        ("v1", "v2", "v1 → v2"),
+    ],
+)
+def test_digests_are_told_as_other_contents(old: str, new: str, said: str) -> None:
+    assert differences({"model": old}, {"model": new}) == [f"model: {said}"]
 
 
 def test_the_nearest_relative_has_the_fewest_differences_and_is_the_newest_of_equals() -> None:

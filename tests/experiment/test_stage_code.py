@@ -261,10 +261,10 @@ EVERYTHING = frozenset(STAGE_CODE)
 EDITS: dict[str, Collection[str]] = {
     "core/records.py": EVERYTHING,
     "storage/rows.py": EVERYTHING,
-    "backend/kl.py": EVERYTHING,
+    "backend/objectives.py": EVERYTHING,
     "judging/dispatch.py": ASKS,
     "evaluation/matching.py": EVALUATES,
-    "evaluation/statistics/sequential.py": {"decide", "stored annotations"},
+    "evaluation/statistics/sequential.py": {"decide"},
     "evaluation/judge_flags.py": EVALUATES,
     "experiment/components.py": EVERYTHING,
     "experiment/training_stages.py": TRAINS,

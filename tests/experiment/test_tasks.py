@@ -12,8 +12,8 @@ from light_farm import Make
 from afarm.core.errors import BudgetError
 from afarm.experiment import tasks
 from afarm.experiment.launching.launcher import Outcome, StageTask, TaskEvent
-from afarm.experiment.launching.workers import LocalLauncher
 from afarm.experiment.tasks import Systems, execute, restore_error, task_graph
+from afarm_plugins.local_workers.launcher import LocalLauncher
 
 
 def systems(farm: Make, *names: str, **choices: object) -> Systems:

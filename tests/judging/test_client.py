@@ -227,6 +227,7 @@ def test_two_processes_share_the_answers_of_a_free_server(ledger: Ledger) -> Non
             ask.close()
     assert [[c.text for c in part] for part in parts] == [[f"echo q{i}" for i in range(40)]] * 2
     assert sum(len(judge.asked) for judge in judges) == 40
+    assert [ask.spend.calls + ask.spend.answers_reused for ask in asks] == [40, 40]
 
 
 # ---------------------------------------------------------------------------------------------------- slowing down

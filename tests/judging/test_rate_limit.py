@@ -232,6 +232,19 @@ def test_without_a_wait_each_refusal_in_a_row_holds_for_longer() -> None:
     assert one.refused_seconds == 0.0
 
 
+@pytest.mark.parametrize("named", [0.0, -5.0, 0.02, 1.0])
+def test_nor_is_a_judge_hammered_that_names_waits_which_do_not_help(named: float) -> None:
+    one, clock = limiter()
+    refusals = 0
+    while one.refused_seconds < PATIENCE:
+        clock.now += max(0.01, one.seconds_until_open())
+        assert one.free_slots()
+        one.refused(one.sent(), named)
+        refusals += 1
+        assert one.seconds_held() > named - 1e-6
+    assert refusals < 80
+
+
 def test_the_first_request_goes_alone_until_it_is_answered_or_takes_long() -> None:
     clock = Clock()
     one = Limiter(16, clock)

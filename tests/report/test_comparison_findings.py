@@ -60,6 +60,14 @@ def test_systems_are_tabled_by_their_means_and_plotted_over_kl_and_cost() -> Non
     assert (best.x, best.labels, plots["frontier"].x_title) == ([20.0, 120.0], ["dpo", "ppo"], "seconds per run")
 
 
+def test_what_makes_a_figure_doubtful_is_told_beside_the_ranking() -> None:
+    records = [record("ppo", 1, 60.0, 2.0, 100.0), record("dpo", 1, 55.0, 1.0, 10.0)]
+    records[1]["results"][0]["red_flags"] = {"flags": [{"name": "place", "count": 9, "of": 9, "says": "goes by place"}]}
+    found = comparison_findings(board_of_systems(records), records, build_progress(records))
+    [flag] = [note for note in found.notes if note.startswith("Flag: ")]
+    assert flag.startswith("Flag: dpo: ")
+
+
 def test_the_reference_stands_in_the_ranking_at_its_place() -> None:
     records = [record("ppo", 1, 60.0, 2.0, 100.0), record("bad", 1, 40.0, 2.0, 100.0)]
     for one in records:
@@ -68,7 +76,16 @@ def test_the_reference_stands_in_the_ranking_at_its_place() -> None:
     [table] = found.tables
     assert [row[1] for row in table.rows] == ["ppo", "sft (the reference)", "bad"]
     assert table.rows[1] == [None, "sft (the reference)", Bounded(50.0), None, 0.25, 0.0, None, None]
-    assert found.answer.startswith("ppo first: win rate 60.0 % against sft (95 % 56.0 to 63.9), clearly ahead.")
+    assert found.answer.startswith("ppo first: win rate 60.0 % against sft (95 % 56.0 to 63.9); clearly ahead.")
+
+
+def test_how_often_the_judge_agrees_with_people_is_a_note_of_the_board() -> None:
+    known = {"identity": "fitted:people@0123456789ab", "simulated": True, "agreement": "agrees with people on 69 %"}
+    records = [record("ppo", seed, 60.0, 2.0, 100.0) for seed in (1, 2)]
+    for one in records:
+        one["judges"] = [known]
+    found = comparison_findings(board_of_systems(records), records, build_progress(records))
+    assert found.notes[0].startswith("The formula fitted:people agrees with people on 69 %. Percent against sft")
 
 
 def test_what_judges_cost_is_the_price_if_they_have_one() -> None:

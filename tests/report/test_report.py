@@ -118,10 +118,10 @@ def test_only_hashed_scripts_may_run_and_nothing_may_be_fetched(make_run: MakeRu
 
 def test_headline_and_tables_show_the_figures_of_the_run(make_run: MakeRun) -> None:
     text = Page(build(make_run())).text
-    assert "60.1 % ± 1.6 s.e." in text
+    assert "60.1 % ± 1.6 standard error" in text
     assert "95% interval 56.9 to 63.2, from 797 comparisons: above even." in text  # as on the screen
     assert "−0.02 → 0.93" in text
-    assert "difference 0.51 ± 0.05 s.e." in text
+    assert "difference 0.51 ± 0.05 (standard error)" in text
     assert "55.5 s 2 of 8 reused, counted as when they were made" in text, "wall time, as on the screen and in the view"
     assert "Time of its stages 55.5 s" in text
     assert "finished 2026-11-21 10:03 UTC" in text
@@ -169,7 +169,7 @@ def test_a_win_rate_without_an_error_has_no_interval(make_run: MakeRun) -> None:
     metrics = {"win_rate": 51.0, "standard_error": None, "n_wins": 2, "n_wins_base": 2, "n_draws": 0, "n_total": 4}
     result = {"system": "ppo", "reference": "sft", "evaluator": "win_rate", "metrics": metrics}
     text = Page(build(make_run(results=[result], headline={}))).text
-    assert "51.0 – – 2 2 0" in text
+    assert "51.0 – 2 2 0" in text
     assert "– to –" not in text
 
 
@@ -268,6 +268,8 @@ def test_what_the_run_has_cost_is_beside_what_was_bought_this_time_stage_by_stag
     assert "sft $" not in table
     all_of_it = {**spend, "this_time": {**now, "calls": 12}}
     assert "; this time" not in Page(build(make_run(spend=all_of_it))).text
+    unpriced = Page(build(make_run(spend={**all_of_it, "unpriced_calls": 12}))).text
+    assert "12 calls to judges, 12 of unknown price" in unpriced
 
 
 @pytest.mark.usefixtures("without_plotly")
@@ -324,7 +326,7 @@ def test_how_training_ended_is_said(make_run: MakeRun) -> None:
 def test_the_reward_model_is_shown_on_its_held_out_pairs(make_run: MakeRun) -> None:
     run = make_run()
     text = Page(build(run)).text
-    assert "pairs 50, cross-entropy 0.6312, Brier score 0.2201, expected calibration error 0.0417." in text
+    assert "(pairs 50, cross-entropy 0.6312, Brier score 0.2201, expected calibration error 0.0417)." in text
     reliability, margins = chart_held_out(read_run(run))
     assert (reliability["x"], reliability["y"], reliability["pairs"]) == ([0.52, 0.72], [0.55, 0.6333], [20, 30])
     assert (margins["x"], margins["y"], margins["width"]) == ([-0.25, 0.25, 0.75], [19, 24, 7], 0.5)

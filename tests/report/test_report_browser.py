@@ -55,6 +55,25 @@ def test_intervals_stand_where_the_figures_are(browser: Browser, make_run: MakeR
     assert shown["x"] + shown["width"] / 2 == pytest.approx(stretched["x"] + stretched["width"] / 2, abs=2)
 
 
+def test_names_of_systems_stay_whole_and_their_table_fits(browser: Browser, make_run: MakeRun) -> None:
+    metrics = {"win_rate": 58.9, "standard_error": 1.7, "n_wins": 467, "n_wins_base": 324, "n_draws": 14,
+               "n_identical": 14, "n_total": 805, "avg_length": 396.3, "avg_length_reference": 308.0}  # fmt: skip
+    names = [("alpaca-7b", 1), ("text_davinci_003", 1), ("my-own-model", 1), ("alpaca-farm-ppo-human", 2)]
+    results = [
+        {"system": name, "reference": "text_davinci_003", "evaluator": "win_rate", "metrics": metrics}
+        for name, _ in names
+    ]
+    page = OpenedPage(browser, build(make_run(results=results))).page
+    table = page.get_by_role("group", name="Table of win rates")
+    assert table.evaluate("one => one.scrollWidth - one.clientWidth") <= 0, "it fits a screen of 1280"
+    lines = (
+        "one => { const text = document.createRange(); text.selectNodeContents(one); "
+        "return new Set([...text.getClientRects()].map((line) => line.top)).size; }"
+    )
+    for name, most in names:
+        assert table.get_by_role("rowheader", name=name, exact=True).evaluate(lines) <= most, name
+
+
 def test_filter_shows_one_verdict_and_says_how_many(browser: Browser, make_run: MakeRun) -> None:
     opened = OpenedPage(browser, build(make_run()))
     seen = opened.page.locator(".comparison:visible")

@@ -19,7 +19,7 @@ def write(directory: Path, text: str, name: str = "a.csv", encoding: str = "utf-
     return path
 
 
-@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 def test_cells_are_text_whatever_they_look_like_and_whatever_parts_them(delimiter: str, tmp_path: Path) -> None:
     rows = ["instruction,output", '"Add 40, 2; now",42', "Say,true", "Nothing,"]
     text = "\r\n".join(row if '"' in row else row.replace(",", delimiter) for row in rows)
@@ -90,6 +90,7 @@ def test_a_cell_may_be_long_and_the_file_gzipped(tmp_path: Path) -> None:
     [
         ("", "line 1: must name the columns"),
         (",\nx,y\n", "line 1: must name the columns"),
+        ("| a | b |\n|---|---|\n| 1 | 2 |\n", "line 1: begins like a table of Markdown: save it as CSV"),
         ("a,b,a\n", "line 1: column 'a' is there twice"),
         ("a,b\n1,2\n1,2,3\n", "line 3: has 3 cells, and line 1 names 2 columns"),
         ("a,b\n1\n", "line 2: has 1 cells, and line 1 names 2 columns"),

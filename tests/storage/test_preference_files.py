@@ -140,6 +140,27 @@ def test_chosen_and_rejected_beside_a_preference_that_says_otherwise_are_refused
         ({"preference": "tie"}, "draw"),
         ({"label": "draw"}, "draw"),
         ({"outcome": "draw"}, "draw"),
+        ({"status": "equal"}, "draw"),
+        ({"winner": "rejected"}, "'winner' is 'rejected', which contradicts"),
+        ({"margin": -2}, "'margin' is -2, which contradicts 'chosen' and 'rejected'; leave out what is wrong"),
+        ({"score_diff": "-0.5"}, "'score_diff' is -0.5, which contradicts"),
+        ({"rank_delta": 1}, "'rank_delta' is 1, which contradicts"),
+        ({"reward_margin": 0.0}, "draw"),
+        ({"margin": 2}, "decided"),
+        ({"length_margin": -2}, "decided"),
+        ({"scores": [3, 8]}, r"'scores\[0\]' is 3 and 'scores\[1\]' 8, which contradicts"),
+        ({"scores": [3, 8], "generations": ["Loud.", "Red. "]}, "decided"),
+        ({"scores": [8, 3], "generations": ["Loud.", "Red. "]}, r"'scores\[0\]' is 8 and 'scores\[1\]' 3, which"),
+        ({"rating": [3, 8], "order": ["rejected", "chosen"]}, "decided"),
+        # as distilabel's are that it swapped: `order` is by what was chosen before
+        ({"rating": [3, 8], "order": ["chosen", "rejected"], "generations": ["Loud.", "Red."]}, "decided"),
+        (
+            {"rating": [8, 3], "order": ["rejected", "chosen"]},
+            r"'rating\[chosen\]' is 3 and 'rating\[rejected\]' 8, which",
+        ),
+        ({"score_1": 3, "score_2": 8}, "'score_1' is 3 and 'score_2' 8, which contradicts"),
+        ({"score_1": 3, "score_2": 8, "output_1": "Loud.", "output_2": "Red."}, "decided"),
+        ({"score_1": 3, "score_2": 8, "output_1": "of another", "output_2": "pair"}, "decided"),
     ],
 )
 def test_scores_and_ties_beside_chosen_and_rejected_are_heeded(further: Row, read: str) -> None:
@@ -154,7 +175,90 @@ def test_scores_and_ties_beside_chosen_and_rejected_are_heeded(further: Row, rea
             judged_row(row, "f: row 0")
 
 
-@pytest.mark.parametrize("end", ["\r\n", "\n"])
+ANSWERS = {"instruction": ASK, "output_1": "Red.", "output_2": "Loud."}
+JUDGED = {
+    "chosen and rejected": FORMS["TRL, texts"],
+    "a label": {**ANSWERS, "preference": 1},
+    "a label by words": {"prompt": ASK, "response_1": "Red.", "response_2": "Loud.", "label": "1"},
+    "a vote": {**FORMS["Chatbot Arena, lists"], "model_a": "x", "model_b": "y"},
+}
+
+
+@pytest.mark.parametrize(
+    ("further", "is_final"),
+    [
+        ({"status": "discarded"}, False),
+        ({"status": "Pending"}, False),
+        ({"status": "in progress"}, False),
+        ({"status": "rejected"}, False),
+        ({"annotation_status": "to be reviewed"}, False),
+        ({"preference.responses.status": ["discarded", "draft"]}, False),
+        ({"preference.responses.status": ["discarded", "submitted"]}, True),
+        ({"was_cancelled": True}, False),
+        ({"was_cancelled": False}, True),
+        ({"skipped": "True"}, False),
+        ({"completed": False}, False),
+        ({"status": "completed"}, True),
+        ({"status": "Validated"}, True),
+        ({"status": "swapped"}, True),
+        ({"status": ""}, True),
+        ({"status": None}, True),
+        ({"status": 200}, True),
+        ({"draft": "a text"}, True),
+        ({"ignored": ["a", "b"]}, True),
+    ],
+)
+@pytest.mark.parametrize("form", JUDGED)
+def test_a_row_that_says_it_is_not_final_is_no_verdict(form: str, further: Row, is_final: bool) -> None:
+    if is_final:
+        assert judged_row({**JUDGED[form], **further}, "f: row 0").chosen_rejected == ("Red.", "Loud.")
+        return
+    [name] = further
+    with pytest.raises(UnusableError, match=rf"f: row 0: '{name}' is .*, so the label is not final; take the row out"):
+        judged_row({**JUDGED[form], **further}, "f: row 0")
+
+
+def test_a_row_without_a_verdict_need_not_be_final() -> None:
+    assert judged_row({**ANSWERS, "preference": None, "status": "pending"}, "").preference.outcome == "unparsed"
+
+
+@pytest.mark.parametrize(
+    ("further", "said"),
+    [
+        ({"score_1": 2, "score_2": 9.5}, "'score_1' is 2 and 'score_2' 9.5"),
+        ({"score_1": 9.5, "score_2": 2}, ""),
+        ({"score_1": 4, "score_2": 4}, "'score_1' is 4 and 'score_2' 4"),
+        ({"scoreA": "2", "scoreB": "9"}, "'scoreA' is 2 and 'scoreB' 9"),
+        ({"output_1_rating": 1, "output_2_rating": 3}, "'output_1_rating' is 1 and 'output_2_rating' 3"),
+        ({"reward_0": 1, "reward_1": 3}, "'reward_0' is 1 and 'reward_1' 3"),
+        ({"rank_left": 2, "rank_right": 1}, "'rank_left' is 2 and 'rank_right' 1"),
+        ({"score_chosen": 1, "score_rejected": 3}, "'score_chosen' is 1 and 'score_rejected' 3"),
+        ({"scores": [2, 9]}, r"'scores\[0\]' is 2 and 'scores\[1\]' 9"),
+        ({"scores": "[2, 9]"}, r"'scores\[0\]' is 2 and 'scores\[1\]' 9"),
+        ({"scores": {"model_a": 2, "model_b": 9}}, r"'scores\[model_a\]' is 2 and 'scores\[model_b\]' 9"),
+        ({"scores": [9, 2]}, ""),
+        ({"scores": [2, 9, 1]}, ""),
+        ({"scores": [2, None]}, ""),
+        ({"scores": "[" * 100_000}, ""),
+        ({"scores": [2, 9], "order": [{"a": 1}, None]}, ""),
+        ({"length_1": 2, "length_2": 9, "score_a": 3, "margin": "wide"}, ""),
+        ({"winner": "model_b"}, "'winner' is 'model_b'"),
+        ({"winner": "response_1"}, ""),
+        ({"outcome": "tie"}, "'outcome' is 'tie'"),
+        ({"status": "equal"}, "'status' is 'equal'"),
+    ],
+)
+def test_scores_and_winners_that_contradict_the_label_are_named(further: Row, said: str) -> None:
+    for form in ("a label", "a label by words"):
+        row = {**JUDGED[form], **further}
+        if not said:
+            assert judged_row(row, "f: row 0").chosen_rejected == ("Red.", "Loud.")
+            continue
+        with pytest.raises(UnusableError, match=rf"f: row 0: {said}, which contradicts '(preference|label)' "):
+            judged_row(row, "f: row 0")
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\n", "\r", "\u2028", "\u2029", "\x85", "\v", "\f"])
 def test_transcripts_are_split_whatever_their_line_ends(end: str) -> None:
     history = HISTORY.replace("\n", end)
     chats = {"chosen": f"{history} Red.", "rejected": f"{history} Loud."}
@@ -166,6 +270,11 @@ def test_transcripts_are_split_whatever_their_line_ends(end: str) -> None:
     ):
         assert judged_row(row, "f: row 0").chosen_rejected == ("Red.", "Loud.")
         assert judged_row(row, "f: row 0").pair.instruction == MULTI_TURN
+    alone = [f"Human: {ASK}{end}Assistant: {text}" for text in ("Red.", "Loud.")]
+    with pytest.raises(UnusableError, match="holds the prompt too, as a transcript"):
+        judged_row({"prompt": ASK, "chosen": alone[0], "rejected": alone[1]}, "f: row 0")
+    said = f"{history} Red.{end}Human: that is no turn, as no line is blank"
+    assert judged_row({**chats, "chosen": said}, "f: row 0").pair.instruction == MULTI_TURN
 
 
 @pytest.mark.parametrize("marks", [("Human:", "Assistant:"), ("User:", "Bot:"), ("Q:", "A:"), ("[Human]:", "[AI]:")])
@@ -179,6 +288,13 @@ def test_a_transcript_that_is_not_read_as_one_is_no_answer_to_its_own_prompt(mar
     said = f"{ASK} That is easy:\n{marks[1]} Red."
     judged = judged_row({"prompt": ASK, "chosen": said, "rejected": "Loud."}, "f: row 0")
     assert judged.chosen_rejected == (said, "Loud.")
+
+
+@pytest.mark.parametrize("name", ["response_", "response", "output_"])
+def test_outputs_numbered_from_0_are_not_read_as_the_two_numbered_1_and_2(name: str) -> None:
+    row = {"prompt": "p", f"{name}0": "x", f"{name}1": "y", f"{name}2": "z", "label": 1}
+    with pytest.raises(DataError, match=f"field '{name}0' is an output too; call the two compared {name}1 and"):
+        judged_row(row, "f.jsonl: row 7")
 
 
 def test_the_better_output_is_first_as_often_as_second() -> None:
@@ -577,7 +693,7 @@ NO_PREFERENCE: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a winner of another name": (
         {"conversation_a": turns("a", "b"), "conversation_b": turns("a", "c"), "winner": "left"},
-        "field 'winner' is 'left'; it must be one of model_a, model_b, tie, draw, tie (bothbad), both_bad, bothbad",
+        "field 'winner' is 'left'; it must be one of model_a, model_b, tie, tied, draw, equal, tie (bothbad)",
     ),
     "another column for the label": (
         {"instruction": "i", "output_1": "x", "output_2": "y", "winner": "a"},

@@ -10,7 +10,7 @@ FLOORS = {
     "backend": ("storage", "core"),
     "experiment": ("judging", "evaluation", "storage", "backend", "core"),
     "report": ("experiment", "evaluation", "storage", "core"),
-    "results": ("experiment", "judging", "evaluation", "storage", "core"),
+    "results": ("judging", "evaluation", "storage", "core"),
     "experiments": ("experiment", "judging", "core"),
     "testing": ("experiment", "judging", "storage", "backend", "core"),
 }

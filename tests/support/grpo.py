@@ -90,13 +90,11 @@ class GRPO(Method):
                 rate, totals = begin_update(training, step), defaultdict(float)
                 for rows in minibatches(training, step, 0, len(samples)):
                     tokens, sums = mask[rows].sum(), defaultdict(float)
-                    training.optimizer.zero_grad()
                     loss_of = partial(token_losses, config, tokens, sums)
                     backward_in_chunks(training, samples, rows, loss_of, logprobs, reference, advantages, mask)
                     norm = optimizer_step(training, step)
                     for name, total in all_reduce_by_name(sums).items():
                         totals[name] += float(total)
-                training.optimizer.zero_grad()  # gradients take no memory while the next step samples
 
                 metrics = {name: total / int(mask.sum()) for name, total in totals.items()}
                 metrics |= {"objective/scores": float(scores.mean()), "objective/kl": kl}

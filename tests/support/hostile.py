@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from afarm.core.records import Instruction, JudgedPair, Pair, Preference
-from afarm.experiment.live_record import process_identity
 from afarm.judging.ledger import Ledger
 from afarm.storage.contents import metadata_digest
 from afarm_plugins.drift.drift import Probe, record_probe
 from afarm_plugins.view.app import View
+from afarm_plugins.view.live_record import process_identity
 
 TEXTS: Mapping[str, str] = {
     "script": "<script>pwned('script')</script>",

@@ -20,7 +20,7 @@ import pytest
 from places import SUPPORT
 from warm import be, run_afarm
 
-from afarm.experiment.launching import workers
+from afarm_plugins.local_workers import launcher as workers
 
 T = TypeVar("T")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaForCausalLM
 
 from afarm.backend import Backend, CheckpointPolicy
 from afarm.core.config import BackendConfig
-from afarm.core.interfaces import TrainContext
-from afarm.core.records import Instruction, JudgedPair, Pair, Preference
+from afarm.core.interfaces import RewardModel, TrainContext
+from afarm.core.records import Instruction, JudgedPair, Output, Pair, Preference
 from afarm.testing.models import WORDS, tiny_model, tiny_policy, tiny_tokenizer
 
 make_tokenizer = tiny_tokenizer
@@ -103,3 +103,12 @@ def same_weights(one: Any, two: Any, tolerance: float = 0.0) -> bool:
     return first.keys() == second.keys() and all(
         torch.allclose(first[name], second[name], rtol=0, atol=tolerance) for name in first
     )
+
+
+def pair_rewards(reward_model: RewardModel, judged: Sequence[JudgedPair]) -> tuple[list[float], list[float]]:
+    """Score both outputs of each pair: the rewards of the first ones, and of the second ones."""
+    pairs = [row.pair for row in judged]
+    first = [Output(p.instruction, p.output_1, details={"finish_reason": p.finish_reason_1}) for p in pairs]
+    second = [Output(p.instruction, p.output_2, details={"finish_reason": p.finish_reason_2}) for p in pairs]
+    one, two = ([score.value for score in reward_model.score_outputs(outputs)] for outputs in (first, second))
+    return one, two

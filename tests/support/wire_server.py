@@ -80,7 +80,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Body:
-    """A status with this body, bytes as they are."""
+    """A status with this body, bytes as they are. A header "connection: close" is kept."""
 
     body: Any
     code: int = 200
@@ -244,7 +244,7 @@ class WireServer:
             told = fault.headers if isinstance(fault, Told) else None
             writer.write(response(*self._route(received), told))
         await writer.drain()
-        return True
+        return not (isinstance(fault, Body) and fault.headers.get("connection") == "close")
 
     def _next_fault(self, received: Received) -> Fault:
         if is_question(received):
@@ -400,8 +400,8 @@ def refusal(fault: Status, anthropic: bool) -> bytes:
 
 
 def response(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> bytes:
-    lines = [f"HTTP/1.1 {status} Some", f"content-length: {len(body)}"]
-    headers = {"content-type": "application/json", **(headers or {})}
+    lines = [f"HTTP/1.1 {status} Some"]
+    headers = {"content-length": str(len(body)), "content-type": "application/json", **(headers or {})}
     lines += [f"{name}: {value}" for name, value in headers.items()]
     return "\r\n".join([*lines, "", ""]).encode() + body
 

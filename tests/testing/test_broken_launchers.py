@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from afarm import Execute, Launcher, Outcome, Schedule, StageTask, Tell
-from afarm.experiment.launching.workers import LocalLauncher
 from afarm.testing import ConformanceError, check_launcher
+from afarm_plugins.local_workers.launcher import LocalLauncher
 
 
 class Altered(LocalLauncher):

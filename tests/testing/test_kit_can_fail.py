@@ -38,7 +38,7 @@ from afarm.core.interfaces import (
 from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge, Judgement, JudgementKey, ShownPair
 from afarm.core.records import Evaluation, Instruction, JudgedPair, Output, Pair, Preference, Sample, Score
 from afarm.core.seeding import integer, uniform
-from afarm.judging import render
+from afarm.judging import JudgingConfig, PromptAnnotator, render
 from afarm.testing import (
     ConformanceError,
     KeyedReward,
@@ -225,6 +225,42 @@ def test_labels_that_are_not_what_the_author_says_are_caught(sound: Any, members
         check_annotator(type("Broken", (sound,), members)(), prefers=PREFERS, answer=answer)
 
 
+class OwnFormat(PromptAnnotator):
+    """A prompt annotator with an answer format of its own, and a plan that `times` repeats."""
+
+    times = 1
+
+    def render(self, pairs: Sequence[ShownPair]) -> str:
+        return f"Longer? {pairs[0].instruction.instruction} {pairs[0].first} | {pairs[0].second}"
+
+    def read(self, text: str, count: int) -> list[float | None]:
+        return [{"left": 1.0, "right": 0.0}.get(text)]
+
+    def plan(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[ChatRequest]:
+        return [*super().plan(pairs, context)] * self.times
+
+
+def left_if_longer(request: ChatRequest) -> str:
+    shown = request.comparisons[0]
+    return "left" if len(shown.first) > len(shown.second) else "right"
+
+
+def test_an_annotator_with_a_format_of_its_own_is_checked_by_its_answers() -> None:
+    own = OwnFormat(JudgingConfig(both_orders=True))
+    check_annotator(own, answer=left_if_longer, prefers=PREFERS)
+    with pytest.raises(ConformanceError, match="must prefer the better one"):
+        check_annotator(own, answer=left_if_longer, prefers=[(worse, better) for better, worse in PREFERS])
+    with pytest.raises(ConformanceError, match=r"a format of its own: check_annotator\(…, answer=…\)"):
+        check_annotator(own)
+
+
+@pytest.mark.parametrize("votes", [1, 3])
+def test_a_plan_of_twice_the_requests_is_caught(votes: int) -> None:
+    own: Any = type("PlansTwice", (OwnFormat,), {"times": 2})
+    with pytest.raises(ConformanceError, match=r"plan must name the requests .*: \d+, and \d+ were sent"):
+        check_annotator(own(JudgingConfig(votes=votes)), answer=left_if_longer)
+
+
 def test_an_annotator_that_ignores_its_seed_is_caught_where_it_is_said_to_be_random() -> None:
     class IgnoresTheSeed(Longer):
         def judge(self, pair: Pair, seed: int) -> float:
@@ -283,6 +319,15 @@ async def charge_a_cent(self: SoundJudge, request: ChatRequest) -> Completion:
     return replace(await SoundJudge.complete(self, request), price=0.01)
 
 
+async def leave_a_task(self: SoundJudge, request: ChatRequest) -> Completion:
+    self.task = asyncio.get_running_loop().create_task(asyncio.sleep(60))  # type: ignore[attr-defined]
+    return await SoundJudge.complete(self, request)
+
+
+async def ramble(self: SoundJudge, request: ChatRequest) -> Completion:
+    return replace(await SoundJudge.complete(self, request), output_tokens=request.max_tokens + 1)
+
+
 def every_third_time(self: Any, request: ChatRequest, comparison: ShownPair) -> bool:
     self.count += 1
     return self.count % 3 == 1
@@ -307,6 +352,8 @@ JUDGES: Broken = {
         "declares completion and then refuses it",
     ),
     "ignores logit bias": (SoundJudge, {"check": lambda self, request: None}, "does not declare"),
+    "leaves a task": (SoundJudge, {"complete": leave_a_task}, "close must end what the judge began"),
+    "rambles": (SoundJudge, {"complete": ramble}, "257 tokens came, above most_output_tokens: 256"),
     "is expensive": (SoundJudge, {"complete": charge_a_cent}, "above the worst case"),
 }
 

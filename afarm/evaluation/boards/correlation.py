@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, get_args
 
 from afarm.core.records import Row
 from afarm.evaluation.boards.board import Leaderboard
+from afarm.evaluation.metrics import WIN_RATE
 
 if TYPE_CHECKING:
     from afarm.evaluation.statistics.correlation import Correlation
     from afarm.evaluation.statistics.intervals import Floats
 
 FEWEST_SYSTEMS = 3
-WIN_RATE = "win_rate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,10 @@ def agreements(boards: Sequence[Leaderboard]) -> Iterator[Agreement]:
     from afarm.evaluation.statistics.correlation import Kind, correlation
 
     for first, second in combinations(boards, 2):
-        one, two = (_figures(board) for board in (first, second))
+        one, two = (
+            {entry.system: figure for entry in board.entries if (figure := entry.figure(board.order)) is not None}
+            for board in (first, second)
+        )
         systems = tuple(name for name in one if name in two)
         if len(systems) < FEWEST_SYSTEMS:
             continue
@@ -79,12 +82,6 @@ def agreements(boards: Sequence[Leaderboard]) -> Iterator[Agreement]:
             tuple(correlation(*tables, kind) for kind in get_args(Kind)) if tables else (),
             (first.order or WIN_RATE, second.order or WIN_RATE),
         )
-
-
-def _figures(board: Leaderboard) -> dict[str, float]:
-    """The figure of each system that orders the board."""
-    values = ((entry.system, entry.figure(board.order)) for entry in board.entries)
-    return {system: value for system, value in values if value is not None}
 
 
 def _tables(first: Leaderboard, second: Leaderboard) -> tuple[Floats, Floats] | None:

@@ -126,7 +126,7 @@ def imported(path: Path, orders: Sequence[str] = ()) -> list[Leaderboard]:
     metric = "" if OWN in names else next((n for n in orders if n in names and n not in COLUMNS.values()), "")
     order = ""
     if OWN not in names:
-        _require_percent([row for _, row in rows], path)
+        _require_percent(rows, path)
     if "win_rate" not in names:
         order = metric = metric or _only_figure([row for _, row in rows], names, path)
     boards: dict[tuple[str, ...], tuple[Leaderboard, list[Entry]]] = {}
@@ -137,15 +137,22 @@ def imported(path: Path, orders: Sequence[str] = ()) -> list[Leaderboard]:
     return [ranked(replace(board, entries=tuple(entries))) for board, entries in boards.values()]
 
 
-def _require_percent(rows: Sequence[Row], path: Path) -> None:
-    """Raise `DataError` if the win rates are shares of 1: as percent they would be next to nothing."""
+def _require_percent(placed: Sequence[tuple[str, Row]], path: Path) -> None:
+    """Raise `DataError` if win rates are or may be shares of 1: as percent they would be next to nothing."""
     for column in ("win_rate", "length_controlled_winrate"):
-        rates = [_number(row.get(column)) or 0 for row in rows if "%" not in str(row.get(column))]
-        if 0 < max(rates, default=0) <= 1:
+        rates = [(_number(row.get(column)) or 0, "%" in str(row.get(column)), where) for where, row in placed]
+        plain = [rate for rate, has_sign, _ in rates if not has_sign]
+        if 0 < max(plain, default=0) <= 1:
             raise DataError(
                 f"{path}: column {column!r} is nowhere above 1, and win rates are in percent: write a share of 0.468 "
                 "as 46.8, or 0.468 percent as 0.468%"
             )
+        for rate, has_sign, where in rates:
+            if has_sign and 0 < rate <= 1 and any(plain):
+                raise DataError(
+                    f"{where}: column {column!r} is {rate:g}%, and other rows have no percent sign: write {rate:g} if "
+                    f"that is its percent, or {100 * rate:g} if it is a share of 1"
+                )
 
 
 def _only_figure(rows: Sequence[Mapping[str, Any]], names: Sequence[str], path: Path) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from afarm.core.errors import DataError
-from afarm.core.records import JudgedPair
+from afarm.core.records import Instruction, JudgedPair
 from afarm.evaluation.annotation_files import rows_by_annotators
 from afarm.evaluation.boards.board import Entry, Leaderboard, Source, entry_of_wins, named, ranked
 from afarm.evaluation.boards.ranking import with_metrics, without_texts
@@ -30,14 +30,14 @@ def round_robins(files: Sequence[Path], order: str, further: Sequence[str] = ())
     evaluator does not look at all systems at once, or cannot rank them (groups of them never met, say).
     """
     by_annotators: dict[tuple[str, ...], list[Met]] = {}
-    bare = without_texts()
+    held: dict[Instruction, Instruction] = {}
     with TemporaryDirectory() as directory:
         for file, annotators, path in rows_by_annotators(list(dict.fromkeys(files)), Path(directory)):
             met = by_annotators.setdefault(annotators, [])
             for row in read_each(path):
                 pair = row.pair
                 if pair.generator_1 != pair.generator_2:
-                    met.append((bare(row), (len(pair.output_1), len(pair.output_2)), file))
+                    met.append((without_texts(row, held), (len(pair.output_1), len(pair.output_2)), file))
     if not by_annotators:
         raise DataError(f"--order-by {order} ranks the systems of annotations: name files of them with --annotations")
     return [_board(" + ".join(names), rows, order, further) for names, rows in by_annotators.items()]

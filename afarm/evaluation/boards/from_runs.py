@@ -17,7 +17,8 @@ from afarm.evaluation.boards.ranking import with_ranks
 from afarm.evaluation.metrics import WIN_RATE, finite_number, main_metric, warnings
 from afarm.evaluation.protocol import EvaluationProtocol
 from afarm.evaluation.red_flags import flag_sentences
-from afarm.evaluation.run_cost import sum_costs
+from afarm.evaluation.run_stages import sum_costs
+from afarm.evaluation.who_judged import known_agreement
 from afarm.storage.runs import OUTPUTS, RECORD, RunRecord, RunResult, read_run, run_directories
 
 NO_PROTOCOL = "results that say nothing of how they were judged: no two of them may be compared"
@@ -34,6 +35,7 @@ def boards_of_runs(directory: Path) -> tuple[list[Leaderboard], list[str]]:
     """
     entries: dict[str, list[Entry]] = {}
     protocols: dict[str, EvaluationProtocol] = {}
+    agreements: dict[str, str] = {}
     left_out = []
     runs = directory / "runs" if (directory / "runs").is_dir() else directory
     for run in [directory] if (directory / RECORD).is_file() else run_directories(runs):
@@ -48,9 +50,10 @@ def boards_of_runs(directory: Path) -> tuple[list[Leaderboard], list[str]]:
             left_out.append(f"{run.name}: it has no win rate")
         for protocol, entry in results:
             protocols[protocol.id] = protocol
+            agreements[protocol.id] = known_agreement(record) or agreements.get(protocol.id, "")
             entries.setdefault(protocol.id, []).append(entry)
     return [
-        ranked(Leaderboard(protocol, tuple(entries[key]), "" if protocol.known else NO_PROTOCOL))
+        ranked(Leaderboard(protocol, tuple(entries[key]), "" if protocol.known else NO_PROTOCOL, agreements[key]))
         for key, protocol in protocols.items()
     ], left_out
 
@@ -141,13 +144,15 @@ def board_of_systems(records: Iterable[RunRecord]) -> Leaderboard:
     `seconds` of making all stages (reused ones at what they took when they were made) and the seeds stand beside.
     """
     by_system: dict[str, list[tuple[EvaluationProtocol, Entry]]] = {}
+    agreement = ""
     for record in records:
+        agreement = known_agreement(record)
         protocol, entry = next(_entries(record))
         by_system.setdefault(entry.system, []).append((protocol, _of_system(record, entry)))
     entries = tuple(_over_seeds([entry for _, entry in runs]) for runs in by_system.values())
     references = sorted({entry.source.reference for entry in entries})
     protocol = _shared([protocol for runs in by_system.values() for protocol, _ in runs])
-    note = f"Judged by {protocol.who_judged}. " if protocol.annotator else ""
+    note = f"{agreement[:1].upper()}{agreement[1:]}. " if agreement else ""
     note += f"Percent against {' or '.join(references)}; {_kind_of_error(entries)}."
     for system, runs in by_system.items():
         names = dict.fromkeys(name for _, entry in runs for name in entry.metrics)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -88,15 +88,10 @@ def judgements(entry: Entry) -> Iterator[JudgedPair]:
         yield replace(judged, pair=pair)
 
 
-def without_texts() -> Callable[[JudgedPair], JudgedPair]:
-    """Return a function that copies judgements with empty outputs, and each instruction held once."""
-    instructions: dict[Instruction, Instruction] = {}
-
-    def bare(judged: JudgedPair) -> JudgedPair:
-        instruction = instructions.setdefault(judged.pair.instruction, judged.pair.instruction)
-        return replace(judged, pair=replace(judged.pair, instruction=instruction, output_1="", output_2=""))
-
-    return bare
+def without_texts(judged: JudgedPair, held: dict[Instruction, Instruction]) -> JudgedPair:
+    """Copy a judgement with empty outputs, under its instruction as it is `held` once for all."""
+    instruction = held.setdefault(judged.pair.instruction, judged.pair.instruction)
+    return replace(judged, pair=replace(judged.pair, instruction=instruction, output_1="", output_2=""))
 
 
 def stored_rows(files: Sequence[Path], directory: Path) -> dict[tuple[str, str], Path]:
@@ -114,9 +109,9 @@ def evaluated(
     paths = {system: path for (id, system), path in (stored or {}).items() if id == board.protocol.id}
     for name in dict.fromkeys(names):
         if looks_at_all_systems(name):
-            bare = without_texts()
-            rows = [bare(row) for entry in board.entries for row in judgements(entry)]
-            rows = rows or [bare(row) for path in paths.values() for row in read_each(path)]
+            held: dict[Instruction, Instruction] = {}
+            rows = [without_texts(row, held) for entry in board.entries for row in judgements(entry)]
+            rows = rows or [without_texts(row, held) for path in paths.values() for row in read_each(path)]
             board = with_metrics(board, name, rows) if rows else _refuse(board, name)
         else:
             board = _with_metrics_of_each(board, name, paths)

@@ -1,4 +1,4 @@
-"""Rendering of leaderboards: columns, remarks and footnotes as text; boards as Markdown and JSON.
+"""Rendering of leaderboards: columns, remarks and footnotes as text; boards as JSON.
 
 Names come from anybody's files: nothing in them that moves a cursor, ends a cell or begins a tag is let through.
 """
@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from afarm.evaluation.boards.board import DIFFERENCE, Entry, Leaderboard, named
 from afarm.evaluation.boards.correlation import Agreement
 from afarm.evaluation.metrics import WIN_RATE
-from afarm.storage.text import markdown, one_line
+from afarm.storage.text import one_line
 
 LONGEST_NAME = 24
 """Characters of a name in a heading."""
@@ -204,7 +204,7 @@ def remarks(board: Leaderboard) -> list[str]:
 
 
 def answer(board: Leaderboard) -> str:
-    """Say which system is first and which are not clearly apart from it; empty without a ranking.
+    """Say which system is first by whom, and which are not clearly apart from it; empty without a ranking.
 
     Apart are those that the adjusted test tells apart, or without tests those whose 95% intervals do not meet, as long
     as missing verdicts could not put them first.
@@ -215,7 +215,8 @@ def answer(board: Leaderboard) -> str:
     first, *others = entries
     is_rate = board.order in ("", WIN_RATE)
     reference = one_line(first.source.reference or board.protocol.reference) if is_rate else ""
-    text = f"{one_line(first.system)}{' first' if others else ''}: {'win rate' if is_rate else one_line(board.order)}"
+    name, judges = one_line(first.system), one_line(board.protocol.who_judged) if board.protocol.known else ""
+    text = f"{name}{' first' if others else ''}: {'win rate' if is_rate else one_line(board.order)}"
     text += f" {first.figure(board.order) or 0.0:.1f}{' %' * is_rate}{f' against {reference}' * bool(reference)}"
 
     def ends(entry: Entry) -> tuple[float, float]:
@@ -225,19 +226,19 @@ def answer(board: Leaderboard) -> str:
         return (-math.inf, math.inf) if low is None or high is None else (low, high)
 
     low, high = ends(first)
-    if low == -math.inf:
+    text += f" (95 % {low:.1f} to {high:.1f})" if math.isfinite(low) else ""
+    text += f", judged by {judges}" if judges else ""
+    if not math.isfinite(low):
         return f"{text}; how clearly is not known."
-    near = [
-        e.system
+    close = [
+        e
         for e in others
         if (ends(e)[1] >= low if e.p_value is None else e.p_value >= 0.05) or (first.rank_high or 1) >= (e.rank or 0)
     ]
-    near += [f"{reference} (50 %)"] if reference and low <= 50 <= high else []
-    is_behind = bool(reference) and high < 50
-    text += f" (95 % {low:.1f} to {high:.1f})" + ", which is clearly ahead of it" * is_behind
-    if not near:
-        return text + (".", ", clearly ahead.")[not is_behind]
-    return f"{text}; not clearly apart from it: {named(list(map(one_line, near)))}."
+    near = [e.system for e in close] + ([f"{reference} (50 %)"] if reference and low <= 50 <= high else [])
+    text += f"; {reference} is clearly ahead" if reference and high < 50 else "" if near else "; clearly ahead"
+    untested = " by intervals alone" * any(is_rate and e.p_value is None for e in close)
+    return text + (f"; not clearly apart from {name}{untested}: {named(list(map(one_line, near)))}." if near else ".")
 
 
 def footnotes(board: Leaderboard) -> dict[str, int]:
@@ -298,29 +299,6 @@ def flags(board: Leaderboard) -> list[str]:
 
 
 # --------------------------------------------------------------------------------------------------------- formats
-
-
-def as_markdown(boards: Sequence[Leaderboard], agreements: Sequence[Agreement] = ()) -> str:
-    """Write every board as a heading, a table and its remarks, and how they agree."""
-    lines = [line for board in boards for line in _markdown(board)]
-    lines += [f"{markdown(f'{a.first} and {a.second}: {a.sentence}')}\n" for a in agreements]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _markdown(board: Leaderboard) -> Iterator[str]:
-    shown = columns(board)
-    yield f"## {markdown(board.heading)}\n"
-    yield f"**{markdown(answer(board))}**\n" if board.entries else ""
-    yield f"| {' | '.join(markdown(column.heading) for column in shown)} |"
-    yield "|" + "".join("---:|" if column.number else "---|" for column in shown)
-    for entry in board.entries:
-        yield f"| {' | '.join(markdown(column.cell(entry) or '') for column in shown)} |"
-    yield ""
-    for line in remarks(board):
-        yield f"- {markdown(line)}"
-    for sentence in flags(board):
-        yield f"- Flag: {markdown(sentence)}"
-    yield ""
 
 
 def as_json(boards: Sequence[Leaderboard], left_out: Sequence[str] = (), agreements: Sequence[Agreement] = ()) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -58,25 +58,6 @@ def mean(values: ArrayLike, clusters: Clusters | None = None) -> IntervalEstimat
     error = error if error > ROUNDING * float(np.abs(sums).max()) else 0.0  # values that are equal have none
     half = t_quantile(n - 1) * error
     return IntervalEstimate(value, error, value - half, value + half, n, labels)
-
-
-def plus_four_interval(wins: ArrayLike, clusters: Clusters | None = None) -> IntervalEstimate:
-    """Estimate the mean of `wins` in [0, 1], draws 0.5, with an interval that is valid near 0 and 1.
-
-    Value and error are `mean`'s. The interval is the t interval after two won and two lost instructions are
-    added: a system that won 25 of 25 has an error of 0, and is yet not sure to win always; nor is one that won a single
-    instruction, which has an interval too. With some hundreds of them the two intervals are the same for all purposes.
-    Raises `DataError` if there is no value, or if one is no win.
-    """
-    found = np.asarray(wins, dtype=np.float64)
-    if wrong := found[(found < 0) | (found > 1)].tolist():
-        raise DataError(f"a win lies between 0 (lost) and 1 (won), and is not {wrong[0]}")
-    plain = mean(found, clusters)
-    sums, sizes = cluster_sums(found, clusters)
-    # In units of the labels that an instruction has on average, and about the mean over labels, as the error is.
-    spread = plain.value + (sums - plain.value * sizes) / sizes.mean()
-    added = mean(np.concatenate([spread, [0, 0, 1, 1]]))
-    return replace(plain, low=max(0.0, added.low or 0.0), high=min(1.0, added.high or 1.0))
 
 
 def minimum_detectable_difference(n: int, deviation: float) -> float:

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from scipy.special import stdtr
 
 from afarm.core.errors import DataError
-from afarm.evaluation.statistics.intervals import ROUNDING, Floats, mean, minimum_detectable_difference
+from afarm.evaluation.statistics.intervals import ROUNDING, IntervalEstimate, mean, minimum_detectable_difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def paired_difference(first: ArrayLike, second: ArrayLike) -> Difference:
             "evaluate both on the same instructions"
         )
     found = mean(gaps[both])
-    p = _p_value(gaps[both]) if found.n > 1 else None
+    p = _p_value(found) if found.n > 1 else None
     spread = float(gaps[both].std(ddof=1)) if found.n > 1 else None
     varies = bool(found.error)
     return Difference(
@@ -96,9 +96,8 @@ def paired_differences(table: ArrayLike, baseline: int, *, best: bool = False) -
     return [replace(d, adjusted=next(adjusted)) if d is not None and d.p_value is not None else d for d in found]
 
 
-def _p_value(gaps: Floats) -> float:
-    """The two-sided p-value of the mean of `gaps` [instructions, at least 2] under a mean of 0."""
-    found = mean(gaps)
+def _p_value(found: IntervalEstimate) -> float:
+    """The two-sided p-value of a mean of gaps over at least 2 instructions, if it is 0."""
     if not found.error:  # no spread to go by: as likely as that many equal signs
         return 1.0 if abs(found.value) < ROUNDING else 2.0 ** (1 - found.n)
     return 2 * float(stdtr(found.n - 1, -abs(found.value) / found.error))

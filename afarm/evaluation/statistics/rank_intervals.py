@@ -19,7 +19,7 @@ from scipy.special import ndtr, stdtrit
 
 from afarm.core.errors import DataError
 from afarm.core.seeding import integer
-from afarm.evaluation.statistics.intervals import LEVEL, Floats
+from afarm.evaluation.statistics.intervals import LEVEL
 
 Bools = NDArray[np.bool_]
 
@@ -75,9 +75,9 @@ def rank_intervals(table: ArrayLike, *, resamples: int = RESAMPLES) -> list[Rank
             undecided &= ~found
         return (scale[row] > 0) & ~undecided & holds[row]
 
-    return [Rank(1 + int((gaps[row] < 0).sum()), *_place(gaps[row], sure(row))) for row in range(len(values))]
-
-
-def _place(gaps: Floats, sure: Bools) -> tuple[int, int]:
-    """The best and the worst rank of a system with these gaps to the others."""
-    return 1 + int((sure & (gaps < 0)).sum()), len(gaps) - int((sure & (gaps > 0)).sum())
+    ranks = []
+    for row, is_sure in enumerate(map(sure, range(len(values)))):
+        above, below = gaps[row] < 0, gaps[row] > 0
+        low, high = 1 + int((is_sure & above).sum()), len(values) - int((is_sure & below).sum())
+        ranks.append(Rank(1 + int(above.sum()), low, high))
+    return ranks

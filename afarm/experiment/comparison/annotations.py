@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from afarm.core.records import Evaluation, Instruction, JudgedPair
+from afarm.core.records import Instruction, JudgedPair
 from afarm.core.seeding import digest
 from afarm.evaluation.annotation_files import AnnotatedSystem
 from afarm.evaluation.matching import counted, looks_swapped
@@ -25,9 +25,6 @@ from afarm.storage.contents import file_digest
 from afarm.storage.disk import storage_errors
 from afarm.storage.rows import preferences_on_disk
 
-if TYPE_CHECKING:
-    from afarm.evaluation.win_table import WinTable  # which needs numpy
-
 
 @dataclass(frozen=True)
 class AnnotationComparison(SystemComparison):
@@ -38,11 +35,16 @@ class AnnotationComparison(SystemComparison):
     system: str
     reference_name: str
     annotator: str
-    people: WinTable | None = field(default=None, compare=False)
+    people: Sequence[JudgedPair] = field(default=(), compare=False)
 
     @property
     def offered(self) -> frozenset[str]:
-        return frozenset({"judgements", "ratings"})  # a file may have ratings: its rows will tell
+        # A file may have ratings: its rows will tell.
+        return frozenset({"judgements", "ratings", "human"} if self.people else {"judgements", "ratings"})
+
+    @cached_property
+    def evaluators(self) -> list[str]:
+        return list(dict.fromkeys([*super().evaluators, *([BY_PEOPLE] if self.people else [])]))
 
     @property
     def instructions(self) -> Sequence[Instruction]:
@@ -80,9 +82,8 @@ class AnnotationComparison(SystemComparison):
     def key_fields(self) -> Mapping[str, Any]:
         components, stored = self.workspace.components, self.stored
         data = {"judgements": file_digest(stored.rows), "reference": answers_digest(stored.answers)}
-        if self.people is not None:
-            values, numbers = self.people.labels(self.system)
-            data["people"] = digest(values.tolist(), [self.people.instructions[number] for number in numbers])
+        if self.people:
+            data["people"] = digest([(label.pair.instruction.id, label.win) for label in self.people])
         return self.workspace.key_fields(
             "stored annotations",
             evaluators=[components.evaluator_identity(name) for name in self.evaluators],
@@ -98,34 +99,14 @@ class AnnotationComparison(SystemComparison):
             with storage_errors(path):
                 shutil.copyfile(stored.rows, path)
             judged = preferences_on_disk(path)
-            given = stored_inputs(self.system, judged)
+            given = stored_inputs(self.system, judged, self.people)
             outcomes: Counter[str] = Counter()
             degraded: Counter[str] = Counter()
             for row in judged:
                 outcomes[row.preference.outcome] += 1
                 degraded.update(row.preference.degraded)
-            further = [by_people(self.system, judged, self.people)] if self.people is not None else []
-            write_results(self.workspace, directory, self.evaluators, given, stored.protocol, degraded, further)
+            write_results(self.workspace, directory, self.evaluators, given, stored.protocol, degraded)
             members = {self.annotator: len(judged)}
             return {"rows": len(judged), "outcomes": dict(outcomes), "members": members, "degraded": dict(degraded)}
 
         return Stage("evaluate", self.label, {}, self.key_fields, write)
-
-
-def by_people(system: str, judged: Iterable[JudgedPair], people: WinTable) -> Evaluation:
-    """Estimate the win rate by people from their labels of some instructions and simulated ones of more.
-
-    In percent as all win rates are: with its error and interval, and beside it those of either kind alone.
-
-    Raises `DataError` if fewer than 10 instructions have both.
-    """
-    from afarm.evaluation.win_table import prediction_powered_win_rate, wins
-
-    found = prediction_powered_win_rate(wins(judged), people, system)
-    metrics: dict[str, float | int | str | None] = {}
-    for name, estimate in ((BY_PEOPLE, found.combined), ("people", found.human), ("judge", found.simulated)):
-        for suffix, field_name in {"": "value", "_se": "error", "_low": "low", "_high": "high"}.items():
-            value = getattr(estimate, field_name)
-            metrics[name + suffix] = None if value is None else 100 * value
-    metrics |= {"n_human": found.n_human, "n_simulated": found.n_simulated, "trust": found.trust}
-    return Evaluation(BY_PEOPLE, system, {**metrics, "effective": found.effective, "saved": found.saved})

@@ -238,7 +238,7 @@ class OutputComparison(SystemComparison):
                 self.workspace, self.annotator, self.reference_name, self.reference, given.judgements
             )
             flags = answer_flags(self.workspace, self.annotator, given.judgements)
-            write_results(self.workspace, directory, self.evaluators, given, protocol, summary["degraded"], (), flags)
+            write_results(self.workspace, directory, self.evaluators, given, protocol, summary["degraded"], flags)
             return summary
 
         return Stage("evaluate", self.label, {}, self.key_fields, write, plan_labels=lambda inputs: labelling)

@@ -24,7 +24,6 @@ from afarm.evaluation.boards.ranking import with_ranks
 from afarm.evaluation.boards.rendering import (
     answer,
     as_json,
-    as_markdown,
     columns,
     fitting,
     flags,
@@ -34,6 +33,7 @@ from afarm.evaluation.boards.rendering import (
 )
 from afarm.evaluation.metrics import interval
 from afarm.evaluation.protocol import EvaluationProtocol
+from afarm.report.leaderboard_page import markdown_leaderboards
 
 DATA = SHARED_DATA / "alpaca_eval"
 ONE = EvaluationProtocol("pool", reference="sft", label_noise=0.0, instructions="i", reference_outputs="o")
@@ -72,13 +72,13 @@ def test_a_system_judged_on_part_of_the_instructions_has_no_place(tmp_path: Path
         ("most", 2, False),
         ("few", None, True),
     ]
-    shown = as_markdown([board])
+    shown = markdown_leaderboards([board])
     assert "| – | few | 1 | 44 of 805 | 79.5 ± 1.5 |" in shown
     assert "| 1st | many | 1 | 805 | 72.2 ± 1.5 |" in shown
     assert "no place for few: judged on part of the 805 instructions" in shown
     alone = Leaderboard(ONE, tuple(e for e in board.entries if not e.partial))
     assert ranked(alone).remarks == ""
-    assert "judged on" not in as_markdown([alone])
+    assert "judged on" not in markdown_leaderboards([alone])
 
 
 def test_what_the_record_says_of_the_rows_counts_and_so_do_rows_without_an_answer(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_run_that_stopped_when_it_was_clear_says_so_and_is_not_ranked_with_an_
     (board,), _ = read_boards([tmp_path])
     dpo, ppo = board.entries
     assert (dpo.rank, ppo.rank, ppo.stopped_early) == (1, None, True)
-    assert "| – | ppo | 1 | 64 of 800, stopped early |" in as_markdown([board])
+    assert "| – | ppo | 1 | 64 of 800, stopped early |" in markdown_leaderboards([board])
     assert (ppo.source.judgements, ppo.interval) == ("", None)
     assert dpo.source.judgements.endswith("outputs.jsonl")
 
@@ -200,14 +200,14 @@ def test_equal_win_rates_share_a_place() -> None:
 
 
 def test_the_interval_is_that_of_two_more_wins_and_losses() -> None:
-    intervals = pytest.importorskip("afarm.evaluation.statistics.intervals")
+    mean = pytest.importorskip("afarm.evaluation.statistics.intervals").mean
     few = ([1.0], [0.5], [0.0, 1.0], [1.0, 1.0, 0.2])  # there Student's quantile by its series is a little short
     for wins in (*few, [1.0] * 25, [1.0, 0.0, 0.5, 1.0] * 20, [0.3, 0.9] * 100):
-        found = intervals.plus_four_interval(wins)
+        found, more = mean(wins), mean([*wins, 0.0, 0.0, 1.0, 1.0])
         error = None if found.error is None else 100 * found.error
         bounds = interval(100 * found.value, error, len(wins))
         close = 0.02 if len(wins) > 3 else 2
-        assert bounds == pytest.approx((100 * found.low, 100 * found.high), abs=close)
+        assert bounds == pytest.approx((max(0, 100 * more.low), min(100, 100 * more.high)), abs=close)
     assert interval(50.0, None, 10) is None
     assert interval(99.0, 1.0, None) == (pytest.approx(97.04, abs=0.01), 100.0)
 
@@ -331,7 +331,7 @@ def test_further_figures_of_compared_files_have_a_column_and_those_of_runs_none(
     run(tmp_path, "trained", 40.0)
     ((board,), _) = read_boards([tmp_path])
     assert [entry.metrics for entry in board.entries] == [{"pointwise": Metric(6.5, 0.25)}, {}]
-    assert "| 6.500 ± 0.250 |" in as_markdown([board])
+    assert "| 6.500 ± 0.250 |" in markdown_leaderboards([board])
 
 
 def test_each_warning_of_an_evaluator_is_said_once(tmp_path: Path) -> None:
@@ -367,7 +367,7 @@ def test_a_length_controlled_figure_says_what_it_is_and_when_not_to_trust_it(tmp
     run(tmp_path, "b", 40.0, length_controlled_winrate=43.0, lc_source="fit", **doubt)
     run(tmp_path, "c", 30.0)
     ((board,), _) = read_boards([tmp_path])
-    shown = as_markdown([board]).replace("\\", "")
+    shown = markdown_leaderboards([board]).replace("\\", "")
     assert "| 41.0 [1] |" in shown
     assert "| 43.0 [2, 3] |" in shown
     assert remarks(board) == [
@@ -381,7 +381,7 @@ def test_a_length_controlled_figure_says_what_it_is_and_when_not_to_trust_it(tmp
 
 
 def test_markdown_shows_what_is_known_and_lets_no_name_out_of_its_cell() -> None:
-    text = as_markdown([full_board()])
+    text = markdown_leaderboards([full_board()])
     assert "| 1st | ppo |  | 46.8 ± 1.8 | 43.4–50.2 | 40.0 ± 1.2 | 805 | 370/420/15 |" in text
     assert "| 1012.0 (980.0 to 1044.0) \\[1\\] |" in text
     assert "- \\[1\\] elo: it won all" in text
@@ -398,6 +398,24 @@ def test_columns_that_nothing_is_known_of_are_left_out() -> None:
     board = Leaderboard(ONE, (Entry("a", 5.0),))
     assert [column.heading for column in columns(board)] == ["rank", "system", "win rate, %"]
     assert flags(board) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "rates"),
+    [
+        (",win_rate\nx,34%\ny,0.468%\n", [34, 0.468]),
+        (",win_rate\nx,34\ny,0.468\n", [34, 0.468]),
+        (",win_rate\nx,34\ny,46.8 %\n", [46.8, 34]),
+        (",win_rate\nx,34\ny,0%\n", [34, 0]),
+        ("|win_rate|n_total\nx|34|805\ny|0.468|805\n", [34, 0.468]),
+    ],
+)
+def test_percent_signs_stand_for_all_rates_of_a_table_or_for_none(
+    text: str, rates: list[float], tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    (board,), _ = read_boards([tmp_path / "a.csv"])
+    assert [entry.win_rate for entry in board.entries] == rates
 
 
 def test_alpaca_eval_s_leaderboards_are_imported(tmp_path: Path) -> None:
@@ -437,6 +455,14 @@ def test_alpaca_eval_s_leaderboards_are_imported(tmp_path: Path) -> None:
         ("a.csv", ',win_rate\nx,5\n"y,5\nz,5\n', "line 3: not valid CSV: a double quote is opened and never closed"),
         ("a.csv", ",win_rate\n", "no rows"),
         ("a.csv", ",win_rate\nx,0.468\ny,0.9\n", "column 'win_rate' is nowhere above 1, and win rates are in percent"),
+        (
+            "a.csv",
+            ",win_rate\nx,34\ny,0.468%\n",
+            "line 3: column 'win_rate' is 0.468%, and other rows have no percent sign: write 0.468 if that is its "
+            "percent, or 46.8 if it is a share of 1",
+        ),
+        ("a.csv", ",win_rate\nx,0.468%\ny,0\nz,34\n", "line 2: column 'win_rate' is 0.468%, and other rows"),
+        ("a.csv", ",win_rate\nx,46.8%\ny,0.34\n", "column 'win_rate' is nowhere above 1"),
         ("a.csv", ",win_rate,length_controlled_winrate\nx,46.8,0.4\n", "column 'length_controlled_winrate' is nowhere"),
         ("a.csv", ';win_rate\nx;"46,812"\n', "must be a number, not '46,812': no mark may part thousands"),
         ("a.csv", ";win_rate;n_total\nx;46,8;1.000\n", "'n_total' must be a number, not '1.000': no mark may"),
@@ -604,32 +630,33 @@ def entry(system: str, rate: float, error: float | None = 1.0, **more: Any) -> E
     ("entries", "order", "said"),
     [
         ([], "", ""),
-        ([entry("a", 60.0)], "", "a: win rate 60.0 % against sft (95 % 58.0 to 61.9), clearly ahead."),
+        ([entry("a", 60.0)], "", "a: win rate 60.0 % against sft (95 % 58.0 to 61.9); clearly ahead."),
         (
             [entry("a", 51.0)],
             "",
-            "a: win rate 51.0 % against sft (95 % 49.0 to 53.0); not clearly apart from it: sft (50 %).",
+            "a: win rate 51.0 % against sft (95 % 49.0 to 53.0); not clearly apart from a: sft (50 %).",
         ),
-        ([entry("a", 40.0)], "", "a: win rate 40.0 % against sft (95 % 38.1 to 42.0), which is clearly ahead of it."),
+        ([entry("a", 40.0)], "", "a: win rate 40.0 % against sft (95 % 38.1 to 42.0); sft is clearly ahead."),
         (
             [entry("a", 60.0), entry("b", 59.0), entry("c", 40.0)],
             "",
-            "a first: win rate 60.0 % against sft (95 % 58.0 to 61.9); not clearly apart from it: b.",
+            "a first: win rate 60.0 % against sft (95 % 58.0 to 61.9); not clearly apart from a by intervals alone: b.",
         ),
         (
             [entry("a", 60.0, rank_low=1, rank_high=1), entry("b", 59.0, p_value=0.01), entry("c", 40.0, p_value=0.3)],
             "",
-            "a first: win rate 60.0 % against sft (95 % 58.0 to 61.9); not clearly apart from it: c.",
+            "a first: win rate 60.0 % against sft (95 % 58.0 to 61.9); not clearly apart from a: c.",
         ),
         (  # so many have no verdict that b may be first
             [entry("a", 60.0, rank_low=1, rank_high=2), entry("b", 40.0, p_value=0.001), entry("c", 30.0)],
             "",
-            "a first: win rate 60.0 % against sft (95 % 58.0 to 61.9); not clearly apart from it: b.",
+            "a first: win rate 60.0 % against sft (95 % 58.0 to 61.9); not clearly apart from a: b.",
         ),
         (
             [entry("a", 60.0, seeds=(1, 2), win_rates=(58.0, 62.0)), entry("b", 40.0)],
             "",
-            "a first: win rate 60.0 % against sft (95 % 34.6 to 85.4); not clearly apart from it: b, sft (50 %).",
+            "a first: win rate 60.0 % against sft (95 % 34.6 to 85.4); not clearly apart from a by intervals alone: "
+            "b, sft (50 %).",
         ),
         (
             [entry("a", 60.0, None, reference=""), entry("b", 50.0, None)],
@@ -642,14 +669,46 @@ def entry(system: str, rate: float, error: float | None = 1.0, **more: Any) -> E
                 entry("b", 70.0, metrics={"elo": Metric(1000.0, low=960.0, high=1040.0)}),
             ],
             "elo",
-            "a first: elo 1100.0 (95 % 1050.0 to 1150.0), clearly ahead.",
+            "a first: elo 1100.0 (95 % 1050.0 to 1150.0); clearly ahead.",
         ),
     ],
 )
 def test_a_board_says_its_answer_first(entries: list[Entry], order: str, said: str) -> None:
     board = ranked(Leaderboard(EvaluationProtocol(), tuple(entries), "t", order=order))
     assert answer(board) == said
-    assert said == "" or as_markdown([board]).splitlines()[2].replace("\\", "") == f"**{said}**"
+    assert said == "" or markdown_leaderboards([board]).splitlines()[2].replace("\\", "") == f"**{said}**"
+
+
+def test_the_answer_of_a_board_names_who_judged() -> None:
+    for judges, annotator, who in [
+        ({"*": "openai:gpt-4o"}, "gpt4_4", "openai:gpt-4o with annotator gpt4_4"),
+        ({"*": "offline:gold@0123456789ab"}, "pool", "the formula offline:gold"),
+        ({}, "fitted", "the formula fitted"),
+        ({}, "people", "people"),
+    ]:
+        protocol = EvaluationProtocol(annotator, judges=judges, reference="sft")
+        board = ranked(Leaderboard(protocol, (entry("a", 60.0), entry("b", 40.0)), "t"))
+        assert (
+            answer(board)
+            == f"a first: win rate 60.0 % against sft (95 % 58.0 to 61.9), judged by {who}; clearly ahead."
+        )
+        behind = ranked(Leaderboard(protocol, (entry("a", 40.0), entry("b", 39.0)), "t"))
+        said = f"judged by {who}; sft is clearly ahead; not clearly apart from a by intervals alone: b."
+        assert answer(behind).endswith(said)
+
+
+def test_boards_state_how_often_their_judge_agrees_with_people(tmp_path: Path) -> None:
+    known = {"role": "*", "identity": "fitted:people@0123456789ab", "simulated": True, "agreement": "agrees on 69 %"}
+    others = [{**known, "role": "gpt4", "identity": "openai:gpt-4o", "simulated": False, "agreement": ""}]
+    said = "the formula fitted:people agrees on 69 %"
+    for number, (judges, note) in enumerate(
+        [([known], said), ([known, {**known, "role": "gpt4"}], said), ([*others, known], said), (others, ""), ("x", "")]
+    ):
+        directory = tmp_path / str(number)
+        run(directory, "ppo", 60.0, record={"judges": judges})
+        ((board,), _) = read_boards([directory])
+        assert board.note == note
+        assert (said in markdown_leaderboards([board])) is (note == said)
 
 
 def test_a_legend_explains_the_columns_that_are_there() -> None:

@@ -12,6 +12,7 @@ import pytest
 from places import SHARED_DATA
 
 from afarm.core.errors import ConfigError, DataError
+from afarm.core.records import Instruction
 from afarm.evaluation.boards import Leaderboard, read_boards
 from afarm.evaluation.boards.ranking import evaluated, stored_rows, with_ranks, without_texts
 from afarm.evaluation.spilled_rows import read_each
@@ -156,8 +157,8 @@ def test_what_a_judge_left_open_widens_places_and_is_flagged(tmp_path: Path) -> 
 def test_evaluators_over_a_board_are_given_labels_and_no_texts(tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
     path.write_text(json.dumps([row(i, name, 1 + i % 2) for name in ("a", "b") for i in range(4)]))
-    bare = without_texts()
-    rows = [bare(row) for file in stored_rows([path], tmp_path).values() for row in read_each(file)]
+    held: dict[Instruction, Instruction] = {}
+    rows = [without_texts(row, held) for file in stored_rows([path], tmp_path).values() for row in read_each(file)]
     assert {(r.pair.output_1, r.pair.output_2) for r in rows} == {("", "")}
     assert len({id(r.pair.instruction) for r in rows}) == 4
     assert [(r.pair.generator_2, r.win) for r in rows] == [(name, i % 2) for name in ("a", "b") for i in range(4)]

@@ -15,8 +15,9 @@ from afarm.evaluation.boards.board import ranked
 from afarm.evaluation.boards.correlation import agreements
 from afarm.evaluation.boards.from_round_robin import round_robins
 from afarm.evaluation.boards.ranking import evaluated, stored_rows, with_ranks
-from afarm.evaluation.boards.rendering import as_markdown, columns, remarks
+from afarm.evaluation.boards.rendering import columns, remarks
 from afarm.evaluation.protocol import EvaluationProtocol
+from afarm.report.leaderboard_page import markdown_leaderboards
 
 pytest.importorskip("scipy")
 
@@ -90,7 +91,7 @@ def test_of_two_systems_that_never_differ_nothing_is_said_to_go_unseen(tmp_path:
     (board,), _ = read_boards([write(tmp_path / "rows.json", rows)])
     board, _ = with_ranks(board)
     assert (board.entries[1].difference, board.entries[1].detectable) == (0.0, None)
-    assert "unseen" not in as_markdown([board])
+    assert "unseen" not in markdown_leaderboards([board])
 
 
 def test_a_reference_that_stands_as_the_system_is_asked_about(tmp_path: Path) -> None:
@@ -115,7 +116,7 @@ def test_the_first_with_judgements_is_named(tmp_path: Path) -> None:
     board, said = with_ranks(Leaderboard(board.protocol, (*board.entries, best), wins=board.wins))
     assert said == ["no ranks with intervals for best, unseen: no judgements are at hand"]
     assert [entry.difference_to for entry in board.entries] == ["", "", "all"]
-    assert "Δ to all" in as_markdown([board])
+    assert "Δ to all" in markdown_leaderboards([board])
 
 
 def test_figures_of_a_whole_board_come_with_interval_number_and_flag(tmp_path: Path) -> None:
@@ -134,7 +135,7 @@ def test_figures_of_a_whole_board_come_with_interval_number_and_flag(tmp_path: P
     assert good.low == pytest.approx(1190.85 - 1.96 * 173.72 * (40 / 39 / 7.5) ** 0.5, abs=0.5)
     assert (good.n, good.flag) == (40, "")
     assert perfect.flag.startswith("won every comparison")
-    shown = as_markdown([evaluated(board, ["bradley_terry"], stored_rows([path], tmp_path))])
+    shown = markdown_leaderboards([evaluated(board, ["bradley_terry"], stored_rows([path], tmp_path))])
     assert "1190.8 (1064.9 to 1316.8)" in shown
     assert "- \\[1\\] bradley\\_terry: won every comparison" in shown
 

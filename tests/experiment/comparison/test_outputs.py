@@ -126,7 +126,7 @@ def test_any_text_is_judged_without_a_farm_by_the_judge_that_is_named(tmp_path: 
     long = outputs("long", ["A herring swims in the sea.", "Blue, as the sky is."])
     short = outputs("short", ["x", "x"])
     for annotator in ({}, {"annotator": "chatgpt_1"}):
-        with pytest.raises(ConfigError, match=r'(?s)no judge is named.*judge="openai:gpt-4o".*for these 2 pairs'):
+        with pytest.raises(ConfigError, match=r'(?s)no judge is named.*judge="openai:gpt-4o".*for 2 pairs'):
             compare_outputs(long, short, **annotator, output_dir=tmp_path / "new")
     assert not (tmp_path / "new").exists()
     result = compare_outputs(long, short, annotator="chatgpt_1", judge="offline", output_dir=tmp_path)

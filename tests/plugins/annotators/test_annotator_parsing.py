@@ -262,12 +262,10 @@ def test_a_mark_of_thoughts_that_is_quoted_ends_none(text):
 
 REPLIES = yaml.safe_load((SUPPORT / "hostile_replies.yaml").read_text(encoding="utf-8"))
 BARE_BEHIND_A_SENTENCE = {
-    "Both outputs are tied.\nOutput (x)",
-    "Neither.\nOutput (x)",
-    "I refuse to judge this.\nOutput (x)",
-    "The following is a lie.\n\nOutput (x)",
+    "As an AI, I have no preferences.\n\nOutput (x)",
+    "Sorry, I can't help with that.\n\nOutput (x)",
 }
-"""What the contract gets wrong: a whole sentence in front of the label takes it back."""
+"""What the contract gets wrong: a whole sentence of some length in front of the label takes it back."""
 
 
 def reading(answer, first, second):
@@ -280,7 +278,7 @@ def reading(answer, first, second):
 
 @pytest.mark.parametrize(("kind", "readings"), [("no_verdict", {"unread"}), ("captured", {"x", "unread"})])
 def test_replies_that_decide_nothing_and_quotations_are_not_read(kind, readings):
-    """Written to mislead, by hand: 265 that decide nothing, and 30 that quote another's verdict."""
+    """Written to mislead, by hand: 273 that decide nothing, and 30 that quote another's verdict."""
     wrong = {r for r in REPLIES[kind] if {reading(r, "a", "b"), reading(r, "b", "a")} - readings}
     assert wrong == (BARE_BEHIND_A_SENTENCE if kind == "no_verdict" else set())
 

@@ -34,6 +34,24 @@ def test_without_gold_there_is_the_win_rate_alone() -> None:
     assert "gold" not in found.tables[0].columns
 
 
+@pytest.mark.parametrize(
+    ("rates", "said"),
+    [
+        ({1: 50.0, 4: 60.0}, "Best of 4: win rate 60.0 % {}, the highest; best of 1 has 50.0 %."),
+        (
+            {2: 50.0, 4: 60.0, 8: 55.0},
+            "Best of 4: win rate 60.0 % {}, the highest; best of 2 has 50.0 %.",
+        ),
+        ({1: 60.0, 4: 50.0}, "Best of 1: win rate 60.0 % {}, the highest of n = 1, 4."),
+        ({4: 60.0}, "Best of 4: win rate 60.0 % {}."),
+        ({}, ""),
+    ],
+)
+def test_the_page_begins_with_the_best_n(rates: dict[int, float], said: str) -> None:
+    rows = [{"n": n, "reward": 1.0, "win_rate": rate, "standard_error": 1.0} for n, rate in rates.items()]
+    assert curve_findings(rows).answer == said.format("against the starting policy (95 % 58.0 to 62.0)")
+
+
 @pytest.mark.parametrize(("rate", "interval"), [(95.0, (95, 85.2, 100)), (5.0, (5, 0, 14.8))])
 def test_an_interval_of_a_win_rate_stays_within_percent(rate: float, interval: tuple[float, ...]) -> None:
     found = curve_findings([{"n": 2, "kl_bound": 0.2, "reward": 1.0, "win_rate": rate, "standard_error": 5.0}])

@@ -8,6 +8,7 @@ import sys
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from labelled_people import CALIBRATE, write_people
 from light_plugin import RAN, CountingJudge
 from said import Afarm, Said, failed
 
-from afarm import read_run
+from afarm import ChatRequest, Completion, read_run
 from afarm.experiments import merge
 from afarm.report import study_page as pages
 from afarm.results import Ledger, Store
@@ -144,6 +145,34 @@ def test_a_comparison_of_files_is_replayed(afarm: Afarm, tmp_path: Path, more: l
     said = afarm("bundle", run.name, "--out", "other.zip")
     failed(said, "nothing was written")
     assert not list(tmp_path.glob("other.zip*"))
+
+
+@pytest.mark.parametrize("annotator", ["chatgpt_1", "gpt4_3", "ratings"])
+def test_labels_that_were_asked_for_again_are_replayed(
+    afarm: Afarm, tmp_path: Path, annotator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complete = CountingJudge.complete
+
+    async def often_unread(self: CountingJudge, request: ChatRequest) -> Completion:
+        answer = await complete(self, request)
+        asked = "".join(c.instruction.instruction for c in request.comparisons)
+        is_read = "i3" not in asked and (request.sample_index % 100 == 1 or "i2" not in asked)
+        return answer if is_read else replace(answer, text="", finish_reason="refusal")
+
+    monkeypatch.setattr(CountingJudge, "complete", often_unread)
+    for name in ("mine", "theirs"):
+        rows = [{"instruction": f"i{n}", "output": f"{name} {n}", "generator": name} for n in range(6)]
+        Path(f"{name}.json").write_text(json.dumps(rows))
+    more = [] if annotator == "ratings" else ["--both-orders", "--votes", "2"]
+    files = ["mine.json", "--reference", "theirs.json", "--recipe", "light.yaml", "--annotator", annotator, *more]
+    assert afarm("evaluate", *files).code == 0
+    [run] = (tmp_path / "afarm-runs" / "runs").iterdir()
+    labels = read_run(run).stage("compare mine with theirs")
+    assert labels
+    assert labels["summary"]["outcomes"]["refused"] == 1
+    said = afarm("bundle", run.name, "--json")
+    assert said.code == 0, said.err
+    assert any(what.endswith("judgements.jsonl") for what in said.json["same"])
 
 
 def test_a_manifest_or_ledger_that_is_nested_too_deeply_is_named(afarm: Afarm, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import yaml
@@ -26,6 +27,10 @@ def test_a_pool_is_fitted_to_people_and_then_labels(afarm: Afarm, tmp_path: Path
     assert 5 < fit["noise, %"]["fitted"][0] < 35
     assert [row["system"] for row in said.json["tables"]["rankings"]] != []
     page = Path(said.json["page"])
+    said_first = (
+        r"On labels of people that it did not see, .* of [\d.]+ \([\d. to]+\) %; it predicts them [\w ]+ than the pool"
+    )
+    assert re.search(said_first, page.with_suffix(".md").read_text())
     pool = page.with_name("calibrated.yaml")
     assert yaml.safe_load(pool.read_text())["calibration"]["noise"] == round(fit["noise, %"]["fitted"][0] / 100, 4)
     assert afarm(*CALIBRATE, "--json").json == said.json

@@ -53,7 +53,7 @@ RECORDS = [
 
 
 def test_what_runs_share_is_counted_once_and_a_run_alone_pays_all_of_it() -> None:
-    stages, methods = tabulate_costs(RECORDS, CostsConfig(hour=3.6, gpus=2)).tables
+    methods, stages = tabulate_costs(RECORDS, CostsConfig(hour=3.6, gpus=2)).tables
     by_stage = {(row[0], row[1]): row for row in stages.rows}
     assert by_stage["shared", "sft"][2:5] == [2, 100.0, pytest.approx(2 * 100 / 3600)], "two seeds"
     assert by_stage["shared", "annotate"][6:] == [2000.0, 2.0]
@@ -67,14 +67,38 @@ def test_what_runs_share_is_counted_once_and_a_run_alone_pays_all_of_it() -> Non
     assert [best, *(by_method[f"toy · {name}"][8] for name in ("dpo", "feedme"))] == ["", "yes", ""]
 
 
+def test_the_page_of_costs_begins_with_the_best_and_the_cheapest() -> None:
+    said = "toy · dpo has the highest win rate, 62.0 % at 400 seconds per run"
+    assert tabulate_costs(RECORDS, CostsConfig()).answer == f"{said}, and none costs less."
+    dear = [*RECORDS, record("best", 1, 70.0, 2000, False)]
+    cheapest = "toy · dpo is the cheapest that no other beats at its cost, 62.0 % at 400 seconds per run"
+    said = "toy · best has the highest win rate, 70.0 % at 2,115 seconds per run"
+    assert tabulate_costs(dear, CostsConfig()).answer == f"{said}; {cheapest}."
+    hour = tabulate_costs(dear, CostsConfig(hour=3.6)).answer
+    assert "70.0 % at 5.12 dollars per run" in hour
+    assert tabulate_costs(RECORDS[:1], CostsConfig()).answer == "toy · ppo: win rate 60.0 % at 1,000 seconds per run."
+    assert tabulate_costs([], CostsConfig()).answer == ""
+
+
+def test_a_comparison_of_files_is_no_run_of_a_method(tmp_path: Path) -> None:
+    for name, values in [("ppo", dict(RECORDS[0])), *((f"files{n}", {**RECORDS[2], "method": None}) for n in (1, 2))]:
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "run.json").write_text(json.dumps({**values, "name": name}))
+    study = Costs(CostsConfig(runs=[str(tmp_path)]))
+    study.know(study.look_up())
+    found = study.analyse([])
+    assert [row[0] for row in found.tables[0].rows] == ["toy · ppo"]
+    assert "Left out: 2 comparisons of files or stored labels, which train nothing" in found.notes
+
+
 def test_a_device_that_no_record_tells_is_not_taken_for_a_gpu() -> None:
     reused = [record("ppo", 1, 60.0, 885, True, "none: all was reused")]
     for one in reused[0].stages:
         one["reused"] = True  # type: ignore[index]
-    stages, methods = tabulate_costs(reused, CostsConfig()).tables
+    methods, stages = tabulate_costs(reused, CostsConfig()).tables
     assert {row[4] for row in stages.rows} == {None}
     assert methods.rows[0][5] is None
-    [cpu] = tabulate_costs([record("ppo", 1, 60.0, 885, False, "cpu")], CostsConfig()).tables[1].rows
+    [cpu] = tabulate_costs([record("ppo", 1, 60.0, 885, False, "cpu")], CostsConfig()).tables[0].rows
     assert cpu[5] == 0.0
 
 
@@ -109,7 +133,8 @@ def test_what_a_budget_pays_is_the_smallest_difference_that_fits() -> None:
     cells = {row[0]: row[1:] for row in table.rows}
     assert cells["human labels"][0] == cells["finalists"][0] * cells["labels for each"][0]
     assert cells["total, $"][1] <= 300 < cells["total, $"][0]
-    assert any("do not pay for a difference of 3 points" in note for note in findings.notes)
+    assert findings.answer.startswith("$300.00 does not pay for a difference of 3 points. It pays for one of ")
+    assert tabulate_costs(RECORDS, CostsConfig(spend=3000.0, difference=9.0)).answer.startswith("$3,000.00 pays for")
     assert any("2.8 points over seeds (stored runs over seeds)" in note for note in findings.notes), "60 and 64"
 
 

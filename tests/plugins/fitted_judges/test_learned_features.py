@@ -12,7 +12,7 @@ import pytest
 from afarm import BuildContext, DataError, Farm, Instruction, JudgedPair, Pair, Preference
 from afarm.report.charts import describe_held_out
 from afarm.storage.runs import RunRecord
-from afarm.testing import MetricsRecorder, check_fitted_reward_model, check_reward_model, load_context, train_context
+from afarm.testing import MetricsRecorder, check_fitted_reward_model, check_reward_model, train_context
 from afarm_plugins.fitted_judges.learned_features import FeaturesRewardModel
 from afarm_plugins.fitted_judges.reward import FittedReward
 from afarm_plugins.fitted_judges.settings import FittedConfig
@@ -79,7 +79,7 @@ def test_what_it_saves_is_also_a_fitted_judge_with_the_same_scores(tmp_path: Pat
     model.save(saved)
     asked, output = Instruction("Name trees."), "An oak, a birch and a beech."
     expected = model.score([asked], [output])
-    assert FeaturesRewardModel.load(saved, load_context(tmp_path / "load")).score([asked], [output]) == expected
+    assert FeaturesRewardModel.load(saved, train_context(tmp_path / "load")).score([asked], [output]) == expected
     context = BuildContext(reward_model=lambda name: pytest.fail(name), source="the source")
     assert FittedReward(FittedConfig(), str(saved), context).score([asked], [output]) == expected
 

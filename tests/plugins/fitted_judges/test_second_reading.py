@@ -53,6 +53,26 @@ def test_it_is_the_expected_win_rate_and_mirrors_with_the_sides(tmp_path: Path) 
         by_length.evaluate(judged([], 1.0))
 
 
+def test_the_judge_itself_is_no_second_reading(farm: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    fitted(tmp_path / "one", 1.0), fitted(tmp_path / "other", 0.5)
+    for who, evaluator, is_same in [
+        ({"judge": {"*": "fitted:one"}}, "fitted:one", True),
+        ({"judge": {"*": "fitted:one"}}, f"fitted:{tmp_path}/other/../one", True),
+        ({"judge": {"*": "fitted"}}, "fitted", True),
+        ({"evaluate": {"annotator": "fitted:./one"}}, "fitted:one", True),
+        ({"evaluate": {"annotator": "fitted"}}, "fitted", True),
+        ({"judge": {"*": "fitted:one"}}, "fitted:other", False),
+        ({"evaluate": {"annotator": "fitted:other"}}, "fitted:one", False),
+        ({"judge": {"*": "fitted:other"}}, "fitted", False),
+        ({"judge": {"*": "counting", "strong": "fitted:one"}}, "fitted:one", False),
+    ]:
+        evaluate = {**who.get("evaluate", {}), "evaluators": ["win_rate", evaluator]}
+        result = farm(**{**who, "evaluate": evaluate}).evaluate("nudge")
+        told = [flag for flag in result.flags if "quote the win rate" in flag]
+        assert bool(told) is is_same, (who, evaluator, result.flags)
+
+
 def test_a_recipe_names_it_and_its_weights_are_in_the_evaluations_key(farm: Make, tmp_path: Path) -> None:
     spec = f"fitted:{fitted(tmp_path / 'second', 1.0)}"
     first = farm(evaluate={"evaluators": ["win_rate", spec]})

@@ -16,7 +16,7 @@ import pytest
 from forked import forked
 from waiting import wait_until
 from wire_judges import MODELS, PRICE, WORTH, chat, make
-from wire_server import Body, Drop, Fault, Hang, Received, Status, WireServer, is_question
+from wire_server import Body, Drop, Fault, Hang, Received, Status, Told, WireServer, is_question
 
 from afarm.core.errors import BudgetError, JudgeError
 from afarm.core.judge import ChatRequest
@@ -34,6 +34,7 @@ LOST: list[Fault] = [
     Body(b'{"choices": [{"message": {"content": "Outp'),
     Body(b""),
     Body({}),
+    Told({"x-policy": "default-src " * 20_000}),  # a head that no transport takes
 ]
 """After each of these an answer may have been made, and charged for."""
 

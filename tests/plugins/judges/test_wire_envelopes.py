@@ -65,6 +65,23 @@ def test_an_odd_field_is_dropped_and_counted_and_the_text_is_kept(
     assert ("odd fields of answers were dropped" in caplog.text) == (oddity in OPENAI)
 
 
+@pytest.mark.parametrize("name", ["openai", "openai-compatible", "anthropic"])
+@pytest.mark.parametrize("counted", ["input", "output"])
+def test_an_answer_of_which_a_part_was_not_counted_counts_at_its_worst_case(
+    server: WireServer, name: str, counted: str, tmp_path: Path
+) -> None:
+    body = (message if name == "anthropic" else completion)({"model": "m"}, "Output (a)")
+    vendors_word = counted if name == "anthropic" else {"input": "prompt", "output": "completion"}[counted]
+    server.script(Body({**body, "usage": {f"{vendors_word}_tokens": 7}}))
+    judge = make(name, server)
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        client = JudgeClient({"*": judge}, ledger, run="r", budget=1.0)
+        [answer] = client([chat()])
+        client.close()
+        assert (answer.text, answer.price) == ("Output (a)", None)
+        assert ledger.committed("r") == judge.worst_case_price(chat())
+
+
 @pytest.mark.parametrize("field", ["usage", "stop_reason", "model"])
 def test_an_odd_field_of_the_other_vendors_answer_is_dropped_too(
     server: WireServer, field: str, caplog: pytest.LogCaptureFixture
@@ -73,6 +90,16 @@ def test_an_odd_field_of_the_other_vendors_answer_is_dropped_too(
     [answer] = ask(make("anthropic", server), chat())
     assert answer.text == "Output (a)"
     assert f"{field} (1)" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["openai", "openai-compatible", "anthropic"])
+def test_a_whole_answer_whose_envelope_is_cut_off_behind_it_is_kept(server: WireServer, name: str) -> None:
+    body = (message if name == "anthropic" else completion)({"model": "m"}, "Output (a)")
+    cut = {"connection": "close", "content-length": "100000"}
+    server.script(Body(json.dumps(body)[:-1].encode(), headers=cut), Body(body, headers=cut))
+    [answer] = ask(make(name, server), chat())
+    assert answer.text == "Output (a)"
+    assert len(server.asked) == 2, "of the first, the last byte was missing"
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "cp1252"])

@@ -376,6 +376,7 @@ def test_what_is_printed_about_a_parameter_can_be_typed_and_goes_on(
     [
         Status(400, "The response was filtered", error={"code": "content_filter"}),
         Status(400, "Output blocked by content filtering policy"),
+        Status(403, 'm requires moderation. Your input was flagged for "violence"'),
     ],
     ids=str,
 )

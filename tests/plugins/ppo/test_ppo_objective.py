@@ -10,8 +10,9 @@ import torch
 from pydantic import ValidationError
 from torch import tensor
 
-from afarm.backend import generalised_advantages, kl_estimates
+from afarm.backend import kl_estimates
 from afarm_plugins.ppo import PPOConfig
+from afarm_plugins.ppo.objectives import generalised_advantages
 from afarm_plugins.ppo.ppo import next_kl_coef, scale_rewards, shape_rewards, shift_rewards
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 from bandit import ANSWERS, INSTRUCTIONS, bandit_policy, bandit_preferences, rewards
-from tiny_models import Recorder, judged, make_context, make_instructions, make_policy, same_weights
+from tiny_models import Recorder, judged, make_context, make_instructions, make_policy, pair_rewards, same_weights
 
 from afarm import LoraConfig
-from afarm.backend import pair_rewards, pairwise_accuracy
+from afarm.backend import pairwise_accuracy
 from afarm.core.errors import DataError
 from afarm.core.interfaces import RewardModel
 from afarm.core.records import JudgedPair, Preference

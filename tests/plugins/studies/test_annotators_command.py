@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from playwright.sync_api import Browser
 from afarm.cli import main
 from afarm.evaluation.agreement import AnnotatorReport, compare_annotators
 from afarm.evaluation.labels import read_labels
-from afarm_plugins.studies.annotator_findings import annotator_findings
+from afarm_plugins.studies.annotator_findings import annotator_findings, list_caveats
 
 HOSTILE = "</script><b>judge</b>"
 
@@ -67,7 +68,9 @@ def test_json_holds_every_figure_and_nothing_else_is_on_stdout(
         frozenset(names)
         for names in ([a, b] for a in (HOSTILE, "gpt4_x", "humans") for b in (HOSTILE, "gpt4_x", "humans"))
     }
-    assert found == json.loads(json.dumps(compare_annotators(read_labels(files)).to_json()))
+    assert found["annotators"] == json.loads(
+        json.dumps(list(map(asdict, compare_annotators(read_labels(files)).profiles)))
+    )
 
 
 def test_tables_name_every_annotator_and_say_what_cannot_be_known(
@@ -192,3 +195,24 @@ def test_the_page_draws_its_plots_quietly_and_sorts_its_tables(browser: Browser,
     values = [float(cell.get_attribute("data-value") or "nan") for cell in cells.all()]
     assert values == sorted(values, reverse=True)
     assert opened.is_quiet(), (opened.complaints, opened.requests)
+
+
+def test_caveats_say_whose_price_is_partial_and_who_comes_from_several_files(tmp_path: Path) -> None:
+    def write(name: str, *rows: dict[str, Any]) -> Path:
+        about = {"instruction": "i", "output_1": "a", "output_2": "b", "preference": 1}
+        (tmp_path / name).write_text(json.dumps([{**about, **row} for row in rows]))
+        return tmp_path / name
+
+    one = write(
+        "one.json",
+        *({"annotator": "pool", "price_per_example": 0.01}, {"annotator": "pool"}),
+        *({"annotator": "free"}, {"annotator": "human"}),
+    )
+    two = write("two.json", {"annotator": "pool"}, {"annotator": "human", "price_per_example": 0.3})
+    assert list_caveats(compare_annotators(read_labels([one, two]))) == [
+        "humans: a price is known for 1 of 2 labels; $ per 1,000 is theirs.",
+        "free: a price is known for 0 of 1 labels.",
+        "pool: a price is known for 1 of 3 labels; $ per 1,000 is theirs.",
+        "pool: one annotator, from 2 files (one, two); --by-file parts them.",
+    ]
+    assert list_caveats(compare_annotators(read_labels([write("none.json", {"annotator": "pool"})]))) == []

@@ -11,10 +11,11 @@ import pytest
 from places import DOCS, SHARED_DATA
 
 from afarm import Bounded, Findings
+from afarm_plugins.instructions.settings import InstructionsConfig
+from afarm_plugins.instructions.study import Instructions
 from afarm_plugins.studies.annotators import Annotators
-from afarm_plugins.studies.instructions import Instructions
 from afarm_plugins.studies.rankings import Rankings
-from afarm_plugins.studies.settings import AnnotatorsConfig, InstructionsConfig, RankingsConfig
+from afarm_plugins.studies.settings import AnnotatorsConfig, RankingsConfig
 
 STUDIES = DOCS / "studies"
 NUMBER = re.compile(r"(?<![\w.])[-−+]?\d[\d,]*(?:\.\d+)?(?:e[-+]\d+)?")

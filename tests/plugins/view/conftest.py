@@ -15,8 +15,8 @@ from light_farm import light_farm
 from starlette.testclient import TestClient
 
 from afarm.experiment import run_record
-from afarm.experiment.live_record import followed
 from afarm_plugins.view.app import View, view_app
+from afarm_plugins.view.live_record import followed
 
 Rows = Sequence[dict[str, Any]]
 

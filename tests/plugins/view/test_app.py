@@ -16,10 +16,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from afarm import Bounded, Findings, Series, StudyPlot, StudyTable
-from afarm.experiment.live_record import process_identity
 from afarm.experiments import GridProgress
 from afarm.report import ShownStudy, write_comparison, write_study
 from afarm_plugins.view.app import View, view_app
+from afarm_plugins.view.live_record import process_identity
 from afarm_plugins.view.page import NEEDS, PAGES, STATIC, static_file
 
 IdOf = Callable[[View, str], str]

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from light_farm import light_workspace
+from light_farm import light_farm, light_workspace
+from rich.console import Console
 from waiting import wait_until
 
-from afarm.core.errors import TrainingError
+from afarm.cli.farm_options import record_run
+from afarm.cli.progress import ProgressBars
+from afarm.core.errors import PluginError, TrainingError
+from afarm.core.hooks import hookimpl
 from afarm.experiment.farm import Farm
-from afarm.experiment.live_record import Watch, followed, process_identity, read_live
 from afarm.experiment.run_record import HISTORY, record
 from afarm.storage.runs import read_run
+from afarm_plugins import view
+from afarm_plugins.view.live_record import followed, process_identity, read_live
 from afarm_plugins.view.run_details import describe_details
 from afarm_plugins.view.sources import Sources
 
@@ -31,6 +38,26 @@ def test_a_finished_run_has_all_stages_and_a_log(made: Path) -> None:
     assert any(text.startswith("train nudge: made in") for _, text in live["log"])
 
 
+def test_a_command_has_its_run_followed_by_what_plugins_bring(tmp_path: Path) -> None:
+    with light_farm(tmp_path, method="nudge", start="model") as farm:
+        farm.workspace.components.plugins.manager.register(view)
+        written, _ = record_run(farm, "nudge", time.time())
+    assert (read_live(written.directory) or {})["status"] == "finished"
+
+
+class Failing:
+    @hookimpl
+    def register_followers(self, followers: list[Any]) -> None:
+        followers.append(lambda *run: 1 / 0)
+
+
+def test_a_follower_that_fails_is_named_with_its_line(tmp_path: Path) -> None:
+    with light_farm(tmp_path, method="nudge", start="model") as farm:
+        farm.workspace.components.plugins.manager.register(Failing())
+        with pytest.raises(PluginError, match=r"'register_followers' failed: ZeroDivisionError.*test_live_record\.py:"):
+            record_run(farm, "nudge", 0.0)
+
+
 def at_work(run: Path, label: str) -> bool:
     """Tell if the record says that this stage is at work."""
     live = read_live(run)
@@ -39,10 +66,10 @@ def at_work(run: Path, label: str) -> bool:
 
 
 def test_a_run_at_work_tells_its_stage_its_loop_and_its_curve(tmp_path: Path) -> None:
-    told: list[str] = []
-    watch = Watch(lambda items, description, total=None: iter(items), told.append)
+    screen = io.StringIO()
+    bars = ProgressBars(Console(file=screen))
     workspace = light_workspace(tmp_path, method="nudge", start="model")
-    workspace.components.progress = workspace.progress = watch
+    workspace.components.progress = workspace.progress = bars
     seen: list[dict[str, object]] = []
 
     def look(label: str, run: object) -> None:
@@ -54,8 +81,8 @@ def test_a_run_at_work_tells_its_stage_its_loop_and_its_curve(tmp_path: Path) ->
     with workspace:
         workspace.on_stage = look
         with followed(workspace, "nudge", "afarm run --method nudge", 5.0):
-            for _ in watch([1, 2], "pairs"):
-                watch.tell("another process is making it")
+            for _ in bars([1, 2], "pairs"):
+                bars.notify("another process is making it")
             Farm.over(workspace).evaluate("nudge")
         assert workspace.on_stage is look
     [details] = seen
@@ -72,7 +99,7 @@ def test_a_run_at_work_tells_its_stage_its_loop_and_its_curve(tmp_path: Path) ->
     assert by_label["annotate"]["rows"] > 0
     assert details["live"]["calls_per_second"] == 0, "the calls were another stage's"  # type: ignore[index]
     assert [chart["name"] for chart in details["charts"]["main"]] == ["objective/kl"]  # type: ignore[index]
-    assert told == ["another process is making it"] * 2
+    assert screen.getvalue().count("another process is making it") == 2
     assert any(text == "another process is making it" for _, text in details["log"])  # type: ignore[attr-defined]
     [after] = Sources([tmp_path / "out"]).runs().values()
     assert after.live["status"] == "finished"
@@ -141,13 +168,13 @@ def test_a_directory_that_cannot_be_written_costs_the_record_alone(tmp_path: Pat
 
 
 def test_loops_are_counted_and_end(tmp_path: Path) -> None:
-    watch = Watch(lambda items, description, total=None: iter(items), lambda text: None)
-    loop = watch(iter("abc"), "letters", 3)
+    bars = ProgressBars(Console(file=io.StringIO()))
+    loop = bars(iter("abc"), "letters", 3)
     next(loop)
     next(loop)
-    assert watch.loops == [{"description": "letters", "done": 1, "total": 3}]
+    assert bars.loops == [{"description": "letters", "done": 1, "total": 3}]
     loop.close()
-    assert watch.loops == []
+    assert bars.loops == []
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "5", "[" * 5000])

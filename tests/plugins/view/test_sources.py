@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from afarm.experiment.live_record import process_identity
 from afarm.storage.runs import read_run
 from afarm_plugins.view import sources
 from afarm_plugins.view.app import View, encode
+from afarm_plugins.view.live_record import process_identity
 from afarm_plugins.view.run_table import describe_row
 from afarm_plugins.view.sources import SeenRun, Sources
 
@@ -84,6 +84,14 @@ def test_of_a_run_that_is_asked_for_at_once_no_other_is_read(
     assert asked.run("../runs/twin") is None
     twin = next(run for run in Sources(places).runs().values() if run.directory == second)
     assert Sources(places).run(twin.id) == twin, "an id that is no directory's name"
+
+
+def test_a_flag_that_every_evaluator_raises_is_listed_once(write_run: WriteRun) -> None:
+    red = {"flags": [{"name": "place", "count": 9, "of": 9, "says": "the judge goes by place"}]}
+    row = {"system": "a", "reference": "b", "metrics": {}, "red_flags": red}
+    results = [{**row, "evaluator": name} for name in ("win_rate", "gold")]
+    directory = write_run("flagged", {"results": results})
+    assert len(describe_row(only(directory))["flags"]) == 1
 
 
 def test_a_run_at_work_shows_its_stage(write_run: WriteRun) -> None:
@@ -192,6 +200,17 @@ def test_ids_are_safe_whatever_a_run_is_called_and_tell_equal_names_apart(write_
     assert len(runs) == len(names) + 2
     assert all(run_id.replace("-", "").replace("_", "").isalnum() and run_id.isascii() for run_id in runs)
     assert sorted(run.name for run in runs.values()) == sorted([*names, "same", "same"])
+
+
+def test_compared_files_go_by_the_name_of_their_system_and_each_flag_is_said_once(write_run: WriteRun) -> None:
+    flagged = {"red_flags": {"flags": [{"says": "all are odd"}]}}
+    results = [
+        {"system": "alpaca-7b", "reference": "ref", "evaluator": name, "metrics": {"win_rate": 58.9}, **flagged}
+        for name in ("win_rate", "fitted")
+    ]
+    files = {"name": "files", "files": {"outputs": "/far/alpaca-7b.json"}, "stages": [], "results": results}
+    details = View([write_run("files", files).parents[1]]).details("files")
+    assert (details["method"], details["flags"]) == ("alpaca-7b", ["all are odd"])
 
 
 def test_a_run_of_an_older_version_is_shown_without_what_it_lacks(write_run: WriteRun) -> None:

@@ -16,9 +16,9 @@ import pytest
 from playwright.sync_api import Browser, Route, expect
 from viewed import opened, served
 
-from afarm.experiment.live_record import LIVE, process_identity
 from afarm_plugins.view.app import View
 from afarm_plugins.view.export import write_pages
+from afarm_plugins.view.live_record import LIVE, process_identity
 
 IdOf = Callable[[View, str], str]
 WriteRun = Callable[..., Path]
@@ -317,7 +317,7 @@ def test_people_take_the_place_of_judges_in_the_pipeline(browser: Browser, view:
     judged = [stage for stage in view.details(run)["stages"] if stage["kind"] in ("annotate", "evaluate")]
     many = sum(stage["rows"] for stage in judged)
     with served(view) as home, opened(browser, home, f"run/{run}.html") as page:
-        expect(page.locator("#labelled")).to_contain_text(f"{many} labels by judges")
+        expect(page.locator("#labelled")).to_contain_text(f"{many} labels, simulated")
         expect(page.locator(".diagram .people")).to_have_count(0)
         page.get_by_text("human", exact=True).click()
         expect(page.locator(".diagram .people")).to_have_count(len(judged))
