@@ -63,7 +63,7 @@ def test_a_run_against_a_fixed_rate_gets_nine_tenths_of_it(
     [
         (AtOnce(8), 64, 805, 0.94),
         (AtOnce(8, 1.0), 64, 805, 0.91),
-        (AtOnce(20), 256, 1610, 0.91),
+        (AtOnce(20), 256, 1610, 0.9),
         (PerWindow(40), 256, 805, 0.93),
         (PerWindow(2, 1.0, 5.0), 64, 200, 0.89),
         (PerWindow(2, 1.0, 5.0), 64, 60, 0.75),  # two waits of 5 s, one for each limit: at most 0.78
