@@ -214,7 +214,8 @@ class Limiter:
         self._taken -= 1
         if self._refused_since is None:
             self._refused_since = now
-        wave = self._wave = self._wave or _Wave(now, attempt.number > self._most_taken)
+        wave = self._wave = self._wave or _Wave(now)
+        wave.is_beyond = wave.is_beyond or attempt.number > self._most_taken
         wave.in_flight = self.in_flight
         least = min(min(PAUSE, 1 / self.pace.now or PAUSE) * BACK_OFF**self._vain, LONGEST_PAUSE)
         if seconds is None:
@@ -364,7 +365,7 @@ class _Wave:
     """Refusals that came during one wait."""
 
     began: float
-    is_beyond: bool  # more were in flight than were ever taken
+    is_beyond: bool = False  # more were in flight than were ever taken
     in_flight: int = 0  # the attempts in flight that were not refused
     is_wait_named: bool = True
 

@@ -63,7 +63,7 @@ def test_a_run_against_a_fixed_rate_gets_nine_tenths_of_it(
     [
         (AtOnce(8), 64, 805, 0.94),
         (AtOnce(8, 1.0), 64, 805, 0.91),
-        (AtOnce(20), 256, 1610, 0.94),
+        (AtOnce(20), 256, 1610, 0.9),
         (PerWindow(40), 256, 805, 0.93),
         (PerWindow(2, 1.0, 5.0), 64, 200, 0.89),
         (PerWindow(2, 1.0, 5.0), 64, 60, 0.75),  # two waits of 5 s, one for each limit: at most 0.78
@@ -73,8 +73,10 @@ def test_a_run_against_a_fixed_rate_gets_nine_tenths_of_it(
 def test_the_benchmarks_runs_get_nine_tenths_unless_they_are_short(
     server: Server, in_flight: int, answers: int, share: float
 ) -> None:
-    run = Run(server, answers=answers, in_flight=in_flight, latency=(0.2, 0.203)).finish()
-    assert run.share >= share, f"in {run.now - run.began:.0f} s with {run.refused} refusals"
+    for seed in range(5):
+        fresh = server.__class__(**_settings(server))
+        run = Run(fresh, answers=answers, in_flight=in_flight, latency=(0.2, 0.203), seed=seed).finish()
+        assert run.share >= share, f"in {run.now - run.began:.0f} s with {run.refused} refusals, seed {seed}"
 
 
 @pytest.mark.parametrize(
