@@ -53,7 +53,7 @@ def test_the_table_and_the_board_say_the_same(afarm: Afarm) -> None:
         assert f" | {' | '.join(cells)} | " in text
         assert f"| {row['differences']['reward']:+.3f} ± " in text
         assert row["reference"] == "base"
-    assert ", judged by counting with annotator pool; not clearly apart from nudge: " in said.out
+    assert ", judged by counting with annotator pool; not clearly apart from nudge" in said.out
     assert "Percent against base; one seed" in text
     assert "| Δ reward | seconds | seeds |" in text
     page = Path(said.out.split("report: ")[1].splitlines()[0])
