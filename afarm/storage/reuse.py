@@ -35,7 +35,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """List what differs, one `path: old → new` per key field; digests of contents tell nobody what they are."""
+    """List what differs, one `path: old → new` per key field, without digests."""
     before, after = flatten(old), flatten(new)
     changes = []
     for name in sorted(before.keys() | after.keys()):

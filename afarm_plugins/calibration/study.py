@@ -169,7 +169,7 @@ def calibrate_pool(people: PeoplesLabels, pool: PoolVerdicts, config: CalibrateC
 
 
 def _say_gain(held_out: StudyTable) -> str:
-    """Say how often the fitted pool agrees with people, and if it predicts them better than the pool of the paper."""
+    """Say how often the fitted pool agrees with people, and if it predicts them better than before."""
     ours, papers, *_ = held_out.rows
     agreement, gain = ours[-1], papers[2]
     low, high = (gain.low or 0.0, gain.high or 0.0) if isinstance(gain, Bounded) else (0.0, 0.0)

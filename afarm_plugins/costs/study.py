@@ -147,7 +147,7 @@ def tabulate_costs(records: Sequence[RunRecord], config: CostsConfig) -> Finding
 
 
 def _say_frontier(methods: Sequence[MethodCost], costs: Mapping[str, float], unit: str) -> str:
-    """Say which method has the highest win rate, and which is the cheapest that none beats; empty without any."""
+    """Say which method has the highest win rate, and which that none beats is the cheapest."""
     best = frontier(methods)
     rates = {one.name: one.rate.value for one in methods if one.rate and one.name in best}
     if not rates:
@@ -310,7 +310,7 @@ def _notes(records: Sequence[RunRecord], stages: Iterable[StageCost], config: Co
 
 
 def _plan(methods: Sequence[MethodCost], config: CostsConfig) -> tuple[StudyTable, list[str], str]:
-    """Plan for the difference that is asked for, and for what the budget pays if that is too much; say what it pays."""
+    """Plan for the difference that is asked for, and for what the budget pays; say what it pays."""
     trained = [method for method in methods if method.rate]
     seconds = config.steps * config.step_seconds or (fmean(m.seconds for m in trained) if trained else 0.0)
     judge = config.judge_dollars
