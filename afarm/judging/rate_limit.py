@@ -40,13 +40,14 @@ CHEAP_WAIT = 2.0
 """Seconds of a wait up to which the number at once is limited by the first refusal, not the second."""
 FEW, MANY = 4, 16
 """Requests that show something about a pace, and enough."""
-STEP, CUT = 0.06, 0.95
-"""Share by which a pace grows first, then twice as much each time; and what is left of one at most if refused."""
+STEP, BOLD, CUT = 0.06, 0.25, 0.95
+"""Share by which a pace grows first, also under a limit at once, then twice as much each time; and what is left of one
+at most if refused."""
 CLOSE = 1.06
 """The ratio of the pace refused to the pace in force from which it is found."""
-SPARE, SPREAD = 1.2, 0.75
-"""Under a limit at once: the pace beside it, as a ratio to what was taken, and seconds between requests, as a share of
-those that an even stream has."""
+HEADROOM, SPARE, SPREAD = 2.0, 1.2, 0.75
+"""Under a limit at once: the pace beside it, as a ratio to what was taken, at first and once one more was refused; and
+seconds between requests, as a share of those that an even stream has."""
 QUIET = 60.0
 """Costs of a refusal, in seconds, for which a limit that was found stays as it is; and seconds without any limit."""
 WAVES, FASTER, GAIN = 8, 3.0, 1.4
@@ -231,7 +232,8 @@ class Limiter:
             if now < self._quiet_until:
                 return
         if now - self._changed >= max(0.5, FEW / self.pace.now, self._wait / 2):
-            self.pace, self._changed = self.pace.faster(self._step), now
+            step = max(self._step, BOLD) if self.limit < self.maximum else self._step  # which holds it as well
+            self.pace, self._changed = self.pace.faster(step), now
             self._step = min(1.0, 2 * self._step)
 
     def _learn(self, wave: _Wave) -> None:
@@ -258,9 +260,10 @@ class Limiter:
         elif self._together == last or (is_cheap and self._together > wave.is_wait_named):
             self.limit = min(self.limit, max(1, self._together))
         if self.pace.now == math.inf:
-            self.pace = Pace(count / seconds if is_cheap else math.sqrt(rate * count / seconds))
+            first = count / seconds * (HEADROOM if self.limit < self.maximum else 1.0)
+            self.pace = Pace(first if is_cheap else math.sqrt(rate * count / seconds))
         elif is_raised:  # which explains the refusal, unless the pace is too high as well
-            least, self._next_at = min(SPARE * rate, self.pace.now), now
+            least, self._next_at = min(SPARE * max(rate, self._together / self._latency), self.pace.now), now
             self.pace = Pace(max(least, Pace(self.pace.now).slower(count, rate).now))
         else:
             self.pace = self.pace.slower(count, rate)
