@@ -23,8 +23,9 @@ const plotCard = (id, title) => h("figure", { class: "card chart" }, h("figcapti
 // Runs that differ in nothing but their seeds, in the mean; a machine has a price per hour.
 function methods(hour) {
   const groups = new Map();
-  const several = new Set(data.runs.map((run) => run.recipe)).size > 1;
-  for (const run of data.runs) {
+  const compared = data.runs.filter((run) => run.is_compared);
+  const several = new Set(compared.map((run) => run.recipe)).size > 1;
+  for (const run of compared) {
     const name = [several && run.recipe, run.method, ...run.settings].filter(Boolean).join(" · ");
     groups.set(name, [...(groups.get(name) ?? []), run]);
   }
@@ -74,7 +75,7 @@ function frontierChart(rows, front, cost, unit) {
 const order = { by: null, down: true };
 function showFrontier() {
   if (redraws.frontier) return redraws.frontier();
-  if (!data.runs.length) return frontier.replaceChildren(h("h2", {}, "Quality and cost"), none("There is no finished run yet: `afarm run` makes one."));
+  if (!data.runs.some((run) => run.is_compared)) return frontier.replaceChildren(h("h2", {}, "Quality and cost"), none("There is no finished run of a method yet: `afarm run` makes one."));
   const hour = slider("Price of the machine per hour", { least: 0, most: 40, step: 0.1, value: 0, write: dollars, kept: "machine hour", onchange: () => fill() });
   const holder = h("div", {});
   const fill = () => {
@@ -88,12 +89,14 @@ function showFrontier() {
       { title: "Time", number: true, value: (r) => r.seconds, cell: (r) => duration(r.seconds) }, { title: "Judges", number: true, value: (r) => r.judge, cell: (r) => dollars(r.judge) }, { title: "In all", number: true, value: (r) => r.dollars, cell: (r) => dollars(r.dollars) },
       { title: "Frontier", value: (r) => (front.includes(r) ? "yes" : "") },
     ] }));
+    const left = data.runs.filter((run) => !run.is_compared).length;
+    others.replaceChildren(left ? ` Left out: ${left} of other references or judges, or that compare files.` : "");
     from.replaceChildren(command([data.command, hour.value ? `--hour ${hour.value}` : ""].filter(Boolean).join(" ")));
     draw("frontier", frontierChart(rows, front, cost, paid ? "dollars" : "seconds"));
   };
-  const from = h("span", {});
+  const [from, others] = [h("span", {}), h("span", {})];
   frontier.replaceChildren(h("section", { id: "frontier", "aria-labelledby": "frontier-title" }, h("div", { class: "section-head" }, h("h2", { id: "frontier-title" }, "Quality and cost"), from),
-    h("p", { class: "muted" }, "What a run of each method costs if it shares nothing, and what it reaches: means over runs that differ in nothing but the seed. Settings are named if most runs of the method have others. Bars are 95% intervals, over seeds if there are several."), h("div", { class: "sliders short" }, hour.element), holder));
+    h("p", { class: "muted" }, "What a run of each method costs if it shares nothing, and what it reaches: means over runs that differ in nothing but the seed. Settings are named if most runs of the method have others. Bars are 95% intervals, over seeds if there are several.", others), h("div", { class: "sliders short" }, hour.element), holder));
   fill();
   redraws.frontier = fill;
 }

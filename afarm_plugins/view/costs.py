@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from afarm import Row, RunRecord
-from afarm.results import Place, finite_number, listed, sum_costs
+from afarm.results import EvaluationProtocol, Place, finite_number, listed, sum_costs
 from afarm_plugins.view.commands import place_words, quote_command
 from afarm_plugins.view.run_table import describe_row, own_settings
 from afarm_plugins.view.sources import SeenRun
@@ -33,13 +33,14 @@ USES = {"annotate": "training", "evaluate": "evaluation"}
 def describe_costs(runs: Iterable[SeenRun], output_dirs: Sequence[Path], ledger: Place | None = None) -> Row:
     """Describe what the page of costs and plans draws: runs, curves over n, and list prices."""
     finished = [run for run in runs if run.status == "finished"]
-    own = own_settings(finished)
+    own, alike = own_settings(finished), judged_alike(finished)
     several = [word for place in output_dirs for word in ("--runs", str(place))] if len(output_dirs) > 1 else []
     return {
         "runs": [
             {
                 **describe_cost(run),
                 "settings": own[run.id],
+                "is_compared": run.id in alike,
                 "places": shlex.join(place_words(run.output_dir, ledger)),
             }
             for run in finished
@@ -48,6 +49,20 @@ def describe_costs(runs: Iterable[SeenRun], output_dirs: Sequence[Path], ledger:
         "prices": list_prices(),
         "command": quote_command("study", "costs", *several, *place_words(output_dirs[0], ledger)),
     }
+
+
+def judged_alike(runs: Iterable[SeenRun]) -> set[str]:
+    """Return the ids of most runs of methods that were judged alike: others' win rates are no part of one frontier."""
+    groups: list[tuple[EvaluationProtocol, set[str]]] = []
+    for run in runs:
+        if not run.about.get("method"):
+            continue  # a comparison of files trains nothing
+        protocol = EvaluationProtocol.from_row(next((r.protocol for r in run.record.results), {}))
+        ids = next((ids for known, ids in groups if known == protocol), None)
+        if ids is None:
+            groups.append((protocol, ids := set()))
+        ids.add(run.id)
+    return max((ids for _, ids in groups), key=len, default=set())
 
 
 @cache

@@ -135,6 +135,21 @@ def test_costs_are_those_of_all_directories(write_run: WriteRun, tmp_path: Path)
     assert understood(View(places[:1]).costs()["command"]) == ["study", "costs", "--output-dir", str(places[0])]
 
 
+def test_what_was_judged_otherwise_is_on_no_frontier(write_run: WriteRun, tmp_path: Path) -> None:
+    def record(method: str | None, judge: str, reference: str) -> dict[str, Any]:
+        protocol = {"judges": {"*": judge}, "reference": reference}
+        return {"method": method, "stages": [], "results": [{"metrics": {"win_rate": 50.0}, "protocol": protocol}]}
+
+    write_run("ppo", record("ppo", "gpt", "davinci"))
+    write_run("dpo", record("dpo", "gpt", "davinci"))
+    write_run("other", record("dpo", "claude", "davinci"))
+    write_run("another", record("dpo", "gpt", "sft"))
+    write_run("files", record(None, "gpt", "davinci"))
+    runs = View([tmp_path / "hand"]).costs()["runs"]
+    assert {run["name"] for run in runs if run["is_compared"]} == {"ppo", "dpo"}
+    assert len(runs) == 5
+
+
 def test_boards_studies_and_curves_show_the_command_that_made_them(tmp_path: Path) -> None:
     (tmp_path / "boards").mkdir()
     for name, content in (("x.json", '{"command": "afarm compare --methods ppo"}'), ("x.md", "#"), ("y.json", "[")):
