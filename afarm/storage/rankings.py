@@ -41,7 +41,10 @@ def with_trees_as_rankings(placed: Iterator[tuple[str, Row]]) -> Iterator[tuple[
         return
     rows, replies = {row["message_id"]: (where, row) for where, row in placed}, dict[str, list[Row]]()
     for _, row in rows.values():
-        if row["role"] == "assistant" and number_of(str(row["rank"])) is not None:  # people's turns are ranked too
+        is_there = str(row.get("deleted")).casefold() != "true"
+        if (
+            is_there and row["role"] == "assistant" and number_of(str(row["rank"])) is not None
+        ):  # people's have ranks too
             replies.setdefault(row["parent_id"], []).append(row)
     for parent, answers in replies.items():
         if len(answers) == 1:  # as many are: it is compared with nothing

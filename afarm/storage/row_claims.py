@@ -24,7 +24,9 @@ DONE = frozenset((
     "labelled", "ok", "reviewed", "submitted", "success", "valid", "validated", "verified",
 ))  # fmt: skip
 """The words of a `status` that say the label is final. Another word says it is not; so does such a column, if false."""
-UNDONE = frozenset(("canceled", "cancelled", "discarded", "draft", "invalid", "pending", "skipped", "undecided"))
+UNDONE = frozenset((
+    "canceled", "cancelled", "deleted", "discarded", "draft", "invalid", "pending", "skipped", "undecided",
+))  # fmt: skip
 """The columns that say, if they are true, that the label is not final."""
 NO_CHANGE = ("unchanged", "swapped")
 """distilabel's words in `status`: `chosen` and `rejected` were left as they were, or have been mended."""

@@ -197,6 +197,7 @@ JUDGED = {
         ({"was_cancelled": True}, False),
         ({"was_cancelled": False}, True),
         ({"skipped": "True"}, False),
+        ({"deleted": True}, False),
         ({"completed": False}, False),
         ({"status": "completed"}, True),
         ({"status": "Validated"}, True),

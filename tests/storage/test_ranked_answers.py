@@ -62,6 +62,7 @@ RANKINGS: dict[str, list[dict[str, Any]]] = {
         message("b", "p", "Red.", rank=0),
         message("c", "p", "Puce.", rank=1),
         message("unranked", "p", "Grey."),
+        {**message("taken back", "p", "Black.", rank=3), "deleted": True},
         message("q", "b", "Why?", "prompter", rank=0),
         message("alone", "q", "Because.", rank=0),
         message("not a number", "q", "So.", rank=float("nan")),  # type: ignore[arg-type]
