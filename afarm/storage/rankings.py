@@ -42,9 +42,8 @@ def with_trees_as_rankings(placed: Iterator[tuple[str, Row]]) -> Iterator[tuple[
     rows, replies = {row["message_id"]: (where, row) for where, row in placed}, dict[str, list[Row]]()
     for _, row in rows.values():
         is_there = str(row.get("deleted")).casefold() != "true"
-        if (
-            is_there and row["role"] == "assistant" and number_of(str(row["rank"])) is not None
-        ):  # people's have ranks too
+        # People's turns have ranks too.
+        if is_there and row["role"] == "assistant" and number_of(str(row["rank"])) is not None:
             replies.setdefault(row["parent_id"], []).append(row)
     for parent, answers in replies.items():
         if len(answers) == 1:  # as many are: it is compared with nothing
