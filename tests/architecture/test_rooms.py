@@ -16,8 +16,8 @@ LONGEST_MODULE, LONGEST_FUNCTION = 500, 80
 
 LINES = {
     "core": 2050,
-    "storage": 4340,
-    "judging": 3400,
+    "storage": 4350,
+    "judging": 3410,
     "evaluation": 5160,
     "backend": 4840,
     "experiment": 7440,

@@ -43,6 +43,7 @@ RANDOM_WITHOUT_A_JUDGE = {"annotators/crowd", "annotators/fitted"}
 HERE = Path(__file__).parent
 
 SPECS = {
+    "launchers/local": "2",
     "annotators/reward": "any",
     "annotators/alpaca_eval": str(HERE / "letters"),
     "judges/openai": "gpt-4o",
