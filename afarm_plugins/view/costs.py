@@ -52,7 +52,7 @@ def describe_costs(runs: Iterable[SeenRun], output_dirs: Sequence[Path], ledger:
 
 
 def judged_alike(runs: Iterable[SeenRun]) -> set[str]:
-    """Return the ids of most runs of methods that were judged alike: others' win rates are no part of one frontier."""
+    """Return the ids of most runs of methods that were judged alike: only those are on one frontier."""
     groups: list[tuple[EvaluationProtocol, set[str]]] = []
     for run in runs:
         if not run.about.get("method"):
