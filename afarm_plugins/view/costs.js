@@ -69,7 +69,7 @@ function frontierChart(rows, front, cost, unit) {
     marker: { size: 10, color: seriesColour(place), symbol: seriesSymbol(place) }, line: { color: seriesColour(place), width: 2 }, error_y: { type: "data", array: some.map((row) => Z_95 * (row.error ?? 0)), color: seriesColour(place), thickness: 1.5, width: 4 },
     hovertemplate: `%{customdata}: %{y:.1f} %, %{x:.4g} ${unit}<extra></extra>` });
   const traces = [trace(front, 0, "frontier", "lines+markers+text"), ...(beaten.length ? [trace(beaten, 1, "beaten", "markers+text")] : [])];
-  return [traces, { ...layout(360), xaxis: { ...axis(`${unit} per run`), rangemode: "tozero" }, yaxis: axis("win rate, %"), showlegend: beaten.length > 0, legend: { orientation: "h", y: 1.12 } }];
+  return [traces, { ...layout(360), xaxis: { ...axis(`${unit} per run`), rangemode: "tozero" }, yaxis: axis("win rate, %"), shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: 50, y1: 50, line: { color: colour("muted"), width: 1, dash: "dot" } }], showlegend: beaten.length > 0, legend: { orientation: "h", y: 1.12 } }];
 }
 
 const order = { by: null, down: true };
@@ -83,7 +83,12 @@ function showFrontier() {
     const paid = rows.some((row) => row.dollars > 0);
     const cost = (row) => (paid ? row.dollars : row.seconds);
     const front = undominated(rows, cost);
-    if (!holder.children.length) holder.replaceChildren(plotCard("frontier", "Win rate over cost"), h("div", { id: "methods" }));
+    const isDrawn = rows.filter((row) => isNumber(row.rate)).length > 1; // a chart of one point says nothing
+    if (!holder.children.length) holder.replaceChildren(h("p", { id: "answer" }), plotCard("frontier", "Win rate over cost"), h("div", { id: "methods" }));
+    holder.querySelector("figure").hidden = !isDrawn;
+    const [cheapest, highest] = [front[0], front.at(-1)];
+    const said = (row) => `${row.name} (${decimal(row.rate, 1)} % for ${paid ? dollars(row.dollars) : duration(row.seconds)})`;
+    holder.querySelector("#answer").replaceChildren(!isDrawn ? "" : cheapest === highest ? `${said(highest)} has the highest win rate, and none costs less.` : `${said(highest)} has the highest win rate; ${said(cheapest)} costs the least.`);
     holder.querySelector("#methods").replaceChildren(table({ caption: "Methods", rows: [...rows].sort((a, b) => (b.rate ?? -1) - (a.rate ?? -1)), sort: order, columns: [
       { title: "Method", value: (r) => r.name, cell: (r) => breakable(r.name) }, { title: "Runs", number: true, value: (r) => r.runs }, { title: "Win rate, %", number: true, value: (r) => r.rate, cell: (r) => [decimal(r.rate, 1), isNumber(r.error) ? h("span", { class: "error" }, ` ± ${decimal(r.error, 1)}`) : ""] },
       { title: "Time", number: true, value: (r) => r.seconds, cell: (r) => duration(r.seconds) }, { title: "Judges", number: true, value: (r) => r.judge, cell: (r) => dollars(r.judge) }, { title: "In all", number: true, value: (r) => r.dollars, cell: (r) => dollars(r.dollars) },
@@ -92,7 +97,7 @@ function showFrontier() {
     const left = data.runs.filter((run) => !run.is_compared).length;
     others.replaceChildren(left ? ` Left out: ${left} of other references or judges, or that compare files.` : "");
     from.replaceChildren(command([data.command, hour.value ? `--hour ${hour.value}` : ""].filter(Boolean).join(" ")));
-    draw("frontier", frontierChart(rows, front, cost, paid ? "dollars" : "seconds"));
+    if (isDrawn) draw("frontier", frontierChart(rows, front, cost, paid ? "dollars" : "seconds"));
   };
   const [from, others] = [h("span", {}), h("span", {})];
   frontier.replaceChildren(h("section", { id: "frontier", "aria-labelledby": "frontier-title" }, h("div", { class: "section-head" }, h("h2", { id: "frontier-title" }, "Quality and cost"), from),

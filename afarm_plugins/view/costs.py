@@ -52,17 +52,21 @@ def describe_costs(runs: Iterable[SeenRun], output_dirs: Sequence[Path], ledger:
 
 
 def judged_alike(runs: Iterable[SeenRun]) -> set[str]:
-    """Return the ids of most runs of methods that were judged alike: only those are on one frontier."""
-    groups: list[tuple[EvaluationProtocol, set[str]]] = []
-    for run in runs:
-        if not run.about.get("method"):
-            continue  # a comparison of files trains nothing
-        protocol = EvaluationProtocol.from_row(next((r.protocol for r in run.record.results), {}))
+    """Return the ids of most runs of methods that were judged alike, and of those without a result.
+
+    Others' win rates are no part of one frontier, and a comparison of files trains nothing.
+    """
+    unjudged, groups = set[str](), list[tuple[EvaluationProtocol, set[str]]]()
+    for run in (run for run in runs if run.about.get("method")):
+        if not run.record.results:
+            unjudged.add(run.id)
+            continue
+        protocol = EvaluationProtocol.from_row(run.record.results[0].protocol)
         ids = next((ids for known, ids in groups if known == protocol), None)
         if ids is None:
             groups.append((protocol, ids := set()))
         ids.add(run.id)
-    return max((ids for _, ids in groups), key=len, default=set())
+    return unjudged | max((ids for _, ids in groups), key=len, default=set())
 
 
 @cache

@@ -275,6 +275,10 @@ def test_costs_are_planned_from_stored_tokens(browser: Browser, write_run: Write
         expect(rows).to_have_text(
             ["dpo156.2 ± 5.030 min 0 s$1.00$1.00yes", "ppo154.0 ± 5.01 h 0 min$2.00$2.00", unjudged]
         )
+        expect(page.locator("#answer")).to_have_text(
+            "dpo (56.2 % for $1.00) has the highest win rate, and none costs less."
+        )
+        expect(page.locator("#chart-frontier")).to_be_visible()
         hour = page.get_by_label("Price of the machine per hour")
         hour.focus()
         page.keyboard.press("End")  # $40: half an hour and an hour

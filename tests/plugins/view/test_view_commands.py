@@ -145,9 +145,10 @@ def test_what_was_judged_otherwise_is_on_no_frontier(write_run: WriteRun, tmp_pa
     write_run("other", record("dpo", "claude", "davinci"))
     write_run("another", record("dpo", "gpt", "sft"))
     write_run("files", record(None, "gpt", "davinci"))
+    write_run("unjudged", {**record("base", "gpt", ""), "results": []})
     runs = View([tmp_path / "hand"]).costs()["runs"]
-    assert {run["name"] for run in runs if run["is_compared"]} == {"ppo", "dpo"}
-    assert len(runs) == 5
+    assert {run["name"] for run in runs if run["is_compared"]} == {"ppo", "dpo", "unjudged"}
+    assert len(runs) == 6
 
 
 def test_boards_studies_and_curves_show_the_command_that_made_them(tmp_path: Path) -> None:
