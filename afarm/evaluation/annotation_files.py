@@ -365,5 +365,5 @@ def _over_one_set(systems: Sequence[AnnotatedSystem], match_policy: MatchPolicy)
             coverage = replace(one.coverage, reference=len(answers), missing=missing)
             known = one.answers if changed else answers
             completed.append(replace(one, judges=judges, coverage=coverage, answers=known, changed=changed))
-    appeared = [one.rows for one in systems]
-    return sorted(completed, key=lambda one: appeared.index(one.rows))
+    place = {one.rows: number for number, one in enumerate(systems)}
+    return sorted(completed, key=lambda one: place[one.rows])

@@ -56,17 +56,14 @@ def judged_alike(runs: Iterable[SeenRun]) -> set[str]:
 
     Others' win rates are no part of one frontier, and a comparison of files trains nothing.
     """
-    unjudged, groups = set[str](), list[tuple[EvaluationProtocol, set[str]]]()
-    for run in (run for run in runs if run.about.get("method")):
-        if not run.record.results:
-            unjudged.add(run.id)
+    unjudged, by_protocol = set[str](), dict[str, set[str]]()
+    for run in runs:
+        if not run.about.get("method"):
             continue
-        protocol = EvaluationProtocol.from_row(run.record.results[0].protocol)
-        ids = next((ids for known, ids in groups if known == protocol), None)
-        if ids is None:
-            groups.append((protocol, ids := set()))
-        ids.add(run.id)
-    return unjudged | max((ids for _, ids in groups), key=len, default=set())
+        result = next(iter(run.record.results), None)
+        alike = by_protocol.setdefault(EvaluationProtocol.from_row(result.protocol).id, set()) if result else unjudged
+        alike.add(run.id)
+    return unjudged | max(by_protocol.values(), key=len, default=set())
 
 
 @cache
