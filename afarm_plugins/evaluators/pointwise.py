@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 
 from afarm import DataError, Evaluation, EvaluationInputs, Evaluator, standard_error
-from afarm_plugins.evaluators.win_rate import matched
 
 
 class Pointwise(Evaluator):
@@ -24,7 +23,7 @@ class Pointwise(Evaluator):
         tasks: list[str] = []
         same: list[str] = []
         unrated = 0
-        for row in matched(inputs):
+        for row in inputs.match_judgements():
             if row.preference.scores is not None:
                 rated.append(row.preference.scores)
                 tasks.append(row.pair.instruction.id)
