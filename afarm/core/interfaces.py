@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, overload
 
 from afarm.core.config import BackendConfig, CheckpointChoice
-from afarm.core.errors import ConfigError, DataError, attribute_failures, did_you_mean, require_promise, type_name
+from afarm.core.errors import ConfigError, attribute_failures, did_you_mean, require_promise, type_name
 from afarm.core.judge import Ask, ChatRequest, Price
 from afarm.core.records import Evaluation, Instruction, JudgedPair, Output, Pair, Preference, Sample, Score
 
@@ -387,17 +387,6 @@ class EvaluationInputs:
     scores: Sequence[Score] = ()
     reference_scores: Sequence[Score] = ()
     human: Sequence[JudgedPair] = ()
-
-    def match_judgements(self) -> Iterator[JudgedPair]:
-        """Stream the judgements. Raises `DataError` naming the first that is not about its output."""
-        if len(self.judgements) != len(self.outputs):
-            raise DataError(f"{self.system}: {len(self.judgements)} judgements for {len(self.outputs)} outputs")
-        for number, (row, output) in enumerate(zip(self.judgements, self.outputs, strict=True)):
-            here, there = row.pair.instruction, output.instruction
-            # Those that are equal throughout have equal ids, which take much longer to make.
-            if row.pair.output_2 != output.output or (here != there and here.id != there.id):
-                raise DataError(f"{self.system}: judgement {number} is not about output {number}")
-            yield row
 
 
 class Evaluator(ABC):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from afarm import DataError, Evaluation, EvaluationInputs, Evaluator, standard_error
+from afarm import DataError, Evaluation, EvaluationInputs, Evaluator, match_judgements, standard_error
 
 
 class Pointwise(Evaluator):
@@ -23,7 +23,7 @@ class Pointwise(Evaluator):
         tasks: list[str] = []
         same: list[str] = []
         unrated = 0
-        for row in inputs.match_judgements():
+        for row in match_judgements(inputs):
             if row.preference.scores is not None:
                 rated.append(row.preference.scores)
                 tasks.append(row.pair.instruction.id)

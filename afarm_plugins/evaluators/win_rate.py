@@ -9,7 +9,7 @@ import statistics
 from array import array
 from collections import Counter
 
-from afarm import DataError, Evaluation, EvaluationInputs, Evaluator, Row, standard_error
+from afarm import DataError, Evaluation, EvaluationInputs, Evaluator, Row, match_judgements, standard_error
 
 
 class Tally:
@@ -52,7 +52,7 @@ class WinRate(Evaluator):
         numbers: dict[int, int] = {}
         outcomes: Counter[str] = Counter()
         identical = answered = mine = theirs = 0
-        for row in inputs.match_judgements():
+        for row in match_judgements(inputs):
             pair, win = row.pair, row.win
             outcomes[row.preference.outcome] += 1
             part = by_dataset.setdefault(pair.instruction.dataset, Tally())

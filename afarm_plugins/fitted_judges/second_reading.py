@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-from afarm import DataError, Evaluation, EvaluationInputs, Evaluator, standard_error
+from afarm import DataError, Evaluation, EvaluationInputs, Evaluator, match_judgements, standard_error
 from afarm_plugins.fitted_judges.utility import SHIPPED, FittedPart, logistic
 
 NO_SECOND = "the judge itself, by its probabilities instead of drawn verdicts, no second reading: quote the win rate"
@@ -25,7 +25,7 @@ class SecondReading(FittedPart, Evaluator):
 
     def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
         """Raise `DataError` if there is nothing to read, or if judgements and outputs do not belong together."""
-        pairs = [row.pair for row in inputs.match_judgements()]
+        pairs = [row.pair for row in match_judgements(inputs)]
         if not pairs:
             raise DataError(f"{inputs.system}: there are no pairs to read")
         canonical = self.utility.differences(pairs)

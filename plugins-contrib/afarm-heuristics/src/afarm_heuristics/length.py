@@ -14,6 +14,7 @@ from afarm import (
     Evaluator,
     Pair,
     Preference,
+    match_judgements,
 )
 from afarm_heuristics import LengthConfig
 
@@ -51,7 +52,7 @@ class LengthBalance(Evaluator):
         if not inputs.judgements:
             raise DataError(f"{inputs.system}: nothing was judged")
         wins: dict[str, list[float]] = {"longer": [], "similar": [], "shorter": []}
-        for judged in inputs.match_judgements():
+        for judged in match_judgements(inputs):
             if (win := judged.win) is not None:
                 wins[self._compare(judged.pair)].append(win)
         metrics: dict[str, float | int | str | None] = {}
