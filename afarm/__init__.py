@@ -137,6 +137,7 @@ if TYPE_CHECKING:
     from afarm.storage.model_files import require_local as require_local
     from afarm.storage.model_files import require_on_hub as require_on_hub
     from afarm.storage.prompt_templates import foreign_templates as foreign_templates
+    from afarm.storage.record_fields import match_judgements as match_judgements
     from afarm.storage.row_shapes import people_columns as people_columns
     from afarm.storage.rows import named_file as named_file
     from afarm.storage.rows import named_files as named_files

@@ -17,7 +17,7 @@ from pathlib import Path
 from afarm.core.errors import ModelError
 from afarm.storage.disk import is_source
 from afarm.storage.hub import PATIENCE, look_up
-from afarm.storage.weight_files import plain_gguf_reader, require_whole_gguf, require_whole_weights
+from afarm.storage.weight_files import read_gguf, require_whole_gguf, require_whole_weights
 
 PACKAGE_PREFIX = "pkg:"
 
@@ -138,7 +138,7 @@ def special_tokens(spec: str) -> frozenset[str]:
     path = local_path(spec)
     if path is not None and path.suffix == ".gguf":
         with suppress(Exception):  # loading says what is wrong with a damaged file, or that gguf is not installed
-            fields = plain_gguf_reader()(path).fields
+            fields = read_gguf(path).fields
             types, texts = (fields[f"tokenizer.ggml.{name}"] for name in ("token_type", "tokens"))
             kinds = [types.parts[at][0] for at in types.data]
             return frozenset(
