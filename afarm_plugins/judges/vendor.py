@@ -58,8 +58,8 @@ CONNECT_SECONDS = 10.0
 MOST_TOKENS = 10**9
 """The largest number that is believed to be a count of an answer's tokens."""
 LARGEST_BODY = 4 * 2**20
-"""Bytes of an answer, unpacked, beyond which it is no answer: 64 are read at once. 100,000 tokens of thoughts have 0.6 MB,
-and 4,000 tokens with five log-probabilities each 2.5."""
+"""Bytes of an answer, unpacked, beyond which it is no answer: 64 are read at once. 100,000 tokens of thoughts have
+0.6 MB, and 4,000 tokens with five log-probabilities each 2.5."""
 READ = "afarm_read"
 Form = frozenset[str]
 """How requests differ from the usual, in words."""
