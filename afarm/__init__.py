@@ -153,6 +153,8 @@ if TYPE_CHECKING:
     from afarm.storage.runs import read_run as read_run
     from afarm.storage.runs import run_directories as run_directories
     from afarm.storage.shared_store import SharedStore as SharedStore
+    from afarm.storage.user_files import open_user_file as open_user_file
+    from afarm.storage.user_files import read_user_text as read_user_text
 
     __version__: str
 else:
