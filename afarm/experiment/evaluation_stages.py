@@ -6,6 +6,7 @@ import importlib.metadata
 import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -18,7 +19,7 @@ from afarm.core.seeding import digest
 from afarm.evaluation.drift_log import latest_shift
 from afarm.evaluation.judge_flags import UNREAD, Flag, evaluator_flags, reward_flags
 from afarm.evaluation.matching import match_rows
-from afarm.evaluation.protocol import EvaluationProtocol, instructions_digest, outputs_digest
+from afarm.evaluation.protocol import USUAL, EvaluationProtocol, instructions_digest, outputs_digest
 from afarm.evaluation.red_flags import FEWEST_SHARE, inspect_outputs
 from afarm.evaluation.who_judged import who_judged
 from afarm.experiment.annotation import annotate_to_file, annotation_identity, find_stand_in, make_up_pairs
@@ -221,6 +222,7 @@ def build_protocol(
     return EvaluationProtocol(
         annotator=annotator,
         settings=digest({k: v for k, v in identity.items() if k != "source"}),
+        asked=describe_settings(workspace, annotator),
         source=str(identity["source"])[:12],
         version=importlib.metadata.version("afarm"),
         judges=judges,
@@ -230,6 +232,16 @@ def build_protocol(
         instructions=instructions_digest(answers),
         drift=latest_shift(workspace.store.root, judges),
     )
+
+
+def describe_settings(workspace: Workspace, annotator: str) -> str:
+    """Write the settings of an annotator that are not as they come; empty if that is not known."""
+    component = workspace.components.component("annotators", annotator)
+    with suppress(ValueError):  # one of its settings has no default
+        usual, own = (s.result_fields() if s else {} for s in (component.settings(), workspace.settings.of(component)))
+        changed = {name.replace("_", " "): value for name, value in own.items() if value != usual.get(name)}
+        return ", ".join(name if value is True else f"{name} {value}" for name, value in changed.items()) or USUAL
+    return ""
 
 
 def judges_behind(workspace: Workspace, judged: Iterable[JudgedPair]) -> dict[str, str]:

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import bpe_openai
+import bpe_openai  # type: ignore[import-untyped]
 import pytest
 from light_farm import Make
 from light_plugin import Numbers, WordPolicy, register_datasets, register_methods, register_reward_models
