@@ -96,7 +96,8 @@ def require_preferences(workspace: Workspace) -> None:
     stage, config = preferences_stage(workspace), workspace.config
     evaluators = {name: workspace.components.evaluator(name) for name in config.evaluate.evaluators}
     scored = [name for name, evaluator in evaluators.items() if "reward_model" in evaluator.needs]
-    if scored and lacks_reward_model(workspace):
+    needs = workspace.components.method(config.method).needs
+    if scored and lacks_reward_model(workspace) and not {"preferences", "reward_model"} & needs:  # which are refused
         workspace.components.notify(
             f"{source}: no reward model is fitted to unpaired feedback, so the figures of {', '.join(scored)} are left "
             "out; --reward-model can name one that needs no fitting"
