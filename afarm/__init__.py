@@ -96,6 +96,8 @@ if TYPE_CHECKING:
     from afarm.experiment.launching.launcher import TaskEvent as TaskEvent
     from afarm.experiment.launching.launcher import Tell as Tell
     from afarm.experiment.launching.schedule import Schedule as Schedule
+    from afarm.experiment.named_code import require_named as require_named
+    from afarm.experiment.plugin_code import files_digest as files_digest
     from afarm.experiment.result import Result as Result
     from afarm.experiment.setting_errors import explain_validation_error as explain_validation_error
     from afarm.experiment.studies.estimates import as_bounded as as_bounded

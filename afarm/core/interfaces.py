@@ -65,6 +65,10 @@ def _no_backend() -> ModelBackend:
     raise NotImplementedError("this context gives no access to models")
 
 
+def _no_reward_model(name: str) -> RewardModel:
+    raise NotImplementedError(f"this context opens no reward model such as {name!r}")
+
+
 @dataclass(frozen=True, slots=True)
 class BuildContext:
     """The context of judges, and of annotators and reward models that take a spec.
@@ -101,7 +105,8 @@ class TrainContext:
     """The context of methods, and of all that trains or loads a model.
 
     `directory` is for the stage's own scratch files and survives a kill; `log_metrics(step, {...})` appends one line to
-    `metrics.jsonl` (a resumed stage first drops the lines after its checkpoint).
+    `metrics.jsonl` (a resumed stage first drops the lines after its checkpoint). `reward_model` opens one by name, as
+    that of a `BuildContext` does: a policy that was saved with the name of one builds it again.
     """
 
     seed: int
@@ -111,6 +116,7 @@ class TrainContext:
     log_metrics: Callable[[int, Mapping[str, float]], None]
     progress: Progress = no_progress
     should_stop: Callable[[], bool] = lambda: False
+    reward_model: Callable[[str], RewardModel] = _no_reward_model
 
 
 class Dataset(ABC):

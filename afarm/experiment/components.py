@@ -332,7 +332,9 @@ class Components:
             opened.enter_context(self.backend.naming_lost(label))
             if self.process_info.is_distributed:  # all have seen the newest checkpoint before one saves the next
                 self.backend.barrier()
-            yield TrainContext(seed, directory, self.backend, checkpoints, log, progress)
+            yield TrainContext(
+                seed, directory, self.backend, checkpoints, log, progress, reward_model=self.reward_model
+            )
             if self.process_info.is_distributed:
                 self.backend.barrier()
 
@@ -374,7 +376,9 @@ class Components:
             raise StoreError(f"{directory} names {record['class']} as its class, which is no {kind}: delete it")
         with attribute_failures(kind, record["class"], cls):
             kept = DirectoryCheckpoints(directory)
-            context = TrainContext(0, directory, self.backend, kept, log_nothing, self.progress)
+            context = TrainContext(
+                0, directory, self.backend, kept, log_nothing, self.progress, reward_model=self.reward_model
+            )
             loaded = cls.load(directory / "model", context)
         require_returned(interface, loaded, kind, record["class"], "load", cls)
         if isinstance(loaded, Policy):

@@ -22,7 +22,13 @@ _FOUNDATION = (
     *("experiment/stage.py", "experiment/stage_code.py", "experiment/plugin_code.py", "experiment/processes.py"),
     "experiment/release_numbers.py",
     "experiment/process_info.py",
-    *("experiment/workspace.py", "experiment/components.py", "experiment/data.py", "experiment/recipe.py"),
+    *(
+        "experiment/workspace.py",
+        "experiment/components.py",
+        "experiment/named_code.py",
+        "experiment/data.py",
+        "experiment/recipe.py",
+    ),
     "experiment/own_preferences.py",
     *("experiment/settings.py", "experiment/return_checks.py", "experiment/setting_errors.py"),
 )

@@ -33,7 +33,7 @@ _closed_by: list[str] = []
 
 @contextmanager
 def close_models(reason: str) -> Iterator[None]:
-    """Have everything that would open a model raise `ModelError` with this reason."""
+    """Have everything that would open a model, or load code of a user's, raise `ModelError` with this reason."""
     _closed_by.append(reason)
     try:
         yield
@@ -41,13 +41,23 @@ def close_models(reason: str) -> Iterator[None]:
         _closed_by.pop()
 
 
+def models_are_closed() -> bool:
+    """Tell if this is inside `close_models`."""
+    return bool(_closed_by)
+
+
+def require_open(what: str) -> None:
+    """Raise `ModelError` inside `close_models`, saying what is not opened and why."""
+    if _closed_by:
+        raise ModelError(f"{what:.80}: not opened: {_closed_by[-1]}")
+
+
 def local_path(spec: str) -> Path | None:
     """Return the path that `spec` names, None for a Hub id. Raises `ModelError` for a path to nothing.
 
     What opens a model asks for its path first, so it raises inside `close_models` too.
     """
-    if _closed_by:
-        raise ModelError(f"model {spec!r:.80}: not opened: {_closed_by[-1]}")
+    require_open(f"model {spec!r}")
     if spec.startswith(PACKAGE_PREFIX):
         return _package_path(spec)
     path = Path(spec).expanduser()

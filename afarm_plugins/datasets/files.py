@@ -89,8 +89,8 @@ def require_good_answer(row: Mapping[str, Any], where: str) -> None:
     for name in ("label", "kto_tag"):
         if "output" in row and str(row.get(name)).casefold() == "false":
             raise DataError(
-                f"{where}: field {name!r} says that the output is bad, and outputs here are good answers: train on such "
-                f"rows with --preferences FILE, or take the column {name!r} out"
+                f"{where}: field {name!r} says that the output is bad, and outputs here are good answers: train on "
+                f"such rows with --preferences FILE, or take the column {name!r} out"
             )
 
 

@@ -1,0 +1,94 @@
+"""A weighted sum of reward models: `sum:NAME=WEIGHT,NAME=WEIGHT`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Sequence
+from statistics import pstdev
+
+from afarm import BuildContext, ConfigError, Instruction, Output, RewardModel, Score
+
+logger = logging.getLogger(__name__)
+
+ENOUGH = 16
+"""Outputs that tell on which scale a reward model's scores are."""
+UNEVEN = 10
+"""How many times as far as another part's a part's scores may spread before that is told."""
+
+
+class WeightedSum(RewardModel):
+    """The sum of the scores of several reward models, each times its weight (1 if none is given)."""
+
+    def __init__(self, config: None, spec: str, context: BuildContext):
+        """Open the parts. Raises `ConfigError` for a spec that names none or has no number for a weight."""
+        self.spec = spec
+        self.weights = parse_weights(spec)
+        self.parts = {name: context.reward_model(name) for name in self.weights}
+        self._identities = [[context.identify(name), weight] for name, weight in self.weights.items()]
+        self._seen: list[list[float]] | None = [[] for _ in self.parts]
+
+    @property
+    def identity(self) -> str:
+        """The identities of the parts, with their weights."""
+        return json.dumps(self._identities)
+
+    def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> Sequence[Score]:
+        return self.score_outputs([Output(i, text) for i, text in zip(instructions, outputs, strict=True)])
+
+    def score_outputs(self, outputs: Sequence[Output]) -> Sequence[Score]:
+        """Return the weighted sums; their spread is that of independent parts."""
+        scores = [part.score_outputs(outputs) for part in self.parts.values()]
+        self._look_at_scales([[score.value for score in of_part] for of_part in scores])
+        weights = list(self.weights.values())
+        return [self._add(row, weights) for row in zip(*scores, strict=True)]
+
+    @staticmethod
+    def _add(row: Sequence[Score], weights: Sequence[float]) -> Score:
+        spreads = [
+            weight * score.spread for score, weight in zip(row, weights, strict=True) if score.spread is not None
+        ]
+        value = math.fsum(weight * score.value for score, weight in zip(row, weights, strict=True))
+        return Score(value, spread=math.hypot(*spreads) if spreads else None)
+
+    def _look_at_scales(self, values: Sequence[Sequence[float]]) -> None:
+        """Tell once if one part's scores, times its weight, decide the sum alone, or a part's are all equal."""
+        if self._seen is None:
+            return
+        for seen, new in zip(self._seen, values, strict=True):
+            seen += new
+        if (count := len(self._seen[0])) < ENOUGH:
+            return
+        own = {name: pstdev(seen) for name, seen in zip(self.parts, self._seen, strict=True)}
+        self._seen = None
+        spreads = {name: abs(self.weights[name]) * spread for name, spread in own.items()}
+        for name in (name for name, spread in own.items() if spread == 0):
+            logger.warning("sum: %s gives the same reward to each of the first %d outputs", name, count)
+        widest = max(spreads, key=spreads.__getitem__)
+        for name, spread in spreads.items():
+            if 0 < spread * UNEVEN < spreads[widest]:
+                even = math.copysign(spreads[widest] / own[name], self.weights[name])
+                logger.warning(
+                    "sum: over %d outputs %s varies by %.2g and %s by %.2g, each times its weight: the sum is hardly "
+                    "more than %s. With %s=%.3g they vary alike", count, widest, spreads[widest], name, spread, widest,
+                    name, even,
+                )  # fmt: skip
+
+
+def parse_weights(spec: str) -> dict[str, float]:
+    """Parse `NAME=WEIGHT,NAME`. Raises `ConfigError` for an empty or repeated name, or a weight that is no number."""
+    weights: dict[str, float] = {}
+    for part in spec.split(","):
+        name, equals, text = part.strip().rpartition("=")
+        name, text = (name, text) if equals else (text, "1")
+        try:
+            weight = float(text)
+        except ValueError:
+            weight = math.nan
+        if not name or not math.isfinite(weight) or name in weights:
+            why = "is named twice" if name in weights else "must be NAME or NAME=WEIGHT, with a number"
+            example = "sum:classifier:ORG/NAME=1,function:rewards.py:length=0.1"
+            raise ConfigError([f"sum:{spec}: {part.strip()!r} {why}, such as {example}"])
+        weights[name] = weight
+    return weights
