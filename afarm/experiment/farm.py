@@ -32,6 +32,7 @@ from afarm.experiment.method_comparison import (
     require_win_rate,
     run_each,
 )
+from afarm.experiment.named_code import name_code
 from afarm.experiment.notebook import choose_display
 from afarm.experiment.opening import open_workspace
 from afarm.experiment.preferences import require_pairs
@@ -252,6 +253,8 @@ def as_overrides(
     overrides: list[Override] = [
         {name: str(value) if isinstance(value, Path) else value for name, value in choices.items()}
     ]
+    listed = list_overrides(settings)
+    name_code([annotator, choices, listed])
     if annotator is not None:
         overrides.append({"annotate": {"annotator": annotator}})
-    return overrides + list_overrides(settings)
+    return overrides + listed

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from afarm.core.errors import ConfigError
-from afarm.storage.model_files import models_are_closed, require_open
 
 _given: list[str] = []
 """The texts that this process's command line and Python calls gave."""
 
 
 def name_code(given: object) -> None:
-    """Note the texts among `given`, settings of a command line or a Python call; none inside `close_models`."""
-    if isinstance(given, str) and ":" in given and given not in _given and not models_are_closed():
+    """Let code be loaded that texts among `given` name: words of a command line, or settings of a Python call."""
+    if isinstance(given, str) and ":" in given and given not in _given:
         _given.append(given)
     for one in given.items() if isinstance(given, Mapping) else given if isinstance(given, list | tuple) else ():
         name_code(one)
@@ -28,6 +27,8 @@ def require_named(spec: str) -> None:
 
     Call it before code is loaded that a setting names. Raises `ModelError` inside `close_models`.
     """
+    from afarm.storage.model_files import require_open  # not at every start of the command line
+
     require_open(f"code {spec!r}")
     if not any(spec in text for text in _given):
         raise ConfigError(

@@ -24,7 +24,6 @@ from afarm.core.errors import ConfigError, DataError, PluginError, did_you_mean
 from afarm.core.plugins import Plugins
 from afarm.core.registry import Component
 from afarm.core.seeding import digest
-from afarm.experiment.named_code import name_code
 from afarm.experiment.setting_errors import SYNONYMS, explain_validation_error, list_fields, nearest_setting
 from afarm.experiment.settings import RunConfig
 from afarm.storage.row_shapes import what_it_holds
@@ -263,7 +262,6 @@ def resolve(
             given = merge(given, parse_override(override) if isinstance(override, str) else override)
         except ConfigError as error:
             unreadable += error.problems
-    name_code(given)
     values = _with_prompts_of_preferences(merge(values, given))
     own = {k: v for k, v in values.items() if k in RunConfig.model_fields}
     sections = {str(k): v for k, v in values.items() if k not in own}

@@ -41,11 +41,6 @@ def close_models(reason: str) -> Iterator[None]:
         _closed_by.pop()
 
 
-def models_are_closed() -> bool:
-    """Tell if this is inside `close_models`."""
-    return bool(_closed_by)
-
-
 def require_open(what: str) -> None:
     """Raise `ModelError` inside `close_models`, saying what is not opened and why."""
     if _closed_by:

@@ -82,6 +82,10 @@ def test_a_recipe_cannot_name_code_unless_the_command_line_does(afarm: Afarm, co
         said = afarm("run", "--recipe", "theirs.yaml", "--dry-run")
         assert said.code == 1
         assert "'rewards.py:length' names code, and a recipe or a stored file may be anybody's" in said.err
+    theirs = {**recipe, "sweep": {"values": [f"reward_model={NAMED}"]}}
+    Path("theirs.yaml").write_text(yaml.safe_dump(theirs))
+    said = afarm("study", "sweep", "--recipe", "theirs.yaml", "--method", "nudge", "--dry-run")
+    assert "a recipe or a stored file may be anybody's" in said.err
     assert not ran(code)
     Path("theirs.yaml").write_text(yaml.safe_dump({**recipe, "reward_model": NAMED}))
     said = afarm("run", "--recipe", "theirs.yaml", "--reward-model", NAMED, "--json")
