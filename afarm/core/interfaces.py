@@ -304,6 +304,11 @@ class RewardModel(ABC):
         """Tell if it is learned from preferences, rather than a formula or a finished model."""
         return cls.fit.__func__ is not RewardModel.fit.__func__  # type: ignore[attr-defined]
 
+    @classmethod
+    def parts(cls, spec: str) -> Sequence[str]:
+        """Return the names of the reward models that `spec` makes it of; a run fits one of them, if need be."""
+        return ()
+
     def save(self, directory: Path) -> None:
         """Write everything `load` needs into `directory`, which exists."""
         raise NotImplementedError(f"{type(self).__name__} has nothing to save")

@@ -50,8 +50,7 @@ def annotate(workspace: Workspace) -> Stage:
 
 def fit_reward(workspace: Workspace) -> Stage | None:
     """The reward model's training; None if it is one that needs no fitting. Raises `ConfigError` as `require_pairs`."""
-    name = workspace.config.reward_model
-    if not workspace.components.reward_model_class(name).is_fitted():
+    if not (name := workspace.components.learned_part(workspace.config.reward_model)):
         return None
     require_pairs(workspace, f"the reward model {name}")
     return reward_fit_stage(workspace, start(workspace), annotate(workspace))

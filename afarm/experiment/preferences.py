@@ -63,7 +63,7 @@ def require_pairs(workspace: Workspace, learner: str) -> None:
 def lacks_reward_model(workspace: Workspace) -> bool:
     """Tell if the run's reward model is one that is fitted to pairs, and the own preferences are unpaired feedback."""
     config = workspace.config
-    is_fitted = workspace.components.reward_model_class(config.reward_model).is_fitted()
+    is_fitted = bool(workspace.components.learned_part(config.reward_model))
     return is_fitted and bool(config.preferences) and workspace.data.own_preferences.is_feedback
 
 

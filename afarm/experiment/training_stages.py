@@ -79,12 +79,13 @@ def training_stage(
     component = components.component("methods", name)
     given = {"start": begin, "preferences": preferences, "reward_model": reward_model}
     stages = {role: stage for role, stage in given.items() if stage is not None}
-    takes_fixed_reward = "reward_model" in method.needs and reward_model is None
+    name_of_reward = workspace.config.reward_model
+    takes_fixed_reward = "reward_model" in method.needs and components.learned_part(name_of_reward) != name_of_reward
     decoding = workspace.config.evaluate.decoding
     key_fields = workspace.key_fields(
         "train",
         method=components.identity(component),
-        reward_model=components.fixed_reward_identity(workspace.config.reward_model) if takes_fixed_reward else "",
+        reward_model=components.fixed_reward_identity(name_of_reward) if takes_fixed_reward else "",
         annotator=annotator.identity if annotator else "",
         data={
             need: [workspace.data.digest(split, with_outputs="demonstrations" in need) for split in NEEDS[need]]
@@ -212,11 +213,11 @@ def _read_feedback(directory: Path) -> list[Feedback]:
 
 
 def reward_fit_stage(workspace: Workspace, policy: Stage, preferences: Stage) -> Stage:
-    """The fit of the reward model to the preferences, from the starting policy.
+    """The fit of the reward model, or of the part of it that learns, to the preferences, from the starting policy.
 
     Raises `ConfigError` as `require_enough_to_fit` does, and for a batch that does not divide among processes.
     """
-    name = workspace.config.reward_model
+    name = workspace.components.learned_part(workspace.config.reward_model)
     cls = workspace.components.reward_model_class(name)
     require_enough_to_fit(workspace)
     component = workspace.components.component("reward_models", name)
@@ -243,7 +244,7 @@ def reward_fit_stage(workspace: Workspace, policy: Stage, preferences: Stage) ->
 
 def require_enough_to_fit(workspace: Workspace) -> None:
     """Raise `ConfigError` if pairs of too few instructions for the reward model will be labelled."""
-    name, is_own = workspace.config.reward_model, bool(workspace.config.preferences)
+    name, is_own = workspace.components.learned_part(workspace.config.reward_model), bool(workspace.config.preferences)
     fewest = workspace.components.reward_model_class(name).fewest_instructions
     if not is_own and (count := len(workspace.data.instructions("preference"))) < fewest:
         raise ConfigError(

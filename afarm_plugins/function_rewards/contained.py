@@ -33,7 +33,7 @@ def contained(name: str, told: set[str]) -> Iterator[None]:
     """Send stdout to stderr and restore the global random states; tell of either once, as `told` remembers."""
     before = _states()
     try:
-        with redirect_stdout(_Stderr(name, told)):  # type: ignore[type-var]
+        with redirect_stdout(_Stderr(name, told)):
             yield
     finally:
         for module, state in _states().items():

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
 from statistics import pstdev
 
-from afarm import BuildContext, ConfigError, Instruction, Output, RewardModel, Score
+from afarm import BuildContext, ConfigError, Instruction, ModelError, Output, RewardModel, Score, TrainContext
 
 logger = logging.getLogger(__name__)
 
+SAVED = "sum.json"
 ENOUGH = 16
 """Outputs that tell on which scale a reward model's scores are."""
 UNEVEN = 10
@@ -22,27 +26,64 @@ class WeightedSum(RewardModel):
     """The sum of the scores of several reward models, each times its weight (1 if none is given)."""
 
     def __init__(self, config: None, spec: str, context: BuildContext):
-        """Open the parts. Raises `ConfigError` for a spec that names none or has no number for a weight."""
+        """Open nothing yet. Raises `ConfigError` for a spec that names no part or has no number for a weight."""
         self.spec = spec
         self.weights = parse_weights(spec)
-        self.parts = {name: context.reward_model(name) for name in self.weights}
-        self._identities = [[context.identify(name), weight] for name, weight in self.weights.items()]
-        self._seen: list[list[float]] | None = [[] for _ in self.parts]
+        self._context = context
+        self._seen: list[list[float]] | None = [[] for _ in self.weights]
+
+    @classmethod
+    def parts(cls, spec: str) -> Sequence[str]:
+        """See `RewardModel.parts`."""
+        return list(parse_weights(spec))
+
+    @cached_property
+    def opened(self) -> Mapping[str, RewardModel]:
+        """The parts by their names, opened when they first score: one may have been fitted by then."""
+        return {name: self._context.reward_model(name) for name in self.weights}
 
     @property
     def identity(self) -> str:
         """The identities of the parts, with their weights."""
-        return json.dumps(self._identities)
+        return json.dumps([[self._context.identify(name), weight] for name, weight in self.weights.items()])
 
     def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> Sequence[Score]:
         return self.score_outputs([Output(i, text) for i, text in zip(instructions, outputs, strict=True)])
 
     def score_outputs(self, outputs: Sequence[Output]) -> Sequence[Score]:
         """Return the weighted sums; their spread is that of independent parts."""
-        scores = [part.score_outputs(outputs) for part in self.parts.values()]
+        scores = [part.score_outputs(outputs) for part in self.opened.values()]
         self._look_at_scales([[score.value for score in of_part] for of_part in scores])
         weights = list(self.weights.values())
         return [self._add(row, weights) for row in zip(*scores, strict=True)]
+
+    def save(self, directory: Path) -> None:
+        """Write the weights and the parts that have anything to save; others are opened by their names again."""
+        saved: dict[str, str] = {}
+        for number, (name, part) in enumerate(self.opened.items()):
+            place = directory / str(number)
+            place.mkdir()
+            try:
+                part.save(place)
+            except NotImplementedError:
+                place.rmdir()
+            else:
+                saved[name] = f"{type(part).__module__}:{type(part).__qualname__}"
+        (directory / SAVED).write_text(json.dumps({"spec": self.spec, "saved": saved}) + "\n", "utf-8")
+
+    @classmethod
+    def load(cls, directory: Path, context: TrainContext) -> WeightedSum:
+        card = json.loads((directory / SAVED).read_text("utf-8"))
+        parts: dict[str, RewardModel] = {}
+        for number, name in enumerate(parse_weights(card["spec"])):
+            if name in card["saved"]:
+                module, _, kind = card["saved"][name].partition(":")
+                found = getattr(import_module(module), kind, None)
+                if not (isinstance(found, type) and issubclass(found, RewardModel)):
+                    raise ModelError(f"{directory}: part {name} was saved by {module}:{kind}, which is no reward model")
+                parts[name] = found.load(directory / str(number), context)
+        opened = BuildContext(lambda name: parts.get(name) or context.reward_model(name))
+        return cls(None, card["spec"], opened)
 
     @staticmethod
     def _add(row: Sequence[Score], weights: Sequence[float]) -> Score:
@@ -60,7 +101,7 @@ class WeightedSum(RewardModel):
             seen += new
         if (count := len(self._seen[0])) < ENOUGH:
             return
-        own = {name: pstdev(seen) for name, seen in zip(self.parts, self._seen, strict=True)}
+        own = {name: pstdev(seen) for name, seen in zip(self.weights, self._seen, strict=True)}
         self._seen = None
         spreads = {name: abs(self.weights[name]) * spread for name, spread in own.items()}
         for name in (name for name, spread in own.items() if spread == 0):

@@ -282,6 +282,7 @@ def register_samplers(register: Register) -> None:
 @hookimpl
 def register_reward_models(register: Register) -> None:
     register("words", WordReward)
+    register("more_words", WordReward)
 
 
 @hookimpl

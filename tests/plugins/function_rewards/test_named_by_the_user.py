@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import light_forks
 import pytest
@@ -13,7 +14,7 @@ from light_farm import Make
 from light_plugin import RAN
 from said import Afarm
 
-from afarm.core.errors import ConfigError
+from afarm import ConfigError, Instruction, Score, TrainContext
 from afarm.experiment import named_code
 from afarm.experiments import merge
 from afarm_plugins.bundles.archive import MANIFEST, write_archive
@@ -157,3 +158,32 @@ def test_a_stored_policy_opens_its_function_only_if_it_is_named(tmp_path: Path, 
     named_code._given.clear()
     with pytest.raises(ConfigError, match="may be anybody's"):
         BestOfNPolicy.load(tmp_path / "saved", context)
+
+
+def test_a_run_fits_the_part_of_a_sum_that_learns(farm: Make, tmp_path: Path) -> None:
+    one = farm(reward_model=f"sum:words=1,{NAMED}=0.01")
+    result = one.evaluate("nudge")
+    assert "fit-reward" in one.workspace.history
+    fitted = farm().evaluate("nudge")
+    rule = farm(reward_model=NAMED).evaluate("nudge")
+    expected = fitted.metric("reward_reference") + 0.01 * rule.metric("reward_reference")
+    assert result.metric("reward_reference") == pytest.approx(expected)
+    other = farm(reward_model=f"sum:words=1,{NAMED}=0.02")
+    other.train("nudge")
+    assert other.workspace.history["fit-reward"].reused
+    assert not other.workspace.history["train nudge"].reused
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    model = one.fit_reward()
+    model.save(saved)
+    opened: Any = TrainContext(
+        0,
+        tmp_path,
+        *[None] * 3,
+        reward_model=one.workspace.components.reward_model,  # type: ignore[arg-type]
+    )
+    loaded = type(model).load(saved, opened)
+    rows = [Instruction("p")], ["three words said"]
+    assert loaded.score(*rows) == model.score(*rows) == [Score(3 + 0.01 * 16)]
+    with pytest.raises(ConfigError, match="a run fits one reward model, not words and more_words"):
+        farm(reward_model="sum:words=1,more_words=1").train("nudge")

@@ -50,6 +50,7 @@ def test_scores_are_added_with_their_weights_and_spreads_in_squares() -> None:
 
 
 def test_what_it_is_made_of_and_the_weights_are_its_identity() -> None:
+    assert WeightedSum.parts("a,b:x=0.5") == ["a", "b:x"]
     assert weighted("a,b:x=0.5").identity == '[["<a>", 1.0], ["<b:x>", 0.5]]'
     assert parse_weights("sum=1") == {"sum": 1.0}
     assert parse_weights("function:r.py:f=1e-3,classifier:org/rm") == {
