@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from afarm.core.interfaces import Progress
 from afarm.core.records import Feedback, Instruction, JudgedPair
 from afarm.experiment.settings import RunConfig
 from afarm.storage.conversations import Tasks, Unusable
-from afarm.storage.feedback import holds_feedback, read_feedback
+from afarm.storage.feedback import holds_feedback, own_feedback
 from afarm.storage.hub import is_on_hub
 from afarm.storage.labelled_pairs import own_preferences
 from afarm.storage.model_files import special_tokens
@@ -104,20 +104,12 @@ class OwnPreferences:
         """Yield the preferences that are taken, and fill `summary`. Raises as that does."""
         config, source, evaluated = self.config, self.config.preferences, Tasks(self.evaluated())
         unusable, notes = Unusable(special_tokens=special_tokens(config.model)), list[str]()
-        outcomes, people, first = Counter[str](), Counter[str](), list[Instruction]()
-        evaluated_on = unlabelled = 0
-        read: Iterable[tuple[Instruction, JudgedPair | Feedback | None]]
-        if self.is_feedback:
-            read = read_feedback(source, unusable, scale=config.labels, notes=notes)
-        else:
-            pairs = own_preferences(source, unusable, scale=config.labels, notes=notes)
-            read = ((judged.pair.instruction, judged) for judged in pairs)
-        for instruction, row in self.progress(read, "preferences"):
+        outcomes, people, evaluated_on, first = Counter[str](), Counter[str](), 0, list[Instruction]()
+        reader: Callable[..., Iterator[JudgedPair | Feedback]] = own_feedback if self.is_feedback else own_preferences
+        for row in self.progress(reader(source, unusable, scale=config.labels, notes=notes), "preferences"):
+            instruction = row.instruction if isinstance(row, Feedback) else row.pair.instruction
             if instruction in evaluated:
                 evaluated_on += 1
-                continue
-            if row is None:
-                unlabelled += 1
                 continue
             if len(first) < LOOKED_AT:
                 first.append(instruction)
@@ -126,7 +118,7 @@ class OwnPreferences:
             yield row
         self.require_known(first, source)
         taken = outcomes.total()
-        usable = taken + evaluated_on + unlabelled
+        usable = taken + evaluated_on + unusable.unlabelled
         if not usable and not unusable.rows:
             raise DataError(f"{source}: holds no preferences")
         if unusable.rows and (config.on_unusable == "error" or not usable):
@@ -136,7 +128,7 @@ class OwnPreferences:
                 + "".join(f"\n  {example}" for example in unusable.examples)
             )
         if not taken:
-            others = " or have no label" if unlabelled else ""
+            others = " or have no label" if unusable.unlabelled else ""
             raise DataError(f"{source}: all its preferences answer instructions that are evaluated on{others}")
         if not is_on_hub(source) and digest_source(source) != self.digest:
             raise DataError(f"{source}: has changed since it was read; start again")
@@ -147,7 +139,7 @@ class OwnPreferences:
             "members": dict(people),
             "degraded": {},
             **({"rows_evaluated_on": evaluated_on} if evaluated_on else {}),
-            **({"rows_unlabelled": unlabelled} if unlabelled else {}),
+            **({"rows_unlabelled": unusable.unlabelled} if unusable.unlabelled else {}),
             "rows_unusable": unusable.rows,
             **({"notes": notes} if notes else {}),
         }

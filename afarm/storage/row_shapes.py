@@ -27,9 +27,10 @@ VOTES = (
 )
 """The fields of Chatbot Arena's votes, in the two forms that LMSYS has published them in."""
 PAIRED: Fields = (("chosen", "rejected"), *PAIRS)
+THUMBS = ("label", "kto_tag")
 FEEDBACK: Fields = tuple(
     (*answered, thumb)
-    for thumb in ("label", "kto_tag")
+    for thumb in THUMBS
     for answered in (("prompt", "completion"), ("instruction", "output"), ("messages",), ("conversations",))
 )
 """The fields of unpaired feedback, whose rows have no two answers (`PAIRED`)."""

@@ -91,7 +91,6 @@ def test_rows_that_are_evaluated_on_or_unlabelled_are_left_out_and_odd_labels_ar
         "rows_unlabelled": 1,
     }
     assert any("all 3 thumbs are up: nothing in it says what a bad output is" in note for note in told)
-    assert any("1 output has several thumbs: each counts" in note for note in told)
     with pytest.raises(
         ConfigError, match="all its preferences answer instructions that are evaluated on or have no lab"
     ):

@@ -72,9 +72,9 @@ WRONG: dict[str, tuple[Mapping[str, Any], str]] = {
     "less than nothing": ({"label": -1}, "say what others mean with --labels GOOD,BAD"),
     "another word": ({"label": "meh"}, "field 'label' is 'meh'; a label is true or false"),
     "a pair's scale": ({"label": 2}, "field 'label' is 2; a label is true or false"),
-    "no answer": ({"completion": None}, "field 'completion' is null; write the answer"),
+    "no answer": ({"completion": None}, "field 'completion' is null; write it"),
     "an empty answer": ({"completion": " "}, "is empty; write its text, or take the row out"),
-    "no prompt": ({"prompt": None}, "has no prompt; write it into 'prompt'"),
+    "no prompt": ({"prompt": None}, "field 'prompt' is null; write it, or take the row out"),
     "the user's turn": ({"completion": CHAT[:1]}, "field 'completion': must end with the assistant's turn"),
     "a label that is not final": ({"status": "pending"}, "so the label is not final"),
 }
@@ -91,7 +91,7 @@ def test_a_row_that_is_wrong_is_named(case: str, tmp_path: Path) -> None:
 
 
 def test_a_label_between_two_of_a_scale_and_rows_of_another_shape_are_errors(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is 4, which lies between; by --labels 5 is a good output, 1 a bad one"):
+    with pytest.raises(DataError, match="is 4; by --labels 5 is a good output, 1 a bad one"):
         list(own_feedback(write(tmp_path, {**GOOD, "label": 4}), scale="5,1"))
     pair = {"prompt": ASK, "chosen": ANSWER, "rejected": "Loud."}
     with pytest.raises(DataError, match=r"row 1.*is no unpaired feedback.*These look like preferences to train on"):
@@ -111,8 +111,6 @@ def test_unusable_rows_are_counted_and_rendered_texts_are_among_them(tmp_path: P
 def test_what_is_odd_about_the_labels_is_told(tmp_path: Path) -> None:
     down, notes = {**GOOD, "label": False}, list[str]()
     list(own_feedback(write(tmp_path, GOOD, down, down, {**GOOD, "prompt": "other"}), notes=notes))
-    assert notes == [
-        f"{tmp_path / 'f.jsonl'}: 1 output has several thumbs, 1 of them opposite ones (3 rows): each counts"
-    ]
+    assert notes == [f"{tmp_path / 'f.jsonl'}: 1 output has thumbs of both kinds (3 rows): each counts"]
     list(own_feedback(write(tmp_path, down), notes=notes))
     assert notes[1:] == [f"{tmp_path / 'f.jsonl'}: all 1 thumbs are down: nothing in it says what a good output is"]
