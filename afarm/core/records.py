@@ -307,7 +307,7 @@ class JudgedPair:
 
     @property
     def feedback(self) -> tuple[Feedback, ...]:
-        """The chosen output with a thumb up and the rejected one with a thumb down; empty if neither is better."""
+        """A thumb up for the chosen output and one down for the rejected; empty if neither is better."""
         if not (texts := self.chosen_rejected):
             return ()
         task, ends = self.pair.instruction, (self.pair.finish_reason_1, self.pair.finish_reason_2)

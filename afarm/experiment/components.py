@@ -241,7 +241,7 @@ class Components:
         return "".join(learned)
 
     def fixed_reward_model(self, name: str, parts: Mapping[str, RewardModel] | None = None) -> RewardModel:
-        """A reward model that is built, not fitted, of `parts` that were. Raises `ConfigError` for one to be fitted."""
+        """A reward model that is built, of fitted `parts`. Raises `ConfigError` for one to be fitted."""
         if self.reward_model_class(name).is_fitted():
             raise ConfigError([f"reward model {name!r} must be fitted first: name one that needs no fitting here"])
         made: RewardModel = self._build("reward_models", name, RewardModel, parts)
@@ -283,7 +283,7 @@ class Components:
         return json.dumps(self._identities[name], sort_keys=True)
 
     def context(self, component: Component, parts: Mapping[str, RewardModel] | None = None) -> BuildContext:
-        """Return what a component that has a spec is built with; `parts` are reward models that the run has fitted."""
+        """Return what a component that has a spec is built with; `parts` are fitted reward models."""
         return BuildContext(
             reward_model=lambda name: (parts or {}).get(name) or self.reward_model(name),
             identify=self.reward_model_identity,

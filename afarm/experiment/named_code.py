@@ -1,4 +1,4 @@
-"""Code of a user's own that a setting names, such as `function:rewards.py:length`: whose word lets it be loaded.
+"""Code that a setting names, such as `function:rewards.py:length`: who may let it in.
 
 A recipe, a bundle and a stored policy may be anybody's. So a process loads only what its own command line, or a Python
 call in it, has named; the settings of a launcher's task count, since the command that sent it has checked them.
@@ -15,7 +15,7 @@ _given: list[str] = []
 
 
 def name_code(given: object) -> None:
-    """Let code be loaded that texts among `given` name: words of a command line, or settings of a Python call."""
+    """Let code in that `given` names: words of a command line, or settings of a Python call."""
     if isinstance(given, str) and ":" in given and given not in _given:
         _given.append(given)
     for one in given.items() if isinstance(given, Mapping) else given if isinstance(given, list | tuple) else ():

@@ -1,4 +1,4 @@
-"""One's own preferences, pairs or unpaired feedback: counted before anything runs, and written by their stage."""
+"""One's own pairs or unpaired feedback: counted before anything runs, written by their stage."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from afarm.storage.rows import digest_source, write_rows
 
 
 def describe_pairs(summary: Mapping[str, Any]) -> str:
-    """Describe a preference file's pairs, or outputs with a thumb: those used by label, those left out by reason."""
+    """Describe the pairs or thumbs of a file: those used by label, those left out by reason."""
     outcomes = {
         "decided": "decided",
         "draw": "drawn",
@@ -55,7 +55,7 @@ _SUMMARIES: dict[tuple[object, ...], Mapping[str, Any]] = {}
 
 @dataclass(eq=False)
 class OwnPreferences:
-    """The preferences of the recipe's file or data set of the Hub, in afarm's rows: pairs, or unpaired feedback.
+    """The pairs or thumbs of the recipe's file or data set of the Hub, in afarm's rows.
 
     Rows of the instructions that are `evaluated` on, however written, are left out; `require_known` raises for others
     that the model cannot know. `notify` is called once with each thing that is odd about the labels.

@@ -49,7 +49,7 @@ def annotate(workspace: Workspace) -> Stage:
 
 
 def fit_reward(workspace: Workspace) -> Stage | None:
-    """The reward model's training; None if it is one that needs no fitting. Raises `ConfigError` as `require_pairs`."""
+    """The reward model's training, or None without any. Raises `ConfigError` as `require_pairs`."""
     if not (name := workspace.components.learned_part(workspace.config.reward_model)):
         return None
     require_pairs(workspace, f"the reward model {name}")

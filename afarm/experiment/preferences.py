@@ -19,7 +19,7 @@ from afarm.storage.model_files import special_tokens
 
 
 def preferences_stage(workspace: Workspace) -> Stage:
-    """The preferences of the recipe's file or data set of the Hub, in afarm's rows: pairs, or unpaired feedback.
+    """The pairs or thumbs of the recipe's file or data set of the Hub, in afarm's rows.
 
     Rows whose instruction is evaluated on are left out. Its key has a digest of the source's content.
     """
@@ -45,7 +45,7 @@ def preferences_stage(workspace: Workspace) -> Stage:
 
 
 def require_pairs(workspace: Workspace, learner: str) -> None:
-    """Raise `ConfigError` if own preferences are unpaired feedback: `learner`, named in the error, takes pairs."""
+    """Raise `ConfigError` if own preferences are unpaired feedback, for a `learner` of pairs."""
     if not workspace.config.preferences or not workspace.data.own_preferences.is_feedback:
         return
     names = list[str]()
@@ -61,14 +61,14 @@ def require_pairs(workspace: Workspace, learner: str) -> None:
 
 
 def lacks_reward_model(workspace: Workspace) -> bool:
-    """Tell if the run's reward model is one that is fitted to pairs, and the own preferences are unpaired feedback."""
+    """Tell if the run's reward model is fitted to pairs, and own preferences are none."""
     config = workspace.config
     is_fitted = bool(workspace.components.learned_part(config.reward_model))
     return is_fitted and bool(config.preferences) and workspace.data.own_preferences.is_feedback
 
 
 def require_learnable(workspace: Workspace, summary: Mapping[str, Any]) -> None:
-    """Raise `DataError` for pairs of which none has a better output, and no learner is set to `keep_draws`."""
+    """Raise `DataError` if no pair has a better output, and no learner is set to `keep_draws`."""
     outcomes, evaluated_on = summary["outcomes"], summary.get("rows_evaluated_on")
     draws, total = outcomes.get("draw", 0), sum(outcomes.values())
     sections = workspace.settings.sections.values()

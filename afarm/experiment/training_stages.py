@@ -213,7 +213,7 @@ def _read_feedback(directory: Path) -> list[Feedback]:
 
 
 def reward_fit_stage(workspace: Workspace, policy: Stage, preferences: Stage) -> Stage:
-    """The fit of the reward model, or of the part of it that learns, to the preferences, from the starting policy.
+    """The fit of the reward model, or of its part that learns, from the starting policy.
 
     Raises `ConfigError` as `require_enough_to_fit` does, and for a batch that does not divide among processes.
     """

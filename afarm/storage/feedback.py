@@ -1,4 +1,4 @@
-"""Unpaired feedback: outputs with a thumb up or down each, in the forms that files have (`row_shapes.FEEDBACK`).
+"""Unpaired feedback: outputs with a thumb up or down each, in the forms that files have.
 
 TRL's (KTO) are `prompt`, `completion`, `label`, afarm's own `instruction`, `input`, `output`, `label`; LLaMA-Factory's
 have a `kto_tag`, beside these or beside a whole chat.
@@ -73,7 +73,7 @@ def own_feedback(
 
 
 def _parse(row: Row, where: str, rater: str, scale: LabelScale | None) -> Feedback | None:
-    """Parse a row; None without a label. Raises `UnusableError`, and `DataError` for a label of another scale."""
+    """Parse a row; None without a label. Raises `UnusableError`, or `DataError` as `_read_label`."""
     answer = next((name for name in ("completion", "output") if name in row), "")
     asked = prompt_column(row) if answer else next(name for name in CHATS if name in row)
     if not asked or row[answer or asked] is None:
@@ -90,7 +90,7 @@ def _parse(row: Row, where: str, rater: str, scale: LabelScale | None) -> Feedba
 
 
 def _read_label(row: Row, name: str, where: str, scale: LabelScale | None) -> bool | None:
-    """Return True for a thumb up, False for one down, None for no label. Raises `DataError` for another value."""
+    """Return True for a thumb up, False for one down, None for none. Raises `DataError`."""
     value = row[name]
     if value is None or value != value or value == "":  # NaN is how a data frame writes null
         return None

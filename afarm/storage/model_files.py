@@ -33,7 +33,7 @@ _closed_by: list[str] = []
 
 @contextmanager
 def close_models(reason: str) -> Iterator[None]:
-    """Have everything that would open a model, or load code of a user's, raise `ModelError` with this reason."""
+    """Have all that would open a model, or load named code, raise `ModelError` with this reason."""
     _closed_by.append(reason)
     try:
         yield

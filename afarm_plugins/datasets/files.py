@@ -85,7 +85,7 @@ class Files(Dataset):
 
 
 def require_good_answer(row: Mapping[str, Any], where: str) -> None:
-    """Raise `DataError` for an output that a row of unpaired feedback calls bad: outputs are taken for good answers."""
+    """Raise `DataError` for an output that its row calls bad, as unpaired feedback does."""
     for name in ("label", "kto_tag"):
         if "output" in row and str(row.get(name)).casefold() == "false":
             raise DataError(

@@ -9,7 +9,7 @@ from afarm_plugins.datasets.one_file import OneFile
 
 
 class Prompts(OneFile):
-    """The prompts of usable preferences, split by hash, with their chosen answers (or a thumb up) as outputs."""
+    """The prompts of usable preferences, split by hash, with their chosen answers as outputs."""
 
     section = "prompts"
     path_option = "--preferences FILE"

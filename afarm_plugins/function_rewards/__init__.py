@@ -11,7 +11,7 @@ from afarm import Config, Register, hookimpl, setting
 
 
 class FunctionConfig(Config):
-    """What a reward function is called with."""
+    """The arguments of a reward function."""
 
     columns: str = setting(
         "",

@@ -1,8 +1,7 @@
-"""What a function of a user's may not do to the process around it: print to stdout, and draw from shared generators."""
+"""Stdout and the global random states, kept from a function of a user's."""
 
 from __future__ import annotations
 
-import pickle
 import random
 import sys
 from collections.abc import Iterator
@@ -30,14 +29,14 @@ class _Stderr:
 
 @contextmanager
 def contained(name: str, told: set[str]) -> Iterator[None]:
-    """Send stdout to stderr and restore the global random states; tell of either once, as `told` remembers."""
+    """Send stdout to stderr and restore global random states; tell once, as `told` remembers."""
     before = _states()
     try:
         with redirect_stdout(_Stderr(name, told)):
             yield
     finally:
         for module, state in _states().items():
-            if module in before and pickle.dumps(state) != pickle.dumps(before[module]):
+            if module in before and state != before[module]:
                 _tell(DRAWS.format(module), name, told)
                 _restore(module, before[module])
 
@@ -46,11 +45,10 @@ def _states() -> dict[str, Any]:
     """Read the states of the generators that are loaded."""
     states: dict[str, Any] = {"random": random.getstate()}
     if numpy := sys.modules.get("numpy.random"):
-        states["numpy.random"] = numpy.get_state()
+        name, keys, *rest = numpy.get_state()
+        states["numpy.random"] = (name, tuple(keys.tolist()), *rest)
     if torch := sys.modules.get("torch"):
         states["torch"] = torch.get_rng_state().numpy().tobytes()
-        if torch.cuda.is_initialized():
-            states["torch.cuda"] = [state.numpy().tobytes() for state in torch.cuda.get_rng_state_all()]
     return states
 
 
@@ -61,14 +59,7 @@ def _restore(module: str, state: Any) -> None:
         sys.modules["numpy.random"].set_state(state)
     else:
         torch: Any = sys.modules["torch"]
-
-        def tensor(data: bytes) -> Any:
-            return torch.frombuffer(bytearray(data), dtype=torch.uint8)
-
-        if module == "torch":
-            torch.set_rng_state(tensor(state))
-        else:
-            torch.cuda.set_rng_state_all([tensor(data) for data in state])
+        torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
 
 
 def _tell(what: str, name: str, told: set[str]) -> None:

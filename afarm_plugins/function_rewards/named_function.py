@@ -1,4 +1,4 @@
-"""A function that text names, `FILE.py:NAME` or `package.module:NAME`, with a digest of the code behind it."""
+"""A function by its name, `FILE.py:NAME` or `package.module:NAME`, with a digest of its code."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class WeightedSum(RewardModel):
 
 
 def parse_weights(spec: str) -> dict[str, float]:
-    """Parse `NAME=WEIGHT,NAME`. Raises `ConfigError` for an empty or repeated name, or a weight that is no number."""
+    """Parse `NAME=WEIGHT,NAME`. Raises `ConfigError` for a wrong name, or no number as a weight."""
     weights: dict[str, float] = {}
     for part in spec.split(","):
         name, equals, text = part.strip().rpartition("=")

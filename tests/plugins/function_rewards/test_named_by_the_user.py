@@ -27,6 +27,12 @@ Path(__file__).with_suffix(".ran").touch()
 def length(completions):
     return [float(len(c)) for c in completions]
 
+def seeds(completions):
+    import torch
+
+    torch.manual_seed(len(completions))
+    return [float(torch.rand(1)) for c in completions]
+
 def half(completions):
     return [len(c) / 2 for c in completions]
 """
@@ -143,6 +149,8 @@ def test_files_are_judged_by_a_function_that_the_command_line_names(afarm: Afarm
 
 
 def test_a_stored_policy_opens_its_function_only_if_it_is_named(tmp_path: Path, policy: object) -> None:
+    import torch
+
     from afarm.testing import KeyedReward, judge_context, train_context
     from afarm_plugins.best_of_n.best_of_n import BestOfNPolicy
     from afarm_plugins.function_rewards import FunctionConfig
@@ -152,6 +160,13 @@ def test_a_stored_policy_opens_its_function_only_if_it_is_named(tmp_path: Path, 
     reward = FunctionReward(FunctionConfig(), "rewards.py:length", judge_context(KeyedReward()))
     (tmp_path / "saved").mkdir()
     BestOfNPolicy(policy, reward, n=2).save(tmp_path / "saved")  # type: ignore[arg-type]
+    named_code.name_code("function:rewards.py:seeds")
+    seeds, state = (
+        FunctionReward(FunctionConfig(), "rewards.py:seeds", judge_context(KeyedReward())),
+        torch.get_rng_state(),
+    )
+    seeds.score([Instruction("p")] * 3, ["a", "b", "c"])
+    assert torch.equal(torch.get_rng_state(), state)
     context = train_context(tmp_path / "training")
     loaded = BestOfNPolicy.load(tmp_path / "saved", context)
     assert loaded.reward_model.identity == reward.identity
