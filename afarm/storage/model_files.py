@@ -16,7 +16,7 @@ from pathlib import Path
 from afarm.core.errors import ModelError
 from afarm.storage.disk import is_source
 from afarm.storage.hub import PATIENCE, look_up
-from afarm.storage.user_files import why_unopened
+from afarm.storage.user_files import why_closed, why_unopened
 from afarm.storage.weight_files import read_gguf, require_whole_gguf, require_whole_weights
 
 PACKAGE_PREFIX = "pkg:"
@@ -34,7 +34,7 @@ def local_path(spec: str) -> Path | None:
     What opens a model asks for its path first, so it raises inside `close_files` too.
     """
     path = Path(spec).expanduser()
-    if problem := why_unopened(path):
+    if problem := why_unopened(path) if path.exists() else why_closed(None):
         raise ModelError(f"model {spec!r:.80}: {problem}")
     if spec.startswith(PACKAGE_PREFIX):
         return _package_path(spec)
