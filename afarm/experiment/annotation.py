@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from afarm.core.interfaces import AnnotateContext
+from afarm.core.errors import attribute_failures
+from afarm.core.interfaces import AnnotateContext, Method
 from afarm.core.records import Instruction, JudgedPair, Output, Pair, Preference
 from afarm.core.seeding import digest
 from afarm.experiment.processes import make_on_main_process
@@ -19,6 +21,7 @@ from afarm.experiment.stage_code import code_identity
 from afarm.experiment.workspace import Workspace
 from afarm.judging.dispatch import LARGEST_BATCH
 from afarm.judging.labelling import CHUNK, annotate_in_chunks, number_occurrences, rule_or_noise
+from afarm.judging.method_judge import PlannedJudge, PromptedJudge, Question
 from afarm.storage.rows import read_outputs, write_rows
 
 
@@ -119,6 +122,9 @@ def annotation_identity(workspace: Workspace, annotator: str, label_noise: float
 LEARNING, SELECTING = "annotate", "online"
 """The purposes of the seeds of labels to learn from, whoever asks for them, and of those to select checkpoints by."""
 
+COUNTS = ".judged"
+"""The file in a stage's directory with a line per question to a method's judge: its id, its kind, 1 if unreadable."""
+
 
 @dataclass(frozen=True)
 class OnlineAnnotator:
@@ -167,3 +173,62 @@ class OnlineAnnotator:
         purpose, label_noise = (SELECTING, 0.0) if noiseless else (LEARNING, settings.label_noise)
         labelling = Labelling(purpose, pairs, settings.annotator, label_noise)
         return [row.preference for row in run_labelling(self.workspace, labelling)]
+
+
+class OnlineJudge(PromptedJudge):
+    """The run's judge for a method's own responses, within the run's budget: `inputs.judge`.
+
+    A file in the stage's directory counts the questions, also over kills: one that is asked again counts once.
+    """
+
+    directory: Path | None = None
+
+    def __init__(self, workspace: Workspace, name: str, method: Method):
+        self.workspace, self.method = workspace, method
+        about = workspace.components.component("methods", name).name, method.judge_role, workspace.seed("judge")
+        super().__init__(lambda: workspace.judges.client, *about, workspace.progress)
+
+    def within(self, directory: Path) -> OnlineJudge:
+        """Return it for the stage that trains in `directory`."""
+        inside = copy(self)
+        inside.directory = directory
+        return inside
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The identity of its answers: a part of the key of what is trained on them."""
+        return {"afarm": code_identity("annotate"), "role": self.role, "judges": self.workspace.judges.identities}
+
+    def collect(self, questions: Sequence[Question]) -> list[Any]:
+        """Answer questions; of several processes that call this with the same ones, the main one asks."""
+        process_info, ids = self.workspace.process_info, [question.id for question in questions]
+        if self.directory is None:
+            return super().collect(questions)
+        if not process_info.is_distributed:
+            return self._collect_counted(questions, ids)
+        path = self.directory / f".judged-{digest(self.workspace.session, self.name, ids)}.json"
+        return make_on_main_process(path, process_info, lambda: self._collect_counted(questions, ids))
+
+    def _collect_counted(self, questions: Sequence[Question], ids: Sequence[str]) -> list[Any]:
+        answers = super().collect(questions)
+        assert self.directory is not None
+        with (self.directory / COUNTS).open("a", encoding="utf-8") as file:
+            for question, question_id, answer in zip(questions, ids, answers, strict=True):
+                file.write(f"{question_id} {question.kind} {int(answer is None)}\n")
+        return answers
+
+    def counts(self) -> dict[str, int]:
+        """Count the questions of each kind, and those whose answer could not be read: a part of a stage's summary."""
+        path, found = (self.directory or Path()) / COUNTS, Counter[str]()
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else ()
+        for _, kind, unread in {tuple(line.split(" ")) for line in lines if line.count(" ") == 2}:
+            found.update({f"judge/{kind}": 1, f"judge/{kind} unreadable": int(unread or 0)})
+        return dict(sorted(found.items()))
+
+    def plan(self, rows: Mapping[str, Sequence[Instruction]], method: Method | None = None) -> PlannedJudge:
+        """Return what the method, or one of its kind with other settings, will ask in training on these splits."""
+        words, method = self.workspace.config.evaluate.max_new_tokens // 2, method or self.method
+        planned = PlannedJudge(self.ask, self.name, self.role, self.seed, words)
+        with attribute_failures("methods", self.name, method):
+            method.plan_judging(rows, planned)
+        return planned

@@ -28,11 +28,12 @@ from afarm.judging.degraded import unsupported
 from afarm.judging.dispatch import misfit, unpriced
 from afarm.judging.labelling import CHUNK, rule_or_noise
 from afarm.judging.ledger import Ledger
+from afarm.judging.method_judge import PlannedJudge
 from afarm.storage.artifacts import Artifact, artifact_key
 from afarm.storage.reuse import why_not_reused
 from afarm.storage.text import dollars
 
-TYPICAL_OUTPUT = {"single": 6, "list": 8, "json": 60, "rating": 4}
+TYPICAL_OUTPUT = {"single": 6, "list": 8, "json": 60, "rating": 4, "ranking": 3, "critique": 80}
 """Tokens of an answer in each format, for each comparison, where the ledger has no such answers to go by."""
 ENOUGH_ANSWERS = 5
 """Answers in the ledger from which their mean length is taken for the expected one."""
@@ -229,14 +230,16 @@ def find_or_explain(
 
 def _estimate_judges(workspace: Workspace, stage: Stage, inputs: Inputs) -> tuple[JudgeEstimate, ...]:
     """Estimate a missing stage's requests that the ledger does not answer, from the inputs that exist."""
+    found: tuple[JudgeEstimate, ...] = ()
     if stage.plan_labels:
         client = reading_client(workspace, workspace.judges.by_role)
-        return estimate_labels(workspace, stage.plan_labels(inputs), client)
+        found = estimate_labels(workspace, stage.plan_labels(inputs), client)
     if stage.plan_requests:
         requests = list(stage.plan_requests())
-        client = reading_client(workspace, {request.role: workspace.judges.judge(request.role) for request in requests})
-        return estimates(client, [requests])
-    return ()
+        judges = workspace.judges
+        by_role = judges.by_role if stage.kind == "train" else {r.role: judges.judge(r.role) for r in requests}
+        found += estimates(reading_client(workspace, by_role), [requests])
+    return found
 
 
 def estimate_labels(workspace: Workspace, labelling: Labelling, client: JudgeClient) -> tuple[JudgeEstimate, ...]:
@@ -262,7 +265,7 @@ def reading_client(workspace: Workspace, judges: Mapping[str, Judge]) -> Reading
     return ReadingClient(judges, ledger, allow_degraded=config.allow_degraded, batch_api=config.batch_api)
 
 
-def estimates(client: JudgeClient, planned: Iterable[Sequence[ChatRequest]]) -> tuple[JudgeEstimate, ...]:
+def estimates(client: JudgeClient, planned: Iterable[Iterable[ChatRequest]]) -> tuple[JudgeEstimate, ...]:
     """Estimate by judge, of the requests that the ledger does not answer."""
 
     @cache
@@ -369,3 +372,25 @@ def require_fitting_judges(workspace: Workspace, annotators: Sequence[str]) -> N
         problems.append(f"--batch-api: no batch endpoint is known of {who}: leave the option out")
     if problems:
         raise ConfigError(dict.fromkeys(problems))
+
+
+def require_method_judge(workspace: Workspace) -> JudgeEstimate | None:
+    """Return what a question of the run's method to its judge takes; None if it asks no judge while it trains.
+
+    Raises `JudgeError` without a judge, `ConfigError` for one of unknown price if there is a budget to keep. Who is
+    asked is kept for the run's record.
+    """
+    run, name = workspace.config, workspace.config.method
+    method = workspace.components.method(name)
+    if "judge" not in method.needs:
+        return None
+    with Ledger(Path(":memory:")) as empty:
+        client = JudgeClient(workspace.judges.by_role, empty)
+        planned = PlannedJudge(lambda: client, name, method.judge_role)
+        planned.rate([Instruction("stand-in")], [""])
+        [estimate] = estimates(client, [map(planned.request, planned.questions)])
+    workspace.judges.asked[f"method {name}"] = {method.judge_role}
+    spec = run.judge.get(method.judge_role) or run.judge["*"]
+    if run.budget is not None and estimate.most_dollars is None:
+        raise ConfigError([unpriced(spec)])
+    return replace(estimate, judge=spec)

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from afarm.core.errors import AfarmError, ConfigError, DataError, JudgeError, did_you_mean
-from afarm.experiment.dry_run import require_fitting_judges
+from afarm.experiment.dry_run import require_fitting_judges, require_method_judge
 from afarm.experiment.judge_choices import choices_of_run, describe_choices
 from afarm.experiment.preferences import require_preferences
 from afarm.experiment.return_checks import problems_seen
@@ -44,7 +44,7 @@ def run_checks(llm_systems: Sequence[str] = (), names_method: bool = True) -> li
         require_preferences,
         _check_tasks,
         _ratings,
-        *_judges("evaluate", "annotate", choices=choices_of_run, llm_systems=llm_systems),
+        *_judges("evaluate", "annotate", choices=choices_of_run, llm_systems=llm_systems, trains=names_method),
         _noise_once,
         _evaluators,
     ]
@@ -55,7 +55,7 @@ def stage_checks(stage: str) -> list[Check]:
     checks: list[Check] = [*_training(), partial(_rows, stage=stage)]
     if stage in ASKING:
         choices = partial(choices_of_run, stage=stage)
-        checks += [require_preferences, *_judges("annotate", choices=choices), _noise_once]
+        checks += [require_preferences, *_judges("annotate", choices=choices, trains=stage == "train"), _noise_once]
     return [*checks, _method, _enough_for_method] if stage == "train" else checks
 
 
@@ -74,7 +74,8 @@ def judging_checks(choices: Callable[[Workspace], str] = describe_choices) -> li
 
 def access_checks(llm_systems: Sequence[str] = (), stage: str = "") -> list[Check]:
     """Return the checks that judges can be asked, which a dry run and a `stage` that asks none do without."""
-    return [_ledger, partial(require_access, llm_systems=llm_systems)] if stage in ("", *ASKING) else []
+    trains = [_budget_of_method] if stage in ("", "train") else []
+    return [_ledger, partial(require_access, llm_systems=llm_systems), *trains] if stage in ("", *ASKING) else []
 
 
 def _training() -> list[Check]:
@@ -89,8 +90,10 @@ def _training() -> list[Check]:
     ]
 
 
-def _judges(*sections: str, choices: Callable[[Workspace], str], llm_systems: Sequence[str] = ()) -> list[Check]:
-    """Return the checks of the judges, and of the annotators that these sections name."""
+def _judges(
+    *sections: str, choices: Callable[[Workspace], str], llm_systems: Sequence[str] = (), trains: bool = False
+) -> list[Check]:
+    """Return the checks of the judges, of the annotators that these sections name, and of the method if it `trains`."""
 
     def annotators(workspace: Workspace) -> list[str]:
         config = workspace.config
@@ -100,6 +103,8 @@ def _judges(*sections: str, choices: Callable[[Workspace], str], llm_systems: Se
     def require_judges(workspace: Workspace) -> None:
         try:
             require_fitting_judges(workspace, annotators(workspace))
+            if trains:
+                require_method_judge(workspace)
         except JudgeError as error:
             if workspace.judges.by_role:
                 raise
@@ -148,6 +153,17 @@ def _ledger(workspace: Workspace) -> None:
 def _method(workspace: Workspace) -> None:
     """Look at the run's method: its needs must be met, and its settings fit."""
     require_method(workspace.components, workspace.config.method)
+
+
+def _budget_of_method(workspace: Workspace) -> Iterator[str]:
+    """Look for a method that asks a judge while it trains at prices that no budget caps."""
+    name, budget = workspace.config.method, workspace.config.budget
+    if budget is None and (asked := require_method_judge(workspace)) and asked.most_dollars != 0:
+        free = "" if asked.most_dollars else f", and --price {asked.judge}=INPUT/OUTPUT (0/0 if it costs nothing)"
+        yield (
+            f"method {name!r} asks {asked.judge} while it trains, and nothing caps what that costs: add "
+            f"--budget DOLLARS{free}. With --dry-run the same command says what it is expected to cost"
+        )
 
 
 def _noise_once(workspace: Workspace) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from afarm.core.config import CheckpointChoice, OnPolicyConfig
 from afarm.core.errors import AfarmError, ConfigError, attribute_failures, did_you_mean
 from afarm.core.interfaces import Method, MethodInputs, Policy, RewardModel
+from afarm.core.judge import ChatRequest
 from afarm.core.records import Instruction
 from afarm.experiment.components import Components
 from afarm.experiment.return_checks import problems_seen, require_returned
@@ -23,12 +24,13 @@ from afarm.storage.prompt_templates import read_prompt_template
 from afarm.storage.rows import read_preferences
 
 if TYPE_CHECKING:
-    from afarm.experiment.annotation import OnlineAnnotator  # which few methods are given
+    from afarm.experiment.annotation import OnlineAnnotator, OnlineJudge  # which few methods are given
 
 NEEDS: dict[str, tuple[str, ...]] = {
     "preferences": (),
     "reward_model": (),
     "annotator": (),
+    "judge": (),
     "demonstrations": ("sft",),
     "all_demonstrations": ("sft", "preference", "unlabeled", "validation"),
     "unlabeled": ("unlabeled",),
@@ -69,6 +71,7 @@ def training_stage(
     preferences: Stage | None,
     reward_model: Stage | None,
     annotator: OnlineAnnotator | None,
+    judge: OnlineJudge | None,
 ) -> Stage:
     """Training by a method from the policy of `begin`, with what it needs of the others.
 
@@ -94,20 +97,21 @@ def training_stage(
         if "validation" in method.needs
         else [],
         sampler=components.sampler_identity() if may_sample(method) else "",
+        **({"judge": judge.identity} if judge else {}),
     )
 
     def learn(directory: Path, inputs: Inputs) -> Policy:
         seed = workspace.seed(f"train {name}")
-        asked = annotator and replace(annotator, directory=directory)
+        given = _method_inputs(workspace, method, inputs, annotator and replace(annotator, directory=directory))
         training = components.training("methods", name, label, directory, seed)
         with training as context:
-            policy = method.train(_method_inputs(workspace, method, inputs, asked), context)
+            policy = method.train(replace(given, judge=judge and judge.within(directory)), context)
         require_returned(Policy, policy, "methods", name, "train", method)
         return policy
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
         components.save(learn(directory, inputs), directory, "methods", name)
-        return last_metrics(directory)
+        return last_metrics(directory) | (judge.within(directory).counts() if judge else {})
 
     splits = [split for need in method.needs for split in NEEDS[need]]
 
@@ -118,25 +122,36 @@ def training_stage(
         with attribute_failures("methods", name, method):
             return list(method.plan_pairs(rows)), [*rows.get("validation", ())] * candidates(config)
 
+    def read_splits() -> dict[str, Sequence[Instruction]]:
+        return {split: workspace.data.instructions(split) for split in splits}
+
     def plan_labels(inputs: Inputs) -> Labelling:
         assert annotator is not None
-        rows = {split: workspace.data.instructions(split) for split in splits}
-        return annotator.plan(*plan_pairs(method, workspace.settings.of(component), rows))
+        return annotator.plan(*plan_pairs(method, workspace.settings.of(component), read_splits()))
+
+    def plan_requests() -> Iterable[ChatRequest]:
+        assert judge is not None
+        planned = judge.plan(read_splits())
+        return map(planned.request, planned.questions)
+
+    def count_asked(method: Method, config: Any, rows: Mapping[str, Sequence[Instruction]]) -> int:
+        pairs = sum(map(len, plan_pairs(method, config, rows))) if annotator else 0
+        return pairs + (len(judge.plan(rows, method).questions) if judge else 0)
 
     def asks_less_by() -> list[str]:
-        """Name the splits and the method's own settings of which a half makes it ask about fewer pairs."""
+        """Name the splits and the method's own settings of which a half makes it ask less."""
         config: Any = workspace.settings.of(component)
-        rows = {split: workspace.data.instructions(split) for split in splits}
-        found = {f"rows.{split}": plan_pairs(method, config, {**rows, split: rows[split][::2]}) for split in rows}
+        rows = read_splits()
+        found = {f"rows.{split}": count_asked(method, config, {**rows, split: rows[split][::2]}) for split in rows}
         for setting, value in config or ():
             with suppress(TypeError, ValueError, AfarmError):  # no number, or a half that does not fit the others
                 half = type(config).model_validate({**dict(config), setting: type(value)(value / 2)})
-                found[f"{name}.{setting}"] = plan_pairs(type(method)(half), half, rows)
-        every = sum(map(len, plan_pairs(method, config, rows)))
-        return [setting for setting, planned in found.items() if sum(map(len, planned)) < every]
+                found[f"{name}.{setting}"] = count_asked(type(method)(half), half, rows)
+        every = count_asked(method, config, rows)
+        return [setting for setting, count in found.items() if count < every]
 
-    plan = (plan_labels, asks_less_by) if annotator else (None, None)
-    return Stage("train", label, stages, key_fields, write, learn, None, *plan)
+    asks = plan_requests if judge else None, plan_labels if annotator else None
+    return Stage("train", label, stages, key_fields, write, learn, *asks, asks_less_by if any(asks) else None)
 
 
 def may_sample(method: Method) -> bool:
