@@ -97,8 +97,8 @@ def _judges(
 
     def annotators(workspace: Workspace) -> list[str]:
         config = workspace.config
-        labelled = {"annotate"} if config.preferences else set()
-        return [getattr(config, section).annotator for section in sections if section not in labelled]
+        is_labelled = bool(config.preferences) or (trains and "evaluate" not in sections and not _labels(workspace))
+        return [getattr(config, s).annotator for s in sections if not (s == "annotate" and is_labelled)]
 
     def require_judges(workspace: Workspace) -> None:
         try:
@@ -116,6 +116,13 @@ def _judges(
         lambda workspace: workspace.judges.by_role,
         lambda workspace: failures(partial(workspace.components.annotator, name) for name in annotators(workspace)),
     ]
+
+
+def _labels(workspace: Workspace) -> bool:
+    """Tell if training by the run's method asks the annotator."""
+    return not {"annotator", "preferences", "reward_model"}.isdisjoint(
+        workspace.components.method(workspace.config.method).needs
+    )
 
 
 def list_problems(workspace: Workspace, checks: Iterable[Check]) -> list[str]:

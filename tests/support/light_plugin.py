@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from afarm.core.interfaces import (
     Evaluator,
     Method,
     MethodInputs,
+    MethodJudge,
     Policy,
     RewardModel,
     TrainContext,
@@ -164,6 +165,36 @@ class Online(Teach):
         return super().train(inputs, context)
 
 
+class Asks(Teach):
+    """Rates, ranks and criticises what it makes up in each of three steps; its skill is the sum of the marks."""
+
+    needs = frozenset({"judge", "unlabeled"})
+
+    def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
+        assert inputs.judge is not None
+        newest = context.checkpoints.latest()
+        done, skill = (newest[0], float((newest[1] / "x").read_text())) if newest else (0, 0.0)
+        for step in range(done + 1, 4):
+            tasks, groups = inputs.unlabeled, [[f"{step} {n}" for n in range(4)] for _ in inputs.unlabeled]
+            firsts = [group[0] for group in groups]
+            skill += sum(mark or 0.0 for mark in inputs.judge.rate(tasks, firsts)) / 100
+            skill += sum(places[0] for places in inputs.judge.rank(tasks, groups) if places) / 100
+            skill += sum(len(said or "") for said in inputs.judge.criticise(tasks, firsts)) / 1000
+            context.log_metrics(step, {"skill": skill})
+            context.checkpoints.save(step, lambda directory, now=skill: (directory / "x").write_text(str(now)) and None)
+            RAN.append(f"asks step {step}")
+            if step == self.dies_after:
+                raise TrainingError(f"the loss is NaN at step {step}")
+        return WordPolicy(skill)
+
+    def plan_judging(self, instructions: Mapping[str, Sequence[Instruction]], judge: MethodJudge) -> None:
+        tasks = instructions["unlabeled"]
+        for _ in range(3):
+            judge.rate(tasks, [""] * len(tasks))
+            judge.rank(tasks, [[""] * 4] * len(tasks))
+            judge.criticise(tasks, [""] * len(tasks))
+
+
 class Needy(Teach):
     needs = frozenset({"reward_modell"})
 
@@ -228,7 +259,7 @@ def register_datasets(register: Register) -> None:
 
 @hookimpl
 def register_methods(register: Register) -> None:
-    for method in (Sft, Nudge, Direct, Hot, Online, Needy, Diverges):
+    for method in (Sft, Nudge, Direct, Hot, Online, Asks, Needy, Diverges):
         register(method.__name__.lower(), method, config=TeachConfig)
 
 
