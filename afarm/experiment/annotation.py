@@ -13,14 +13,17 @@ from pydantic import TypeAdapter
 
 from afarm.core.errors import attribute_failures
 from afarm.core.interfaces import AnnotateContext, Method
+from afarm.core.judge import ChatRequest
 from afarm.core.records import Instruction, JudgedPair, Output, Pair, Preference
 from afarm.core.seeding import digest
 from afarm.experiment.processes import make_on_main_process
 from afarm.experiment.stage import Inputs, Labelling, Stage
 from afarm.experiment.stage_code import code_identity
 from afarm.experiment.workspace import Workspace
+from afarm.judging.client import JudgeClient
 from afarm.judging.dispatch import LARGEST_BATCH
 from afarm.judging.labelling import CHUNK, annotate_in_chunks, number_occurrences, rule_or_noise
+from afarm.judging.ledger import Ledger
 from afarm.judging.method_judge import PlannedJudge, PromptedJudge, Question
 from afarm.storage.rows import read_outputs, write_rows
 
@@ -232,3 +235,10 @@ class OnlineJudge(PromptedJudge):
         with attribute_failures("methods", self.name, method):
             method.plan_judging(rows, planned)
         return planned
+
+    def plan_requests(self, rows: Mapping[str, Sequence[Instruction]]) -> Iterator[ChatRequest]:
+        """Write the requests of what is planned one by one, without the run's ledger."""
+        with Ledger(Path(":memory:")) as empty:
+            client, planned = JudgeClient(self.workspace.judges.by_role, empty), self.plan(rows)
+            planned.ask = lambda: client
+            yield from map(planned.request, planned.questions)

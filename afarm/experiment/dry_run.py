@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -234,12 +235,19 @@ def _estimate_judges(workspace: Workspace, stage: Stage, inputs: Inputs) -> tupl
     if stage.plan_labels:
         client = reading_client(workspace, workspace.judges.by_role)
         found = estimate_labels(workspace, stage.plan_labels(inputs), client)
-    if stage.plan_requests:
+    if stage.plan_requests and stage.kind == "train":
+        found += estimate_requests(stage.plan_requests(), reading_client(workspace, workspace.judges.by_role))
+    elif stage.plan_requests:
         requests = list(stage.plan_requests())
-        judges = workspace.judges
-        by_role = judges.by_role if stage.kind == "train" else {r.role: judges.judge(r.role) for r in requests}
-        found += estimates(reading_client(workspace, by_role), [requests])
+        client = reading_client(workspace, {request.role: workspace.judges.judge(request.role) for request in requests})
+        found += estimates(client, [requests])
     return found
+
+
+def estimate_requests(requests: Iterable[ChatRequest], client: JudgeClient) -> tuple[JudgeEstimate, ...]:
+    """Estimate many requests by judge, a chunk at a time."""
+    left = iter(requests)
+    return estimates(client, iter(lambda: list(islice(left, CHUNK)), []))
 
 
 def estimate_labels(workspace: Workspace, labelling: Labelling, client: JudgeClient) -> tuple[JudgeEstimate, ...]:
@@ -265,7 +273,7 @@ def reading_client(workspace: Workspace, judges: Mapping[str, Judge]) -> Reading
     return ReadingClient(judges, ledger, allow_degraded=config.allow_degraded, batch_api=config.batch_api)
 
 
-def estimates(client: JudgeClient, planned: Iterable[Iterable[ChatRequest]]) -> tuple[JudgeEstimate, ...]:
+def estimates(client: JudgeClient, planned: Iterable[Sequence[ChatRequest]]) -> tuple[JudgeEstimate, ...]:
     """Estimate by judge, of the requests that the ledger does not answer."""
 
     @cache
@@ -388,7 +396,7 @@ def require_method_judge(workspace: Workspace) -> JudgeEstimate | None:
         client = JudgeClient(workspace.judges.by_role, empty)
         planned = PlannedJudge(lambda: client, name, method.judge_role)
         planned.rate([Instruction("stand-in")], [""])
-        [estimate] = estimates(client, [map(planned.request, planned.questions)])
+        [estimate] = estimates(client, [[*map(planned.request, planned.questions)]])
     workspace.judges.asked[f"method {name}"] = {method.judge_role}
     spec = run.judge.get(method.judge_role) or run.judge["*"]
     if run.budget is not None and estimate.most_dollars is None:

@@ -131,8 +131,7 @@ def training_stage(
 
     def plan_requests() -> Iterable[ChatRequest]:
         assert judge is not None
-        planned = judge.plan(read_splits())
-        return map(planned.request, planned.questions)
+        return judge.plan_requests(read_splits())
 
     def count_asked(method: Method, config: Any, rows: Mapping[str, Sequence[Instruction]]) -> int:
         pairs = sum(map(len, plan_pairs(method, config, rows))) if annotator else 0

@@ -64,8 +64,8 @@ def training(checkpoint: Mapping[str, Any]) -> Iterator[str]:
             yield f"{left_out:g} prompts were too long and left out"
         if asked := {kind: checkpoint[f"judge/{kind}"] for kind in ASKED_FOR if f"judge/{kind}" in checkpoint}:
             unread = sum(checkpoint[f"judge/{kind} unreadable"] for kind in asked)
-            kinds = " and ".join(f"{count:,} {ASKED_FOR[kind]}" for kind, count in asked.items())
-            yield f"asked a judge for {kinds}; {unread:,} of them got no answer that could be read"
+            kinds = ", ".join(f"{count:,} {ASKED_FOR[kind]}" for kind, count in asked.items())
+            yield f"asked a judge for {kinds}" + (f"; {unread:,} of its answers could not be read" if unread else "")
 
 
 _NOT_ITS = re.compile(r" --(?:json|(?:method|launcher|set(?=[ =]'?best_of_n\.))[ =](?:'[^']*'|\S)+)")

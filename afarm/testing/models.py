@@ -172,7 +172,7 @@ def _prefer_by_key(pairs: Sequence[Pair], *, noiseless: bool = False) -> list[Pr
 
 
 def scripted_judge(answer: Answer | None = None) -> PromptedJudge:
-    """Make a method's judge without a farm: its prompts are answered by `answer`, or by `KeyedReward`."""
+    """Make a method's judge without a farm, whose prompts `answer` answers: by default as that of `tiny_inputs`."""
     client = FakeJudgeClient(answer or _judge_by_key)
     return PromptedJudge(lambda: client, "tiny")
 

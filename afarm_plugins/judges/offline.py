@@ -11,8 +11,8 @@ rated alone, from 1 to 7, gets 1 and one more for each of the stated thresholds 
     U(output) + b * log((1 + words) / (1 + 10)) + noise * gumbel
 
 reaches, where the draw of a Gumbel variable has mean 0: of two outputs, the one with the higher sum is then the first
-with just the probability above, position apart, so that ratings are the same taste through a coarser scale. On another
-scale the thresholds are those of its marks on the line through the stated ones. Outputs are ranked by the sum.
+with just the probability above, position apart, so that ratings are the same taste through a coarser scale. Marks of a
+scale with more or fewer steps are interpolated between the thresholds. Several outputs are ranked by that sum.
 """
 
 from __future__ import annotations

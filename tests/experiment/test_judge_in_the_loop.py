@@ -107,9 +107,10 @@ def test_without_a_judge_or_a_cap_on_a_paid_one_nothing_is_made(
     judge, choices, problem = TOLD[case]
     monkeypatch.setitem(RECIPE, "judge", judge)
     RAN.clear()
-    with pytest.raises(ConfigError, match=re.escape(problem)):
+    with pytest.raises(ConfigError, match=re.escape(problem)) as caught:
         farm(*FORMULAS, method="asks", **choices)
     assert not RAN
+    assert (f"and {QUESTIONS} questions (at most $" in str(caught.value)) == (case == "nobody"), "with their price"
 
 
 def test_what_costs_nothing_needs_no_budget(farm: Make, bought: list[ChatRequest]) -> None:
@@ -147,6 +148,7 @@ class SharedBackend(LightBackend):
 def test_all_processes_get_what_the_first_is_answered(
     tmp_path: Path, bought: list[ChatRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(Asks, "steps", 1)
     straight, summary = trained(light_farm(tmp_path / "alone", method="asks", budget=9.0))
     needed = len(bought)
     monkeypatch.setattr(Components, "backend", property(lambda self: SharedBackend(WordPolicy)))

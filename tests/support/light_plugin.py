@@ -166,15 +166,16 @@ class Online(Teach):
 
 
 class Asks(Teach):
-    """Rates, ranks and criticises what it makes up in each of three steps; its skill is the sum of the marks."""
+    """Rates, ranks and criticises what it makes up in each step; its skill follows from all that is said."""
 
     needs = frozenset({"judge", "unlabeled"})
+    steps: int = 3
 
     def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
         assert inputs.judge is not None
         newest = context.checkpoints.latest()
         done, skill = (newest[0], float((newest[1] / "x").read_text())) if newest else (0, 0.0)
-        for step in range(done + 1, 4):
+        for step in range(done + 1, self.steps + 1):
             tasks, groups = inputs.unlabeled, [[f"{step} {n}" for n in range(4)] for _ in inputs.unlabeled]
             firsts = [group[0] for group in groups]
             skill += sum(mark or 0.0 for mark in inputs.judge.rate(tasks, firsts)) / 100
@@ -189,7 +190,7 @@ class Asks(Teach):
 
     def plan_judging(self, instructions: Mapping[str, Sequence[Instruction]], judge: MethodJudge) -> None:
         tasks = instructions["unlabeled"]
-        for _ in range(3):
+        for _ in range(self.steps):
             judge.rate(tasks, [""] * len(tasks))
             judge.rank(tasks, [[""] * 4] * len(tasks))
             judge.criticise(tasks, [""] * len(tasks))
