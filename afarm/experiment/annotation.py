@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -204,20 +205,17 @@ class OnlineJudge(PromptedJudge):
 
     def collect(self, questions: Sequence[Question]) -> list[Any]:
         """Answer questions; of several processes that call this with the same ones, the main one asks."""
-        process_info, ids = self.workspace.process_info, [question.id for question in questions]
-        if self.directory is None:
-            return super().collect(questions)
-        if not process_info.is_distributed:
-            return self._collect_counted(questions, ids)
-        path = self.directory / f".judged-{digest(self.workspace.session, self.name, ids)}.json"
-        return make_on_main_process(path, process_info, lambda: self._collect_counted(questions, ids))
-
-    def _collect_counted(self, questions: Sequence[Question], ids: Sequence[str]) -> list[Any]:
-        answers = super().collect(questions)
         assert self.directory is not None
-        with (self.directory / COUNTS).open("a", encoding="utf-8") as file:
-            for question, question_id, answer in zip(questions, ids, answers, strict=True):
-                file.write(f"{question_id} {question.kind} {int(answer is None)}\n")
+        ask, process_info = partial(self._ask_and_count, questions, self.directory), self.workspace.process_info
+        if not process_info.is_distributed:
+            return ask()
+        about = digest(self.workspace.session, self.name, [question.id for question in questions])
+        return make_on_main_process(self.directory / f".judged-{about}.json", process_info, ask)
+
+    def _ask_and_count(self, questions: Sequence[Question], directory: Path) -> list[Any]:
+        answers = super().collect(questions)
+        with (directory / COUNTS).open("a", encoding="utf-8") as file:
+            file.writelines(f"{q.id} {q.kind} {int(a is None)}\n" for q, a in zip(questions, answers, strict=True))
         return answers
 
     def counts(self) -> dict[str, int]:

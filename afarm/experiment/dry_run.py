@@ -382,23 +382,27 @@ def require_fitting_judges(workspace: Workspace, annotators: Sequence[str]) -> N
         raise ConfigError(dict.fromkeys(problems))
 
 
-def require_method_judge(workspace: Workspace) -> JudgeEstimate | None:
-    """Return what a question of the run's method to its judge takes; None if it asks no judge while it trains.
+def require_method_judge(workspace: Workspace, name: str, *, is_capped: bool = False) -> None:
+    """Raise `JudgeError` if the method asks a judge while it trains and none answers, `ConfigError` if a budget fails.
 
-    Raises `JudgeError` without a judge, `ConfigError` for one of unknown price if there is a budget to keep. Who is
-    asked is kept for the run's record.
+    It does for a judge of unknown price and, if spending `is_capped` by it, where there is none for one that is paid.
+    Who is asked is kept for the run's record.
     """
-    run, name = workspace.config, workspace.config.method
-    method = workspace.components.method(name)
+    run, method = workspace.config, workspace.components.method(name)
     if "judge" not in method.needs:
-        return None
+        return
     with Ledger(Path(":memory:")) as empty:
         client = JudgeClient(workspace.judges.by_role, empty)
         planned = PlannedJudge(lambda: client, name, method.judge_role)
         planned.rate([Instruction("stand-in")], [""])
         [estimate] = estimates(client, [[*map(planned.request, planned.questions)]])
     workspace.judges.asked[f"method {name}"] = {method.judge_role}
-    spec = run.judge.get(method.judge_role) or run.judge["*"]
-    if run.budget is not None and estimate.most_dollars is None:
+    spec, most = run.judge.get(method.judge_role) or run.judge["*"], estimate.most_dollars
+    if run.budget is not None and most is None:
         raise ConfigError([unpriced(spec)])
-    return replace(estimate, judge=spec)
+    if run.budget is None and most != 0 and is_capped:
+        price = "" if most else f", and --price {spec}=INPUT/OUTPUT (0/0 if it costs nothing)"
+        raise ConfigError(
+            f"method {name!r} asks {spec} while it trains, and nothing caps what that costs: add --budget DOLLARS"
+            f"{price}. With --dry-run the same command says what it is expected to cost"
+        )

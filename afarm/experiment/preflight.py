@@ -26,6 +26,9 @@ from afarm.storage.prompt_templates import read_prompt_template
 ASKING = ("annotate", "fit-reward", "train")
 """The stages that make training preferences first, and so ask judges."""
 
+LABELS = frozenset({"annotator", "preferences", "reward_model"})
+"""The needs of methods that are served by labels of pairs."""
+
 Check = Callable[[Workspace], object]
 """A look at one thing. Yields what is wrong with it, or raises an `AfarmError` that says so."""
 
@@ -74,8 +77,9 @@ def judging_checks(choices: Callable[[Workspace], str] = describe_choices) -> li
 
 def access_checks(llm_systems: Sequence[str] = (), stage: str = "") -> list[Check]:
     """Return the checks that judges can be asked, which a dry run and a `stage` that asks none do without."""
-    trains = [_budget_of_method] if stage in ("", "train") else []
-    return [_ledger, partial(require_access, llm_systems=llm_systems), *trains] if stage in ("", *ASKING) else []
+    checks: list[Check] = [_ledger, partial(require_access, llm_systems=llm_systems)]
+    checks += [_method_is_capped] if stage in ("", "train") else []
+    return checks if stage in ("", *ASKING) else []
 
 
 def _training() -> list[Check]:
@@ -97,14 +101,15 @@ def _judges(
 
     def annotators(workspace: Workspace) -> list[str]:
         config = workspace.config
-        is_labelled = bool(config.preferences) or (trains and "evaluate" not in sections and not _labels(workspace))
-        return [getattr(config, s).annotator for s in sections if not (s == "annotate" and is_labelled)]
+        needs = workspace.components.method(config.method).needs if sections == ("annotate",) and trains else LABELS
+        unasked = {"annotate"} if config.preferences or LABELS.isdisjoint(needs) else set()
+        return [getattr(config, section).annotator for section in sections if section not in unasked]
 
     def require_judges(workspace: Workspace) -> None:
         try:
             require_fitting_judges(workspace, annotators(workspace))
             if trains:
-                require_method_judge(workspace)
+                require_method_judge(workspace, workspace.config.method)
         except JudgeError as error:
             if workspace.judges.by_role:
                 raise
@@ -116,13 +121,6 @@ def _judges(
         lambda workspace: workspace.judges.by_role,
         lambda workspace: failures(partial(workspace.components.annotator, name) for name in annotators(workspace)),
     ]
-
-
-def _labels(workspace: Workspace) -> bool:
-    """Tell if training by the run's method asks the annotator."""
-    return not {"annotator", "preferences", "reward_model"}.isdisjoint(
-        workspace.components.method(workspace.config.method).needs
-    )
 
 
 def list_problems(workspace: Workspace, checks: Iterable[Check]) -> list[str]:
@@ -162,15 +160,9 @@ def _method(workspace: Workspace) -> None:
     require_method(workspace.components, workspace.config.method)
 
 
-def _budget_of_method(workspace: Workspace) -> Iterator[str]:
+def _method_is_capped(workspace: Workspace) -> None:
     """Look for a method that asks a judge while it trains at prices that no budget caps."""
-    name, budget = workspace.config.method, workspace.config.budget
-    if budget is None and (asked := require_method_judge(workspace)) and asked.most_dollars != 0:
-        free = "" if asked.most_dollars else f", and --price {asked.judge}=INPUT/OUTPUT (0/0 if it costs nothing)"
-        yield (
-            f"method {name!r} asks {asked.judge} while it trains, and nothing caps what that costs: add "
-            f"--budget DOLLARS{free}. With --dry-run the same command says what it is expected to cost"
-        )
+    require_method_judge(workspace, workspace.config.method, is_capped=True)
 
 
 def _noise_once(workspace: Workspace) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -109,10 +110,10 @@ def _check_method(
     if judge:
         plan = PlannedJudge(judge.ask, judge.name)
         method.plan_judging(given, plan)
-        for kind in ("rate", "rank", "criticise"):
-            planned, learned = sum(q.kind == kind for q in plan.questions), sum(q.kind == kind for q in judge.asked)
-            broken = f"plan_judging must {kind} what train will, up to a third"
-            require(_is_near(planned, learned), f"{broken}: {planned} questions are planned, and {learned} were asked")
+        expected, found = Counter(question.kind for question in plan.questions), Counter(judge.kinds.values())
+        for kind in expected | found:
+            broken = f"plan_judging must {kind} what train will, up to a third: {expected[kind]} questions are planned"
+            require(_is_near(expected[kind], found[kind]), f"{broken}, and {found[kind]} were asked")
     if learns:
         before, after = (fmean(learns(s.text) for s in draw(p, make_instructions(32))) for p in (inputs.start, policy))
         require(after > before, f"training must raise what it learns: from {before:.4g} it went to {after:.4g}")
@@ -128,19 +129,14 @@ def _check_method(
 
 
 class RecordedJudge(PromptedJudge):
-    """Asks as another one, and keeps the questions; those that are equal count once."""
+    """Asks as `given` does, and keeps the kind of each question by its id."""
 
     def __init__(self, given: PromptedJudge):
         super().__init__(given.ask, given.name, given.role, given.seed)
-        self.given, self._by_id = given, dict[str, Question]()
-
-    @property
-    def asked(self) -> list[Question]:
-        return [*self._by_id.values()]
+        self.given, self.kinds = given, dict[str, str]()
 
     def collect(self, questions: Sequence[Question]) -> list[Any]:
-        """Answer as the other one."""
-        self._by_id |= {question.id: question for question in questions}
+        self.kinds |= {question.id: question.kind for question in questions}
         return self.given.collect(questions)
 
 

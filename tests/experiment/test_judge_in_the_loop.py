@@ -113,6 +113,15 @@ def test_without_a_judge_or_a_cap_on_a_paid_one_nothing_is_made(
     assert (f"and {QUESTIONS} questions (at most $" in str(caught.value)) == (case == "nobody"), "with their price"
 
 
+def test_a_method_that_is_named_later_is_refused_too(farm: Make) -> None:
+    one = farm(*FORMULAS, method="nudge")
+    RAN.clear()
+    for make in (one.train, one.outputs, one.evaluate):
+        with pytest.raises(ConfigError, match=re.escape(f"method 'asks' asks counting {NO_CAP}")):
+            make("asks")
+    assert not RAN
+
+
 def test_what_costs_nothing_needs_no_budget(farm: Make, bought: list[ChatRequest]) -> None:
     farm(*FORMULAS, method="asks", judge={"strong": PAID}, price={PAID: "0/0"})
     farm(method="online")
