@@ -140,7 +140,8 @@ class Price:
 class Capabilities:
     """The request parameters a judge accepts. Any other is an error that says so.
 
-    Without `system`, the text of system turns is sent before the user's.
+    Without `system`, the text of system turns is sent before the user's. Without `alone` it compares two outputs only:
+    it neither rates, ranks nor criticises those that are shown alone.
     """
 
     chat: bool = True
@@ -152,6 +153,7 @@ class Capabilities:
     tool: bool = False
     batch: bool = False
     system: bool = True
+    alone: bool = True
 
 
 class Judge(ABC):

@@ -393,11 +393,17 @@ def require_method_judge(workspace: Workspace, name: str, *, is_capped: bool = F
         return
     with Ledger(Path(":memory:")) as empty:
         client = JudgeClient(workspace.judges.by_role, empty)
-        planned = PlannedJudge(lambda: client, name, method.judge_role)
+        role = method.judge_role
+        if not client.capabilities(role).alone:
+            raise ConfigError(
+                f"method {name!r} asks a judge about single outputs, and {client.judge(role)} only compares two: "
+                f"choose a language model with --judge {role}=…"
+            )
+        planned = PlannedJudge(lambda: client, name, role)
         planned.rate([Instruction("stand-in")], [""])
         [estimate] = estimates(client, [[*map(planned.request, planned.questions)]])
-    workspace.judges.asked[f"method {name}"] = {method.judge_role}
-    spec, most = run.judge.get(method.judge_role) or run.judge["*"], estimate.most_dollars
+    workspace.judges.asked[f"method {name}"] = {role}
+    spec, most = run.judge.get(role) or run.judge["*"], estimate.most_dollars
     if run.budget is not None and most is None:
         raise ConfigError([unpriced(spec)])
     if run.budget is None and most != 0 and is_capped:

@@ -92,6 +92,7 @@ NO_CAP = "while it trains, and nothing caps what that costs: add --budget DOLLAR
 TOLD = {
     "nobody": ({}, {}, "no judge is named, and no formula decides real text unless you say so; add one of:"),
     "none in the role": ({"light": "counting"}, {}, "no judge answers for the role 'strong'"),
+    "one that compares": ({"strong": "fitted"}, {}, "asks a judge about single outputs, and fitted:"),
     "no cap": ({"*": "counting"}, {}, f"method 'asks' asks counting {NO_CAP}. With --dry-run the same command says"),
     "no price": ({"strong": PAID}, {}, f"{NO_CAP}, and --price {PAID}=INPUT/OUTPUT (0/0 if it costs nothing)"),
     "a cap and no price": ({"strong": PAID}, {"budget": 1.0}, f"the price of {PAID} is unknown, so a budget cannot be"),
