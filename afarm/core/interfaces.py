@@ -330,7 +330,7 @@ class MethodJudge(Protocol):
         rubric: str = "",
         scale: tuple[int, int] = (1, 7),
     ) -> list[float | None]:
-        """Return a mark per output, each rated alone, from the worst to the best of `scale`; others are None."""
+        """Return a mark per output, each rated alone, on `scale`: its ends, whole numbers at most 100 apart."""
         ...
 
     def rank(
@@ -339,7 +339,8 @@ class MethodJudge(Protocol):
         """Return, for each group of outputs to one instruction, their places in the group's order.
 
         Place 1.0 is the best, so that a reward is its negative. Outputs that tie share the mean of their places, as
-        equal ones always do: of three, `[1.0, 2.5, 2.5]`. The judge sees a group in an order drawn for it.
+        equal ones always do: of three, `[1.0, 2.5, 2.5]`. The judge sees a group in an order drawn for it, unless all
+        its outputs are equal.
         """
         ...
 

@@ -201,7 +201,7 @@ class OnlineJudge(PromptedJudge):
     @property
     def identity(self) -> dict[str, Any]:
         """The identity of its answers: a part of the key of what is trained on them."""
-        return {"afarm": code_identity("annotate"), "role": self.role, "judges": self.workspace.judges.identities}
+        return {"afarm": code_identity("annotate"), "judges": self.workspace.judges.identities}
 
     def collect(self, questions: Sequence[Question]) -> list[Any]:
         """Answer questions; of several processes that call this with the same ones, the main one asks."""
@@ -219,7 +219,7 @@ class OnlineJudge(PromptedJudge):
         return answers
 
     def counts(self) -> dict[str, int]:
-        """Count the questions of each kind, and those whose answer could not be read: a part of a stage's summary."""
+        """Count the questions of each kind, and unreadable answers: a part of the stage's summary."""
         path, found = (self.directory or Path()) / COUNTS, Counter[str]()
         lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else ()
         for _, kind, unread in {tuple(line.split(" ")) for line in lines if line.count(" ") == 2}:
@@ -227,7 +227,7 @@ class OnlineJudge(PromptedJudge):
         return dict(sorted(found.items()))
 
     def plan(self, rows: Mapping[str, Sequence[Instruction]], method: Method | None = None) -> PlannedJudge:
-        """Return what the method, or one of its kind with other settings, will ask in training on these splits."""
+        """Return what training on these splits will ask, by another `method` of the kind if it is given."""
         words, method = self.workspace.config.evaluate.max_new_tokens // 2, method or self.method
         planned = PlannedJudge(self.ask, self.name, self.role, self.seed, words)
         with attribute_failures("methods", self.name, method):

@@ -383,10 +383,11 @@ def require_fitting_judges(workspace: Workspace, annotators: Sequence[str]) -> N
 
 
 def require_method_judge(workspace: Workspace, name: str, *, is_capped: bool = False) -> None:
-    """Raise `JudgeError` if the method asks a judge while it trains and none answers, `ConfigError` if a budget fails.
+    """Raise `JudgeError` if a method asks a judge while it trains, and none answers its role.
 
-    It does for a judge of unknown price and, if spending `is_capped` by it, where there is none for one that is paid.
-    Who is asked is kept for the run's record.
+    Raises `ConfigError` if that judge only compares, if its price is unknown and there is a budget to keep and, if what
+    it costs is to be `is_capped`, without a budget for one that may cost something. Who is asked is kept for the run's
+    record.
     """
     run, method = workspace.config, workspace.components.method(name)
     if "judge" not in method.needs:

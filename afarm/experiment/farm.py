@@ -165,7 +165,7 @@ class Farm:
         return read_result(name, [self.workspace.ensure(stage) for stage in stages])
 
     def _named(self, method: str | None) -> str:
-        """Return the method's name, or else the run's. Raises `ConfigError` for a judge that it asks without a cap."""
+        """Return the name of a method, or of the run's. Raises `ConfigError` as `require_method_judge`."""
         if method and method not in ("base", self.workspace.config.method) and not is_llm_system(method):
             require_method_judge(self.workspace, method, is_capped=True)
         return method or self.workspace.config.method

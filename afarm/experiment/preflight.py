@@ -97,7 +97,7 @@ def _training() -> list[Check]:
 def _judges(
     *sections: str, choices: Callable[[Workspace], str], llm_systems: Sequence[str] = (), trains: bool = False
 ) -> list[Check]:
-    """Return the checks of the judges, of the annotators that these sections name, and of the method if it `trains`."""
+    """Return the checks of the judges, and of who asks them: annotators, and the method if it `trains`."""
 
     def annotators(workspace: Workspace) -> list[str]:
         config = workspace.config

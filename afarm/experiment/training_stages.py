@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from afarm.core.config import CheckpointChoice, OnPolicyConfig
 from afarm.core.errors import AfarmError, ConfigError, attribute_failures, did_you_mean
 from afarm.core.interfaces import Method, MethodInputs, Policy, RewardModel
-from afarm.core.judge import ChatRequest
 from afarm.core.records import Instruction
 from afarm.experiment.components import Components
 from afarm.experiment.return_checks import problems_seen, require_returned
@@ -129,28 +128,29 @@ def training_stage(
         assert annotator is not None
         return annotator.plan(*plan_pairs(method, workspace.settings.of(component), read_splits()))
 
-    def plan_requests() -> Iterable[ChatRequest]:
-        assert judge is not None
-        return judge.plan_requests(read_splits())
-
     def count_asked(method: Method, config: Any, rows: Mapping[str, Sequence[Instruction]]) -> int:
         pairs = sum(map(len, plan_pairs(method, config, rows))) if annotator else 0
         return pairs + (len(judge.plan(rows, method).questions) if judge else 0)
 
     def asks_less_by() -> list[str]:
-        """Name the splits and the method's own settings of which a half makes it ask less."""
-        config: Any = workspace.settings.of(component)
-        rows = read_splits()
-        found = {f"rows.{split}": count_asked(method, config, {**rows, split: rows[split][::2]}) for split in rows}
-        for setting, value in config or ():
-            with suppress(TypeError, ValueError, AfarmError):  # no number, or a half that does not fit the others
-                half = type(config).model_validate({**dict(config), setting: type(value)(value / 2)})
-                found[f"{name}.{setting}"] = count_asked(type(method)(half), half, rows)
-        every = count_asked(method, config, rows)
-        return [setting for setting, count in found.items() if count < every]
+        return name_what_halves(count_asked, name, method, workspace.settings.of(component), read_splits())
 
-    asks = plan_requests if judge else None, plan_labels if annotator else None
-    return Stage("train", label, stages, key_fields, write, learn, *asks, asks_less_by if any(asks) else None)
+    requests = (lambda: judge.plan_requests(read_splits())) if judge else None
+    plan = requests, plan_labels if annotator else None, asks_less_by if judge or annotator else None
+    return Stage("train", label, stages, key_fields, write, learn, *plan)
+
+
+def name_what_halves(
+    count: Callable[..., int], name: str, method: Method, config: Any, rows: Mapping[str, Sequence[Instruction]]
+) -> list[str]:
+    """Name the splits and the method's settings of which a half makes `count(method, config, rows)` less."""
+    found = {f"rows.{split}": count(method, config, {**rows, split: rows[split][::2]}) for split in rows}
+    for setting, value in config or ():
+        with suppress(TypeError, ValueError, AfarmError):  # no number, or a half that does not fit the others
+            half = type(config).model_validate({**dict(config), setting: type(value)(value / 2)})
+            found[f"{name}.{setting}"] = count(type(method)(half), half, rows)
+    every = count(method, config, rows)
+    return [setting for setting, counted in found.items() if counted < every]
 
 
 def may_sample(method: Method) -> bool:

@@ -1,4 +1,4 @@
-"""A method's questions to a judge about its own responses: what is asked, and what is read from a reply.
+"""Questions of a method to a judge about its own responses, and what is read from replies.
 
 A reply counts if it is the form that the prompt asks for and nothing else, beside thoughts and decoration: so what a
 reply quotes is never taken for the judge's own word. Questions depend on seed, method, task and response alone, so that
@@ -22,7 +22,7 @@ from afarm.core.interfaces import MethodJudge, Progress, no_progress
 from afarm.core.judge import Ask, ChatRequest, ShownPair
 from afarm.core.records import Instruction, Message
 from afarm.core.seeding import digest, uniform
-from afarm.judging.pairwise import REMINDER
+from afarm.judging.pairwise import REFUSALS, REMINDER
 from afarm.storage.thoughts import cut_thoughts
 
 ALONE = "alone"
@@ -39,7 +39,7 @@ _RANKING = re.compile(_LEAD + r"((?:answer )?[0-9]{1,4}(?: ?[>=] ?(?:answer )?[0
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question of a `kind` in method_prompts.yaml about the outputs `shown`; `read` reads the reply."""
+    """A question of a `kind` in method_prompts.yaml about the outputs `shown`."""
 
     kind: str
     shown: tuple[ShownPair, ...]
@@ -53,22 +53,18 @@ class Question:
 
 
 class PromptedJudge(MethodJudge):
-    """Asks the judge of a family role by `ask()`. In the accounts its questions are `name:rate`, `name:rank` …"""
+    """Asks the judge of a family role by `ask()`.
+
+    Accounts call what it asks `name:rate`, `name:rank` and `name:criticise`. Each line of an output is shown behind a bar: what a policy writes never looks like a part of the prompt.
+    """
 
     def __init__(
         self, ask: Callable[[], Ask], name: str, role: str = "strong", seed: int = 0, progress: Progress = no_progress
     ):
         self.ask, self.name, self.role, self.seed, self.progress = ask, name, role, seed, progress
 
-    def rate(
-        self,
-        instructions: Sequence[Instruction],
-        outputs: Sequence[str],
-        *,
-        rubric: str = "",
-        scale: tuple[int, int] = (1, 7),
-    ) -> list[float | None]:
-        """See `MethodJudge.rate`. Raises `ValueError` for a scale that is not of 2 to 101 whole numbers."""
+    def rate(self, instructions: Any, outputs: Any, *, rubric: str = "", scale: Any = (1, 7)) -> list[float | None]:
+        """See `MethodJudge.rate`."""
         labels = tuple(map(str, range(scale[0], scale[1] + 1)))
         if not 2 <= len(labels) <= 101:
             raise ValueError(f"a scale goes from a whole number to a higher one, at most 100 above it, not {scale}")
@@ -76,10 +72,8 @@ class PromptedJudge(MethodJudge):
         rows = zip(instructions, self.texts(outputs), strict=True)
         return self.collect([Question("rate", (_show("rated", *row),), words, read, labels) for row in rows])
 
-    def rank(
-        self, instructions: Sequence[Instruction], groups: Sequence[Sequence[str]], *, rubric: str = ""
-    ) -> list[list[float] | None]:
-        """See `MethodJudge.rank`. A group of equal outputs is not asked about."""
+    def rank(self, instructions: Any, groups: Any, *, rubric: str = "") -> list[list[float] | None]:
+        """See `MethodJudge.rank`."""
         groups, questions, orders = [self.texts(group) for group in groups], [], []
         for task, group in zip(instructions, groups, strict=True):
             drawn = {output: uniform(self.seed, "ranked", task.id, output) for output in group}
@@ -94,9 +88,7 @@ class PromptedJudge(MethodJudge):
             for group, order, tiers in zip(groups, orders, read_tiers, strict=True)
         ]
 
-    def criticise(
-        self, instructions: Sequence[Instruction], outputs: Sequence[str], *, rubric: str = ""
-    ) -> list[str | None]:
+    def criticise(self, instructions: Any, outputs: Any, *, rubric: str = "") -> list[str | None]:
         """See `MethodJudge.criticise`."""
         words, rows = {"rubric": rubric}, zip(instructions, self.texts(outputs), strict=True)
         return self.collect([Question("criticise", (_show("criticised", *row),), words, read_text) for row in rows])
@@ -106,7 +98,7 @@ class PromptedJudge(MethodJudge):
         return outputs
 
     def collect(self, questions: Sequence[Question]) -> list[Any]:
-        """Return what is read from the answer to each question, None if it cannot be read the second time either."""
+        """Return what each question's answer says; None if it cannot be read the second time either."""
         answers: list[Any] = [None] * len(questions)
         waiting, last = [*range(len(questions))], ""
         for attempt in range(ATTEMPTS):
@@ -115,7 +107,8 @@ class PromptedJudge(MethodJudge):
             stream: Iterator[Any] = self.ask().stream([self.request(questions[i], attempt) for i in waiting])
             stream = self.progress(stream, "judge requests", len(waiting)) if len(waiting) > 1 else stream
             for number, completion in stream:
-                answers[waiting[number]] = questions[waiting[number]].read(completion.text)
+                if completion.finish_reason not in REFUSALS:
+                    answers[waiting[number]] = questions[waiting[number]].read(completion.text)
                 last = last if answers[waiting[number]] is not None else completion.text
             waiting = [i for i in waiting if answers[i] is None]
         if len(waiting) == len(questions) >= ENOUGH:
@@ -129,10 +122,11 @@ class PromptedJudge(MethodJudge):
     def request(self, question: Question, attempt: int = 0) -> ChatRequest:
         """Build the request that asks a question; another `attempt` restates the form."""
         prompt, shown = _prompts()[question.kind], question.shown
-        listed = [f"Answer {number}:\n{pair.first}" for number, pair in enumerate(shown, start=1)]
+        texts = ["\n".join(f"| {line}" for line in pair.first.splitlines() or [""]) for pair in shown]
+        listed = [f"Answer {number}:\n{text}" for number, text in enumerate(texts, start=1)]
         words = {**question.words, "rubric": question.words["rubric"] or _prompts()["default_rubric"]}
         words |= {"task": _write_task(shown[0].instruction)}
-        words |= {"answers": "\n\n".join(listed) if len(shown) > 1 else shown[0].first}
+        words |= {"answers": "\n\n".join(listed) if len(shown) > 1 else texts[0]}
         system, user = (Template(prompt[turn]).substitute(words) for turn in ("system", "user"))
         chats = self.ask().capabilities(self.role).chat
         user += f"\n\n{REMINDER}" if chats and attempt else ""
@@ -151,7 +145,7 @@ class PromptedJudge(MethodJudge):
 
 
 class PlannedJudge(PromptedJudge):
-    """Keeps the `questions` that it is asked, and answers none. Each output stands for a text of so many `words`."""
+    """Keeps the `questions` that it is asked, and answers none. An output stands for a text of `words`."""
 
     def __init__(self, ask: Callable[[], Ask], name: str, role: str = "strong", seed: int = 0, words: int = 1):
         super().__init__(ask, name, role, seed)
@@ -200,7 +194,7 @@ def read_mark(text: str, scale: tuple[int, int]) -> float | None:
 
 
 def read_ranking(text: str, count: int) -> list[int] | None:
-    """Read a reply such as `2 > 1 = 3`, with each of 1 to `count` once: the tier of each answer, 0 the best."""
+    """Read a reply such as `2 > 1 = 3`, all numbers to `count` once: the tier of each answer, 0 the best."""
     found = _RANKING.fullmatch(_plain(text))
     tiers = enumerate(found[1].split(">") if found else ())
     ranked = sorted((int(number), place) for place, tier in tiers for number in re.findall("[0-9]+", tier))

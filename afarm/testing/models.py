@@ -172,7 +172,7 @@ def _prefer_by_key(pairs: Sequence[Pair], *, noiseless: bool = False) -> list[Pr
 
 
 def scripted_judge(answer: Answer | None = None) -> PromptedJudge:
-    """Make a method's judge without a farm, whose prompts `answer` answers: by default as that of `tiny_inputs`."""
+    """Make a method's judge without a farm; `answer` writes its replies, by default as in `tiny_inputs`."""
     client = FakeJudgeClient(answer or _judge_by_key)
     return PromptedJudge(lambda: client, "tiny")
 

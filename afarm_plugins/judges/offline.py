@@ -135,7 +135,7 @@ class OfflineJudge(Judge):
         return getattr(self.config, role) if role in ROLES else self.config.other
 
     def _rate(self, shown: ShownPair, request: ChatRequest) -> str:
-        """The mark of the one output of `shown`, which is its `first`: from 1 to 7, or one of the request's labels."""
+        """The mark of the one output of `shown`, its `first`: from 1 to 7, or one of the request's labels."""
         value, thresholds = self._value(shown, request), self.config.rating_thresholds
         if value is None:
             return UNPARSED
@@ -156,7 +156,7 @@ class OfflineJudge(Judge):
         return " > ".join(str(1 + i) for i in sorted(range(len(values)), key=lambda i: (-(values[i] or 0.0), i)))
 
     def _criticise(self, shown: ShownPair, request: ChatRequest) -> str:
-        """What this judge has to say: its mark, for it has no reasons."""
+        """The criticism of a judge without reasons: its mark."""
         mark = self._rate(shown, request)
         return "" if mark == UNPARSED else f"This answer gets {mark} of {1 + len(self.config.rating_thresholds)}."
 
