@@ -55,7 +55,8 @@ class Question:
 class PromptedJudge(MethodJudge):
     """Asks the judge of a family role by `ask()`.
 
-    Accounts call what it asks `name:rate`, `name:rank` and `name:criticise`. Each line of an output is shown behind a bar: what a policy writes never looks like a part of the prompt.
+    Accounts call what it asks `name:rate`, `name:rank` and `name:criticise`. Each line of an output is shown behind a
+    bar: what a policy writes never looks like a part of the prompt.
     """
 
     def __init__(
