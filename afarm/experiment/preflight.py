@@ -6,6 +6,7 @@ No model is loaded here and no network asked: the stages do that themselves when
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -162,7 +163,8 @@ def _method(workspace: Workspace) -> None:
 
 def _method_is_capped(workspace: Workspace) -> None:
     """Look for a method that asks a judge while it trains at prices that no budget caps."""
-    require_method_judge(workspace, workspace.config.method, is_capped=True)
+    with suppress(JudgeError):  # without a judge, which another check says
+        require_method_judge(workspace, workspace.config.method, is_capped=True)
 
 
 def _noise_once(workspace: Workspace) -> Iterator[str]:

@@ -111,6 +111,7 @@ def test_without_a_judge_or_a_cap_on_a_paid_one_nothing_is_made(
     with pytest.raises(ConfigError, match=re.escape(problem)) as caught:
         farm(*FORMULAS, method="asks", **choices)
     assert not RAN
+    assert len(caught.value.problems) == 1
     assert (f"and {QUESTIONS} questions (at most $" in str(caught.value)) == (case == "nobody"), "with their price"
 
 
