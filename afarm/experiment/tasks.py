@@ -166,7 +166,8 @@ def digest_source_parts(stage: Stage) -> dict[str, str]:
 
 def _needs(workspace: Workspace, stage: Stage, processes: int) -> Needs:
     scores = stage.kind == "evaluate" and any(s.kind == "fit-reward" for s in stage.inputs.values())
-    computes = scores or (stage.kind in ("train", "fit-reward", "sample", "outputs") and not stage.plan_requests)
+    is_own = not stage.plan_requests or stage.kind == "train"  # else a judge LLM answers
+    computes = scores or (stage.kind in ("train", "fit-reward", "sample", "outputs") and is_own)
     asks = bool(stage.plan_labels or stage.plan_requests)
     together = processes if stage.run_collective else 1
     return Needs(together, gpus=int(computes and workspace.config.backend.device != "cpu"), asks=asks)
