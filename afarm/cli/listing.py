@@ -18,7 +18,7 @@ from afarm.cli.shared_options import Json, option
 from afarm.cli.tables import print_table
 from afarm.core.errors import AfarmError, PluginError, did_you_mean
 from afarm.core.hooks import KINDS
-from afarm.core.plugins import Plugins, discover
+from afarm.core.plugins import DISABLED, Plugins, discover
 from afarm.experiment.recipe import read_recipe, recipe_names, settings_for
 from afarm.experiment.setting_list import RUN, section_settings, sections, value_text
 from afarm.storage.text import markup
@@ -45,20 +45,24 @@ def plugins(
         rows: list[dict[str, Any]] = []
         for p in found:
             parts = [{"kind": KINDS[c.kind], "name": c.full_name, "summary": c.summary} for c in p.components]
-            row = {"plugin": p.name, "package": p.package, "version": p.version, "error": p.error}
+            row = {"plugin": p.name, "package": p.package, "version": p.version, "error": p.error, "notes": p.notes}
             rows.append({**row, "components": parts, "commands": commands.get(f"{p.package}:{p.name}", [])})
         print_json(rows)
         return
     for plugin in found:
         out().print(f"[bold]{markup(plugin.name)}[/]  [dim]{markup(plugin.package)} {plugin.version}[/]")
-        if plugin.error:
+        if plugin.error == DISABLED:
+            out().print(f"  [yellow]{DISABLED}[/]")
+        elif plugin.error:
             out().print(f"  [red]broken[/]  {markup(plugin.error)}")
+        for note in plugin.notes:
+            out().print(f"  [yellow]note[/]  it {markup(note)}")
         for component in plugin.components:
             name = f"[bold]{markup(component.full_name):<16}[/]"
             out().print(f"  {KINDS[component.kind]:<12}  {name}  [dim]{markup(component.summary)}[/]")
         for command in commands.get(f"{plugin.package}:{plugin.name}", []):
             out().print(f"  {'command':<12}  [bold]{markup(command)}[/]")
-    broken = sum(bool(plugin.error) for plugin in found)
+    broken = sum(bool(plugin.error) and plugin.error != DISABLED for plugin in found)
     out().print(f"{len(found)} plugins" + (f", {broken} broken" if broken else ""))
 
 

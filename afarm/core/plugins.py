@@ -1,8 +1,8 @@
 """Discovery of plugins, one at a time, so that a broken one takes nothing down with it.
 
-`discover()` loads every entry point of the group `afarm`, first-party and third-party alike. pluggy validates and calls
-the hooks, one plugin's apart from another's. A plugin that fails to import, implements a hook that does not exist, or
-registers nonsense is recorded with its cause and left out.
+`discover()` loads every entry point of the group `afarm`, first-party and third-party alike, and the files that
+`choose_plugins` was given. pluggy validates and calls the hooks, one plugin's apart from another's. A plugin that fails
+to import, implements a hook that does not exist, or registers nonsense is recorded with its cause and left out.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import importlib.util
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ import pluggy
 
 from afarm.core.errors import ConfigError, PluginError, did_you_mean
 from afarm.core.hooks import GROUP, KINDS, Hooks, hook_names
+from afarm.core.plugin_files import Choice, add_files, contained
 from afarm.core.registry import FIRST_PARTY, Component, Registry, name_package
 
 if TYPE_CHECKING:
@@ -41,6 +43,20 @@ class Plugin:
     module: str
     components: list[Component] = field(default_factory=list)
     error: str = ""
+    notes: list[str] = field(default_factory=list)
+    """What it did while it was loaded that a plugin must not do."""
+
+    @property
+    def why_absent(self) -> str:
+        return self.error if self.error == DISABLED else f"failed to load: {self.error}"
+
+
+DISABLED = "is disabled with --disable-plugin"
+"""The `error` of a plugin that the user has left out."""
+
+_choice = Choice()
+_notes: dict[str, list[str]] = {}
+"""The notes on each plugin that this process has loaded: only the first time is its module run."""
 
 
 @dataclass(slots=True)
@@ -70,17 +86,62 @@ class Plugins:
     def why_unknown(self, name: str, near: str = "") -> str:
         """Say why `name` is unknown: its plugin failed to load, else names `near` it, or others that failed."""
         if owner := self.broken_owner(name):
-            return f"\nPlugin {owner.name!r} ({owner.package}) failed to load: {owner.error}"
-        near, count = name_package(name, near), len(self.broken)
+            return f"\nPlugin {owner.name!r} ({owner.package}) {owner.why_absent}"
+        near, count = name_package(name, near), sum(plugin.error != DISABLED for plugin in self.broken)
         if not count or "/" in name or near.endswith("?"):
             return near
         return f"{near} {count} plugin{'s' * (count > 1)} failed to load: `afarm plugins` says why."
 
 
 def installed_entry_points() -> EntryPoints:
-    """Return afarm's entry points, which are read again once a folder of `sys.path` has changed."""
+    """Return afarm's entry points, which are read again once a folder of `sys.path` has changed, and chosen files'."""
     places = map(os.path.abspath, sys.path)
-    return _entry_points(tuple((place, os.stat(place).st_mtime_ns if os.path.isdir(place) else 0) for place in places))
+    stamps = ((place, os.stat(place).st_mtime_ns if os.path.isdir(place) else 0) for place in places)
+    return EntryPoints([*_entry_points(tuple(stamps)), *add_files(_choice.files)])
+
+
+def choose_plugins(files: Iterable[str | Path] = (), disabled: Iterable[str] = ()) -> None:
+    """Choose this process's plugins: all that are installed and those of `files`, without those named as `disabled`.
+
+    A plugin is disabled by its name or its package's. Raises `ConfigError` for a file that cannot be one and for an
+    unknown name, `PluginError` for a file that fails to load.
+    """
+    global _choice
+    _choice, wanted = Choice(), Choice(tuple(os.path.abspath(file) for file in files), tuple(disabled))
+    added = add_files(wanted.files)
+    known = [name for point in [*installed_entry_points(), *added] for name in _names_of(point)] if disabled else []
+    if unknown := [name for name in wanted.disabled if name_as_pip(name) not in map(name_as_pip, known)]:
+        raise ConfigError(
+            f"--disable-plugin {name}: no such plugin.{did_you_mean(name, known)} `afarm plugins` lists them."
+            for name in unknown
+        )
+    require_loaded(discover(added))
+    _choice = wanted
+
+
+def chosen_plugins() -> Choice:
+    """Return what `choose_plugins` was given, for other processes."""
+    return _choice
+
+
+def discover_with(files: str | Path | Iterable[str | Path]) -> Plugins:
+    """Load the plugins of the environment and of `files`. Raises as `choose_plugins` does."""
+    every = [files] if isinstance(files, str | Path) else [*files]
+    added = add_files(os.path.abspath(file) for file in every)
+    return require_loaded(discover([*installed_entry_points(), *added]))
+
+
+def require_loaded(plugins: Plugins) -> Plugins:
+    """Raise `PluginError` for a file among `plugins` that was named and cannot be loaded."""
+    if failed := [p for p in plugins.broken if p.package == f"{p.name}.py" and p.error != DISABLED]:
+        raise PluginError("\n".join(f"plugin file {p.package} {p.why_absent}" for p in failed))
+    return plugins
+
+
+def _names_of(point: EntryPoint) -> tuple[str, ...]:
+    """The names by which a plugin can be disabled."""
+    package = point.dist.name if point.dist else ""
+    return (point.name, f"{package}/{point.name}", *([package] if package not in ("", FIRST_PARTY) else []))
 
 
 @lru_cache(maxsize=1)
@@ -139,7 +200,10 @@ def discover(
         if point.dist and point.dist not in packages:
             packages[point.dist] = point.dist.name, point.dist.version  # each parses its METADATA anew
         plugin = Plugin(point.name, *packages[point.dist], point.value)
-        _load(plugin, point, plugins, alone, check_configs, kinds)
+        if _choice.disabled and {*map(name_as_pip, _names_of(point))} & {*map(name_as_pip, _choice.disabled)}:
+            plugin.error = DISABLED
+        else:
+            _load(plugin, point, plugins, alone, check_configs, kinds)
         plugins.found.append(plugin)
     return plugins
 
@@ -175,23 +239,34 @@ def _load(
     plugin: Plugin, point: EntryPoint, plugins: Plugins, alone: _Manager, check_configs: bool, kinds: Iterable[str]
 ) -> None:
     name = f"{plugin.package}:{plugin.name}"
+    plugin.notes = _notes.setdefault(name, [])
     try:
         if unmet := unmet_requirement(point.dist):
             raise PluginError(f"{unmet}: install versions that fit")
-        module = point.load()
-        _register_alone(alone, module, name)
-        for kind in kinds:
-            getattr(alone.hook, f"register_{kind}")(register=_register(kind, plugin, name, plugins.registry, module))
+        with contained(plugin.name, plugin.notes):
+            module = point.load()
+            _register_alone(alone, module, name)
+            for kind in kinds:
+                register = _register(kind, plugin, name, plugins.registry, module)
+                getattr(alone.hook, f"register_{kind}")(register=register)
         if check_configs:
             for config in {component.config for component in plugin.components if component.config}:
                 config.model_rebuild()  # builds it, if it is not built yet
         plugins.manager.register(module, name)
     except (Exception, SystemExit) as error:
-        plugin.error = ": ".join(filter(None, [type(error).__name__, " ".join(str(error).split())]))
+        place = _place(error, point.module)
+        plugin.error = ": ".join(filter(None, [type(error).__name__, " ".join(str(error).split())])) + place
         plugin.components.clear()
         plugins.registry.discard(name)
     finally:
         alone.unregister(name=name)
+
+
+def _place(error: BaseException, module: str) -> str:
+    """Return the file and line of a plugin's own that raised an error; empty if there is none, or the error says it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if module.partition(".")[0] in Path(f.filename).with_suffix("").parts]
+    return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
 
 
 def _register_alone(alone: _Manager, module: Any, name: str) -> None:

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from afarm.core.config import Config
 from afarm.core.errors import ConfigError, DataError, PluginError, did_you_mean
-from afarm.core.plugins import Plugins
+from afarm.core.plugins import DISABLED, Plugins
 from afarm.core.registry import Component
 from afarm.core.seeding import digest
 from afarm.experiment.setting_errors import SYNONYMS, explain_validation_error, list_fields, nearest_setting
@@ -368,8 +368,10 @@ def _check_section(
     if ambiguous := plugins.registry.explain_ambiguous(name):
         return [f"section {ambiguous}"]
     if name not in names and (owner := plugins.broken_owner(name)):
-        which = f"section {name!r} is of plugin {owner.name!r} ({owner.package}), which failed to load"
-        return [f"{which}: mend the plugin or remove the section. {owner.error}"]
+        which = f"section {name!r} is of plugin {owner.name!r} ({owner.package}), which"
+        if owner.error == DISABLED:
+            return [f"{which} {DISABLED}: remove the section, or do not disable it"]
+        return [f"{which} failed to load: mend the plugin or remove the section. {owner.error}"]
     if name not in names:
         bare = [n for n in names if "/" in name or "/" not in n]
         near = in_a_section(name, names) or did_you_mean(name, [*RunConfig.model_fields, *bare], "`afarm settings`")
