@@ -14,17 +14,22 @@ import yaml
 from afarm.cli.completion import complete_components, complete_recipes, complete_sections
 from afarm.cli.console import out, print_json
 from afarm.cli.plugin_commands import list_plugin_commands
+from afarm.cli.plugin_page import show_plugins
 from afarm.cli.shared_options import Json, option
 from afarm.cli.tables import print_table
 from afarm.core.errors import AfarmError, PluginError, did_you_mean
 from afarm.core.hooks import KINDS
 from afarm.core.plugins import DISABLED, Plugins, discover
-from afarm.experiment.recipe import read_recipe, recipe_names, settings_for
+from afarm.experiment.recipe import plugin_recipes, read_recipe, recipe_names, settings_for
 from afarm.experiment.setting_list import RUN, section_settings, sections, value_text
 from afarm.storage.text import markup
 
 
 def plugins(
+    name: Annotated[
+        str | None,
+        typer.Argument(autocompletion=complete_components, help="Show this plugin, package or component in full."),
+    ] = None,
     check: Annotated[
         str | None,
         option(
@@ -35,11 +40,14 @@ def plugins(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List every plugin, and why a broken one is broken."""
+    """List every plugin, and why a broken one is broken, or show one."""
     if check is not None:
         _check(check)
         return
     plugins = discover()
+    if name is not None:
+        show_plugins(name, plugins, as_json)
+        return
     found, commands = plugins.found, list_plugin_commands(plugins.manager)
     if as_json:
         rows: list[dict[str, Any]] = []
@@ -105,7 +113,7 @@ def recipes(
     if name is not None:
         out().print(yaml.safe_dump(read_recipe(name), sort_keys=False, allow_unicode=True), markup=False)
         return
-    rows = [[recipe, str(read_recipe(recipe).get("summary", ""))] for recipe in recipe_names()]
+    rows = [[recipe, str(read_recipe(recipe).get("summary", ""))] for recipe in [*recipe_names(), *plugin_recipes()]]
     print_table(out(), "", {"recipe": False, "what it is": False}, rows)
 
 

@@ -304,9 +304,10 @@ def _register(kind: str, plugin: Plugin, plugin_name: str, registry: Registry, m
         sources: Collection[str | Path] = (),
         recipes: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        if wrong := _wrong_type(name, target, config, summary, defaults, spec, sources, recipes):
+        if wrong := _wrong_type(kind, name, target, config, summary, defaults, spec, sources, recipes):
             raise PluginError(f"register_{kind}: register({name!r}, …): {wrong}")
-        modules = (own, target.partition(":")[0] if isinstance(target, str) else target.__module__)
+        home = target.__module__ if isinstance(target, type) else own  # that of a recipe is a path
+        modules = (own, target.partition(":")[0] if isinstance(target, str) else home)
         more = (config, summary, defaults or {}, spec, tuple(dict.fromkeys(modules)), tuple(sources), recipes or {})
         registry.register(component := Component(kind, name, plugin.package, plugin_name, target, *more))
         plugin.components.append(component)
@@ -314,8 +315,11 @@ def _register(kind: str, plugin: Plugin, plugin_name: str, registry: Registry, m
     return register
 
 
+TARGETS = {"recipes": "the target must be the absolute Path of a YAML file that is there"}
+
+
 def _wrong_type(
-    name: Any, target: Any, config: Any, summary: Any, defaults: Any, spec: Any, sources: Any, recipes: Any
+    kind: str, name: Any, target: Any, config: Any, summary: Any, defaults: Any, spec: Any, sources: Any, recipes: Any
 ) -> str:
     """Explain which argument of `register` has a wrong type; empty if none has."""
     from afarm.core.config import Config  # who registers nothing, as for commands alone, does without
@@ -324,6 +328,8 @@ def _wrong_type(
     sources_fit = several and all(isinstance(s, str) or (isinstance(s, Path) and s.is_absolute()) for s in sources)
     config_fits = config is None or (isinstance(config, type) and issubclass(config, Config))
     target_fits = isinstance(target, type) or (isinstance(target, str) and ":" in target)
+    if kind == "recipes":
+        target_fits = isinstance(target, Path) and target.is_absolute() and target.is_file()
     fields = set(config.model_fields) if config and config_fits else set()
     defaults_fit = defaults is None or (isinstance(defaults, Mapping) and fields >= {*defaults})
     mapped = recipes is None or isinstance(recipes, Mapping)
@@ -333,7 +339,7 @@ def _wrong_type(
     strange = [r for r in named if not r.endswith((".yaml", ".yml")) and not (folder / f"{r}.yaml").is_file()]
     rules = (
         (isinstance(name, str), "the name must be text", name),
-        (target_fits, "the target must be a class or 'package.module:Class'", target),
+        (target_fits, TARGETS.get(kind, "the target must be a class or 'package.module:Class'"), target),
         (config_fits, "config must be a subclass of afarm.Config", config),
         (isinstance(summary, str), "the summary must be text", summary),
         (isinstance(spec, str), "spec must be text that says what may follow the name after a colon", spec),

@@ -12,7 +12,9 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from importlib import resources
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,8 @@ from pydantic import ValidationError
 
 from afarm.core.config import Config
 from afarm.core.errors import ConfigError, DataError, PluginError, did_you_mean
-from afarm.core.plugins import DISABLED, Plugins
+from afarm.core.plugin_files import Choice
+from afarm.core.plugins import DISABLED, Plugins, chosen_plugins, discover, installed_entry_points
 from afarm.core.registry import Component
 from afarm.core.seeding import digest
 from afarm.experiment.setting_errors import SYNONYMS, explain_validation_error, list_fields, nearest_setting
@@ -111,6 +114,28 @@ def recipe_names() -> list[str]:
     return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
+def plugin_recipes() -> list[str]:
+    """List the recipes that plugins bring, by the shortest names."""
+    registry = _with_recipes(tuple(installed_entry_points()), chosen_plugins()).registry
+    return sorted(registry.list_names(component)[-1] for component in registry)
+
+
+@lru_cache(maxsize=1)
+def _with_recipes(points: tuple[EntryPoint, ...], choice: Choice) -> Plugins:
+    """The plugins with their recipes alone; both arguments only tell if there may be others by now."""
+    return discover(check_configs=False, kinds=("recipes",))
+
+
+def _plugin_recipe(name: str) -> Path:
+    """Find the file of a recipe that a plugin brings. Raises `ConfigError`."""
+    try:
+        plugins = _with_recipes(tuple(installed_entry_points()), chosen_plugins())
+        return Path(plugins.get("recipes", name, recipe_names()).target)
+    except PluginError as error:
+        unknown = _no_recipe(Path(name)) if Path(name).exists() else f"{error} `afarm recipes` shows them."
+        raise ConfigError([unknown]) from error
+
+
 def read_recipe(name: str) -> dict[str, Any]:
     """Read the recipe `name`, or the YAML file at that path, over the recipe that it is based on.
 
@@ -132,8 +157,10 @@ def read_bases(name: str, above: Sequence[str] = ()) -> dict[str, dict[str, Any]
         return {name: values}
     if not isinstance(base, str):
         raise ConfigError([f"recipe {name}: {BASED_ON} must name one recipe, such as {BASED_ON}: paper"])
-    is_file = base.endswith((".yaml", ".yml"))
-    return {**read_bases(str(Path(name).parent / base) if is_file else base, [*above, name]), name: values}
+    if base.endswith((".yaml", ".yml")):
+        own = Path(name) if name.endswith((".yaml", ".yml")) or name in recipe_names() else _plugin_recipe(name)
+        base = str(own.parent / base)
+    return {**read_bases(base, [*above, name]), name: values}
 
 
 def settings_for(component: Component, recipe: str) -> dict[str, Any]:
@@ -169,10 +196,8 @@ def _read_recipe(name: str) -> dict[str, Any]:
     elif name in recipe_names():
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser takes a seventh of the time
         text = (resources.files("afarm") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
-    elif Path(name).exists():
-        raise ConfigError([_no_recipe(Path(name))])
     else:
-        raise ConfigError([f"unknown recipe {name!r}.{did_you_mean(name, recipe_names())} `afarm recipes` shows them."])
+        text = _plugin_recipe(name).read_text(encoding="utf-8")
     try:
         values = yaml.load(text, Loader=loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # an impossible date is a ValueError
