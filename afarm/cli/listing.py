@@ -14,7 +14,7 @@ import yaml
 from afarm.cli.completion import complete_components, complete_recipes, complete_sections
 from afarm.cli.console import out, print_json
 from afarm.cli.plugin_commands import list_plugin_commands
-from afarm.cli.plugin_page import show_plugins
+from afarm.cli.plugin_page import describe_plugins
 from afarm.cli.shared_options import Json, option
 from afarm.cli.tables import print_table
 from afarm.core.errors import AfarmError, PluginError, did_you_mean
@@ -46,7 +46,8 @@ def plugins(
         return
     plugins = discover()
     if name is not None:
-        show_plugins(name, plugins, as_json)
+        described = describe_plugins(name, plugins)
+        print_json(described) if as_json else _print_yaml(described)
         return
     found, commands = plugins.found, list_plugin_commands(plugins.manager)
     if as_json:
@@ -104,6 +105,10 @@ def _check(name: str) -> None:
         raise typer.Exit(1)
 
 
+def _print_yaml(value: Any) -> None:
+    out().print(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=110), markup=False)
+
+
 def recipes(
     name: Annotated[
         str | None, typer.Argument(autocompletion=complete_recipes, help="Show this recipe in full.")
@@ -111,7 +116,7 @@ def recipes(
 ) -> None:
     """List the recipes, or show one."""
     if name is not None:
-        out().print(yaml.safe_dump(read_recipe(name), sort_keys=False, allow_unicode=True), markup=False)
+        _print_yaml(read_recipe(name))
         return
     rows = [[recipe, str(read_recipe(recipe).get("summary", ""))] for recipe in [*recipe_names(), *plugin_recipes()]]
     print_table(out(), "", {"recipe": False, "what it is": False}, rows)

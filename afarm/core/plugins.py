@@ -26,7 +26,7 @@ import pluggy
 
 from afarm.core.errors import ConfigError, PluginError, did_you_mean
 from afarm.core.hooks import GROUP, KINDS, Hooks, hook_names
-from afarm.core.plugin_files import Choice, add_files, contained
+from afarm.core.plugin_files import add_files, contained
 from afarm.core.registry import FIRST_PARTY, Component, Registry, name_package
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Plugin:
 DISABLED = "is disabled with --disable-plugin"
 """The `error` of a plugin that the user has left out."""
 
-_choice = Choice()
+_choice: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 _notes: dict[str, list[str]] = {}
 """The notes on each plugin that this process has loaded: only the first time is its module run."""
 
@@ -97,51 +97,47 @@ def installed_entry_points() -> EntryPoints:
     """Return afarm's entry points, which are read again once a folder of `sys.path` has changed, and chosen files'."""
     places = map(os.path.abspath, sys.path)
     stamps = ((place, os.stat(place).st_mtime_ns if os.path.isdir(place) else 0) for place in places)
-    return EntryPoints([*_entry_points(tuple(stamps)), *add_files(_choice.files)])
+    return EntryPoints([*_entry_points(tuple(stamps)), *add_files(_choice[0])])
 
 
 def choose_plugins(files: Iterable[str | Path] = (), disabled: Iterable[str] = ()) -> None:
     """Choose this process's plugins: all that are installed and those of `files`, without those named as `disabled`.
 
-    A plugin is disabled by its name or its package's. Raises `ConfigError` for a file that cannot be one and for an
-    unknown name, `PluginError` for a file that fails to load.
+    A plugin is disabled by its name or its package's. Raises as `discover_with`, and `ConfigError` for unknown names.
     """
     global _choice
-    _choice, wanted = Choice(), Choice(tuple(os.path.abspath(file) for file in files), tuple(disabled))
-    added = add_files(wanted.files)
-    known = [name for point in [*installed_entry_points(), *added] for name in _names_of(point)] if disabled else []
-    if unknown := [name for name in wanted.disabled if name_as_pip(name) not in map(name_as_pip, known)]:
-        raise ConfigError(
-            f"--disable-plugin {name}: no such plugin.{did_you_mean(name, known)} `afarm plugins` lists them."
-            for name in unknown
-        )
-    require_loaded(discover(added))
-    _choice = wanted
+    _choice, wanted = ((), ()), (tuple(map(os.path.abspath, files)), tuple(disabled))
+    if any(wanted):
+        known = {name for plugin in discover_with(wanted[0]).found for name in _names(plugin)}
+        for name in wanted[1]:
+            if name_as_pip(name) not in known:
+                near = did_you_mean(name, known, "`afarm plugins`")
+                raise ConfigError(f"--disable-plugin {name}: no such plugin.{near}")
+        _choice = wanted
 
 
-def chosen_plugins() -> Choice:
-    """Return what `choose_plugins` was given, for other processes."""
+def chosen_plugins() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the files and the names that `choose_plugins` was given, for other processes."""
     return _choice
 
 
 def discover_with(files: str | Path | Iterable[str | Path]) -> Plugins:
-    """Load the plugins of the environment and of `files`. Raises as `choose_plugins` does."""
-    every = [files] if isinstance(files, str | Path) else [*files]
-    added = add_files(os.path.abspath(file) for file in every)
-    return require_loaded(discover([*installed_entry_points(), *added]))
+    """Load the installed plugins and those of `files`.
 
-
-def require_loaded(plugins: Plugins) -> Plugins:
-    """Raise `PluginError` for a file among `plugins` that was named and cannot be loaded."""
-    if failed := [p for p in plugins.broken if p.package == f"{p.name}.py" and p.error != DISABLED]:
+    Raises `ConfigError` for a file that cannot be a plugin, `PluginError` for one that fails to load.
+    """
+    added = add_files([files] if isinstance(files, str | Path) else files)
+    plugins = discover([*installed_entry_points(), *added])
+    own = {point.dist.name for point in added if point.dist}
+    if failed := [p for p in plugins.broken if p.package in own and p.error != DISABLED]:
         raise PluginError("\n".join(f"plugin file {p.package} {p.why_absent}" for p in failed))
     return plugins
 
 
-def _names_of(point: EntryPoint) -> tuple[str, ...]:
+def _names(plugin: Plugin) -> set[str]:
     """The names by which a plugin can be disabled."""
-    package = point.dist.name if point.dist else ""
-    return (point.name, f"{package}/{point.name}", *([package] if package not in ("", FIRST_PARTY) else []))
+    names = {plugin.name, f"{plugin.package}/{plugin.name}", plugin.package}
+    return {name_as_pip(name) for name in names - {FIRST_PARTY}}
 
 
 @lru_cache(maxsize=1)
@@ -200,7 +196,7 @@ def discover(
         if point.dist and point.dist not in packages:
             packages[point.dist] = point.dist.name, point.dist.version  # each parses its METADATA anew
         plugin = Plugin(point.name, *packages[point.dist], point.value)
-        if _choice.disabled and {*map(name_as_pip, _names_of(point))} & {*map(name_as_pip, _choice.disabled)}:
+        if _choice[1] and _names(plugin) & {*map(name_as_pip, _choice[1])}:
             plugin.error = DISABLED
         else:
             _load(plugin, point, plugins, alone, check_configs, kinds)

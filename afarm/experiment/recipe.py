@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from pydantic import ValidationError
 
 from afarm.core.config import Config
 from afarm.core.errors import ConfigError, DataError, PluginError, did_you_mean
-from afarm.core.plugin_files import Choice
 from afarm.core.plugins import DISABLED, Plugins, chosen_plugins, discover, installed_entry_points
 from afarm.core.registry import Component
 from afarm.core.seeding import digest
@@ -121,13 +119,17 @@ def plugin_recipes() -> list[str]:
 
 
 @lru_cache(maxsize=1)
-def _with_recipes(points: tuple[EntryPoint, ...], choice: Choice) -> Plugins:
-    """The plugins with their recipes alone; both arguments only tell if there may be others by now."""
+def _with_recipes(*plugins: object) -> Plugins:
+    """Load the recipes of plugins, again once `plugins` are others."""
     return discover(check_configs=False, kinds=("recipes",))
 
 
-def _plugin_recipe(name: str) -> Path:
-    """Find the file of a recipe that a plugin brings. Raises `ConfigError`."""
+def _recipe_file(name: str) -> Path:
+    """Return the file of a recipe. Raises `ConfigError` if no plugin brings one of that name."""
+    if name.endswith((".yaml", ".yml")):
+        return Path(name)
+    if name in recipe_names():
+        return Path(str(resources.files("afarm") / "recipes" / f"{name}.yaml"))
     try:
         plugins = _with_recipes(tuple(installed_entry_points()), chosen_plugins())
         return Path(plugins.get("recipes", name, recipe_names()).target)
@@ -158,8 +160,7 @@ def read_bases(name: str, above: Sequence[str] = ()) -> dict[str, dict[str, Any]
     if not isinstance(base, str):
         raise ConfigError([f"recipe {name}: {BASED_ON} must name one recipe, such as {BASED_ON}: paper"])
     if base.endswith((".yaml", ".yml")):
-        own = Path(name) if name.endswith((".yaml", ".yml")) or name in recipe_names() else _plugin_recipe(name)
-        base = str(own.parent / base)
+        base = str(_recipe_file(name).parent / base)
     return {**read_bases(base, [*above, name]), name: values}
 
 
@@ -184,20 +185,15 @@ def _no_recipe(path: Path) -> str:
 
 def _read_recipe(name: str) -> dict[str, Any]:
     """Read what the recipe says itself."""
-    loader: Any = yaml.SafeLoader  # says where a user's file is wrong
-    if name.endswith((".yaml", ".yml")):
-        path = Path(name)
-        if not path.is_file():
-            raise ConfigError([f"recipe file {name} {'is a directory' if path.is_dir() else 'does not exist'}"])
-        try:
-            text = path.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise ConfigError([f"recipe file {name} is no UTF-8 text: save it as UTF-8"]) from error
-    elif name in recipe_names():
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser takes a seventh of the time
-        text = (resources.files("afarm") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
-    else:
-        text = _plugin_recipe(name).read_text(encoding="utf-8")
+    path, own = _recipe_file(name), name in recipe_names()
+    # libyaml's parser takes a seventh of the time; the other says where a user's file is wrong
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader) if own else yaml.SafeLoader
+    if not path.is_file():
+        raise ConfigError([f"recipe file {name} {'is a directory' if path.is_dir() else 'does not exist'}"])
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"recipe file {name} is no UTF-8 text: save it as UTF-8"]) from error
     try:
         values = yaml.load(text, Loader=loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # an impossible date is a ValueError

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from afarm.core.errors import attribute_failures, require_promise
+from afarm.core.errors import AfarmError, attribute_failures, require_promise
 from afarm.core.plugins import discover
 from afarm.core.seeding import digest
 from afarm.evaluation.metrics import finite_number, undetectable_difference, win_rate_interval
@@ -91,26 +91,20 @@ def content_mark(record: RunRecord) -> str:
 
 
 def plugin_sections(record: RunRecord) -> list[tuple[str, str]]:
-    """Return the title and the HTML of each section that a plugin adds to a run's page, or why it cannot."""
+    """Return the title and the HTML of each section that plugins add to a run's page, or why one cannot be shown."""
+    sections: dict[str, Any] = {}
     found = []
-    for hook in discover(check_configs=False, kinds=()).manager.hook.register_sections.get_hookimpls():
-        sections: dict[str, Any] = {}
-        with _shown_if_it_fails(hook.plugin_name, found):
-            hook.function(sections=sections)
-        for title, section in sections.items():
-            with _shown_if_it_fails(title, found), attribute_failures("section", title, section):
+    with attribute_failures("hook", "register_sections"):
+        discover(check_configs=False, kinds=()).manager.hook.register_sections(sections=sections)
+    for title, section in sections.items():
+        try:
+            with attribute_failures("section", title, section):
                 html = section(record)
-                require_promise(isinstance(html, str), "section", title, "it must return HTML as text", section)
-                found += [(title, html)] if html else []
+            require_promise(isinstance(html, str), "section", title, "it must return HTML as text", section)
+        except AfarmError as error:
+            html = f"<p>{escape(str(error))}</p>"
+        found += [(title, html)] if html else []
     return found
-
-
-@contextmanager
-def _shown_if_it_fails(title: str, found: list[tuple[str, str]]) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        found.append((title, f"<p>{escape(str(error))}</p>"))
 
 
 def describe_run(record: RunRecord) -> dict[str, Any]:

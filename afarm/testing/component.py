@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from afarm.core.errors import attribute_failures
 from afarm.core.records import Instruction
 from afarm.core.registry import Component
@@ -48,12 +46,9 @@ def check_component(
     """
     cls = component.load()
     with attribute_failures(component.kind, component.full_name, cls):
-        if component.kind in ("databases", "stores"):  # the rest shows on a server only
+        if component.kind in ("databases", "stores", "recipes"):  # the rest shows on a server, or in a run
             lacking = sorted(getattr(cls, "__abstractmethods__", ()))
             require(not lacking, f"it does not define {', '.join(lacking)}")
-            return
-        if component.kind == "recipes":
-            require(isinstance(yaml.safe_load(cls.read_text("utf-8")), dict), "a recipe must be a mapping of settings")
             return
         is_fitted_model = component.kind == "reward_models" and cls.is_fitted()
         if component.kind == "methods" or is_fitted_model:

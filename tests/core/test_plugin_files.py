@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-import sys
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from afarm.cli import main
 from afarm.core.errors import AfarmError, PluginError
 from afarm.core.plugins import choose_plugins, chosen_plugins, discover, discover_with
 from afarm.experiment.plugin_code import plugin_files
+from afarm.experiment.tasks import farm_spec, open_task_workspace
 
 SHORTER = """
 from afarm import Annotator, Preference, hookimpl
@@ -35,14 +35,8 @@ def register_commands(app):
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty working directory, after which no plugin is chosen and no module of it is left."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    yield tmp_path
-    choose_plugins()
-    for name in [n for n, m in sys.modules.items() if str(getattr(m, "__file__", "")).startswith(str(tmp_path))]:
-        del sys.modules[name]
+def folder(plugin_folder: Path) -> Path:
+    return plugin_folder
 
 
 @pytest.fixture
@@ -71,7 +65,7 @@ def test_the_option_stands_before_a_command_or_behind_it(
 def test_a_file_is_a_plugin_of_its_own_name_whose_code_is_in_keys(shorter: Path) -> None:
     choose_plugins(["shorter.py"])
     found = discover().get("annotators", "shorter")
-    assert (found.full_name, chosen_plugins().files) == ("shorter.py/shorter", (str(shorter),))
+    assert (found.full_name, chosen_plugins()) == ("shorter.py/shorter", ((str(shorter),), ()))
     digested = plugin_files(found.package, found.modules, found.sources)
     assert digested == {name: shorter.with_name(name) for name in ("beside_it.py", "shorter.py")}
 
@@ -82,6 +76,31 @@ def test_a_farm_takes_files(shorter: Path) -> None:
     assert [p for p in discover().found if p.name == "shorter"] == [], "other farms do not have it"
 
 
+def test_another_process_has_the_same_plugins(shorter: Path, tmp_path: Path) -> None:
+    """As a launcher's worker, or a machine of a cluster, opens the workspace that a command has planned."""
+    choose_plugins(["shorter.py"], ["drift"])
+    rows = "rows={sft: 16, preference: 16, unlabeled: 8, validation: 8, evaluation: 8}"
+    workspace = afarm.Farm("toy", settings=[rows], annotator="shorter", output_dir="runs").workspace
+    spec = farm_spec(workspace, "sft", "account")
+    choose_plugins()
+    assert [p.name for p in discover().broken] == []
+    with open_task_workspace(spec) as opened:
+        plugins = opened.components.plugins
+    assert plugins.get("annotators", "shorter").package == "shorter.py"
+    assert [(p.name, p.error) for p in plugins.broken] == [("drift", "is disabled with --disable-plugin")]
+    shorter.unlink()
+    with pytest.raises(AfarmError, match=r"shorter.py does not exist"):
+        open_task_workspace(replace(spec, disabled_plugins=()))
+
+
+def test_a_recipe_names_no_file_of_code(shorter: Path) -> None:
+    Path("mine.yaml").write_text("based_on: toy\nplugin_files: [shorter.py]\nannotate: {annotator: shorter}\n")
+    with pytest.raises(
+        AfarmError, match=r"unknown setting or section 'plugin_files'[\s\S]*unknown annotator 'shorter'"
+    ):
+        afarm.Farm("mine.yaml", output_dir="runs")
+
+
 WRONG = {
     "nowhere.py": (None, r"nowhere.py does not exist"),
     "my-plugin.py": ("", "name it as a Python module"),
@@ -90,10 +109,6 @@ WRONG = {
     "typo.py": ("import os\n\nprint(nam)\n", r"plugin file typo.py failed to load: NameError: .*\(typo.py:3\)"),
     "unclosed.py": ("def f(:\n", r"SyntaxError: .*\(unclosed.py, line 1\)"),
     "hookless.py": ("x = 1\n", "marks no hook with @afarm.hookimpl"),
-    "late.py": (
-        '# /// script\n# dependencies = ["afarm>=9"]\n# ///\nimport nothing_of_this_name\n',
-        "late.py needs afarm>=9, and this is afarm 0",
-    ),
 }
 
 
@@ -181,6 +196,7 @@ def test_a_seed_of_a_library_that_the_plugin_itself_imports_is_taken_back(folder
     [found] = [p for p in discover_with("seeds.py").found if p.name == "seeds"]
     assert found.notes == ["changes the global random state of torch while it is loaded (restored)"]
     assert torch.equal(before, torch.get_rng_state())
+    assert [p.notes for p in discover().found if p.notes] == [], "the others seed nothing"
 
 
 def test_a_broken_file_is_not_hidden_by_one_that_works(shorter: Path, folder: Path) -> None:

@@ -47,13 +47,13 @@ def test_the_command_prints_what_to_try(
     tmp_path: Path, own_path: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit, match="^0$"):
+    with pytest.raises(SystemExit, match=r"^0$"):
         main(["plugin", "new", "command", "My_tally"])
     *_, first, second, third = capsys.readouterr().out.splitlines()
     assert (second.strip(), third.strip()) == ("pip install -e '.[test]' && pytest", "afarm plugins My_tally")
     monkeypatch.chdir(tmp_path / "afarm-my-tally")
     try:
-        with pytest.raises(SystemExit, match="^1$"):  # no run is stored here
+        with pytest.raises(SystemExit, match=r"^1$"):  # no run is stored here
             main(first.split()[1:])
     finally:
         choose_plugins()
@@ -79,7 +79,7 @@ def test_a_name_that_cannot_be_used_is_refused(kind: str, name: str, tmp_path: P
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")] == ["afarm-there/mine.txt"]
 
 
-# ---------------------------------------------------------------------------------------------------- as pip installs it
+# --------------------------------------------------------------------------------------------------- as pip installs it
 
 
 def run(*command: Path | str, cwd: Path, env: dict[str, str] | None = None) -> str:
@@ -90,6 +90,7 @@ def run(*command: Path | str, cwd: Path, env: dict[str, str] | None = None) -> s
 
 
 TINY = [
+    "start=model",  # it is sampled as it is: no SFT, which takes most of the time
     *("rows={sft: 16, preference: 24, unlabeled: 8, validation: 8, evaluation: 8}", "sft.num_train_epochs=1"),
     *("sample.max_new_tokens=8", "evaluate.max_new_tokens=8", "my-method.prompts=8", "my-method.max_new_tokens=8"),
     "evaluate={annotator: my-annotator, evaluators: [win_rate, my-evaluator]}",
