@@ -124,8 +124,7 @@ def test_each_kind_installs_with_pip_passes_its_test_and_runs(tmp_path: Path) ->
     assert record["judged_by"] == "the formula my-judge:shorter, margin 0"
     assert [row["win_rate"] for row in json.loads(afarm("my-command", "--json"))] == [figures["win_rate"]["win_rate"]]
     assert "4 runs" in afarm("study", "my-study", "--seeds", "1,2", "--dry-run")
-    few = ["--set", "my-dataset.largest=20"]
-    assert "preference" in afarm("study", "instructions", "--recipe", "smol", "--dataset", "my-dataset", *few)
+    assert "keeps what its interface promises" in afarm("plugins", "--check", "my-dataset")
 
 
 @pytest.mark.slow
