@@ -32,7 +32,8 @@ class Commands(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Choose the plugins by the options about them, wherever they stand, and parse the other words."""
-        given, rest, words = {option: [] for option in OF_PLUGINS}, list[str](), iter(args)
+        given: dict[str, list[str]] = {option: [] for option in OF_PLUGINS}
+        rest, words = list[str](), iter(args)
         for word in words:
             option, equals, value = word.partition("=")
             if option in given:

@@ -14,7 +14,7 @@ import yaml
 from afarm.cli.completion import complete_components, complete_recipes, complete_sections
 from afarm.cli.console import out, print_json
 from afarm.cli.plugin_commands import list_plugin_commands
-from afarm.cli.plugin_page import describe_plugins
+from afarm.cli.plugin_page import describe_plugins, without_empty
 from afarm.cli.shared_options import Json, option
 from afarm.cli.tables import print_table
 from afarm.core.errors import AfarmError, PluginError, did_you_mean
@@ -47,7 +47,7 @@ def plugins(
     plugins = discover()
     if name is not None:
         described = describe_plugins(name, plugins)
-        print_json(described) if as_json else _print_yaml(described)
+        print_json(described) if as_json else _print_yaml(without_empty(described))
         return
     found, commands = plugins.found, list_plugin_commands(plugins.manager)
     if as_json:

@@ -33,11 +33,14 @@ def describe_plugins(name: str, plugins: Plugins) -> list[dict[str, Any]]:
     if not found:
         near = did_you_mean(name, set().union(*names.values()), "`afarm plugins`")
         raise PluginError(f"no plugin, package or component is called {name!r}.{near}")
-    return [_without_empty(_describe(plugin, plugins)) for plugin in found]
+    return [_describe(plugin, plugins) for plugin in found]
 
 
-def _without_empty(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value}
+def without_empty(value: Any) -> Any:
+    """Return a description without its empty fields."""
+    if isinstance(value, list):
+        return [without_empty(item) for item in value]
+    return {k: without_empty(v) for k, v in value.items() if v or v == 0} if isinstance(value, dict) else value
 
 
 def _describe(plugin: Plugin, plugins: Plugins) -> dict[str, Any]:
@@ -52,7 +55,7 @@ def _describe(plugin: Plugin, plugins: Plugins) -> dict[str, Any]:
         "requires": [needed for needed in requires if "extra ==" not in needed],
         "hooks": sorted(caller.name for caller in plugins.manager.get_hookcallers(module) or ()) if module else [],
         "commands": list_plugin_commands(plugins.manager).get(name, []),
-        "components": [_without_empty(_describe_component(component)) for component in plugin.components],
+        "components": [_describe_component(component) for component in plugin.components],
     }
 
 

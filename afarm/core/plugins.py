@@ -26,7 +26,7 @@ import pluggy
 
 from afarm.core.errors import ConfigError, PluginError, did_you_mean
 from afarm.core.hooks import GROUP, KINDS, Hooks, hook_names
-from afarm.core.plugin_files import add_files, contained
+from afarm.core.plugin_files import PluginFile, add_files, contained
 from afarm.core.registry import FIRST_PARTY, Component, Registry, name_package
 
 if TYPE_CHECKING:
@@ -97,7 +97,13 @@ def installed_entry_points() -> EntryPoints:
     """Return afarm's entry points, which are read again once a folder of `sys.path` has changed, and chosen files'."""
     places = map(os.path.abspath, sys.path)
     stamps = ((place, os.stat(place).st_mtime_ns if os.path.isdir(place) else 0) for place in places)
-    return EntryPoints([*_entry_points(tuple(stamps)), *add_files(_choice[0])])
+    return _with_files(_entry_points(tuple(stamps)), _choice[0])
+
+
+def _with_files(points: EntryPoints, files: Iterable[str | Path]) -> EntryPoints:
+    """Add the entry points of files; a file whose module an installed plugin is adds nothing."""
+    there = {point.module for point in points}
+    return EntryPoints([*points, *(point for point in add_files(files) if point.module not in there)])
 
 
 def choose_plugins(files: Iterable[str | Path] = (), disabled: Iterable[str] = ()) -> None:
@@ -126,9 +132,8 @@ def discover_with(files: str | Path | Iterable[str | Path]) -> Plugins:
 
     Raises `ConfigError` for a file that cannot be a plugin, `PluginError` for one that fails to load.
     """
-    added = add_files([files] if isinstance(files, str | Path) else files)
-    plugins = discover([*installed_entry_points(), *added])
-    own = {point.dist.name for point in added if point.dist}
+    points = _with_files(installed_entry_points(), [files] if isinstance(files, str | Path) else files)
+    plugins, own = discover(points), {point.dist.name for point in points if isinstance(point.dist, PluginFile)}
     if failed := [p for p in plugins.broken if p.package in own and p.error != DISABLED]:
         raise PluginError("\n".join(f"plugin file {p.package} {p.why_absent}" for p in failed))
     return plugins

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from afarm import ConfigError, did_you_mean, storage_errors
 from afarm.experiments import discover
@@ -40,7 +40,7 @@ def write_package(kind: str, name: str, directory: Path = Path(), commands: Coll
     templates = Environment(
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
     )
-    values = {"name": name, "key": key, "module": module, "cls": cls, "package": folder.name, "title": made.title}
+    values: dict[str, Any] = {"name": name, "key": key, "module": module, "cls": cls, "package": folder.name, "title": made.title}
 
     def fill(text: str) -> str:
         return templates.from_string(text).render(values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -157,6 +158,7 @@ def test_a_disabled_plugins_commands_are_gone(folder: Path, capsys: pytest.Captu
 
 RUDE = """
 import random
+import sys
 from afarm import hookimpl
 print("at import")
 random.seed(0)
@@ -197,6 +199,17 @@ def test_a_seed_of_a_library_that_the_plugin_itself_imports_is_taken_back(folder
     assert found.notes == ["changes the global random state of torch while it is loaded (restored)"]
     assert torch.equal(before, torch.get_rng_state())
     assert [p.notes for p in discover().found if p.notes] == [], "the others seed nothing"
+
+
+def test_a_file_that_is_installed_as_well_is_one_plugin(shorter: Path) -> None:
+    """As after `pip install -e .` in its folder."""
+    info = shorter.with_name("shorter_farm-1.0.dist-info")
+    info.mkdir()
+    (info / "METADATA").write_text("Name: shorter-farm\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[afarm]\nshort = shorter\n")
+    sys.path.append(str(shorter.parent))
+    choose_plugins(["shorter.py"])
+    assert discover().get("annotators", "shorter").full_name == "shorter-farm/shorter"
 
 
 def test_a_broken_file_is_not_hidden_by_one_that_works(shorter: Path, folder: Path) -> None:
