@@ -145,7 +145,8 @@ class Registry:
         if not candidates:
             writable = [c.full_name if "/" in name else self.list_names(c)[-1] for c in components.values()]
             near = why_unknown(name, did_you_mean(name, [*also, *writable]))
-            others = " Other methods, such as GRPO, are plugins: docs/methods/README.md" if kind == "methods" else ""
+            elsewhere = kind == "methods" and "\n" not in near
+            others = " Other methods, such as GRPO, are plugins: docs/methods/README.md" if elsewhere else ""
             raise PluginError(f"unknown {KINDS[kind]} {name!r}.{near}{others}")
         if len(candidates) > 1:
             raise PluginError(f"{KINDS[kind]} {self.explain_ambiguous(name, kind)}")

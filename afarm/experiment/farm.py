@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from afarm.core.errors import ConfigError
 from afarm.core.interfaces import Policy, Progress, RewardModel
-from afarm.core.plugins import Plugins
+from afarm.core.plugins import Plugins, discover_with
 from afarm.core.records import JudgedPair, Output, Pair, Preference
 from afarm.experiment import pipeline, preflight
 from afarm.experiment.annotation import OnlineAnnotator
@@ -70,7 +70,7 @@ class Farm:
         judge: str | Mapping[str, str] | None = None,
         annotator: str | None = None,
         seed: int | None = None,
-        plugins: Plugins | None = None,
+        plugins: Plugins | str | Path | Iterable[str | Path] | None = None,
         progress: Progress | bool | None = None,
         **choices: Any,
     ):
@@ -85,7 +85,7 @@ class Farm:
             store: Where artifacts are shared with other machines: `s3://BUCKET/FOLDER`, `gs://…` or a directory.
             model, method, judge, seed: The fields of `RunConfig`; the recipe's if not given.
             annotator: Short for `annotate.annotator`.
-            plugins: The plugins; all that are installed if not given.
+            plugins: Python files that are plugins beside those that are installed (`"mine.py"`), or all the plugins.
             progress: True shows bars and stages, False nothing, None (the default) both in notebooks; or what wraps
                 each loop.
             **choices: Other fields of `RunConfig` (`preferences="mine.jsonl"`).
@@ -103,13 +103,15 @@ class Farm:
             shared = str(Path(shared).absolute())
         accounts = None if ledger is None else fixed_place(ledger)
 
+        loaded = plugins if isinstance(plugins, Plugins | None) else discover_with(plugins)
+
         def lay_out_run(method: str | None = None, seed: int | None = None) -> Workspace:
             return open_workspace(
                 recipe,
                 [*chosen, {name: value for name, value in (("method", method), ("seed", seed)) if value is not None}],
                 place,
                 checks=[*(preflight.run_checks() if method else checks), *preflight.access_checks()],
-                plugins=plugins,
+                plugins=loaded,
                 progress=wraps,
                 on_stage=on_stage,
                 ledger=accounts,
