@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from afarm.core.judge import ShownPair as ShownPair
     from afarm.core.judge import Tool as Tool
     from afarm.core.records import Evaluation as Evaluation
+    from afarm.core.records import Feedback as Feedback
     from afarm.core.records import Instruction as Instruction
     from afarm.core.records import JudgedPair as JudgedPair
     from afarm.core.records import Message as Message
@@ -122,6 +123,8 @@ if TYPE_CHECKING:
     from afarm.storage.disk import storage_errors as storage_errors
     from afarm.storage.disk import write_json as write_json
     from afarm.storage.disk import write_whole as write_whole
+    from afarm.storage.feedback import holds_feedback as holds_feedback
+    from afarm.storage.feedback import own_feedback as own_feedback
     from afarm.storage.hub import is_on_hub as is_on_hub
     from afarm.storage.hub import load_from_hub as load_from_hub
     from afarm.storage.labelled_pairs import ANNOTATION as ANNOTATION

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar, overload
 from afarm.core.config import BackendConfig, CheckpointChoice
 from afarm.core.errors import ConfigError, attribute_failures, did_you_mean, require_promise, type_name
 from afarm.core.judge import Ask, ChatRequest, Price
-from afarm.core.records import Evaluation, Instruction, JudgedPair, Output, Pair, Preference, Sample, Score
+from afarm.core.records import Evaluation, Feedback, Instruction, JudgedPair, Output, Pair, Preference, Sample, Score
 
 T = TypeVar("T")
 
@@ -317,7 +317,8 @@ class PairLabels(Protocol):
 class MethodInputs:
     """The inputs of a method. An input that it did not list in `needs` may be empty.
 
-    `start` is the SFT policy (also the KL reference), or the base model for a method that begins there. `annotate` asks
+    `start` is the SFT policy (also the KL reference), or the base model for a method that begins there. `feedback` is
+    unpaired: own outputs with a thumb each, or both outputs of each pair that has a better one. `annotate` asks
     the run's annotator about new pairs within the run's budget: to learn from, or `noiseless` to select checkpoints by.
     Of several processes all ask the same, and get the main one's answers. `decoding` is the evaluation's.
     """
@@ -330,14 +331,15 @@ class MethodInputs:
     validation: Sequence[Instruction] = ()
     annotate: PairLabels | None = None
     decoding: Decoding = Decoding()
+    feedback: Sequence[Feedback] = ()
 
 
 class Method(ABC):
     """Learns a policy. Built as `Class(config)`, also for a dry run: `train` is the place to import torch."""
 
     needs: frozenset[str] = frozenset()
-    """Required inputs: preferences, reward_model, unlabeled, validation, annotator, demonstrations (of the SFT split),
-    all_demonstrations (of every split not evaluated on). Of the class, or of the instance if settings decide."""
+    """Required inputs: preferences, feedback, reward_model, unlabeled, validation, annotator, demonstrations (of the
+    SFT split), all_demonstrations (of splits not evaluated on). Of the class, or the instance if settings decide."""
     begins_with: ClassVar[Literal["start", "base"]] = "start"
     """The policy in `inputs.start`: the SFT policy that methods start from, or the base model itself."""
     search_space: ClassVar[Mapping[str, tuple[Any, Any] | list[Any]]] = {}

@@ -199,7 +199,7 @@ def _plan(workspace: Workspace, wanted: Stage, plan: Plan) -> Plan:
         artifact, why = find_or_explain(workspace, stage, inputs)
         judges = () if artifact else _estimate_judges(workspace, stage, {n: one for n, one in inputs.items() if one})
         pairs = ""
-        if stage.kind == "preferences":
+        if stage.kind in ("preferences", "feedback"):
             pairs = describe_pairs(artifact.meta["summary"] if artifact else workspace.data.own_preferences.summary)
         less = tuple(stage.asks_less_by()) if judges and stage.asks_less_by else ()
         plan[label] = PlannedStage(stage.kind, label, artifact is not None, why, judges, pairs, less), artifact

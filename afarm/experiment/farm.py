@@ -34,6 +34,7 @@ from afarm.experiment.method_comparison import (
 )
 from afarm.experiment.notebook import choose_display
 from afarm.experiment.opening import open_workspace
+from afarm.experiment.preferences import require_pairs
 from afarm.experiment.recipe import Override, list_overrides
 from afarm.experiment.result import Result, read_result
 from afarm.experiment.run_record import record
@@ -138,6 +139,7 @@ class Farm:
 
     def annotate(self) -> Records[JudgedPair]:
         """Return the training preferences."""
+        require_pairs(self.workspace, "Farm.annotate()")
         artifact = self.workspace.ensure(pipeline.annotate(self.workspace))
         return Records(read_preferences(artifact.path / "preferences.jsonl"))
 

@@ -278,7 +278,7 @@ def _splits_needed(workspace: Workspace, stage: str = "") -> Iterator[str]:
     if "reward_model" in needs and workspace.components.reward_model_class(config.reward_model).is_fitted():
         needs.add("preferences")
     yield from (split for need, splits in NEEDS.items() if need in needs for split in splits)
-    if "preferences" in needs and not config.preferences:
+    if {"preferences", "feedback"} & needs and not config.preferences:
         yield "preference"
     if not stage:
         yield workspace.data.evaluated_on

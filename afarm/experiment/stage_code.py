@@ -48,6 +48,7 @@ STAGE_CODE: Mapping[str, tuple[str, ...]] = {
     "answers": (*_JUDGING, "experiment/llm_baselines.py"),
     "annotate": _LABELS,
     "preferences": _OWN_PREFERENCES,
+    "feedback": _OWN_PREFERENCES,
     "evaluate": _EVALUATION,
     "compare": _COMPARISON,
     "decide": (*_COMPARISON, "experiment/comparison/until_decided.py", "evaluation/statistics"),

@@ -13,20 +13,21 @@ from typing import TYPE_CHECKING, Any
 from afarm.core.config import CheckpointChoice, OnPolicyConfig
 from afarm.core.errors import AfarmError, ConfigError, attribute_failures, did_you_mean
 from afarm.core.interfaces import Method, MethodInputs, Policy, RewardModel
-from afarm.core.records import Instruction
+from afarm.core.records import Feedback, Instruction
 from afarm.experiment.components import Components
 from afarm.experiment.return_checks import problems_seen, require_returned
 from afarm.experiment.stage import Inputs, Labelling, Stage
 from afarm.experiment.workspace import Workspace
 from afarm.storage.model_files import model_identity, require_on_hub
 from afarm.storage.prompt_templates import read_prompt_template
-from afarm.storage.rows import read_preferences
+from afarm.storage.rows import read_placed_rows, read_preferences
 
 if TYPE_CHECKING:
     from afarm.experiment.annotation import OnlineAnnotator  # which few methods are given
 
 NEEDS: dict[str, tuple[str, ...]] = {
     "preferences": (),
+    "feedback": (),
     "reward_model": (),
     "annotator": (),
     "demonstrations": ("sft",),
@@ -36,7 +37,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
 }
 """The needs that a method can have, and the splits of the data set that serve each."""
 
-PREFERENCES = "preferences.jsonl"
+PREFERENCES, FEEDBACK = "preferences.jsonl", "feedback.jsonl"
 
 CANDIDATES = 5
 """Checkpoints that a method compares that trains for epochs."""
@@ -199,7 +200,15 @@ def _method_inputs(
         validation=data.instructions("validation") if "validation" in needs else (),
         annotate=annotator,
         decoding=workspace.config.evaluate.decoding,
+        feedback=_read_feedback(inputs["preferences"].path) if "feedback" in needs else (),
     )
+
+
+def _read_feedback(directory: Path) -> list[Feedback]:
+    """Read the thumbs of unpaired feedback, or those that each pair gives to its two outputs."""
+    if (directory / FEEDBACK).is_file():
+        return [Feedback.from_row(row, where) for where, row in read_placed_rows(directory / FEEDBACK)]
+    return [thumb for judged in read_preferences(directory / PREFERENCES) for thumb in judged.feedback]
 
 
 def reward_fit_stage(workspace: Workspace, policy: Stage, preferences: Stage) -> Stage:

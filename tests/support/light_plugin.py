@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from afarm.core.config import Config, setting
 from afarm.core.errors import TrainingError
@@ -27,7 +27,7 @@ from afarm.core.interfaces import (
     TrainContext,
 )
 from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge
-from afarm.core.records import Evaluation, Instruction, JudgedPair, Output, Pair, Sample, Score
+from afarm.core.records import Evaluation, Feedback, Instruction, JudgedPair, Output, Pair, Sample, Score
 from afarm.core.seeding import uniform
 from afarm.judging import render
 
@@ -138,6 +138,19 @@ class Direct(Teach):
         return super().train(inputs, context)
 
 
+class Thumbs(Teach):
+    """Learns from unpaired feedback."""
+
+    needs = frozenset({"feedback"})
+    learned: ClassVar[list[Feedback]] = []
+
+    def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
+        assert not inputs.preferences
+        Thumbs.learned = [*inputs.feedback]
+        RAN.append(f"thumbs {sum(one.label for one in inputs.feedback)} of {len(inputs.feedback)}")
+        return super().train(inputs, context)
+
+
 class Hot(Teach):
     """Wraps the start policy in one that samples at a temperature of its own, as best-of-n does."""
 
@@ -228,7 +241,7 @@ def register_datasets(register: Register) -> None:
 
 @hookimpl
 def register_methods(register: Register) -> None:
-    for method in (Sft, Nudge, Direct, Hot, Online, Needy, Diverges):
+    for method in (Sft, Nudge, Direct, Thumbs, Hot, Online, Needy, Diverges):
         register(method.__name__.lower(), method, config=TeachConfig)
 
 
