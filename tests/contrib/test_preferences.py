@@ -88,16 +88,6 @@ def test_settings_that_make_no_loss_stop_the_command_before_anything_is_made(
     assert not list(tmp_path.iterdir())
 
 
-def test_preferences_of_ones_own_are_learned_by_a_methods_name(
-    on_the_path: None, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    rows = [{"prompt": f"say {n}", "chosen": f"yes {n}", "rejected": "no"} for n in range(4)]
-    (tmp_path / "mine.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    with pytest.raises(SystemExit, match=r"^0$"):
-        main(["orpo", "--preferences", "mine.jsonl", "--dry-run"])
-    assert "train orpo" in capsys.readouterr().out
-
-
 def test_without_the_package_the_error_says_what_brings_the_method(capsys: pytest.CaptureFixture[str]) -> None:
     installed = {distribution.name for distribution in metadata.distributions()}
     if "afarm-preferences" in installed:
@@ -154,6 +144,12 @@ def test_two_processes_learn_as_one_does_and_what_was_killed_ends_the_same(site:
         process.join()
     assert list(killed.glob("artifacts/train/*.partial"))
     finish(start(site, killed, 2), killed)
+
+    [stored] = alone.glob("artifacts/annotate/*/preferences.jsonl")
+    planned = tmp_path / "planned"
+    own = [*("orpo", "--preferences", str(stored), "--dry-run"), "--output-dir", str(planned)]
+    warm.finish(warm.begin(partial(run_with_the_package, site, own), planned), planned)
+    assert "train orpo" in (planned / "stdout").read_text() + (planned / "stderr").read_text()
 
     for column in ("kl", "loss/bco_pair"):
         (lines, weights), (others, other_weights), (again, again_weights) = (

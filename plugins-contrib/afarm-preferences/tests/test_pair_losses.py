@@ -176,9 +176,3 @@ def test_the_loss_of_kto_and_its_gradient_are_those_worked_by_hand() -> None:
     losses.sum().backward()
     assert ratios.grad is not None
     assert ratios.grad.tolist() == pytest.approx([-s(0.8) * s(-0.8), 1.5 * s(0.7) * s(-0.7)], rel=1e-12)
-
-
-def test_the_label_of_an_output_may_be_a_probability() -> None:
-    settings, ratios = KTOConfig(beta=0.5, undesirable_weight=3), torch.tensor([2.0], dtype=torch.float64)
-    soft = kto_losses(ratios, 0.0, torch.tensor([0.7], dtype=torch.float64), settings)
-    assert soft.item() == pytest.approx(0.7 * (1 - s(1)) + 0.3 * 3 * s(1))

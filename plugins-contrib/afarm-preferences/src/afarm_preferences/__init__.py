@@ -144,7 +144,7 @@ class KTOConfig(CheckpointChoice, TrainerConfig):
         32, "rows in one forward pass; times gradient_accumulation_steps it is the batch of one step", ge=1
     )
     loss_type: Literal["kto", "apo_zero_unpaired"] = setting(
-        "kto", "kto, or apo_zero_unpaired, whose reference point is 0 and not the KL: it reads a third less"
+        "kto", "kto, or apo_zero_unpaired, whose reference point is 0 and not the KL, which it need not read"
     )
     beta: float = setting(0.1, "how strongly the policy is held to its reference, and how soon gains saturate", gt=0)
     desirable_weight: float = setting(1.0, "weight of desirable rows, λ_D", gt=0)
@@ -152,10 +152,10 @@ class KTOConfig(CheckpointChoice, TrainerConfig):
 
 
 class KTO(Method):
-    """Learns from outputs that are desirable or not: each pair of `inputs.preferences` gives one of both."""
+    """Learns from `inputs.feedback`, outputs that are desirable or not: a file's, or both outputs of each pair."""
 
     config: KTOConfig
-    needs = frozenset({"preferences"})
+    needs = frozenset({"feedback"})
     samples = False
     search_space: ClassVar[Mapping[str, Any]] = {
         "learning_rate": (1e-7, 1e-3),

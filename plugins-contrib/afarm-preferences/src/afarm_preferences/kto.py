@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from afarm import DataError, MethodInputs, TrainContext, seeding
+from afarm import DataError, Feedback, MethodInputs, TrainContext, seeding
 from afarm.backend import (
     CheckpointPolicy,
     all_reduce_by_name,
@@ -21,51 +21,47 @@ from afarm.backend import (
     join_and_pad,
     require_checkpoint,
     response_logprobs,
-    usable_pairs,
 )
 from afarm_preferences import KTOConfig
 from afarm_preferences.trainer import Batch, PreferenceTrainer, Row, summed_logprobs, train
 
 
 def train_kto(config: KTOConfig, inputs: MethodInputs, context: TrainContext) -> CheckpointPolicy:
-    """Train a copy of `inputs.start` on outputs with labels. Raises `DataError` unless there are both labels."""
+    """Train a copy of `inputs.start` on `inputs.feedback`. Raises `DataError` unless there are both labels."""
     start = require_checkpoint(inputs.start, config.section)
-    rows, p, counts = encode_pairs(start, config, inputs)
-    counts |= count_labels(p, config)
+    counts = count_labels(inputs.feedback, config.section)
+    rows, cut = start.encode(
+        [thumb.instruction for thumb in inputs.feedback],
+        [thumb.output for thumb in inputs.feedback],
+        config.max_length,
+        [thumb.finish_reason != "length" for thumb in inputs.feedback],
+    )
     batch_size = config.per_device_train_batch_size
     examples = [
-        {"row": row, "p": of_row, "reference": logp, "length": len(row[0]) + len(row[1])}
-        for row, of_row, logp in zip(rows, p, summed_logprobs(start, rows, batch_size), strict=True)
+        {"row": row, "p": float(thumb.label), "reference": logp, "length": len(row[0]) + len(row[1])}
+        for thumb, row, logp in zip(inputs.feedback, rows, summed_logprobs(start, rows, batch_size), strict=True)
     ]
     if config.loss_type == "kto":
         others = mismatched_rows(rows, start.longest(config.max_length), context.seed)
         for example, row, logp in zip(examples, others, summed_logprobs(start, others, batch_size), strict=True):
             example |= {"other": row, "other_reference": logp}
+    counts["outputs_cut"] = cut
     return train(KTOTrainer, start, examples, partial(collate_rows, start.pad_id), counts, config, inputs, context)
 
 
-def encode_pairs(
-    start: CheckpointPolicy, config: KTOConfig, inputs: MethodInputs
-) -> tuple[list[Row], list[float], dict[str, float]]:
-    """Make two rows of each pair: (rows, the probability that each is desirable, counts)."""
-    pairs, counts = usable_pairs(
-        inputs.preferences, lambda judged: judged.chosen_rejected, config.section, start, config.max_length
-    )
-    first, second, cut = start.encode_pairs(pairs, config.max_length)
-    p2 = [float(judged.p2 or 0.0) for judged in pairs]
-    return [*first, *second], [*(1 - p for p in p2), *p2], {**counts, "outputs_cut": float(cut)}
-
-
-def count_labels(p: Sequence[float], config: KTOConfig) -> dict[str, float]:
-    """Count rows by label, as metrics. Raises `DataError` if all have one label."""
-    desirable = sum(of_row > 0.5 for of_row in p)
-    if desirable in (0, len(p)):
+def count_labels(feedback: Sequence[Feedback], learner: str) -> dict[str, float]:
+    """Count rows by label, as metrics. Raises `DataError`, naming the `learner`, unless there are rows of both."""
+    up = sum(thumb.label for thumb in feedback)
+    down = len(feedback) - up
+    if not feedback:
+        raise DataError(f"{learner} has nothing to learn from: no pair has a better output, and no output a label")
+    if not (up and down):
         raise DataError(
-            f"{config.section} learns from desirable and undesirable outputs, and all {len(p)} rows are "
-            f"{'desirable' if desirable else 'undesirable'}: add rows of the other label, or learn the good ones alone "
-            "with --method sft"
+            f"{learner} learns from desirable and undesirable outputs, and all {len(feedback)} rows are "
+            f"{'desirable' if up else 'undesirable'}: add rows of the other label, or learn good outputs alone with "
+            "--method sft"
         )
-    return {"rows_desirable": float(desirable), "rows_undesirable": float(len(p) - desirable)}
+    return {"rows_desirable": float(up), "rows_undesirable": float(down)}
 
 
 def mismatched_rows(rows: Sequence[Row], limit: int, seed: int) -> list[Row]:
@@ -99,7 +95,7 @@ def collate_rows(pad_id: int, examples: Sequence[Mapping[str, Any]]) -> Batch:
 
 
 def kto_losses(ratios: Tensor, kl: Tensor | float, p: Tensor, config: KTOConfig) -> Tensor:
-    """Compute the loss [B] of outputs with log ratios `ratios` [B], `p` [B] the probability to be desirable.
+    """Compute the loss [B] of outputs with log ratios `ratios` [B], `p` [B] 1 for desirable and 0 for undesirable.
 
     `kl` is z₀, in nats; 0 gives the unpaired form of APO-zero (D'Oosterlinck et al. 2024).
     """
