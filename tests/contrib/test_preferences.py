@@ -34,7 +34,8 @@ SMALL = {
     **{f"{method}.per_device_train_batch_size": 4 for method in ("kto", "mpo")},
     **{f"{method}.gradient_accumulation_steps": 2 for method in ("kto", "mpo")},
 }
-COMPARE = ["compare", "--methods", "kto,mpo", *(w for n, v in SMALL.items() for w in ("--set", f"{n}={v}")), "--json"]
+SETTINGS = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
+COMPARE = ["compare", "--methods", "kto,mpo", *SETTINGS, "--json"]
 
 
 def test_the_packages_own_tests_pass() -> None:
@@ -147,7 +148,7 @@ def test_two_processes_learn_as_one_does_and_what_was_killed_ends_the_same(site:
 
     [stored] = alone.glob("artifacts/annotate/*/preferences.jsonl")
     planned = tmp_path / "planned"
-    own = [*("orpo", "--preferences", str(stored), "--dry-run"), "--output-dir", str(planned)]
+    own = ["orpo", "--preferences", str(stored), "--dry-run", *SETTINGS, "--output-dir", str(planned)]
     warm.finish(warm.begin(partial(run_with_the_package, site, own), planned), planned)
     assert "train orpo" in (planned / "stdout").read_text() + (planned / "stderr").read_text()
 
