@@ -95,8 +95,9 @@ _EXTRA_OF = {
 }
 
 
-ELSEWHERE = {"slurm": "afarm-slurm"}
-"""The launchers that packages of `plugins-contrib/` bring, each a section of recipes too."""
+_PREFERENCES = "kto ipo simpo orpo cpo conservative_dpo robust_dpo sppo apo_zero apo_down mpo"
+ELSEWHERE = {"slurm": "afarm-slurm", **dict.fromkeys(_PREFERENCES.split(), "afarm-preferences")}
+"""The launchers and methods that packages of `plugins-contrib/` bring, each a section of recipes too."""
 
 
 def name_package(name: str, near: str = "") -> str:
