@@ -95,8 +95,11 @@ _EXTRA_OF = {
 }
 
 
-ELSEWHERE = {"slurm": "afarm-slurm"}
-"""The launchers that packages of `plugins-contrib/` bring, each a section of recipes too."""
+ELSEWHERE = {
+    "slurm": "afarm-slurm",
+    **dict.fromkeys(["grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo"], "afarm-grpo"),
+}
+"""The launchers and methods that packages of `plugins-contrib/` bring, each a section of recipes too."""
 
 
 def name_package(name: str, near: str = "") -> str:
@@ -144,8 +147,9 @@ class Registry:
         candidates = [components[name]] if name in components else [c for c in components.values() if c.name == name]
         if not candidates:
             writable = [c.full_name if "/" in name else self.list_names(c)[-1] for c in components.values()]
-            near = why_unknown(name, did_you_mean(name, [*also, *writable]))
-            others = " Other methods, such as GRPO, are plugins: docs/methods/README.md" if kind == "methods" else ""
+            near = why_unknown(name, did_you_mean(name, [*also, *writable, *ELSEWHERE]))
+            others = " Other methods are plugins: docs/methods/README.md" if kind == "methods" else ""
+            others = "" if name in ELSEWHERE else others
             raise PluginError(f"unknown {KINDS[kind]} {name!r}.{near}{others}")
         if len(candidates) > 1:
             raise PluginError(f"{KINDS[kind]} {self.explain_ambiguous(name, kind)}")
