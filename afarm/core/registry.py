@@ -147,7 +147,7 @@ class Registry:
         candidates = [components[name]] if name in components else [c for c in components.values() if c.name == name]
         if not candidates:
             writable = [c.full_name if "/" in name else self.list_names(c)[-1] for c in components.values()]
-            near = why_unknown(name, did_you_mean(name, [*also, *writable, *ELSEWHERE]))
+            near = why_unknown(name, did_you_mean(name, [*also, *writable]))
             others = " Other methods are plugins: docs/methods/README.md" if kind == "methods" else ""
             others = "" if name in ELSEWHERE else others
             raise PluginError(f"unknown {KINDS[kind]} {name!r}.{near}{others}")

@@ -79,7 +79,7 @@ class OnlineDPOConfig(OnPolicyConfig):
 
 
 @pytest.mark.parametrize("config", [GRPOConfig, OnlineDPOConfig])
-@pytest.mark.parametrize("name", ["rloo", "online_dpo"])
+@pytest.mark.parametrize("name", ["reinforce", "online_dpo"])
 def test_advice_names_the_section_that_the_method_is_registered_under(name: str, config: type[OnPolicyConfig]) -> None:
     plugins = discover()
     plugins.registry.register(Component("methods", name, "afarm-x", "x", "afarm_grpo:GRPO", config=config))
@@ -88,7 +88,7 @@ def test_advice_names_the_section_that_the_method_is_registered_under(name: str,
     settings: Any = resolve("toy", [f"method={name}"], plugins).of(plugins.get("methods", name))
     error = str(Diverged(settings, 3, "the KL is large"))
     assert error.startswith(config.method_name)
-    assert f"--set {name}.learning_rate=5e-06, a larger {name}.kl_coef" in error
+    assert f"--set {name}.learning_rate={settings.learning_rate / 2:g}, a larger {name}.kl_coef" in error
     assert "section" not in settings.result_fields()
 
 

@@ -158,7 +158,6 @@ def test_what_an_annotator_cannot_be_told_is_said(arguments: list[str], said: st
         (["--set", "evaluate.anotator=pool"], "Did you mean 'annotator'"),
         (["--set", "evaluate.evaluators=[win_rat]"], "Did you mean 'win_rate'"),
         (["--judge", "strng=offline"], "Did you mean 'strong'"),
-        (["--method", "gpro"], "Did you mean 'grpo'"),
     ],
 )
 def test_a_near_miss_of_a_name_names_the_nearest(arguments: list[str], nearest: str, afarm: Afarm) -> None:

@@ -62,7 +62,7 @@ def train_grpo(config: GRPOConfig, inputs: MethodInputs, context: TrainContext) 
             kl = kl_estimates(logprobs, reference, mask).k1.sum(1)
             watch_kl(training, step, float(kl.mean()))
             if step > done:  # the policy of the step before has drawn sound samples: only now is it saved
-                save_if_due(training, step)
+                save_if_due(training, step, kl=training.kl)
             if step == config.total_steps:
                 break
 
