@@ -96,7 +96,11 @@ _EXTRA_OF = {
 
 
 _PREFERENCES = "kto ipo simpo orpo cpo conservative_dpo robust_dpo sppo apo_zero apo_down mpo"
-ELSEWHERE = {"slurm": "afarm-slurm", **dict.fromkeys(_PREFERENCES.split(), "afarm-preferences")}
+ELSEWHERE = {
+    "slurm": "afarm-slurm",
+    **dict.fromkeys("grpo dr_grpo dapo gspo cispo rloo".split(), "afarm-grpo"),
+    **dict.fromkeys(_PREFERENCES.split(), "afarm-preferences"),
+}
 """The launchers and methods that packages of `plugins-contrib/` bring, each a section of recipes too."""
 
 
@@ -146,8 +150,8 @@ class Registry:
         if not candidates:
             writable = [c.full_name if "/" in name else self.list_names(c)[-1] for c in components.values()]
             near = why_unknown(name, did_you_mean(name, [*also, *writable]))
-            elsewhere = kind == "methods" and "\n" not in near
-            others = " Other methods, such as GRPO, are plugins: docs/methods/README.md" if elsewhere else ""
+            elsewhere = kind == "methods" and "\n" not in near and name not in ELSEWHERE
+            others = " Other methods are plugins: docs/methods/README.md" if elsewhere else ""
             raise PluginError(f"unknown {KINDS[kind]} {name!r}.{near}{others}")
         if len(candidates) > 1:
             raise PluginError(f"{KINDS[kind]} {self.explain_ambiguous(name, kind)}")
