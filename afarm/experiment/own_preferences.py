@@ -17,6 +17,7 @@ from afarm.storage.conversations import Tasks, Unusable
 from afarm.storage.hub import is_on_hub
 from afarm.storage.labelled_pairs import own_preferences
 from afarm.storage.model_files import special_tokens
+from afarm.storage.prompt_templates import answer_cues, describe_rendered
 from afarm.storage.rows import digest_source, write_rows
 
 
@@ -64,7 +65,7 @@ class OwnPreferences:
         not said to be dropped, or if nothing is left.
         """
         config, evaluated = self.config, frozenset(task.id for task in self.evaluated())
-        how = (config.labels, config.on_unusable, config.dataset, config.model)
+        how = (config.labels, config.on_unusable, config.dataset, config.model, config.prompt_template)
         key = (config.preferences, self.digest, *how, evaluated)
         if key not in _SUMMARIES:
             summary: dict[str, Any] = {}
@@ -83,6 +84,7 @@ class OwnPreferences:
         """Yield the preferences that are taken, and fill `summary`. Raises as that does."""
         config, source, evaluated = self.config, self.config.preferences, Tasks(self.evaluated())
         unusable, notes = Unusable(special_tokens=special_tokens(config.model)), list[str]()
+        cues, rendered = answer_cues(config.prompt_template), 0
         outcomes, people, evaluated_on, first = Counter[str](), Counter[str](), 0, list[Instruction]()
         read = own_preferences(source, unusable, scale=config.labels, notes=notes)
         for judged in self.progress(read, "preferences"):
@@ -91,11 +93,14 @@ class OwnPreferences:
                 continue
             if len(first) < LOOKED_AT:
                 first.append(judged.pair.instruction)
+            rendered += (judged.pair.instruction.input or judged.pair.instruction.instruction).rstrip().endswith(cues)
             outcomes[judged.preference.outcome] += 1
             people[judged.annotator] += 1
             yield judged
         self.require_known(first, source)
         taken = outcomes.total()
+        if rendered:
+            notes.append(f"{source}: {describe_rendered(rendered, taken)}")
         usable = taken + evaluated_on
         if not usable and not unusable.rows:
             raise DataError(f"{source}: holds no preferences")
