@@ -16,8 +16,8 @@ from pathlib import Path
 from afarm.core.errors import ModelError
 from afarm.storage.disk import is_source
 from afarm.storage.hub import PATIENCE, look_up
-from afarm.storage.user_files import why_unopened
-from afarm.storage.weight_files import plain_gguf_reader, require_whole_gguf, require_whole_weights
+from afarm.storage.user_files import why_closed, why_unopened
+from afarm.storage.weight_files import read_gguf, require_whole_gguf, require_whole_weights
 
 PACKAGE_PREFIX = "pkg:"
 
@@ -34,7 +34,7 @@ def local_path(spec: str) -> Path | None:
     What opens a model asks for its path first, so it raises inside `close_files` too.
     """
     path = Path(spec).expanduser()
-    if problem := why_unopened(path):
+    if problem := why_unopened(path) if path.exists() else why_closed(None):
         raise ModelError(f"model {spec!r:.80}: {problem}")
     if spec.startswith(PACKAGE_PREFIX):
         return _package_path(spec)
@@ -125,7 +125,7 @@ def special_tokens(spec: str) -> frozenset[str]:
     path = local_path(spec)
     if path is not None and path.suffix == ".gguf":
         with suppress(Exception):  # loading says what is wrong with a damaged file, or that gguf is not installed
-            fields = plain_gguf_reader()(path).fields
+            fields = read_gguf(path).fields
             types, texts = (fields[f"tokenizer.ggml.{name}"] for name in ("token_type", "tokens"))
             kinds = [types.parts[at][0] for at in types.data]
             return frozenset(

@@ -23,11 +23,13 @@ def close_files(reason: str, besides: Sequence[Path] = ()) -> Iterator[None]:
         _closed.pop()
 
 
-def why_closed(named: Path | str) -> str:
-    """Say why nothing of this name is opened, be it a file's or a model's; empty outside of `close_files`."""
+def why_closed(named: Path | str | None) -> str:
+    """Say why nothing of this name is opened, a file's or a model's, or None for code; empty outside `close_files`."""
     if not _closed:
         return ""
     reason, besides = _closed[-1]
+    if named is None:
+        return f"not opened: {reason}"
     path = Path(os.path.abspath(named))
     return "" if any(path.is_relative_to(os.path.abspath(place)) for place in besides) else f"not opened: {reason}"
 

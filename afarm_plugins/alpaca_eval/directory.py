@@ -72,6 +72,9 @@ DEFAULT_TEMPERATURES = {"vllm_local_completions": 1.0, "huggingface_local_comple
 }
 """Temperatures if a directory names none; 0.7 with every other completion function."""
 
+EXPLAINED = 150
+"""Tokens of a usual answer that explains itself, as calls of functions and LMSYS's form do."""
+
 LIGHT = ("gpt-3.5", "chatgpt", "-mini", "haiku", "instant")
 """Parts of the names of models that answer for the light family."""
 
@@ -207,6 +210,7 @@ class DirectoryMember:
             annotator=self.name,
             seed=seed,
             sample_index=sample_index,
+            typical_tokens=min(longest // 2, EXPLAINED) if self.tool or self.parser.name == "lmsys_parser" else 0,
         )
 
 
