@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -24,6 +25,11 @@ from afarm.experiment.workspace import Workspace
 from afarm.judging.dispatch import LARGEST_BATCH
 from afarm.judging.labelling import CHUNK, annotate_in_chunks, number_occurrences
 from afarm.storage.rows import read_outputs, write_rows
+
+logger = logging.getLogger(__name__)
+
+SHOWN = 3
+"""Pairs without a label that are named."""
 
 
 def annotation_stage(workspace: Workspace, outputs: Stage) -> Stage:
@@ -107,6 +113,7 @@ def annotate_to_file(
     """
     annotator = labelling.annotator
     members, outcomes, degraded = Counter[str](), Counter[str](), Counter[str]()
+    lost: list[str] = []
 
     def rows() -> Iterator[Mapping[str, Any]]:
         for judged in run_labelling(workspace, labelling):
@@ -115,6 +122,8 @@ def annotate_to_file(
             who = "(identical)" if judged.pair.identical else who
             members[who] += 1
             outcomes[preference.outcome] += 1
+            if preference.outcome in ("unparsed", "refused"):
+                lost.append(f"row {outcomes.total() - 1} ({judged.pair.instruction.instruction!r:.60})")
             degraded.update(preference.degraded)
             yield judged.to_row()
         for pair in unanswered:
@@ -123,6 +132,9 @@ def annotate_to_file(
             yield JudgedPair(pair, Preference(pair.id, 0.0, source="rule"), annotator).to_row()
 
     count = write_rows(path, rows())
+    if lost and not all(judge.simulated for judge in workspace.judges.answering([annotator]).values()):
+        place, more = path.parent.with_suffix("") / path.name, f" and {len(lost) - SHOWN} more" * (len(lost) > SHOWN)
+        logger.warning("%s of %s pairs have no label: %s: %s%s", len(lost), count, place, ", ".join(lost[:SHOWN]), more)
     counts = {"outcomes": dict(outcomes), "members": dict(sorted(members.items())), "degraded": dict(degraded)}
     return {"rows": count, **counts}
 

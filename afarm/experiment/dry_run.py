@@ -203,7 +203,7 @@ def _plan(workspace: Workspace, wanted: Stage, plan: Plan) -> Plan:
         present = {name: one for name, one in inputs.items() if one}
         judges, length = ((), "") if artifact else _estimate_judges(workspace, stage, present)
         pairs = ""
-        if stage.kind == "preferences":
+        if stage.kind in ("preferences", "feedback"):
             pairs = describe_pairs(artifact.meta["summary"] if artifact else workspace.data.own_preferences.summary)
         less = tuple(stage.asks_less_by()) if judges and stage.asks_less_by else ()
         plan[label] = PlannedStage(stage.kind, label, artifact is not None, why, judges, pairs, less, length), artifact

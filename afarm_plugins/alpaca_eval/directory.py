@@ -23,6 +23,7 @@ from afarm import (
     Tool,
     did_you_mean,
     explain_validation_error,
+    read_user_text,
     seeding,
     setting,
 )
@@ -221,7 +222,7 @@ def load(spec: str) -> list[DirectoryMember]:
     """
     path = find(spec)
     try:
-        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+        entries = yaml.safe_load(read_user_text(path))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError([f"{path}: cannot be read as YAML: {' '.join(str(error).split())}"]) from error
     if not isinstance(entries, dict) or not entries:
@@ -321,7 +322,7 @@ def _templates(entry: EvaluatorSpec, base: Path) -> tuple[dict[str, Template], l
     for form, file in entry.template_files.items():
         path, at = base / file, f"prompt_template: {form}:" if form else "prompt_template:"
         try:
-            text = path.read_text(encoding="utf-8")
+            text = read_user_text(path)
         except (OSError, ValueError) as error:
             problems.append(f"{at} {path} cannot be read: {getattr(error, 'strerror', None) or error}")
             continue

@@ -27,7 +27,7 @@ from afarm.core.interfaces import (
     TrainContext,
 )
 from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge
-from afarm.core.records import Evaluation, Instruction, JudgedPair, Output, Pair, Sample, Score
+from afarm.core.records import Evaluation, Feedback, Instruction, JudgedPair, Output, Pair, Sample, Score
 from afarm.core.seeding import uniform
 from afarm.judging import render
 
@@ -135,6 +135,19 @@ class Direct(Teach):
 
     def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
         assert all(judged.chosen_rejected is not None or judged.p2 is None for judged in inputs.preferences)
+        return super().train(inputs, context)
+
+
+class Thumbs(Teach):
+    """Learns from unpaired feedback."""
+
+    needs = frozenset({"feedback"})
+    learned: ClassVar[list[Feedback]] = []
+
+    def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
+        assert not inputs.preferences
+        Thumbs.learned = [*inputs.feedback]
+        RAN.append(f"thumbs {sum(one.label for one in inputs.feedback)} of {len(inputs.feedback)}")
         return super().train(inputs, context)
 
 
@@ -256,7 +269,7 @@ def register_datasets(register: Register) -> None:
 
 @hookimpl
 def register_methods(register: Register) -> None:
-    for method in (Sft, Nudge, Direct, Hot, Online, Needy, Diverges):
+    for method in (Sft, Nudge, Direct, Thumbs, Hot, Online, Needy, Diverges):
         register(method.__name__.lower(), method, config=TeachConfig)
     register("stepwise", Stepwise, config=StepwiseConfig)
 
@@ -298,6 +311,7 @@ def register_samplers(register: Register) -> None:
 @hookimpl
 def register_reward_models(register: Register) -> None:
     register("words", WordReward)
+    register("more_words", WordReward)
 
 
 @hookimpl
