@@ -26,7 +26,7 @@ from afarm.experiment.stage_code import code_identity
 from afarm.experiment.workspace import Workspace
 from afarm.judging.client import JudgeClient
 from afarm.judging.dispatch import LARGEST_BATCH
-from afarm.judging.labelling import CHUNK, annotate_in_chunks, number_occurrences, rule_or_noise
+from afarm.judging.labelling import CHUNK, annotate_in_chunks, number_occurrences
 from afarm.judging.ledger import Ledger
 from afarm.judging.method_judge import PlannedJudge, PromptedJudge, Question
 from afarm.storage.rows import read_outputs, write_rows
@@ -47,8 +47,9 @@ def annotation_stage(workspace: Workspace, outputs: Stage) -> Stage:
             pairs = adjacent_pairs(read_outputs(inputs["outputs"].path / "outputs.jsonl"), sampling.n)
             return Labelling(LEARNING, pairs, settings.annotator, settings.label_noise)
         stand_in = find_stand_in(workspace, sampling.max_new_tokens)
-        pairs = make_up_pairs(stand_in[0], workspace.data.instructions("preference"), sampling.n // 2)
-        return Labelling(LEARNING, pairs, settings.annotator, settings.label_noise, *stand_in)
+        tasks = [task for task in workspace.data.instructions("preference") for _ in range(sampling.n // 2)]
+        pairs = make_up_pairs(stand_in[0], tasks, settings.label_noise)
+        return Labelling(LEARNING, pairs, settings.annotator, 0.0, *stand_in)
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
         return annotate_to_file(workspace, directory / "preferences.jsonl", plan_labels(inputs))
@@ -80,22 +81,22 @@ def find_stand_in(workspace: Workspace, longest: int, stored: Sequence[Output] =
             if texts := [row.output[:most] for row in rows if row.output.strip()]:
                 mean = fmean(map(len, texts))
                 text = min(texts, key=lambda text: abs(len(text) - mean))
-                of = f"split {split!r}" if split else "the starting policy"
-                length = f"as long as those of {of}, {mean:,.0f} characters on average"
+                whose = f"split {split!r}" if split else "the starting policy"
+                length = f"as long as those of {whose}, {mean:,.0f} characters on average"
                 return text, length, max(0.0, longest - mean / CHARACTERS_PER_TOKEN)
     return "word " * (longest // 2), f"half of the longest, {longest // 2:,} tokens", longest / 2
 
 
 def make_up_pairs(
-    text: str, instructions: Sequence[Instruction], each: int = 1, first: Mapping[str, str] | None = None
+    text: str, tasks: Sequence[Instruction], label_noise: float = 0.0, first: Mapping[str, str] | None = None
 ) -> list[Pair]:
-    """Make up pairs, `each` per instruction. All texts of an instruction differ but `first` ones, by its id."""
-    seen, pairs = Counter[str](), []
-    for instruction in (instruction for instruction in instructions for _ in range(each)):
-        seen[instruction.id] += 1
-        one, two = (f"{text} {which}{seen[instruction.id]}" for which in ("one", "two"))
-        pairs.append(Pair(instruction, (first or {}).get(instruction.id, one), two))
-    return pairs
+    """Make up a pair per instruction, as many as label noise leaves to an annotator.
+
+    All texts differ but `first` ones, by the id of their instruction.
+    """
+    first, share = first or {}, 1 - 2 * label_noise
+    asked = [(n, task) for n, task in enumerate(tasks) if int((n + 1) * share) > int(n * share)]
+    return [Pair(task, first.get(task.id, f"{text} one {n}"), f"{text} two {n}") for n, task in asked]
 
 
 def run_labelling(workspace: Workspace, labelling: Labelling) -> Iterator[JudgedPair]:
@@ -203,19 +204,14 @@ class OnlineAnnotator:
         Pairs to learn from are asked about step by step, those to select by checkpoint by checkpoint. All checkpoints
         answer with the same draws, so that a short text is often the one before it.
         """
-        settings, seed = self.workspace.config.annotate, self.workspace.seed(LEARNING)
+        settings = self.workspace.config.annotate
         stand_in = find_stand_in(self.workspace, self.workspace.config.evaluate.max_new_tokens)
-        learned = make_up_pairs(stand_in[0], learning)
+        made = make_up_pairs(stand_in[0], learning, settings.label_noise)
         compared = make_up_pairs(stand_in[0], selecting, first={one.id: stand_in[0] for one in selecting})
-        groups = [
-            [p for p in learned[n::steps] if not rule_or_noise(p, seed, settings.label_noise)] for n in range(steps)
-        ]
-        groups += [compared[n::candidates] for n in range(candidates)]
-        sizes, pairs = [len(group) for group in groups if group], [pair for group in groups for pair in group]
-        alike = ALIKE ** (len(stand_in[0]) / CHARACTERS_PER_TOKEN) * (
-            len(selecting) - len(compared[:: candidates or 1])
-        )
-        new = 1 - alike / (len(pairs) or 1)
+        groups = [*(made[n::steps] for n in range(steps)), *(compared[n::candidates] for n in range(candidates))]
+        pairs, sizes = [pair for group in groups for pair in group], [len(group) for group in groups if group]
+        alike = ALIKE ** (len(stand_in[0]) / CHARACTERS_PER_TOKEN) * sum(map(len, groups[steps + 1 :]))
+        new = 1 - alike / max(1, len(pairs))
         return Labelling(SELECTING, pairs, settings.annotator, 0.0, *stand_in, groups=sizes, new=new)
 
     def _label(self, pairs: Sequence[Pair], noiseless: bool) -> list[Preference]:

@@ -21,7 +21,7 @@ from afarm.core.records import Instruction, Pair
 from afarm.experiment import pipeline
 from afarm.experiment.own_preferences import describe_pairs
 from afarm.experiment.return_checks import requests_planned
-from afarm.experiment.stage import Labelling, Stage, walk
+from afarm.experiment.stage import Inputs, Labelling, Stage, walk
 from afarm.experiment.workspace import Workspace
 from afarm.judging.accounting import mean_output_tokens
 from afarm.judging.client import JudgeClient
@@ -34,7 +34,7 @@ from afarm.storage.artifacts import Artifact, artifact_key
 from afarm.storage.reuse import why_not_reused
 from afarm.storage.text import dollars
 
-TYPICAL_OUTPUT = {"": 25, "single": 6, "list": 7, "json": 60, "rating": 2, "criteria": 100, "tokens": 2}
+TYPICAL_OUTPUT = {"": 25, "single": 6, "list": 7, "labels": 16, "json": 60, "rating": 2, "criteria": 100, "tokens": 2}
 TYPICAL_OUTPUT |= {"ranking": 3, "critique": 80}
 """Tokens of an answer in each format, for each comparison, where the ledger has no such answers to go by."""
 ENOUGH_ANSWERS = 5
@@ -202,11 +202,8 @@ def _plan(workspace: Workspace, wanted: Stage, plan: Plan) -> Plan:
             continue
         inputs = {name: plan[upstream.label][1] for name, upstream in stage.inputs.items()}
         artifact, why = find_or_explain(workspace, stage, inputs)
-        labelling = None
-        if stage.plan_labels and not artifact:
-            labelling = stage.plan_labels({name: one for name, one in inputs.items() if one})
-        judges = () if artifact else _estimate_judges(workspace, stage, labelling)
-        length = labelling.length if judges and labelling else ""
+        present = {name: one for name, one in inputs.items() if one}
+        judges, length = ((), "") if artifact else _estimate_judges(workspace, stage, present)
         pairs = ""
         if stage.kind in ("preferences", "feedback"):
             pairs = describe_pairs(artifact.meta["summary"] if artifact else workspace.data.own_preferences.summary)
@@ -236,18 +233,24 @@ def find_or_explain(
 # -------------------------------------------------------------------------------------------------- what is asked
 
 
-def _estimate_judges(workspace: Workspace, stage: Stage, labelling: Labelling | None) -> tuple[JudgeEstimate, ...]:
-    """Estimate a missing stage's requests that the ledger does not answer."""
+def _estimate_judges(workspace: Workspace, stage: Stage, inputs: Inputs) -> tuple[tuple[JudgeEstimate, ...], str]:
+    """Estimate a missing stage's requests that the ledger does not answer, from the inputs that exist.
+
+    Also say how long outputs are taken to be that do not exist.
+    """
     found: tuple[JudgeEstimate, ...] = ()
-    if labelling:
-        found = estimate_labels(workspace, labelling, reading_client(workspace, workspace.judges.by_role))
+    length, by_role = "", workspace.judges.by_role
+    if stage.plan_labels:
+        labelling = stage.plan_labels(inputs)
+        found = estimate_labels(workspace, labelling, reading_client(workspace, by_role))
+        length = labelling.length if found else ""
     if stage.plan_requests and stage.kind == "train":
-        found += estimate_requests(stage.plan_requests(), reading_client(workspace, workspace.judges.by_role))
+        found += estimate_requests(stage.plan_requests(), reading_client(workspace, by_role))
     elif stage.plan_requests:
         requests = list(stage.plan_requests())
         client = reading_client(workspace, {request.role: workspace.judges.judge(request.role) for request in requests})
         found += estimates(client, [requests])
-    return found
+    return found, length
 
 
 def estimate_requests(requests: Iterable[ChatRequest], client: JudgeClient) -> tuple[JudgeEstimate, ...]:
@@ -321,7 +324,9 @@ def _estimate(
     judge = client.find_judge(request.role)
     longest = judge.most_output_tokens(request)
     thoughts = longest - request.max_tokens
-    typical = min(typical_tokens(request), request.max_tokens)
+    written = request.answer_format or ("json" if request.schema or request.tool else "")
+    each = TYPICAL_OUTPUT.get(written, TYPICAL_OUTPUT[""])
+    typical = min(request.typical_tokens or each * max(1, len(request.comparisons)), request.max_tokens)
     mean = mean_answer(client.judge(request.role), request.annotator)
     if mean is None and thoughts:
         mean = mean_answer(client.judge(request.role), None)
@@ -345,17 +350,6 @@ def _estimate(
         str(getattr(judge, "without_thoughts", "")),  # the setting that keeps it from thinking
         assumed=int(thoughts > 0 and mean is None),
     )
-
-
-def typical_tokens(request: ChatRequest) -> int:
-    """Return the usual length of an answer: as the request states it, else as its format has it."""
-    if request.typical_tokens:
-        return request.typical_tokens
-    written = request.answer_format or ("json" if request.schema or request.tool else "")
-    each = TYPICAL_OUTPUT.get(written, TYPICAL_OUTPUT[""])
-    if written == "labels":
-        each = 2 + max(map(len, request.labels)) // 2  # labels are full of punctuation
-    return each * max(1, len(request.comparisons))
 
 
 # ----------------------------------------------------------------------------------------- what judges can be asked
