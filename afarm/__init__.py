@@ -142,6 +142,7 @@ if TYPE_CHECKING:
     from afarm.storage.model_files import require_on_hub as require_on_hub
     from afarm.storage.named_code import require_named as require_named
     from afarm.storage.prompt_templates import foreign_templates as foreign_templates
+    from afarm.storage.record_fields import match_judgements as match_judgements
     from afarm.storage.row_shapes import people_columns as people_columns
     from afarm.storage.rows import named_file as named_file
     from afarm.storage.rows import named_files as named_files
@@ -157,6 +158,8 @@ if TYPE_CHECKING:
     from afarm.storage.runs import read_run as read_run
     from afarm.storage.runs import run_directories as run_directories
     from afarm.storage.shared_store import SharedStore as SharedStore
+    from afarm.storage.user_files import open_user_file as open_user_file
+    from afarm.storage.user_files import read_user_text as read_user_text
 
     __version__: str
 else:

@@ -29,6 +29,7 @@ from afarm.experiment.settings import RunConfig
 from afarm.storage.row_shapes import what_it_holds
 from afarm.storage.rows import names_a_file, names_a_file_of_rows, read_rows, stem
 from afarm.storage.text import holds_key
+from afarm.storage.user_files import read_user_text
 
 Override = str | Mapping[str, Any]
 """A change to a recipe: `a.b=value`, or a mapping of settings."""
@@ -159,11 +160,10 @@ def _read_recipe(name: str) -> dict[str, Any]:
     """Read what the recipe says itself."""
     loader: Any = yaml.SafeLoader  # says where a user's file is wrong
     if name.endswith((".yaml", ".yml")):
-        path = Path(name)
-        if not path.is_file():
-            raise ConfigError([f"recipe file {name} {'is a directory' if path.is_dir() else 'does not exist'}"])
         try:
-            text = path.read_text(encoding="utf-8")
+            text = read_user_text(name)
+        except OSError as error:
+            raise ConfigError([f"recipe file {name} cannot be read: {error.strerror}"]) from error
         except UnicodeDecodeError as error:
             raise ConfigError([f"recipe file {name} is no UTF-8 text: save it as UTF-8"]) from error
     elif name in recipe_names():

@@ -123,7 +123,10 @@ def training_stage(
     def plan_labels(inputs: Inputs) -> Labelling:
         assert annotator is not None
         rows = {split: workspace.data.instructions(split) for split in splits}
-        return annotator.plan(*plan_pairs(method, workspace.settings.of(component), rows))
+        config: Any = workspace.settings.of(component)
+        learning, selecting = plan_pairs(method, config, rows)
+        steps = config.total_steps if isinstance(config, OnPolicyConfig) else 1
+        return annotator.plan(learning, steps, selecting, candidates(config))
 
     def asks_less_by() -> list[str]:
         """Name the splits and the method's own settings of which a half makes it ask about fewer pairs."""

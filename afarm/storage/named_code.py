@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from afarm.core.errors import ConfigError
+from afarm.core.errors import ConfigError, ModelError
 
 _given: list[str] = []
 """The texts that this process's command line and Python calls gave."""
@@ -25,11 +25,12 @@ def name_code(given: object) -> None:
 def require_named(spec: str) -> None:
     """Raise `ConfigError` for code that neither the command line nor a Python call named.
 
-    Call it before code is loaded that a setting names. Raises `ModelError` inside `close_models`.
+    Call it before code is loaded that a setting names. Raises `ModelError` inside `close_files`.
     """
-    from afarm.storage.model_files import require_open  # not at every start of the command line
+    from afarm.storage.user_files import why_closed  # not at every start of the command line
 
-    require_open(f"code {spec!r}")
+    if problem := why_closed(None):
+        raise ModelError(f"code {spec!r:.80}: {problem}")
     if not any(spec in text for text in _given):
         raise ConfigError(
             f"{spec!r} names code, and a recipe or a stored file may be anybody's: it is loaded only if the command "
