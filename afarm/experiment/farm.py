@@ -34,7 +34,6 @@ from afarm.experiment.method_comparison import (
     require_win_rate,
     run_each,
 )
-from afarm.experiment.named_code import name_code
 from afarm.experiment.notebook import choose_display
 from afarm.experiment.opening import open_workspace
 from afarm.experiment.preferences import require_pairs
@@ -46,6 +45,7 @@ from afarm.experiment.settings import RunConfig
 from afarm.experiment.workspace import Workspace, ignore
 from afarm.judging.database import fixed_place
 from afarm.storage.hub import push_folder, require_token
+from afarm.storage.named_code import name_code
 from afarm.storage.rows import read_outputs, read_preferences
 from afarm.storage.table import Records, html_table
 

@@ -39,7 +39,6 @@ from afarm.experiment.launching.launcher import (
     TaskEvent,
     Tell,
 )
-from afarm.experiment.named_code import name_code
 from afarm.experiment.opening import workspace_over
 from afarm.experiment.plugin_code import plugin_digest
 from afarm.experiment.preflight import require_access
@@ -50,6 +49,7 @@ from afarm.experiment.stage import Stage, StageRun, walk
 from afarm.experiment.stage_code import STAGE_CODE, code_digest
 from afarm.experiment.workspace import Workspace, versions
 from afarm.storage.artifacts import Artifact
+from afarm.storage.named_code import name_code
 from afarm.storage.reuse import flatten
 
 TOLD_EVERY = 1.0
