@@ -26,6 +26,7 @@ from afarm.judging.dispatch import LARGEST_BATCH
 from afarm.judging.labelling import CHUNK, annotate_in_chunks, number_occurrences, rule_or_noise
 from afarm.judging.ledger import Ledger
 from afarm.judging.method_judge import PlannedJudge, PromptedJudge, Question
+from afarm.storage.checkpoints import CHECKPOINTS
 from afarm.storage.rows import read_outputs, write_rows
 
 
@@ -126,8 +127,8 @@ def annotation_identity(workspace: Workspace, annotator: str, label_noise: float
 LEARNING, SELECTING = "annotate", "online"
 """The purposes of the seeds of labels to learn from, whoever asks for them, and of those to select checkpoints by."""
 
-COUNTS = ".judged"
-"""The file in a stage's directory with a line per question to a method's judge: its id, its kind, 1 if unreadable."""
+COUNTS = "judged.txt"
+"""The file beside a stage's checkpoints with a line per question to a method's judge: id, kind, 1 if unreadable."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ class OnlineAnnotator:
             return self._label(pairs, noiseless)
         about = digest(workspace.session, noiseless, [[pair.id, pair.is_canonical] for pair in pairs])
         rows = make_on_main_process(
-            self.directory / f".labels-{about}.json",
+            self.directory / CHECKPOINTS / f"labels-{about}.json",
             workspace.process_info,
             lambda: [asdict(preference) for preference in self._label(pairs, noiseless)],
         )
@@ -182,7 +183,7 @@ class OnlineAnnotator:
 class OnlineJudge(PromptedJudge):
     """The run's judge for a method's own responses, within the run's budget: `inputs.judge`.
 
-    A file in the stage's directory counts the questions, also over kills: one that is asked again counts once.
+    A file beside the checkpoints counts the questions, also over kills: one that is asked again counts once.
     """
 
     directory: Path | None = None
@@ -195,7 +196,7 @@ class OnlineJudge(PromptedJudge):
     def within(self, directory: Path) -> OnlineJudge:
         """Return it for the stage that trains in `directory`."""
         inside = copy(self)
-        inside.directory = directory
+        inside.directory = directory / CHECKPOINTS  # which is no part of the artifact
         return inside
 
     @property
@@ -210,10 +211,11 @@ class OnlineJudge(PromptedJudge):
         if not process_info.is_distributed:
             return ask()
         about = digest(self.workspace.session, self.name, [question.id for question in questions])
-        return make_on_main_process(self.directory / f".judged-{about}.json", process_info, ask)
+        return make_on_main_process(self.directory / f"judged-{about}.json", process_info, ask)
 
     def _ask_and_count(self, questions: Sequence[Question], directory: Path) -> list[Any]:
         answers = super().collect(questions)
+        directory.mkdir(parents=True, exist_ok=True)
         with (directory / COUNTS).open("a", encoding="utf-8") as file:
             file.writelines(f"{q.id} {q.kind} {int(a is None)}\n" for q, a in zip(questions, answers, strict=True))
         return answers
