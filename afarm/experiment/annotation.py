@@ -29,6 +29,7 @@ from afarm.judging.dispatch import LARGEST_BATCH
 from afarm.judging.labelling import CHUNK, annotate_in_chunks, number_occurrences
 from afarm.judging.ledger import Ledger
 from afarm.judging.method_judge import PlannedJudge, PromptedJudge, Question
+from afarm.storage.checkpoints import CHECKPOINTS
 from afarm.storage.rows import read_outputs, write_rows
 
 logger = logging.getLogger(__name__)
@@ -158,8 +159,8 @@ LEARNING, SELECTING = "annotate", "online"
 ALIKE = 0.95
 """How often a checkpoint writes the token that the one before it wrote, for estimates: measured in the toy world."""
 
-COUNTS = ".judged"
-"""The file in a stage's directory with a line per question to a method's judge: its id, its kind, 1 if unreadable."""
+COUNTS = "judged.txt"
+"""The file beside a stage's checkpoints with a line per question to a method's judge: id, kind, 1 if unreadable."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,7 @@ class OnlineAnnotator:
             return self._label(pairs, noiseless)
         about = digest(workspace.session, noiseless, [[pair.id, pair.is_canonical] for pair in pairs])
         rows = make_on_main_process(
-            self.directory / f".labels-{about}.json",
+            self.directory / CHECKPOINTS / f"labels-{about}.json",
             workspace.process_info,
             lambda: [asdict(preference) for preference in self._label(pairs, noiseless)],
         )
@@ -224,7 +225,7 @@ class OnlineAnnotator:
 class OnlineJudge(PromptedJudge):
     """The run's judge for a method's own responses, within the run's budget: `inputs.judge`.
 
-    A file in the stage's directory counts the questions, also over kills: one that is asked again counts once.
+    A file beside the checkpoints counts the questions, also over kills: one that is asked again counts once.
     """
 
     directory: Path | None = None
@@ -237,7 +238,7 @@ class OnlineJudge(PromptedJudge):
     def within(self, directory: Path) -> OnlineJudge:
         """Return it for the stage that trains in `directory`."""
         inside = copy(self)
-        inside.directory = directory
+        inside.directory = directory / CHECKPOINTS  # which is no part of the artifact
         return inside
 
     @property
@@ -252,10 +253,11 @@ class OnlineJudge(PromptedJudge):
         if not process_info.is_distributed:
             return ask()
         about = digest(self.workspace.session, self.name, [question.id for question in questions])
-        return make_on_main_process(self.directory / f".judged-{about}.json", process_info, ask)
+        return make_on_main_process(self.directory / f"judged-{about}.json", process_info, ask)
 
     def _ask_and_count(self, questions: Sequence[Question], directory: Path) -> list[Any]:
         answers = super().collect(questions)
+        directory.mkdir(parents=True, exist_ok=True)
         with (directory / COUNTS).open("a", encoding="utf-8") as file:
             file.writelines(f"{q.id} {q.kind} {int(a is None)}\n" for q, a in zip(questions, answers, strict=True))
         return answers

@@ -135,7 +135,7 @@ class PromptedJudge(MethodJudge):
             role=self.role,
             messages=(Message("system", system), Message("user", user)) if chats else (),
             prompt="" if chats else f"{system}\n\n{user}",
-            max_tokens=prompt["max_tokens"],
+            max_tokens=prompt["max_tokens"] * len(shown),
             comparisons=tuple(replace(pair, sample_index=attempt) for pair in shown),
             answer_format=prompt["answer_format"],
             labels=question.labels,

@@ -151,6 +151,7 @@ def test_places_are_in_the_order_of_the_group_however_it_was_shown() -> None:
     expected = [[3.0, 1.0, 2.0], [1.0, 2.5, 2.5], [2.5, 1.0, 2.5], [1.5, 1.5], [1.0]]
     assert asked.rank(TASKS[:5], groups) == expected
     assert len(client.sent) == 3, "a group of one text is not asked about"
+    assert sorted(request.max_tokens for request in client.sent) == [20, 30, 30]
     assert asked.rank(TASKS[:5], [group[::-1] for group in groups]) == [places[::-1] for places in expected]
     assert len(client.sent) == 3, "the same texts in another order are the same question"
 
