@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from afarm.core.errors import ConfigError
 from afarm.core.interfaces import Policy, Progress, RewardModel
-from afarm.core.plugins import Plugins
+from afarm.core.plugins import Plugins, discover_with
 from afarm.core.records import JudgedPair, Output, Pair, Preference
 from afarm.experiment import pipeline, preflight
 from afarm.experiment.annotation import OnlineAnnotator
@@ -36,6 +36,7 @@ from afarm.experiment.method_comparison import (
 )
 from afarm.experiment.notebook import choose_display
 from afarm.experiment.opening import open_workspace
+from afarm.experiment.preferences import require_pairs
 from afarm.experiment.recipe import Override, list_overrides
 from afarm.experiment.result import Result, read_result
 from afarm.experiment.run_record import record
@@ -44,6 +45,7 @@ from afarm.experiment.settings import RunConfig
 from afarm.experiment.workspace import Workspace, ignore
 from afarm.judging.database import fixed_place
 from afarm.storage.hub import push_folder, require_token
+from afarm.storage.named_code import name_code
 from afarm.storage.rows import read_outputs, read_preferences
 from afarm.storage.table import Records, html_table
 
@@ -68,7 +70,7 @@ class Farm:
         judge: str | Mapping[str, str] | None = None,
         annotator: str | None = None,
         seed: int | None = None,
-        plugins: Plugins | None = None,
+        plugins: Plugins | str | Path | Iterable[str | Path] | None = None,
         progress: Progress | bool | None = None,
         **choices: Any,
     ):
@@ -83,7 +85,7 @@ class Farm:
             store: Where artifacts are shared with other machines: `s3://BUCKET/FOLDER`, `gs://…` or a directory.
             model, method, judge, seed: The fields of `RunConfig`; the recipe's if not given.
             annotator: Short for `annotate.annotator`.
-            plugins: The plugins; all that are installed if not given.
+            plugins: Python files that are plugins beside those that are installed (`"mine.py"`), or all the plugins.
             progress: True shows bars and stages, False nothing, None (the default) both in notebooks; or what wraps
                 each loop.
             **choices: Other fields of `RunConfig` (`preferences="mine.jsonl"`).
@@ -101,13 +103,15 @@ class Farm:
             shared = str(Path(shared).absolute())
         accounts = None if ledger is None else fixed_place(ledger)
 
+        loaded = plugins if isinstance(plugins, Plugins | None) else discover_with(plugins)
+
         def lay_out_run(method: str | None = None, seed: int | None = None) -> Workspace:
             return open_workspace(
                 recipe,
                 [*chosen, {name: value for name, value in (("method", method), ("seed", seed)) if value is not None}],
                 place,
                 checks=[*(preflight.run_checks() if method else checks), *preflight.access_checks()],
-                plugins=plugins,
+                plugins=loaded,
                 progress=wraps,
                 on_stage=on_stage,
                 ledger=accounts,
@@ -140,6 +144,7 @@ class Farm:
 
     def annotate(self) -> Records[JudgedPair]:
         """Return the training preferences."""
+        require_pairs(self.workspace, "Farm.annotate()")
         artifact = self.workspace.ensure(pipeline.annotate(self.workspace))
         return Records(read_preferences(artifact.path / "preferences.jsonl"))
 
@@ -258,6 +263,8 @@ def as_overrides(
     overrides: list[Override] = [
         {name: str(value) if isinstance(value, Path) else value for name, value in choices.items()}
     ]
+    listed = list_overrides(settings)
+    name_code([annotator, choices, listed])
     if annotator is not None:
         overrides.append({"annotate": {"annotator": annotator}})
-    return overrides + list_overrides(settings)
+    return overrides + listed

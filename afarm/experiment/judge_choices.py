@@ -12,7 +12,7 @@ from afarm.core.judge import ChatRequest
 from afarm.core.records import Instruction
 from afarm.evaluation.biases import FORMULAS
 from afarm.experiment import pipeline
-from afarm.experiment.annotation import make_placeholders
+from afarm.experiment.annotation import make_up_pairs
 from afarm.experiment.components import Components
 from afarm.experiment.dry_run import estimate_labels, estimates
 from afarm.experiment.judges import Judges
@@ -72,7 +72,8 @@ def _describe_price(workspace: Workspace, labellings: Sequence[Labelling], reque
     judges, evaluated = workspace.judges, workspace.config.evaluate
     how = "for" if labellings or requests else "per"
     if not labellings and not requests:
-        asked = make_placeholders([Instruction(f"stand-in {i}") for i in range(1000)], evaluated.max_new_tokens)
+        text = "word " * (evaluated.max_new_tokens // 2)
+        asked = make_up_pairs(text, [Instruction(f"stand-in {i}") for i in range(1000)])
         labellings = [Labelling("evaluate", asked, evaluated.annotator, 0.0)]
     pairs = sum(len(labelling.pairs) for labelling in labellings)
     place = judges.ledger_place if is_there(judges.ledger_place) else Path(":memory:")

@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from afarm.core import errors
 from afarm.core.errors import AfarmError, ConfigError, PluginError, StoreError, attribute_failures
 from afarm.core.interfaces import Progress, no_progress
-from afarm.core.plugins import Plugins, discover
+from afarm.core.plugins import Plugins, choose_plugins, chosen_plugins, discover
 from afarm.core.seeding import digest
 from afarm.experiment import pipeline
 from afarm.experiment.components import Components
@@ -49,6 +49,7 @@ from afarm.experiment.stage import Stage, StageRun, walk
 from afarm.experiment.stage_code import STAGE_CODE, code_digest
 from afarm.experiment.workspace import Workspace, versions
 from afarm.storage.artifacts import Artifact
+from afarm.storage.named_code import name_code
 from afarm.storage.reuse import flatten
 
 TOLD_EVERY = 1.0
@@ -186,6 +187,7 @@ def farm_spec(workspace: Workspace, system: str, account: str) -> FarmSpec:
         versions(),
         "" if ledger == workspace.store.ledger_path else str(ledger),
         workspace.store.shared.url if workspace.store.shared else "",
+        *chosen_plugins(),
     )
 
 
@@ -387,13 +389,17 @@ def open_task_workspace(
         settings = Settings(farm.recipe, RunConfig.model_validate(farm.run), farm.sections)
     except ValidationError as error:
         raise ConfigError(_another("settings")) from error
-    components = Components(_plugins(), settings, progress, notify, process_info)
+    name_code([farm.run, farm.sections])
+    components = Components(
+        _plugins(farm.plugin_files, farm.disabled_plugins), settings, progress, notify, process_info
+    )
     return workspace_over(components, Path(farm.output_dir), ledger=farm.ledger or None, store=farm.store or None)
 
 
 @cache
-def _plugins() -> Plugins:
+def _plugins(files: tuple[str, ...], disabled: tuple[str, ...]) -> Plugins:
     """The plugins of this process, which does not load edited ones again anyway."""
+    choose_plugins(files, disabled)
     return discover()
 
 

@@ -18,6 +18,7 @@ from afarm.experiment.judge_choices import describe_choices
 from afarm.experiment.opening import open_workspace
 from afarm.experiment.result import Result, read_result
 from afarm.experiment.workspace import Workspace
+from afarm.storage.named_code import name_code
 from afarm.storage.rows import read_outputs, stem
 
 RECIPE = "outputs"
@@ -58,6 +59,7 @@ def compare_outputs(
 
     Raises `DataError` if rows do not fit and `match_policy` is strict, `ConfigError` with every problem at once.
     """
+    name_code([annotator])
     ours, theirs = _rows(outputs, "outputs"), _rows(reference, "reference")
     unused = [*choices, *(["settings"] if settings else []), *(["recipe"] if recipe else [])]
     unused += [*(["output_dir"] if output_dir else []), *(["ledger"] if ledger else [])]
