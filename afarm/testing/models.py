@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from afarm.core.config import Config
-from afarm.core.interfaces import Decoding, MethodInputs
+from afarm.core.interfaces import Decoding, MethodInputs, MethodJudge
 from afarm.core.judge import ChatRequest
 from afarm.core.records import Output, Pair, Preference
 from afarm.core.seeding import uniform
@@ -173,7 +173,7 @@ def _prefer_by_key(pairs: Sequence[Pair], *, noiseless: bool = False) -> list[Pr
     return preferences
 
 
-def scripted_judge(answer: Answer | None = None) -> PromptedJudge:
+def scripted_judge(answer: Answer | None = None) -> MethodJudge:
     """Make a method's judge without a farm; `answer` writes its replies, by default as in `tiny_inputs`."""
     client = FakeJudgeClient(answer or _judge_by_key)
     return PromptedJudge(lambda: client, "tiny")
