@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from afarm.core.judge import ShownPair as ShownPair
     from afarm.core.judge import Tool as Tool
     from afarm.core.records import Evaluation as Evaluation
+    from afarm.core.records import Feedback as Feedback
     from afarm.core.records import Instruction as Instruction
     from afarm.core.records import JudgedPair as JudgedPair
     from afarm.core.records import Message as Message
@@ -95,6 +96,8 @@ if TYPE_CHECKING:
     from afarm.experiment.launching.launcher import TaskEvent as TaskEvent
     from afarm.experiment.launching.launcher import Tell as Tell
     from afarm.experiment.launching.schedule import Schedule as Schedule
+    from afarm.experiment.named_code import require_named as require_named
+    from afarm.experiment.plugin_code import files_digest as files_digest
     from afarm.experiment.result import Result as Result
     from afarm.experiment.setting_errors import explain_validation_error as explain_validation_error
     from afarm.experiment.studies.estimates import as_bounded as as_bounded
@@ -122,6 +125,8 @@ if TYPE_CHECKING:
     from afarm.storage.disk import storage_errors as storage_errors
     from afarm.storage.disk import write_json as write_json
     from afarm.storage.disk import write_whole as write_whole
+    from afarm.storage.feedback import holds_feedback as holds_feedback
+    from afarm.storage.feedback import own_feedback as own_feedback
     from afarm.storage.hub import is_on_hub as is_on_hub
     from afarm.storage.hub import load_from_hub as load_from_hub
     from afarm.storage.labelled_pairs import ANNOTATION as ANNOTATION
@@ -137,6 +142,7 @@ if TYPE_CHECKING:
     from afarm.storage.model_files import require_local as require_local
     from afarm.storage.model_files import require_on_hub as require_on_hub
     from afarm.storage.prompt_templates import foreign_templates as foreign_templates
+    from afarm.storage.record_fields import match_judgements as match_judgements
     from afarm.storage.row_shapes import people_columns as people_columns
     from afarm.storage.rows import named_file as named_file
     from afarm.storage.rows import named_files as named_files
@@ -152,6 +158,8 @@ if TYPE_CHECKING:
     from afarm.storage.runs import read_run as read_run
     from afarm.storage.runs import run_directories as run_directories
     from afarm.storage.shared_store import SharedStore as SharedStore
+    from afarm.storage.user_files import open_user_file as open_user_file
+    from afarm.storage.user_files import read_user_text as read_user_text
 
     __version__: str
 else:

@@ -151,6 +151,7 @@ def loaded_gguf(gguf: str) -> SimpleNamespace:
     `parsed` is how often the file was parsed for it, and `reader_is_back` tells if gguf has its own reader again.
     """
     import gguf as package
+    from gguf import gguf_reader
 
     from afarm.backend import Backend
     from afarm.core.config import BackendConfig
@@ -162,9 +163,10 @@ def loaded_gguf(gguf: str) -> SimpleNamespace:
 
     parsed: list[tuple[Any, ...]] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(package, "GGUFReader", CountingReader)
+        patch.setattr(gguf_reader, "GGUFReader", CountingReader)
+        own = package.GGUFReader
         policy = Backend(BackendConfig(device="cpu")).load_policy(gguf)
-        reader_is_back = package.GGUFReader is CountingReader
+        reader_is_back = package.GGUFReader is own
     return SimpleNamespace(policy=policy, parsed=len(parsed), reader_is_back=reader_is_back)
 
 

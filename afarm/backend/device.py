@@ -185,7 +185,7 @@ class Backend:
                 model = kind.from_pretrained(where, dtype=dtype, **options)
         except (OSError, ValueError, ImportError, RuntimeError, LookupError, UnpicklingError, struct.error) as error:
             if is_gguf and path and isinstance(error, LookupError | struct.error):
-                raise damaged_gguf(path) from error
+                raise damaged_gguf(path, error) from error
             raise ModelError(f"model {str(spec)!r} cannot be loaded: {first_line(error)}; check --model") from error
         if is_gguf:
             model = dequantized(model, kind, self.dtype)

@@ -9,23 +9,24 @@ from typing import Any
 
 import torch
 
-from afarm.storage.weight_files import plain_gguf_reader
+from afarm.storage.weight_files import forget_gguf, read_gguf
 
 
 @contextmanager
 def parsed_once() -> Iterator[None]:
-    """Have gguf parse each file once, as a plain array: most of a small model's loading time."""
+    """Have gguf parse a file once: most of a small model's loading time."""
     try:
         import gguf
     except ImportError:  # transformers reports it
         yield
         return
     before = gguf.GGUFReader, gguf.get_tensor_name_map
-    gguf.GGUFReader, gguf.get_tensor_name_map = cache(plain_gguf_reader()), cache(before[1])
+    gguf.GGUFReader, gguf.get_tensor_name_map = read_gguf, cache(before[1])
     try:
         yield
     finally:
         gguf.GGUFReader, gguf.get_tensor_name_map = before
+        forget_gguf()
 
 
 def dequantized(model: Any, kind: Any, dtype: torch.dtype) -> Any:

@@ -18,6 +18,7 @@ from afarm.cli.console import document_alone, err, one_interrupt
 from afarm.cli.progress import take_down_bars
 from afarm.cli.shared_options import option
 from afarm.core.errors import AfarmError, ConfigError, PluginError
+from afarm.experiment.named_code import name_code
 from afarm.storage.text import markup, without_keys
 
 INTERRUPTED = 130
@@ -92,7 +93,9 @@ def main(arguments: list[str] | None = None) -> Any:
     """
     if VARIABLE in os.environ:  # what it says would stand in the line that is being typed
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-    words = {word.partition("=")[0] for word in (sys.argv[1:] if arguments is None else arguments)}
+    given = sys.argv[1:] if arguments is None else arguments
+    words = {word.partition("=")[0] for word in given}
+    name_code(given)
     try:
         try:
             with launch.only_the_first_speaks(), document_alone(bool(words & DOCUMENTS)), one_interrupt():

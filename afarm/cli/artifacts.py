@@ -181,7 +181,7 @@ def why(
     out().print(f"[bold]{markup(artifact.name)}[/] ({markup(label)}) was made from")
     for name, value in flatten(artifact.key_fields).items():
         out().print(f"  {name}: {value}", markup=False)
-    if artifact.stage == "preferences":
+    if artifact.stage in ("preferences", "feedback"):
         out().print(describe_pairs(artifact.meta["summary"]), markup=False)
     runs = [run for run, names in store.uses().items() if artifact.name in names]
     out().print(f"Used by: {', '.join(runs) or 'no finished run'}", markup=False)

@@ -87,6 +87,8 @@ def _show(
         print_table(out(), f"Plan: {title} (nothing is run)", columns, rows)
     for pairs in dict.fromkeys(stage.pairs for stage in planned if stage.pairs):  # several seeds share them
         out().print(pairs, markup=False)
+    for length in dict.fromkeys(stage.unwritten for stage in planned if stage.unwritten):
+        out().print(f"Outputs that do not exist yet are taken to be {length}.", markup=False)
     if totals:
         _show_judges(planned, totals, by_stage=not title)
     sentences = [_priced_sentence(totals)]

@@ -11,7 +11,12 @@ from afarm.cli.launchers import LauncherName, build_launcher, launch_stages
 from afarm.cli.plans import warn_of_budget
 from afarm.cli.shared_options import DryRun
 
-SHARED = {"sample": "these samples", "preferences": "these preferences", "fit-reward": "this reward model"}
+SHARED = {
+    "sample": "these samples",
+    "preferences": "these preferences",
+    "feedback": "this feedback",
+    "fit-reward": "this reward model",
+}
 """What methods are compared on, by the stages that make it."""
 
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar, overload
 from afarm.core.config import BackendConfig, CheckpointChoice
 from afarm.core.errors import ConfigError, attribute_failures, did_you_mean, require_promise, type_name
 from afarm.core.judge import Ask, ChatRequest, Price
-from afarm.core.records import Evaluation, Instruction, JudgedPair, Output, Pair, Preference, Sample, Score
+from afarm.core.records import Evaluation, Feedback, Instruction, JudgedPair, Output, Pair, Preference, Sample, Score
 
 T = TypeVar("T")
 
@@ -65,6 +65,10 @@ def _no_backend() -> ModelBackend:
     raise NotImplementedError("this context gives no access to models")
 
 
+def _no_reward_model(name: str) -> RewardModel:
+    raise NotImplementedError(f"this context opens no reward model such as {name!r}")
+
+
 @dataclass(frozen=True, slots=True)
 class BuildContext:
     """The context of judges, and of annotators and reward models that take a spec.
@@ -101,7 +105,8 @@ class TrainContext:
     """The context of methods, and of all that trains or loads a model.
 
     `directory` is for the stage's own scratch files and survives a kill; `log_metrics(step, {...})` appends one line to
-    `metrics.jsonl` (a resumed stage first drops the lines after its checkpoint).
+    `metrics.jsonl` (a resumed stage first drops the lines after its checkpoint). `reward_model` opens one by name, as
+    that of a `BuildContext` does: a policy that was saved with the name of one builds it again.
     """
 
     seed: int
@@ -111,6 +116,7 @@ class TrainContext:
     log_metrics: Callable[[int, Mapping[str, float]], None]
     progress: Progress = no_progress
     should_stop: Callable[[], bool] = lambda: False
+    reward_model: Callable[[str], RewardModel] = _no_reward_model
 
 
 class Dataset(ABC):
@@ -298,6 +304,11 @@ class RewardModel(ABC):
         """Tell if it is learned from preferences, rather than a formula or a finished model."""
         return cls.fit.__func__ is not RewardModel.fit.__func__  # type: ignore[attr-defined]
 
+    @classmethod
+    def parts(cls, spec: str) -> Sequence[str]:
+        """Return the names of the reward models that `spec` makes it of; a run fits one of them, if need be."""
+        return ()
+
     def save(self, directory: Path) -> None:
         """Write everything `load` needs into `directory`, which exists."""
         raise NotImplementedError(f"{type(self).__name__} has nothing to save")
@@ -317,7 +328,8 @@ class PairLabels(Protocol):
 class MethodInputs:
     """The inputs of a method. An input that it did not list in `needs` may be empty.
 
-    `start` is the SFT policy (also the KL reference), or the base model for a method that begins there. `annotate` asks
+    `start` is the SFT policy (also the KL reference), or the base model for a method that begins there. `feedback` is
+    unpaired: own outputs with a thumb each, or both outputs of each pair that has a better one. `annotate` asks
     the run's annotator about new pairs within the run's budget: to learn from, or `noiseless` to select checkpoints by.
     Of several processes all ask the same, and get the main one's answers. `decoding` is the evaluation's.
     """
@@ -330,14 +342,15 @@ class MethodInputs:
     validation: Sequence[Instruction] = ()
     annotate: PairLabels | None = None
     decoding: Decoding = Decoding()
+    feedback: Sequence[Feedback] = ()
 
 
 class Method(ABC):
     """Learns a policy. Built as `Class(config)`, also for a dry run: `train` is the place to import torch."""
 
     needs: frozenset[str] = frozenset()
-    """Required inputs: preferences, reward_model, unlabeled, validation, annotator, demonstrations (of the SFT split),
-    all_demonstrations (of every split not evaluated on). Of the class, or of the instance if settings decide."""
+    """Required inputs: preferences, feedback, reward_model, unlabeled, validation, annotator, demonstrations (of the
+    SFT split), all_demonstrations (of splits not evaluated on). Of the class, or the instance if settings decide."""
     begins_with: ClassVar[Literal["start", "base"]] = "start"
     """The policy in `inputs.start`: the SFT policy that methods start from, or the base model itself."""
     search_space: ClassVar[Mapping[str, tuple[Any, Any] | list[Any]]] = {}

@@ -52,8 +52,8 @@ class ChatRequest:
     maps to a judge, the structured `comparisons` and the `answer_format` ("list", "single", "json", "rating" or
     "criteria"), which the offline judge reads instead of parsing the prompt; the `labels` of a format of its own, one
     per line ("labels") or one per token ("tokens"): what is written for the first output, for the second and, if that
-    can be said, for a draw; `annotator` for the accounts; `seed` and `sample_index`, which tell independent samples
-    apart.
+    can be said, for a draw; `typical_tokens` of an answer, for estimates, where its format does not tell (0);
+    `annotator` for the accounts; `seed` and `sample_index`, which tell independent samples apart.
     """
 
     role: str
@@ -73,6 +73,7 @@ class ChatRequest:
     annotator: str = ""
     seed: int = 0
     sample_index: int = 0
+    typical_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,6 +248,34 @@ class Preference:
 
 
 @dataclass(frozen=True, slots=True)
+class Feedback:
+    """One output with a thumb: a row of unpaired feedback, as KTO learns from (Ethayarajh et al. 2024).
+
+    `label` is True for a thumb up and False for a thumb down. `finish_reason` is "stop", "length" if a limit cut the
+    output off, or empty.
+    """
+
+    instruction: Instruction
+    output: str
+    label: bool
+    annotator: str = ""
+    finish_reason: str = ""
+
+    def to_row(self) -> Row:
+        end = {"finish_reason": self.finish_reason} if self.finish_reason else {}
+        row = {"output": self.output, "label": self.label, "annotator": self.annotator, **end}
+        return {**self.instruction.to_row(), **row}
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any], where: str = "row") -> Feedback:
+        """Parse a stored row. Raises `DataError` naming `where` and the field if one is missing or wrong."""
+        if not isinstance(row.get("label"), bool):
+            raise DataError(f"{where}: field 'label' must be true or false, not {row.get('label')!r}")
+        further = (_text(row, name, where, default="") for name in ("annotator", "finish_reason"))
+        return cls(Instruction.from_row(row, where), _text(row, "output", where), row["label"], *further)
+
+
+@dataclass(frozen=True, slots=True)
 class JudgedPair:
     """A pair with its label and the annotator's name: one row of a preference file."""
 
@@ -276,6 +304,18 @@ class JudgedPair:
             return None
         first, second = self.pair.output_1, self.pair.output_2
         return (second, first) if self.p2 > 0.5 else (first, second)
+
+    @property
+    def feedback(self) -> tuple[Feedback, ...]:
+        """A thumb up for the chosen output and one down for the rejected; empty if neither is better."""
+        if not (texts := self.chosen_rejected):
+            return ()
+        task, ends = self.pair.instruction, (self.pair.finish_reason_1, self.pair.finish_reason_2)
+        ends = ends if texts[0] == self.pair.output_1 else ends[::-1]
+        return tuple(
+            Feedback(task, text, up, self.annotator, end)
+            for text, up, end in zip(texts, (True, False), ends, strict=True)
+        )
 
     def to_row(self) -> Row:
         pair, preference = self.pair, self.preference

@@ -15,12 +15,15 @@ from afarm.evaluation.metrics import finite_number
 from afarm.evaluation.who_judged import FORMULA, name_judge
 from afarm.storage.rows import rows_digest
 
+USUAL = "usual settings"
+
 
 @dataclass(frozen=True, slots=True)
 class EvaluationProtocol:
     """The conditions of an evaluation that results must share to be comparable; empty or None if unknown.
 
-    `annotator` is its name, `settings` digests its settings and what its spec names, `source` its prompts and code, and
+    `annotator` is its name, `asked` says which of its settings are not as they come (`USUAL` if all are), `settings`
+    digests all and what its spec names, `source` its prompts and code, and
     `version` is afarm's. `judges` are the identities of the judges that were asked, by family role. `label_noise`
     is the share of judgements flipped. `instructions` and `reference_outputs` digest the evaluation's instructions and
     the outputs of `reference` to them. `drift` is the latest shift of the judge that was known when the result was made
@@ -37,11 +40,12 @@ class EvaluationProtocol:
     reference_outputs: str = ""
     instructions: str = ""
     drift: str = ""
+    asked: str = ""
 
     @property
     def id(self) -> str:
         """Equal for comparable results of any version: `settings` and `source` hold what judges are asked."""
-        return digest({**self.to_row(), "version": ""})
+        return digest({name: value for name, value in {**self.to_row(), "version": ""}.items() if name != "asked"})
 
     @property
     def known(self) -> bool:
@@ -77,6 +81,7 @@ class EvaluationProtocol:
             return "how these were judged is not known"
         parts = [
             f"judged by {self.who_judged}",
+            self.asked if self.asked != USUAL else "",
             f"against {self.reference or 'an unknown reference'}",
             f"{100 * self.label_noise:g} % label noise" if self.label_noise else "",
             f"since the judge's shift of {self.drift}" if self.drift else "",
@@ -113,7 +118,7 @@ def comparable(one: EvaluationProtocol, other: EvaluationProtocol) -> list[str]:
 
 def describe_field(protocol: EvaluationProtocol, name: str) -> str:
     """Write the field `name` of a protocol, a digest cut short."""
-    value = getattr(protocol, name)
+    value = (name == "settings" and protocol.asked) or getattr(protocol, name)
     if isinstance(value, Mapping):
         return " + ".join(f"{role}: {identity}" for role, identity in value.items()) or "no LLM"
     if isinstance(value, str) and len(value) >= 2 * DIGEST and all(c in "0123456789abcdef" for c in value):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from afarm.core.errors import AfarmError
 from afarm.core.interfaces import AnnotateContext
+from afarm.core.judge import CHARACTERS_PER_TOKEN
 from afarm.core.records import Instruction, JudgedPair, Output, Pair, Preference
 from afarm.core.seeding import digest
 from afarm.experiment.processes import make_on_main_process
@@ -21,6 +26,11 @@ from afarm.judging.dispatch import LARGEST_BATCH
 from afarm.judging.labelling import CHUNK, annotate_in_chunks, number_occurrences, rule_or_noise
 from afarm.storage.rows import read_outputs, write_rows
 
+logger = logging.getLogger(__name__)
+
+SHOWN = 3
+"""Pairs without a label that are named."""
+
 
 def annotation_stage(workspace: Workspace, outputs: Stage) -> Stage:
     """The training preferences, with the recipe's label noise."""
@@ -30,10 +40,10 @@ def annotation_stage(workspace: Workspace, outputs: Stage) -> Stage:
     def plan_labels(inputs: Inputs) -> Labelling:
         if inputs:
             pairs = adjacent_pairs(read_outputs(inputs["outputs"].path / "outputs.jsonl"), sampling.n)
-        else:
-            instructions = workspace.data.instructions("preference")
-            pairs = make_placeholders(instructions, sampling.max_new_tokens, sampling.n // 2)
-        return Labelling(LEARNING, pairs, settings.annotator, settings.label_noise)
+            return Labelling(LEARNING, pairs, settings.annotator, settings.label_noise)
+        stand_in = find_stand_in(workspace, sampling.max_new_tokens)
+        pairs = make_up_pairs(stand_in[0], workspace.data.instructions("preference"), sampling.n // 2)
+        return Labelling(LEARNING, pairs, settings.annotator, settings.label_noise, *stand_in)
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
         return annotate_to_file(workspace, directory / "preferences.jsonl", plan_labels(inputs))
@@ -52,25 +62,40 @@ def adjacent_pairs(outputs: Sequence[Output], n: int) -> list[Pair]:
     return number_occurrences(pairs)
 
 
-def make_placeholders(
-    instructions: Sequence[Instruction], max_new_tokens: int, each: int = 1, *, one_first: bool = False
-) -> list[Pair]:
-    """Make up pairs of outputs of medium length, `each` per instruction, to estimate prices from.
+def find_stand_in(workspace: Workspace, longest: int, stored: Sequence[Output] = ()) -> tuple[str, str, float]:
+    """Return a text for outputs of at most `longest` tokens that do not exist yet, and the rest that `Labelling` takes.
 
-    All texts of an instruction differ, but its first outputs if there is to be `one_first`.
+    It is as long on average as what is there and comes nearest to them: the outputs `stored` of the starting policy,
+    the demonstrations that this learns from, the data set's outputs to evaluate against; else half of the longest.
     """
-    text, seen, pairs = " ".join(["word"] * (max_new_tokens // 2)), Counter[str](), []
-    for instruction in instructions:
-        for _ in range(each):
-            seen[instruction.id] += 1
-            number = seen[instruction.id] if seen[instruction.id] > 1 else ""
-            pairs.append(Pair(instruction, f"{text} one{'' if one_first else number}", f"{text} two{number}"))
+    data, most = workspace.data, longest * CHARACTERS_PER_TOKEN
+    for split in ("", *(["sft"] if workspace.config.start == "sft" else []), data.evaluated_on):
+        with suppress(AfarmError):  # the data set may lack the split
+            rows = data.load(split) if split else stored
+            if texts := [row.output[:most] for row in rows if row.output.strip()]:
+                mean = fmean(map(len, texts))
+                text = min(texts, key=lambda text: abs(len(text) - mean))
+                of = f"split {split!r}" if split else "the starting policy"
+                length = f"as long as those of {of}, {mean:,.0f} characters on average"
+                return text, length, max(0.0, longest - mean / CHARACTERS_PER_TOKEN)
+    return "word " * (longest // 2), f"half of the longest, {longest // 2:,} tokens", longest / 2
+
+
+def make_up_pairs(
+    text: str, instructions: Sequence[Instruction], each: int = 1, first: Mapping[str, str] | None = None
+) -> list[Pair]:
+    """Make up pairs, `each` per instruction. All texts of an instruction differ but `first` ones, by its id."""
+    seen, pairs = Counter[str](), []
+    for instruction in (instruction for instruction in instructions for _ in range(each)):
+        seen[instruction.id] += 1
+        one, two = (f"{text} {which}{seen[instruction.id]}" for which in ("one", "two"))
+        pairs.append(Pair(instruction, (first or {}).get(instruction.id, one), two))
     return pairs
 
 
 def run_labelling(workspace: Workspace, labelling: Labelling) -> Iterator[JudgedPair]:
     """Label pairs in order, a chunk at a time."""
-    purpose, pairs, name, label_noise = labelling
+    purpose, pairs, name, label_noise = labelling[:4]
     context = AnnotateContext(workspace.seed(purpose), workspace.judges.client, workspace.progress)
     chunk_size = LARGEST_BATCH if workspace.config.batch_api else CHUNK  # a batch takes hours, however small it is
     many = len(pairs) > chunk_size  # if one chunk is all, the annotator's own bar says all
@@ -87,6 +112,7 @@ def annotate_to_file(
     """
     annotator = labelling.annotator
     members, outcomes, degraded = Counter[str](), Counter[str](), Counter[str]()
+    lost: list[str] = []
 
     def rows() -> Iterator[Mapping[str, Any]]:
         for judged in run_labelling(workspace, labelling):
@@ -95,6 +121,8 @@ def annotate_to_file(
             who = "(identical)" if judged.pair.identical else who
             members[who] += 1
             outcomes[preference.outcome] += 1
+            if preference.outcome in ("unparsed", "refused"):
+                lost.append(f"row {outcomes.total() - 1} ({judged.pair.instruction.instruction!r:.60})")
             degraded.update(preference.degraded)
             yield judged.to_row()
         for pair in unanswered:
@@ -103,6 +131,9 @@ def annotate_to_file(
             yield JudgedPair(pair, Preference(pair.id, 0.0, source="rule"), annotator).to_row()
 
     count = write_rows(path, rows())
+    if lost and not all(judge.simulated for judge in workspace.judges.answering([annotator]).values()):
+        place, more = path.parent.with_suffix("") / path.name, f" and {len(lost) - SHOWN} more" * (len(lost) > SHOWN)
+        logger.warning("%s of %s pairs have no label: %s: %s%s", len(lost), count, place, ", ".join(lost[:SHOWN]), more)
     counts = {"outcomes": dict(outcomes), "members": dict(sorted(members.items())), "degraded": dict(degraded)}
     return {"rows": count, **counts}
 
@@ -118,6 +149,8 @@ def annotation_identity(workspace: Workspace, annotator: str, label_noise: float
 
 LEARNING, SELECTING = "annotate", "online"
 """The purposes of the seeds of labels to learn from, whoever asks for them, and of those to select checkpoints by."""
+ALIKE = 0.95
+"""How often a checkpoint writes the token that the one before it wrote, for estimates: measured in the toy world."""
 
 
 @dataclass(frozen=True)
@@ -154,13 +187,28 @@ class OnlineAnnotator:
         )
         return TypeAdapter(list[Preference]).validate_python(rows)
 
-    def plan(self, learning: Sequence[Instruction], selecting: Sequence[Instruction]) -> Labelling:
-        """Return the labelling of one made-up pair per instruction."""
-        config, seed = self.workspace.config, self.workspace.seed(LEARNING)
-        made = make_placeholders(learning, config.evaluate.max_new_tokens)
-        pairs = [pair for pair in made if rule_or_noise(pair, seed, config.annotate.label_noise) is None]
-        pairs += make_placeholders(selecting, config.evaluate.max_new_tokens, one_first=True)
-        return Labelling(SELECTING, pairs, config.annotate.annotator, 0.0)
+    def plan(
+        self, learning: Sequence[Instruction], steps: int, selecting: Sequence[Instruction], candidates: int
+    ) -> Labelling:
+        """Return the labelling of a made-up pair per instruction.
+
+        Pairs to learn from are asked about step by step, those to select by checkpoint by checkpoint. All checkpoints
+        answer with the same draws, so that a short text is often the one before it.
+        """
+        settings, seed = self.workspace.config.annotate, self.workspace.seed(LEARNING)
+        stand_in = find_stand_in(self.workspace, self.workspace.config.evaluate.max_new_tokens)
+        learned = make_up_pairs(stand_in[0], learning)
+        compared = make_up_pairs(stand_in[0], selecting, first={one.id: stand_in[0] for one in selecting})
+        groups = [
+            [p for p in learned[n::steps] if not rule_or_noise(p, seed, settings.label_noise)] for n in range(steps)
+        ]
+        groups += [compared[n::candidates] for n in range(candidates)]
+        sizes, pairs = [len(group) for group in groups if group], [pair for group in groups for pair in group]
+        alike = ALIKE ** (len(stand_in[0]) / CHARACTERS_PER_TOKEN) * (
+            len(selecting) - len(compared[:: candidates or 1])
+        )
+        new = 1 - alike / (len(pairs) or 1)
+        return Labelling(SELECTING, pairs, settings.annotator, 0.0, *stand_in, groups=sizes, new=new)
 
     def _label(self, pairs: Sequence[Pair], noiseless: bool) -> list[Preference]:
         settings = self.workspace.config.annotate

@@ -176,14 +176,14 @@ class Components:
         with attribute_failures("samplers", component.name, engine):
             return {**self.identity(component), "version": engine.version}
 
-    def _build(self, kind: str, name: str, interface: type) -> Any:
+    def _build(self, kind: str, name: str, interface: type, parts: Mapping[str, RewardModel] | None = None) -> Any:
         component = self.component(kind, name)
         cls, config = component.load(), self.settings.of(component)
         is_other = isinstance(cls, type) and not issubclass(cls, interface)
         require_promise(not is_other, kind, name, f"{component.target} is no afarm.{interface.__name__}", cls)
         with attribute_failures(kind, name, cls):
             if component.spec:
-                made = cls(config, name.partition(":")[2], self.context(component))
+                made = cls(config, name.partition(":")[2], self.context(component, parts))
             else:
                 made = cls() if config is None else cls(config)
         broken = f"{component.target} makes {type_name(made)}, no afarm.{interface.__name__}"
@@ -223,11 +223,28 @@ class Components:
         require_promise(fits, "reward_models", name, f"{loaded!r} is no class of afarm.RewardModel", loaded)
         return loaded
 
-    def fixed_reward_model(self, name: str) -> RewardModel:
-        """A reward model that is built, not fitted. Raises `ConfigError` for one that must be fitted."""
+    def learned_part(self, name: str) -> str:
+        """Return what must be fitted before a reward model scores: its name, that of a part of it, or nothing.
+
+        Raises `ConfigError` if it has several such parts.
+        """
+        cls = self.reward_model_class(name)
+        if cls.is_fitted():
+            return name
+        parts = [part for part in cls.parts(name.partition(":")[2]) if not Path(part).is_dir()]
+        learned = list(filter(None, map(self.learned_part, parts)))
+        if len(learned) > 1:
+            raise ConfigError(
+                f"reward model {name!r}: a run fits one reward model, not {' and '.join(learned)}: fit the other first "
+                f"(afarm fit-reward --reward-model {learned[1]}), and name its directory"
+            )
+        return "".join(learned)
+
+    def fixed_reward_model(self, name: str, parts: Mapping[str, RewardModel] | None = None) -> RewardModel:
+        """A reward model that is built, of fitted `parts`. Raises `ConfigError` for one to be fitted."""
         if self.reward_model_class(name).is_fitted():
             raise ConfigError([f"reward model {name!r} must be fitted first: name one that needs no fitting here"])
-        made: RewardModel = self._build("reward_models", name, RewardModel)
+        made: RewardModel = self._build("reward_models", name, RewardModel, parts)
         if self.component("reward_models", name).spec:
             with suppress(AttributeError):  # a class with slots, say
                 made.spec = name.partition(":")[2]  # type: ignore[attr-defined]  # a policy that keeps it builds it so
@@ -249,6 +266,8 @@ class Components:
     def reward_model_identity(self, name: str) -> str:
         """Return a text that changes with a reward model's source and settings, or its files and their code."""
         directory = Path(name)
+        if not directory.is_dir() and self.reward_model_class(name).is_fitted():  # a part, which the run will fit
+            return json.dumps(self.identity(self.component("reward_models", name)), sort_keys=True)
         if not directory.is_dir():
             return json.dumps(self.fixed_reward_identity(name), sort_keys=True)
         require_sound_directory(directory)
@@ -263,10 +282,10 @@ class Components:
             self._identities[name] = {"files": content_digest(directory), "source": source}
         return json.dumps(self._identities[name], sort_keys=True)
 
-    def context(self, component: Component) -> BuildContext:
-        """Return what a component that has a spec is built with."""
+    def context(self, component: Component, parts: Mapping[str, RewardModel] | None = None) -> BuildContext:
+        """Return what a component that has a spec is built with; `parts` are fitted reward models."""
         return BuildContext(
-            reward_model=self.reward_model,
+            reward_model=lambda name: (parts or {}).get(name) or self.reward_model(name),
             identify=self.reward_model_identity,
             source=plugin_identity(component),
             backend=lambda: self.backend,
@@ -332,7 +351,9 @@ class Components:
             opened.enter_context(self.backend.naming_lost(label))
             if self.process_info.is_distributed:  # all have seen the newest checkpoint before one saves the next
                 self.backend.barrier()
-            yield TrainContext(seed, directory, self.backend, checkpoints, log, progress)
+            yield TrainContext(
+                seed, directory, self.backend, checkpoints, log, progress, reward_model=self.reward_model
+            )
             if self.process_info.is_distributed:
                 self.backend.barrier()
 
@@ -374,7 +395,9 @@ class Components:
             raise StoreError(f"{directory} names {record['class']} as its class, which is no {kind}: delete it")
         with attribute_failures(kind, record["class"], cls):
             kept = DirectoryCheckpoints(directory)
-            context = TrainContext(0, directory, self.backend, kept, log_nothing, self.progress)
+            context = TrainContext(
+                0, directory, self.backend, kept, log_nothing, self.progress, reward_model=self.reward_model
+            )
             loaded = cls.load(directory / "model", context)
         require_returned(interface, loaded, kind, record["class"], "load", cls)
         if isinstance(loaded, Policy):

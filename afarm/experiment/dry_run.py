@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from afarm.core.records import Instruction, Pair
 from afarm.experiment import pipeline
 from afarm.experiment.own_preferences import describe_pairs
 from afarm.experiment.return_checks import requests_planned
-from afarm.experiment.stage import Inputs, Labelling, Stage, walk
+from afarm.experiment.stage import Labelling, Stage, walk
 from afarm.experiment.workspace import Workspace
 from afarm.judging.accounting import mean_output_tokens
 from afarm.judging.client import JudgeClient
@@ -32,7 +33,7 @@ from afarm.storage.artifacts import Artifact, artifact_key
 from afarm.storage.reuse import why_not_reused
 from afarm.storage.text import dollars
 
-TYPICAL_OUTPUT = {"single": 6, "list": 8, "json": 60, "rating": 4}
+TYPICAL_OUTPUT = {"": 25, "single": 6, "list": 7, "json": 60, "rating": 2, "criteria": 100, "tokens": 2}
 """Tokens of an answer in each format, for each comparison, where the ledger has no such answers to go by."""
 ENOUGH_ANSWERS = 5
 """Answers in the ledger from which their mean length is taken for the expected one."""
@@ -83,7 +84,8 @@ class PlannedStage:
 
     That is an estimate if the outputs to be judged do not exist yet. `calls` are expected judge requests, `dollars`
     what they are expected to cost and `most_dollars` the most they can, None if a price is unknown. `pairs` counts own
-    preferences, those used and those left out. `asks_less_by` names settings of a training that asks.
+    preferences, those used and those left out. `asks_less_by` names settings of a training that asks. `unwritten` says
+    how long outputs that do not exist yet are taken to be.
     """
 
     kind: str
@@ -93,6 +95,7 @@ class PlannedStage:
     judges: tuple[JudgeEstimate, ...] = ()
     pairs: str = ""
     asks_less_by: tuple[str, ...] = ()
+    unwritten: str = ""
 
     @property
     def calls(self) -> int:
@@ -197,12 +200,16 @@ def _plan(workspace: Workspace, wanted: Stage, plan: Plan) -> Plan:
             continue
         inputs = {name: plan[upstream.label][1] for name, upstream in stage.inputs.items()}
         artifact, why = find_or_explain(workspace, stage, inputs)
-        judges = () if artifact else _estimate_judges(workspace, stage, {n: one for n, one in inputs.items() if one})
+        labelling = None
+        if stage.plan_labels and not artifact:
+            labelling = stage.plan_labels({name: one for name, one in inputs.items() if one})
+        judges = () if artifact else _estimate_judges(workspace, stage, labelling)
+        length = labelling.length if judges and labelling else ""
         pairs = ""
-        if stage.kind == "preferences":
+        if stage.kind in ("preferences", "feedback"):
             pairs = describe_pairs(artifact.meta["summary"] if artifact else workspace.data.own_preferences.summary)
         less = tuple(stage.asks_less_by()) if judges and stage.asks_less_by else ()
-        plan[label] = PlannedStage(stage.kind, label, artifact is not None, why, judges, pairs, less), artifact
+        plan[label] = PlannedStage(stage.kind, label, artifact is not None, why, judges, pairs, less, length), artifact
     return plan
 
 
@@ -227,11 +234,10 @@ def find_or_explain(
 # -------------------------------------------------------------------------------------------------- what is asked
 
 
-def _estimate_judges(workspace: Workspace, stage: Stage, inputs: Inputs) -> tuple[JudgeEstimate, ...]:
-    """Estimate a missing stage's requests that the ledger does not answer, from the inputs that exist."""
-    if stage.plan_labels:
-        client = reading_client(workspace, workspace.judges.by_role)
-        return estimate_labels(workspace, stage.plan_labels(inputs), client)
+def _estimate_judges(workspace: Workspace, stage: Stage, labelling: Labelling | None) -> tuple[JudgeEstimate, ...]:
+    """Estimate a missing stage's requests that the ledger does not answer."""
+    if labelling:
+        return estimate_labels(workspace, labelling, reading_client(workspace, workspace.judges.by_role))
     if stage.plan_requests:
         requests = list(stage.plan_requests())
         client = reading_client(workspace, {request.role: workspace.judges.judge(request.role) for request in requests})
@@ -241,12 +247,15 @@ def _estimate_judges(workspace: Workspace, stage: Stage, inputs: Inputs) -> tupl
 
 def estimate_labels(workspace: Workspace, labelling: Labelling, client: JudgeClient) -> tuple[JudgeEstimate, ...]:
     """Estimate by judge what labelling the pairs asks, beside what the client's ledger answers."""
-    purpose, pairs, name, label_noise = labelling
-    seed = workspace.seed(purpose)
-    pairs = [pair for pair in pairs if rule_or_noise(pair, seed, label_noise) is None]
+    name, seed, pairs = labelling.annotator, workspace.seed(labelling.purpose), iter(labelling.pairs)
     annotator, context = workspace.components.annotator(name), AnnotateContext(seed, client, workspace.progress)
-    chunks = (pairs[start : start + CHUNK] for start in range(0, len(pairs), CHUNK))
-    return estimates(client, (requests_planned(annotator, name, chunk, context) for chunk in chunks))
+    chunks = (list(islice(pairs, size)) for size in labelling.groups or [CHUNK] * -(-len(labelling.pairs) // CHUNK))
+    asked = ([pair for pair in chunk if not rule_or_noise(pair, seed, labelling.label_noise)] for chunk in chunks)
+    planned = estimates(client, (requests_planned(annotator, name, some, context) for some in asked), labelling)
+    return tuple(
+        replace(each.times(labelling.new), most_output_tokens=each.most_output_tokens, most_dollars=each.most_dollars)
+        for each in planned
+    )
 
 
 class ReadingClient(JudgeClient):
@@ -262,8 +271,10 @@ def reading_client(workspace: Workspace, judges: Mapping[str, Judge]) -> Reading
     return ReadingClient(judges, ledger, allow_degraded=config.allow_degraded, batch_api=config.batch_api)
 
 
-def estimates(client: JudgeClient, planned: Iterable[Sequence[ChatRequest]]) -> tuple[JudgeEstimate, ...]:
-    """Estimate by judge, of the requests that the ledger does not answer."""
+def estimates(
+    client: JudgeClient, planned: Iterable[Sequence[ChatRequest]], labelling: Labelling | None = None
+) -> tuple[JudgeEstimate, ...]:
+    """Estimate by judge, of the requests that the ledger does not answer. Those of a `labelling` may be made up."""
 
     @cache
     def mean_answer(judge: str, annotator: str | None) -> float | None:
@@ -271,12 +282,18 @@ def estimates(client: JudgeClient, planned: Iterable[Sequence[ChatRequest]]) -> 
         return average if count >= ENOUGH_ANSWERS else None
 
     by_judge: dict[str, JudgeEstimate] = {}
+    counted = set[str]()
     for some in planned:
-        requests = {client.key(request): request for request in some}
+        requests = {key: request for request in some if (key := client.key(request)) not in counted}
+        counted |= requests.keys()
         answered = client.ledger.completions(list(requests))
         for request in (r for key, r in requests.items() if key not in answered):
             judge = client.judge(request.role)
             estimate = _estimate(client, request, mean_answer)
+            if labelling and labelling.stand_in and (price := client.find_judge(request.role).price()):
+                outputs = [output for pair in request.comparisons for output in (pair.first, pair.second)]
+                longer = labelling.longer * sum(output.startswith(labelling.stand_in) for output in outputs)
+                estimate = replace(estimate, most_dollars=(estimate.most_dollars or 0.0) + price.of(round(longer), 0))
             by_judge[judge] = by_judge.get(judge, JudgeEstimate(judge)) + estimate
     return tuple(by_judge.values())
 
@@ -293,7 +310,7 @@ def _estimate(
     judge = client.find_judge(request.role)
     longest = judge.most_output_tokens(request)
     thoughts = longest - request.max_tokens
-    typical = TYPICAL_OUTPUT.get(request.answer_format, request.max_tokens) * max(1, len(request.comparisons))
+    typical = min(typical_tokens(request), request.max_tokens)
     mean = mean_answer(client.judge(request.role), request.annotator)
     if mean is None and thoughts:
         mean = mean_answer(client.judge(request.role), None)
@@ -317,6 +334,17 @@ def _estimate(
         str(getattr(judge, "without_thoughts", "")),  # the setting that keeps it from thinking
         assumed=int(thoughts > 0 and mean is None),
     )
+
+
+def typical_tokens(request: ChatRequest) -> int:
+    """Return the usual length of an answer: as the request states it, else as its format has it."""
+    if request.typical_tokens:
+        return request.typical_tokens
+    written = request.answer_format or ("json" if request.schema or request.tool else "")
+    each = TYPICAL_OUTPUT.get(written, TYPICAL_OUTPUT[""])
+    if written == "labels":
+        each = 2 + max(map(len, request.labels)) // 2  # labels are full of punctuation
+    return each * max(1, len(request.comparisons))
 
 
 # ----------------------------------------------------------------------------------------- what judges can be asked

@@ -6,6 +6,7 @@ import importlib.metadata
 import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -18,10 +19,10 @@ from afarm.core.seeding import digest
 from afarm.evaluation.drift_log import latest_shift
 from afarm.evaluation.judge_flags import UNREAD, Flag, evaluator_flags, reward_flags
 from afarm.evaluation.matching import match_rows
-from afarm.evaluation.protocol import EvaluationProtocol, instructions_digest, outputs_digest
+from afarm.evaluation.protocol import USUAL, EvaluationProtocol, instructions_digest, outputs_digest
 from afarm.evaluation.red_flags import FEWEST_SHARE, inspect_outputs
 from afarm.evaluation.who_judged import who_judged
-from afarm.experiment.annotation import annotate_to_file, annotation_identity, make_placeholders
+from afarm.experiment.annotation import annotate_to_file, annotation_identity, find_stand_in, make_up_pairs
 from afarm.experiment.stage import Inputs, Labelling, Stage, walk
 from afarm.experiment.workspace import Workspace
 from afarm.judging.ledger import query_chunks
@@ -54,7 +55,9 @@ def evaluation_stage(
     models = {} if outputs.kind == "answers" else {system: workspace.config.model}
     given = {"outputs": outputs, "reference": reference, "reward_model": reward_model}
     stages = {role: stage for role, stage in given.items() if stage is not None}
-    takes_fixed_reward = scored and reward_model is None
+    takes_fixed_reward = (
+        scored and components.learned_part(workspace.config.reward_model) != workspace.config.reward_model
+    )
     own_outputs = workspace.data.digest(workspace.data.evaluated_on, with_outputs=True) if reference is None else ""
     key_fields = workspace.key_fields(
         "evaluate",
@@ -64,17 +67,21 @@ def evaluation_stage(
         reference={"name": reference_name, "data": own_outputs},
     )
 
+    def read_reference(inputs: Inputs) -> Sequence[Output]:
+        return read_outputs(inputs["reference"].path / "outputs.jsonl") if reference else data_outputs(workspace)
+
     def read(inputs: Inputs) -> tuple[Sequence[Output], Sequence[Output]]:
-        theirs = read_outputs(inputs["reference"].path / "outputs.jsonl") if reference else data_outputs(workspace)
-        return read_outputs(inputs["outputs"].path / "outputs.jsonl"), theirs
+        return read_outputs(inputs["outputs"].path / "outputs.jsonl"), read_reference(inputs)
 
     def plan_labels(inputs: Inputs) -> Labelling:
+        annotator, label_noise = settings.annotator, settings.label_noise
         if stages.keys() - {"reward_model"} <= inputs.keys():
-            pairs = match_rows(*read(inputs)).pairs
-        else:
-            instructions = workspace.data.instructions(workspace.data.evaluated_on)
-            pairs = make_placeholders(instructions, settings.max_new_tokens)
-        return Labelling("evaluate", pairs, settings.annotator, settings.label_noise)
+            return Labelling("evaluate", match_rows(*read(inputs)).pairs, annotator, label_noise)
+        theirs = read_reference(inputs) if reference is None or "reference" in inputs else ()
+        stand_in = find_stand_in(workspace, settings.max_new_tokens, theirs if reference else ())
+        first = {row.instruction.id: row.output for row in theirs}
+        pairs = make_up_pairs(stand_in[0], workspace.data.instructions(workspace.data.evaluated_on), first=first)
+        return Labelling("evaluate", pairs, annotator, label_noise, *stand_in)
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
         path, (ours, theirs) = directory / "judgements.jsonl", read(inputs)
@@ -217,6 +224,7 @@ def build_protocol(
     return EvaluationProtocol(
         annotator=annotator,
         settings=digest({k: v for k, v in identity.items() if k != "source"}),
+        asked=describe_settings(workspace, annotator),
         source=str(identity["source"])[:12],
         version=importlib.metadata.version("afarm"),
         judges=judges,
@@ -226,6 +234,16 @@ def build_protocol(
         instructions=instructions_digest(answers),
         drift=latest_shift(workspace.store.root, judges),
     )
+
+
+def describe_settings(workspace: Workspace, annotator: str) -> str:
+    """Write the settings of an annotator that are not as they come; empty if that is not known."""
+    component = workspace.components.component("annotators", annotator)
+    with suppress(ValueError):  # one of its settings has no default
+        usual, own = (s.result_fields() if s else {} for s in (component.settings(), workspace.settings.of(component)))
+        changed = {name.replace("_", " "): value for name, value in own.items() if value != usual.get(name)}
+        return ", ".join(name if value is True else f"{name} {value}" for name, value in changed.items()) or USUAL
+    return ""
 
 
 def judges_behind(workspace: Workspace, judged: Iterable[JudgedPair]) -> dict[str, str]:

@@ -32,8 +32,10 @@ from afarm.experiment.method_comparison import (
     require_win_rate,
     run_each,
 )
+from afarm.experiment.named_code import name_code
 from afarm.experiment.notebook import choose_display
 from afarm.experiment.opening import open_workspace
+from afarm.experiment.preferences import require_pairs
 from afarm.experiment.recipe import Override, list_overrides
 from afarm.experiment.result import Result, read_result
 from afarm.experiment.run_record import record
@@ -140,6 +142,7 @@ class Farm:
 
     def annotate(self) -> Records[JudgedPair]:
         """Return the training preferences."""
+        require_pairs(self.workspace, "Farm.annotate()")
         artifact = self.workspace.ensure(pipeline.annotate(self.workspace))
         return Records(read_preferences(artifact.path / "preferences.jsonl"))
 
@@ -252,6 +255,8 @@ def as_overrides(
     overrides: list[Override] = [
         {name: str(value) if isinstance(value, Path) else value for name, value in choices.items()}
     ]
+    listed = list_overrides(settings)
+    name_code([annotator, choices, listed])
     if annotator is not None:
         overrides.append({"annotate": {"annotator": annotator}})
-    return overrides + list_overrides(settings)
+    return overrides + listed

@@ -11,7 +11,7 @@ from afarm.core.errors import AfarmError
 from afarm.core.records import Instruction
 from afarm.evaluation.biases import FORMULAS
 from afarm.experiment import pipeline
-from afarm.experiment.annotation import make_placeholders
+from afarm.experiment.annotation import make_up_pairs
 from afarm.experiment.components import Components
 from afarm.experiment.dry_run import estimate_labels
 from afarm.experiment.judges import Judges
@@ -63,7 +63,8 @@ def _describe_price(workspace: Workspace, labellings: Sequence[Labelling]) -> st
     """Write what the paid judge takes for these labels, or for a thousand; empty if it has no price."""
     judges, evaluated, how = workspace.judges, workspace.config.evaluate, "for" if labellings else "per"
     if not labellings:
-        asked = make_placeholders([Instruction(f"stand-in {i}") for i in range(1000)], evaluated.max_new_tokens)
+        text = "word " * (evaluated.max_new_tokens // 2)
+        asked = make_up_pairs(text, [Instruction(f"stand-in {i}") for i in range(1000)])
         labellings = [Labelling("evaluate", asked, evaluated.annotator, 0.0)]
     pairs = sum(len(labelling.pairs) for labelling in labellings)
     place = judges.ledger_place if is_there(judges.ledger_place) else Path(":memory:")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from afarm.core.errors import ConfigError
-from afarm.core.judge import ChatRequest
+from afarm.core.judge import CHARACTERS_PER_TOKEN, ChatRequest
 from afarm.core.records import Message, Output
 from afarm.experiment.stage import Inputs, Stage
 from afarm.experiment.workspace import Workspace
@@ -54,6 +54,7 @@ def answers_stage(workspace: Workspace, spec: str) -> Stage:
                 text = "".join(f"{turn.role.capitalize()}: {turn.content}\n\n" for turn in turns)
                 asked = {"prompt": f"{text}Assistant:"}
             asked |= {"max_tokens": settings.max_tokens, "temperature": settings.temperature}
+            asked["typical_tokens"] = settings.max_characters // CHARACTERS_PER_TOKEN // 2
             yield ChatRequest(spec, **asked, annotator=ANNOTATOR, seed=seed)
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:

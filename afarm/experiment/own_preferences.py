@@ -1,4 +1,4 @@
-"""One's own preferences: counted before anything runs, and written as afarm's rows by their stage."""
+"""One's own pairs or unpaired feedback: counted before anything runs, written by their stage."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import Any
 
 from afarm.core.errors import DataError
 from afarm.core.interfaces import Progress
-from afarm.core.records import Instruction, JudgedPair
+from afarm.core.records import Feedback, Instruction, JudgedPair
 from afarm.experiment.settings import RunConfig
 from afarm.storage.conversations import Tasks, Unusable
+from afarm.storage.feedback import holds_feedback, own_feedback
 from afarm.storage.hub import is_on_hub
 from afarm.storage.labelled_pairs import own_preferences
 from afarm.storage.model_files import special_tokens
@@ -21,14 +22,29 @@ from afarm.storage.rows import digest_source, write_rows
 
 
 def describe_pairs(summary: Mapping[str, Any]) -> str:
-    """Describe the pairs of a preference file: those used by label, those left out by reason."""
-    outcomes = {"decided": "decided", "draw": "drawn", "unparsed": "without a label", "refused": "without a label"}
+    """Describe the pairs or thumbs of a file: those used by label, those left out by reason."""
+    outcomes = {
+        "decided": "decided",
+        "draw": "drawn",
+        "unparsed": "without a label",
+        "refused": "without a label",
+        UP: "thumbs up",
+        DOWN: "thumbs down",
+    }
     used = [f"{count:,} {outcomes.get(name, name)}" for name, count in summary.get("outcomes", {}).items()]
-    reasons = {"rows_evaluated_on": "with an instruction that is evaluated on", "rows_unusable": "unusable"}
+    reasons = {
+        "rows_evaluated_on": "with an instruction that is evaluated on",
+        "rows_unlabelled": "without a label",
+        "rows_unusable": "unusable",
+    }
     left_out = [f"{summary[name]:,} {reason}" for name, reason in reasons.items() if summary.get(name)]
     source = summary.get("source", "The file")
-    return f"{source}: {summary['rows']:,} pairs used ({', '.join(used)}); left out: {', '.join(left_out) or 'none'}"
+    rows = "outputs with a thumb" if {UP, DOWN} & {*summary.get("outcomes", {})} else "pairs"
+    return f"{source}: {summary['rows']:,} {rows} used ({', '.join(used)}); left out: {', '.join(left_out) or 'none'}"
 
+
+UP, DOWN = "up", "down"
+"""The outcomes of unpaired feedback, in summaries."""
 
 LOOKED_AT = 100
 """Pairs that a data set is asked about, if it knows their instructions."""
@@ -39,9 +55,9 @@ _SUMMARIES: dict[tuple[object, ...], Mapping[str, Any]] = {}
 
 @dataclass(eq=False)
 class OwnPreferences:
-    """The preferences of the recipe's file or data set of the Hub, in afarm's rows.
+    """The pairs or thumbs of the recipe's file or data set of the Hub, in afarm's rows.
 
-    Pairs of the instructions that are `evaluated` on, however written, are left out; `require_known` raises for others
+    Rows of the instructions that are `evaluated` on, however written, are left out; `require_known` raises for others
     that the model cannot know. `notify` is called once with each thing that is odd about the labels.
     """
 
@@ -57,8 +73,13 @@ class OwnPreferences:
         return digest_source(self.config.preferences)
 
     @cached_property
+    def is_feedback(self) -> bool:
+        """True for unpaired feedback: outputs with a thumb each, told by the first row."""
+        return holds_feedback(self.config.preferences)
+
+    @cached_property
     def summary(self) -> Mapping[str, Any]:
-        """The counts of pairs used and left out, and notes on odd labels.
+        """The counts of rows used and left out, and notes on odd labels.
 
         Raises `DataError`: at once for a row of another shape, and at the end if others cannot be learned from and were
         not said to be dropped, or if nothing is left.
@@ -77,26 +98,27 @@ class OwnPreferences:
 
     def write_preferences(self, path: Path) -> None:
         """Write the rows to `path`, read again: memory may not hold them. Raises as `summary` does."""
-        write_rows(path, (judged.to_row() for judged in self._read({})))
+        write_rows(path, (row.to_row() for row in self._read({})))
 
-    def _read(self, summary: dict[str, Any]) -> Iterator[JudgedPair]:
+    def _read(self, summary: dict[str, Any]) -> Iterator[JudgedPair | Feedback]:
         """Yield the preferences that are taken, and fill `summary`. Raises as that does."""
         config, source, evaluated = self.config, self.config.preferences, Tasks(self.evaluated())
         unusable, notes = Unusable(special_tokens=special_tokens(config.model)), list[str]()
         outcomes, people, evaluated_on, first = Counter[str](), Counter[str](), 0, list[Instruction]()
-        read = own_preferences(source, unusable, scale=config.labels, notes=notes)
-        for judged in self.progress(read, "preferences"):
-            if judged.pair.instruction in evaluated:
+        reader: Callable[..., Iterator[JudgedPair | Feedback]] = own_feedback if self.is_feedback else own_preferences
+        for row in self.progress(reader(source, unusable, scale=config.labels, notes=notes), "preferences"):
+            instruction = row.instruction if isinstance(row, Feedback) else row.pair.instruction
+            if instruction in evaluated:
                 evaluated_on += 1
                 continue
             if len(first) < LOOKED_AT:
-                first.append(judged.pair.instruction)
-            outcomes[judged.preference.outcome] += 1
-            people[judged.annotator] += 1
-            yield judged
+                first.append(instruction)
+            outcomes[(DOWN, UP)[row.label] if isinstance(row, Feedback) else row.preference.outcome] += 1
+            people[row.annotator] += 1
+            yield row
         self.require_known(first, source)
         taken = outcomes.total()
-        usable = taken + evaluated_on
+        usable = taken + evaluated_on + unusable.unlabelled
         if not usable and not unusable.rows:
             raise DataError(f"{source}: holds no preferences")
         if unusable.rows and (config.on_unusable == "error" or not usable):
@@ -106,7 +128,8 @@ class OwnPreferences:
                 + "".join(f"\n  {example}" for example in unusable.examples)
             )
         if not taken:
-            raise DataError(f"{source}: all its preferences answer instructions that are evaluated on")
+            others = " or have no label" if unusable.unlabelled else ""
+            raise DataError(f"{source}: all its preferences answer instructions that are evaluated on{others}")
         if not is_on_hub(source) and digest_source(source) != self.digest:
             raise DataError(f"{source}: has changed since it was read; start again")
         summary |= {
@@ -116,6 +139,7 @@ class OwnPreferences:
             "members": dict(people),
             "degraded": {},
             **({"rows_evaluated_on": evaluated_on} if evaluated_on else {}),
+            **({"rows_unlabelled": unusable.unlabelled} if unusable.unlabelled else {}),
             "rows_unusable": unusable.rows,
             **({"notes": notes} if notes else {}),
         }

@@ -16,7 +16,7 @@ from afarm.core.records import Pair
 from afarm.experiment.annotation import OnlineAnnotator, annotation_stage
 from afarm.experiment.evaluation_stages import data_outputs, evaluation_stage
 from afarm.experiment.llm_baselines import answers_stage, is_llm_system
-from afarm.experiment.preferences import preferences_stage
+from afarm.experiment.preferences import lacks_reward_model, preferences_stage, require_pairs
 from afarm.experiment.return_checks import requests_planned
 from afarm.experiment.sampling_stages import outputs_stage, samples_stage
 from afarm.experiment.stage import Stage
@@ -49,20 +49,23 @@ def annotate(workspace: Workspace) -> Stage:
 
 
 def fit_reward(workspace: Workspace) -> Stage | None:
-    """The reward model's training; None if it is one that needs no fitting."""
-    if not workspace.components.reward_model_class(workspace.config.reward_model).is_fitted():
+    """The reward model's training, or None without any. Raises `ConfigError` as `require_pairs`."""
+    if not (name := workspace.components.learned_part(workspace.config.reward_model)):
         return None
+    require_pairs(workspace, f"the reward model {name}")
     return reward_fit_stage(workspace, start(workspace), annotate(workspace))
 
 
 def train(workspace: Workspace, name: str) -> Stage:
     """Training by a method, from the policy that it begins with. `base` trains nothing.
 
-    Raises `ConfigError` as `require_method` does.
+    Raises `ConfigError` as `require_method` and `require_pairs` do.
     """
     if name == "base":
         return base_stage(workspace)
     method = require_method(workspace.components, name)
+    if "preferences" in method.needs:
+        require_pairs(workspace, f"method {name}")
     is_start = name == workspace.start_name
     begins_with_base = is_start or method.begins_with == "base"
     return training_stage(
@@ -71,7 +74,7 @@ def train(workspace: Workspace, name: str) -> Stage:
         method,
         label="sft" if is_start else f"train {name}",
         begin=base_stage(workspace) if begins_with_base else start(workspace),
-        preferences=annotate(workspace) if "preferences" in method.needs else None,
+        preferences=annotate(workspace) if {"preferences", "feedback"} & method.needs else None,
         reward_model=fit_reward(workspace) if "reward_model" in method.needs else None,
         annotator=OnlineAnnotator(workspace) if "annotator" in method.needs else None,
     )
@@ -146,8 +149,8 @@ def _evaluate(workspace: Workspace, system: str, reference: Stage | None, refere
             [f"evaluate.evaluators: {n!r} looks at all systems: afarm leaderboard --evaluator {n}" for n in many]
         )
     # The baseline alone needs no reward model, and should not have one fitted just to be scored.
-    is_baseline = system == workspace.start_name
-    scored = any("reward_model" in evaluator.needs for evaluator in built.values()) and not is_baseline
+    is_scored = system != workspace.start_name and not lacks_reward_model(workspace)
+    scored = is_scored and any("reward_model" in evaluator.needs for evaluator in built.values())
     return evaluation_stage(
         workspace,
         system,

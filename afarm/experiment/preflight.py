@@ -217,7 +217,7 @@ def _enough_for_method(workspace: Workspace) -> None:
     components, run = workspace.components, workspace.config
     if workspace.data.remote or "reward_model" not in components.method(run.method).needs:
         return
-    if components.reward_model_class(run.reward_model).is_fitted():
+    if components.learned_part(run.reward_model):
         require_enough_to_fit(workspace)
 
 
@@ -275,10 +275,10 @@ def _splits_needed(workspace: Workspace, stage: str = "") -> Iterator[str]:
         needs |= workspace.components.method(config.method).needs
     elif stage != "sft":
         needs.add("preferences")
-    if "reward_model" in needs and workspace.components.reward_model_class(config.reward_model).is_fitted():
+    if "reward_model" in needs and workspace.components.learned_part(config.reward_model):
         needs.add("preferences")
     yield from (split for need, splits in NEEDS.items() if need in needs for split in splits)
-    if "preferences" in needs and not config.preferences:
+    if {"preferences", "feedback"} & needs and not config.preferences:
         yield "preference"
     if not stage:
         yield workspace.data.evaluated_on

@@ -30,6 +30,7 @@ from afarm.experiment.settings import RunConfig
 from afarm.storage.row_shapes import what_it_holds
 from afarm.storage.rows import names_a_file, names_a_file_of_rows, read_rows, stem
 from afarm.storage.text import holds_key
+from afarm.storage.user_files import read_user_text
 
 Override = str | Mapping[str, Any]
 """A change to a recipe: `a.b=value`, or a mapping of settings."""
@@ -188,10 +189,10 @@ def _read_recipe(name: str) -> dict[str, Any]:
     path, own = _recipe_file(name), name in recipe_names()
     # libyaml's parser takes a seventh of the time; the other says where a user's file is wrong
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader) if own else yaml.SafeLoader
-    if not path.is_file():
-        raise ConfigError([f"recipe file {name} {'is a directory' if path.is_dir() else 'does not exist'}"])
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8") if own else read_user_text(path)
+    except OSError as error:
+        raise ConfigError([f"recipe file {name} cannot be read: {error.strerror}"]) from error
     except UnicodeDecodeError as error:
         raise ConfigError([f"recipe file {name} is no UTF-8 text: save it as UTF-8"]) from error
     try:

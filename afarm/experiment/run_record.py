@@ -268,7 +268,7 @@ def stage_row(workspace: Workspace, run: StageRun) -> dict[str, Any]:
 
 def _annotators(history: Iterable[StageRun]) -> dict[str, dict[str, int]]:
     shares: dict[str, dict[str, int]] = {}
-    names = {"annotate": "training", "preferences": "training", "evaluate": "evaluation"}
+    names = {"annotate": "training", "preferences": "training", "feedback": "training", "evaluate": "evaluation"}
     for run in history:
         if run.kind in names:
             shares.setdefault(names[run.kind], dict(run.artifact.meta["summary"].get("members", {})))

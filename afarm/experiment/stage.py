@@ -24,12 +24,22 @@ class Write(Protocol):
 
 
 class Labelling(NamedTuple):
-    """Pairs for an annotator to label; `purpose` is that of the seed of all draws."""
+    """Pairs for an annotator to label; `purpose` is that of the seed of all draws.
+
+    In plans, outputs that do not exist yet begin with the text `stand_in`, of which `length` says how it was chosen,
+    and can be `longer` by some tokens. `groups` counts the pairs that are asked about together, if not all are; `new`
+    is the share of pairs that are not expected to be asked about before.
+    """
 
     purpose: str
     pairs: Sequence[Pair]
     annotator: str
     label_noise: float
+    stand_in: str = ""
+    length: str = ""
+    longer: float = 0.0
+    groups: Sequence[int] = ()
+    new: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,13 @@ _FOUNDATION = (
     *("experiment/stage.py", "experiment/stage_code.py", "experiment/plugin_code.py", "experiment/processes.py"),
     "experiment/release_numbers.py",
     "experiment/process_info.py",
-    *("experiment/workspace.py", "experiment/components.py", "experiment/data.py", "experiment/recipe.py"),
+    *(
+        "experiment/workspace.py",
+        "experiment/components.py",
+        "experiment/named_code.py",
+        "experiment/data.py",
+        "experiment/recipe.py",
+    ),
     "experiment/own_preferences.py",
     *("experiment/settings.py", "experiment/return_checks.py", "experiment/setting_errors.py"),
 )
@@ -48,6 +54,7 @@ STAGE_CODE: Mapping[str, tuple[str, ...]] = {
     "answers": (*_JUDGING, "experiment/llm_baselines.py"),
     "annotate": _LABELS,
     "preferences": _OWN_PREFERENCES,
+    "feedback": _OWN_PREFERENCES,
     "evaluate": _EVALUATION,
     "compare": _COMPARISON,
     "decide": (*_COMPARISON, "experiment/comparison/until_decided.py", "evaluation/statistics"),

@@ -39,6 +39,7 @@ from afarm.experiment.launching.launcher import (
     TaskEvent,
     Tell,
 )
+from afarm.experiment.named_code import name_code
 from afarm.experiment.opening import workspace_over
 from afarm.experiment.plugin_code import plugin_digest
 from afarm.experiment.preflight import require_access
@@ -387,9 +388,9 @@ def open_task_workspace(
         settings = Settings(farm.recipe, RunConfig.model_validate(farm.run), farm.sections)
     except ValidationError as error:
         raise ConfigError(_another("settings")) from error
-    components = Components(
-        _plugins(farm.plugin_files, farm.disabled_plugins), settings, progress, notify, process_info
-    )
+    name_code([farm.run, farm.sections])
+    plugins = _plugins(farm.plugin_files, farm.disabled_plugins)
+    components = Components(plugins, settings, progress, notify, process_info)
     return workspace_over(components, Path(farm.output_dir), ledger=farm.ledger or None, store=farm.store or None)
 
 

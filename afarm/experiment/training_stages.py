@@ -13,20 +13,21 @@ from typing import TYPE_CHECKING, Any
 from afarm.core.config import CheckpointChoice, OnPolicyConfig
 from afarm.core.errors import AfarmError, ConfigError, attribute_failures, did_you_mean
 from afarm.core.interfaces import Method, MethodInputs, Policy, RewardModel
-from afarm.core.records import Instruction
+from afarm.core.records import Feedback, Instruction
 from afarm.experiment.components import Components
 from afarm.experiment.return_checks import problems_seen, require_returned
 from afarm.experiment.stage import Inputs, Labelling, Stage
 from afarm.experiment.workspace import Workspace
 from afarm.storage.model_files import model_identity, require_on_hub
 from afarm.storage.prompt_templates import read_prompt_template
-from afarm.storage.rows import read_preferences
+from afarm.storage.rows import read_placed_rows, read_preferences
 
 if TYPE_CHECKING:
     from afarm.experiment.annotation import OnlineAnnotator  # which few methods are given
 
 NEEDS: dict[str, tuple[str, ...]] = {
     "preferences": (),
+    "feedback": (),
     "reward_model": (),
     "annotator": (),
     "demonstrations": ("sft",),
@@ -36,7 +37,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
 }
 """The needs that a method can have, and the splits of the data set that serve each."""
 
-PREFERENCES = "preferences.jsonl"
+PREFERENCES, FEEDBACK = "preferences.jsonl", "feedback.jsonl"
 
 CANDIDATES = 5
 """Checkpoints that a method compares that trains for epochs."""
@@ -78,12 +79,13 @@ def training_stage(
     component = components.component("methods", name)
     given = {"start": begin, "preferences": preferences, "reward_model": reward_model}
     stages = {role: stage for role, stage in given.items() if stage is not None}
-    takes_fixed_reward = "reward_model" in method.needs and reward_model is None
+    name_of_reward = workspace.config.reward_model
+    takes_fixed_reward = "reward_model" in method.needs and components.learned_part(name_of_reward) != name_of_reward
     decoding = workspace.config.evaluate.decoding
     key_fields = workspace.key_fields(
         "train",
         method=components.identity(component),
-        reward_model=components.fixed_reward_identity(workspace.config.reward_model) if takes_fixed_reward else "",
+        reward_model=components.fixed_reward_identity(name_of_reward) if takes_fixed_reward else "",
         annotator=annotator.identity if annotator else "",
         data={
             need: [workspace.data.digest(split, with_outputs="demonstrations" in need) for split in NEEDS[need]]
@@ -121,7 +123,10 @@ def training_stage(
     def plan_labels(inputs: Inputs) -> Labelling:
         assert annotator is not None
         rows = {split: workspace.data.instructions(split) for split in splits}
-        return annotator.plan(*plan_pairs(method, workspace.settings.of(component), rows))
+        config: Any = workspace.settings.of(component)
+        learning, selecting = plan_pairs(method, config, rows)
+        steps = config.total_steps if isinstance(config, OnPolicyConfig) else 1
+        return annotator.plan(learning, steps, selecting, candidates(config))
 
     def asks_less_by() -> list[str]:
         """Name the splits and the method's own settings of which a half makes it ask about fewer pairs."""
@@ -199,15 +204,23 @@ def _method_inputs(
         validation=data.instructions("validation") if "validation" in needs else (),
         annotate=annotator,
         decoding=workspace.config.evaluate.decoding,
+        feedback=_read_feedback(inputs["preferences"].path) if "feedback" in needs else (),
     )
 
 
+def _read_feedback(directory: Path) -> list[Feedback]:
+    """Read the thumbs of unpaired feedback, or those that each pair gives to its two outputs."""
+    if (directory / FEEDBACK).is_file():
+        return [Feedback.from_row(row, where) for where, row in read_placed_rows(directory / FEEDBACK)]
+    return [thumb for judged in read_preferences(directory / PREFERENCES) for thumb in judged.feedback]
+
+
 def reward_fit_stage(workspace: Workspace, policy: Stage, preferences: Stage) -> Stage:
-    """The fit of the reward model to the preferences, from the starting policy.
+    """The fit of the reward model, or of its part that learns, from the starting policy.
 
     Raises `ConfigError` as `require_enough_to_fit` does, and for a batch that does not divide among processes.
     """
-    name = workspace.config.reward_model
+    name = workspace.components.learned_part(workspace.config.reward_model)
     cls = workspace.components.reward_model_class(name)
     require_enough_to_fit(workspace)
     component = workspace.components.component("reward_models", name)
@@ -234,7 +247,7 @@ def reward_fit_stage(workspace: Workspace, policy: Stage, preferences: Stage) ->
 
 def require_enough_to_fit(workspace: Workspace) -> None:
     """Raise `ConfigError` if pairs of too few instructions for the reward model will be labelled."""
-    name, is_own = workspace.config.reward_model, bool(workspace.config.preferences)
+    name, is_own = workspace.components.learned_part(workspace.config.reward_model), bool(workspace.config.preferences)
     fewest = workspace.components.reward_model_class(name).fewest_instructions
     if not is_own and (count := len(workspace.data.instructions("preference"))) < fewest:
         raise ConfigError(

@@ -166,10 +166,12 @@ class Workspace:
         return self.components.load(artifact.path)
 
     def reward_model(self, fitted: Artifact | None) -> RewardModel:
-        """Return the run's reward model: the fitted one, or without one that which needs no fitting."""
+        """Return the run's reward model: the fitted one or what it is a part of, or one that needs no fitting."""
+        name = self.config.reward_model
         if fitted is None:
-            return self.components.fixed_reward_model(self.config.reward_model)
-        return self.load(fitted)
+            return self.components.fixed_reward_model(name)
+        model, learned = self.load(fitted), self.components.learned_part(name)
+        return model if learned == name else self.components.fixed_reward_model(name, {learned: model})
 
     def __enter__(self) -> Self:
         return self

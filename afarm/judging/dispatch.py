@@ -20,7 +20,7 @@ from afarm.core.errors import AfarmError, BudgetError, JudgeError, PluginError, 
 from afarm.core.judge import ChatRequest, Completion, Judge
 from afarm.judging.ledger_schema import encodable
 from afarm.judging.rate_limit import ANSWER_LOST, PATIENCE, Attempt, Limiter, RequestRefused, SlowDown
-from afarm.judging.refusals import REQUEST_REFUSED, find_fault, subject
+from afarm.judging.refusals import ALIKE, REQUEST_REFUSED, find_fault, subject
 from afarm.judging.return_checks import require_completion, require_price
 from afarm.storage.text import dollars
 
@@ -57,8 +57,9 @@ class PendingRequest:
     degraded: tuple[str, ...]
     queue: JudgeQueue
     slowed: int = 0
-    """How often the judge refused it for now, since `slowed_at`."""
+    """How often the judge refused it for now, since `slowed_at`; first sent at `sent_at`."""
     slowed_at: float = 0.0
+    sent_at: float = 0.0
 
     @property
     def asker(self) -> tuple[str, str]:
@@ -77,6 +78,7 @@ class JudgeQueue:
     lost: int = 0
     """Answers that were lost, or empty, before a first one with a text; the last for the reason `lost_why`."""
     lost_why: str = ""
+    answered_at: float = -math.inf
 
     def worst_case_price(self, request: ChatRequest) -> float | None:
         """The most that `request` can cost in dollars through this queue; None if prices are unknown."""
@@ -181,13 +183,10 @@ class Dispatcher:
         times = [seconds for seconds in times if seconds > 0]
         if self.held_elsewhere:
             times.append(HELD_SECONDS)
-        if self.in_flight:
-            times.append(HEARTBEAT_SECONDS)
-        timer = self._schedule_wake(min(times)) if times else None
+        timer = self._schedule_wake(min([*times, HEARTBEAT_SECONDS]))  # also if a limit has opened since it was asked
         await self.wake.wait()
         self.wake.clear()
-        if timer is not None:
-            timer.cancel()
+        timer.cancel()
         if self.in_flight and time.monotonic() >= self._next_heartbeat:
             self._next_heartbeat = time.monotonic() + HEARTBEAT_SECONDS
             self.client.ledger.heartbeat()
@@ -205,7 +204,6 @@ class Dispatcher:
         answered: list[Answered] = []
         free: list[str] = []
         charged: list[str] = []
-        slowed: list[PendingRequest] = []
         for task in completed:
             if task not in self.in_flight:
                 continue
@@ -215,47 +213,55 @@ class Dispatcher:
             if error is None:
                 answer = task.result()
                 limiter.answered(attempt, answer.seconds)
+                pending.queue.answered_at = time.monotonic()
                 text, degraded = encodable(answer.text), (*pending.degraded, *answer.degraded)
                 answered.append((pending, replace(answer, key=pending.key, text=text, degraded=degraded)))
                 if answer.price is None and pending.queue.worst_case_price(pending.request):
                     charged.append(pending.key)
                 continue
             if isinstance(error, SlowDown):
-                limiter.refused(attempt, error.seconds)
-                error = self._lose_patience(error, pending)
+                is_long = (error.seconds or 0.0) > PATIENCE  # others are asked, to see if all are to wait
+                limiter.refused(attempt, None if is_long else error.seconds)
+                error = self._lose_patience(error, pending, attempt, is_long)
             else:
                 limiter.ended()
             (charged if error is not None and may_be_charged(error) else free).append(pending.key)
-            if error is None:
-                slowed.append(pending)
+            if error is None:  # behind all others, whom its refusal need not concern
+                self.waiting.setdefault(pending.queue.direct or pending.queue, deque()).append(pending)
             elif isinstance(error, RequestRefused):
                 self.refused.append((pending, error))
             else:
                 self._failure = self._failure or explained(error, pending)
         answers = [(pending.request, pending.queue.identity, completion) for pending, completion in answered]
         self.client.ledger.resolve(answers, self.client.run, free, charged, self.client.stage())
-        for pending in slowed:  # behind all others, whom its refusal need not concern
-            self.waiting.setdefault(pending.queue.direct or pending.queue, deque()).append(pending)
         self.deliver(answered)
         if len(self.client.dispatchers) > 1:
             self.client.wake()
 
-    def _lose_patience(self, refusal: SlowDown, pending: PendingRequest) -> JudgeError | None:
+    def _lose_patience(
+        self, refusal: SlowDown, pending: PendingRequest, attempt: Attempt, is_long: bool
+    ) -> JudgeError | None:
         """The error to end `pending` with after `refusal`; None as long as it is to be sent again."""
         queue, seconds = pending.queue, pending.queue.limiter.refused_seconds
-        pending.slowed_at = pending.slowed_at or time.monotonic()
+        if not pending.slowed:
+            pending.sent_at, pending.slowed_at = attempt.at, time.monotonic()
         pending.slowed += 1
-        if (refusal.seconds or 0.0) > PATIENCE:
-            return refusal
-        if seconds <= GIVE_UP_SECONDS:
+        if not is_long and seconds <= GIVE_UP_SECONDS:
             return None
         waiting = self.waiting.get(queue.direct or queue, deque())
         slowed = [each for each in [pending, *waiting] if each.slowed]
-        if len(slowed) > len(waiting) and all(queue.limiter.has_taken_since(each.slowed_at) for each in slowed):
+        n_others = sum(each.queue is queue and not each.slowed for each, _ in self.in_flight.values())
+        is_all = len(slowed) > len(waiting) and not n_others
+        # Sent with those that were refused, the judge may have taken what came first: of many, that shows nothing.
+        unsure = [each for each in slowed if not queue.limiter.has_taken_since(each.slowed_at)]
+        if is_all and len(unsure) < ALIKE and all(queue.answered_at > each.sent_at for each in unsure):
             own = RequestRefused(str(refusal))
             self.refused += [(each, own) for each in waiting]
             waiting.clear()
             return own
+        if is_long:
+            n_since = sum(each.slowed_at > queue.answered_at for each in slowed)
+            return refusal if is_all or n_since >= max(ALIKE, n_others) else None
         words = f"refused {len(slowed)} requests, up to {max(each.slowed for each in slowed)} times each"
         nothing = f"{queue.identity} has answered nothing for {PATIENCE / 60:.0f} minutes and {words}"
         return JudgeError(f"{nothing}; the last time: {refusal}", charged=False) if seconds > PATIENCE else None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -16,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from afarm.core.config import Config, setting
 from afarm.core.errors import ConfigError
 from afarm.core.judge import Price
+from afarm.storage.user_files import read_user_text
 
 
 class PriceRow(Config):
@@ -94,10 +94,10 @@ def _read(file: str, problems: list[str]) -> dict[str, Price]:
     if not file:
         return {}
     try:
-        rows = _FILE.validate_python(yaml.safe_load(Path(file).read_text(encoding="utf-8")))
+        rows = _FILE.validate_python(yaml.safe_load(read_user_text(file)))
         return {spec: Price(**row.model_dump()) for spec, row in rows.items()}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        problems.append(f"prices file {file} cannot be read: {error}")
+        problems.append(f"prices file {file} cannot be read: {getattr(error, 'strerror', error)}")
     except ValidationError as error:
         form = "it maps judges to prices, such as 'openai:gpt-5: {input: 1, output: 2}'"
         for found in error.errors():

@@ -52,7 +52,9 @@ class PromptAnnotator(PairwiseAnnotator):
     batch_size: int = 1
     """Pairs per prompt. `render` gets as many, or fewer."""
     max_tokens: int = 256
-    """The longest answer, in tokens."""
+    """The longest answer, in tokens: what a budget reserves."""
+    typical_tokens: int = 0
+    """Tokens of a usual answer, for estimates of cost; 0: by `answer_format`, or 25 per pair in a format of its own."""
     temperature: float = 1.0
     top_p: float = 1.0
     schema: Mapping[str, Any] | None = None
@@ -101,6 +103,7 @@ class PromptAnnotator(PairwiseAnnotator):
             answer_format=self.answer_format,
             labels=self.labels,
             annotator=self.name or type(self).__name__,
+            typical_tokens=self.typical_tokens,
         )
 
     def present(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Presentation]:
@@ -121,7 +124,8 @@ class PromptAnnotator(PairwiseAnnotator):
         degraded = context.ask.degraded(probes[0])
         settings = self.config.model_dump(mode="json", exclude=set(JudgingConfig.model_fields))
         code = (self._sources(), self.source)
-        parts = (code, [asdict(probe) for probe in probes], settings, self.identity, judge, degraded)
+        sent = [{name: v for name, v in asdict(p).items() if name != "typical_tokens"} for p in probes]
+        parts = (code, sent, settings, self.identity, judge, degraded)
         return RenderedPrompt(
             name=probes[0].annotator,
             batch_size=self.batch_size,

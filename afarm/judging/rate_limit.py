@@ -1,16 +1,16 @@
 """Rate limit of one judge: a bound in flight, the waits it asks for, and a pace that is learned.
 
 A refusal (429 and the like) holds every request to the judge, for as long as it asks, else for a moment that grows
-while nothing is taken. Two limits are learned from refusals:
+while nothing is taken. It teaches one of two limits:
 
-- *at once*: at most as many in flight as were taken, if the judge refuses one beyond those and waits cost little;
-- *pace*: at most as many per second. Between two refusals a judge takes what its rate allows, whatever it was asked, so
-  a pace that is refused falls towards what was taken meanwhile: the more was taken, the surer, the closer.
+- *at once*: as many were being answered as ever were together. No more than those are sent, and after a rest one more
+  for each answer;
+- *pace*: fewer were. A pace that is refused after n were taken is cut by a share of 1 / (n + 1), at least by 5 %. It
+  rises again along a cubic, as the windows of TCP CUBIC do (Ha et al. 2008): back to what was refused, slowly around
+  it, faster beyond it. Its way back takes so long that the requests it forgoes cost as much as one refusal.
 
-Both grow again: the number by one for each answer, the pace by steps that double, up to the middle between it and what
-was refused. What was refused in vain rests for a time that is long beside the cost of a refusal. Refusals at random get
-no rarer by a slower pace: once a pace has halved and is still refused, one that is much faster is tried. If that brings
-more, there is no rate to learn, and nothing is limited for a while.
+Refusals at random get no rarer by a slower pace. If one fell far and is still refused, nothing is limited for a while,
+unless most are refused then.
 
 No more is sent than what headers say is allowed until their reset. The very first request goes alone for a
 moment, since a refused key or a wrong name is best found out once.
@@ -22,7 +22,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from afarm.core.errors import JudgeError
@@ -36,22 +36,20 @@ PATIENCE = 900.0
 """Seconds of refusals without a single answer, or asked to wait at once, after which a run ends."""
 ALONE = 5.0
 """Seconds that the first request has for itself, unless its answer comes sooner."""
-CHEAP_WAIT = 2.0
-"""Seconds of a wait up to which the number at once is limited by the first refusal, not the second."""
-FEW, MANY = 4, 16
-"""Requests that show something about a pace, and enough."""
-STEP, BOLD, CUT = 0.06, 0.25, 0.95
-"""Share by which a pace grows first, also under a limit at once, then twice as much each time; and what is left of one
-at most if refused."""
-CLOSE = 1.06
-"""The ratio of the pace refused to the pace in force from which it is found."""
-HEADROOM, SPARE, SPREAD = 2.0, 1.2, 0.75
-"""Under a limit at once: the pace beside it, as a ratio to what was taken, at first and once one more was refused; and
-seconds between requests, as a share of those that an even stream has."""
-QUIET = 60.0
-"""Costs of a refusal, in seconds, for which a limit that was found stays as it is; and seconds without any limit."""
-WAVES, FASTER, GAIN = 8, 3.0, 1.4
-"""Refusals in which a pace is halved before one that much faster is tried, and the gain that shows that it may go."""
+SHORT = 2.0
+"""Seconds of a wait after which one refusal teaches a number at once. After longer ones it takes two."""
+REST = 60.0
+"""Waits for which a number at once stays as it is: to try one more costs 2 % of the time then."""
+SPREAD = 0.75
+"""Time between requests under a number at once, as a share of that in an even stream."""
+CUT, RISE, EVEN, AT_LEAST = 0.95, 5.0, 30, 0.5
+"""What is left at most of a pace that is refused. The time of its way back: in waits, times the share that was cut; at
+least that of so many requests, and in seconds."""
+FALLS, FALLEN, RARE = 8, 0.7, 64
+"""Times that a pace is cut in vain, and what is left of it then, before no limit is tried; and the requests taken
+between two refusals that show that it was not in vain."""
+MANY, QUIET = 16, 60.0
+"""Requests by which a time without limits is judged, and its seconds."""
 YEARS = 2 * 366 * 86400
 """Seconds of a wait that has no date worth naming."""
 
@@ -99,27 +97,18 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Requests per second: those in force, those before they were raised, and those that were refused."""
+    """Requests per second: from `low` back to `top`, which was refused, in `seconds` from `began`, and beyond."""
 
-    now: float = math.inf
-    taken: float = 0.0
-    refused: float = math.inf
+    low: float = math.inf
+    top: float = math.inf
+    began: float = 0.0
+    seconds: float = 1.0
 
-    @property
-    def is_found(self) -> bool:
-        """True if there is nothing left to search."""
-        return self.refused < CLOSE * self.now
-
-    def faster(self, step: float) -> Pace:
-        """The pace in force was taken: raise it by `step`, at most to the middle of what is left."""
-        refused = math.inf if self.is_found else self.refused
-        return Pace(min(self.now * (1 + step), math.sqrt(self.now * refused)), self.now, refused)
-
-    def slower(self, count: int, rate: float) -> Pace:
-        """The pace in force was refused, after `count` were taken at `rate` per second, waits included."""
-        closer = (rate / self.now) ** (1 - (1 + count) ** -0.25)
-        pace = max(1 / LONGEST_PAUSE, self.taken, self.now * min(CUT, closer))
-        return Pace(pace, refused=min(self.refused, self.now))
+    def at(self, now: float) -> float:
+        if self.low == math.inf:
+            return math.inf
+        way = min((now - self.began) / self.seconds - 1, 3.0)
+        return self.top + (self.top - self.low if way < 0 else self.top) * way**3
 
 
 class Limiter:
@@ -128,7 +117,7 @@ class Limiter:
     def __init__(self, maximum: int, clock: Callable[[], float] = time.monotonic):
         self.maximum = self.limit = maximum
         """The number of attempts that may be in flight at once: the most, and at present."""
-        self.pace = Pace()
+        self._pace = Pace()
         self.in_flight = 0
         self.refusals = 0
         self._clock = clock
@@ -137,15 +126,16 @@ class Limiter:
         self._refused_since: float | None = None  # None if the last word was an answer
         self._last_taken = -math.inf  # the latest time at which a request was sent that was answered
         self._latency = 0.0  # of an answer, on average
-        self._most_taken, self._together = 0, -1  # attempts in flight together, and as of the last refusal
-        self._taken = 0  # attempts in all, those in flight included
-        self._run = (0.0, 0)  # where a pace is learned from: time, attempts taken
+        self._most_taken = 0  # attempts in flight together
+        self._taken = self._taken_before = 0  # attempts in all, those in flight included, and as of the last refusal
+        self._began = 0.0  # the time of the first attempt
         self._wave: _Wave | None = None  # refusals that nothing was learned from yet
-        self._wait = 0.0  # the last one, if the judge named it
-        self._vain, self._taken_before = 0, 0  # waits in a row in which nothing was taken, attempts before the last
-        self._since = _Stretch(0.0, 0, 0)
-        self._resumed = self._changed = 0.0  # the times of the last wait's end and of the pace's last change
-        self._step, self._quiet_until = STEP, 0.0  # by which the pace is raised next, and the end of a limit's rest
+        self._together = 0  # the attempts in flight at the last refusal
+        self._vain = 0  # waits in a row in which nothing was taken
+        self._resumed = self._rests_until = 0.0  # the times of the last wait's end, and of the end of a number's rest
+        self._falls, self._fastest = 0, 0.0  # of a pace: how often, and from which
+        self._patience = FALLS  # falls before a time without limits is tried
+        self._trial: _Trial | None = None  # of no limits
         self._allowed, self._allowed_until, self._allowed_words = 0.0, 0.0, ""  # by the headers
 
     # -------------------------------------------------------------------------------------------- may one be sent?
@@ -170,10 +160,15 @@ class Limiter:
         return max(0.0, max(self._held_until, self._reset_at) - self._clock())
 
     @property
+    def pace(self) -> float:
+        """Requests per second that may be sent at present."""
+        return self._pace.at(self._clock())
+
+    @property
     def _spacing(self) -> float:
         """Seconds between attempts: a judge that takes eight at once may not take eight in one moment."""
         at_once = self.limit if self.limit < self.maximum else math.inf
-        return max(1 / self.pace.now, SPREAD * self._latency / at_once)
+        return max(1 / self.pace, SPREAD * self._latency / at_once)
 
     # -------------------------------------------------------------------------------------------- what became of it
 
@@ -183,12 +178,11 @@ class Limiter:
         if self._alone_until is None:
             self._alone_until = now + ALONE
         if self._taken == 0:
-            self._run = (now, 0)
+            self._began = now
         self.in_flight += 1
         self._taken += 1
-        if spacing <= 1 / self.pace.now and now <= self._next_at + spacing / 2 and not self._wave:
-            self._raise_pace(now)  # for nothing else held this request up
-        self._next_at = max(self._next_at, now - spacing / 2) + spacing  # makes up for half of what it is late
+        late = spacing / 2 if self.limit == self.maximum else 0.0  # that much is made up for
+        self._next_at = max(self._next_at, now - late) + spacing
         self._allowed -= 1
         return Attempt(now, self.in_flight)
 
@@ -197,14 +191,15 @@ class Limiter:
         now, full = self._clock(), self.in_flight >= self.limit
         seconds = seconds or now - attempt.at
         if not self._latency:  # loading the vendor's SDK is no time of the judge's
-            self._run = (now - seconds, 0)
+            self._began = now - seconds
         self._latency += (seconds - self._latency) * (0.1 if self._latency else 1.0)
         self.ended()
         self._alone_until, self._refused_since = 0.0, None
         self._last_taken = max(self._last_taken, attempt.at)
         if attempt.at >= self._resumed and not self._wave:  # others' numbers include what was refused
             self._most_taken = max(self._most_taken, attempt.number)
-            if full and now >= self._quiet_until:
+            self._vain = 0
+            if full and now >= self._rests_until:
                 self.limit = min(self.maximum, self.limit + 1)
 
     def refused(self, attempt: Attempt, seconds: float | None = None) -> None:
@@ -216,9 +211,8 @@ class Limiter:
         if self._refused_since is None:
             self._refused_since = now
         wave = self._wave = self._wave or _Wave(now)
-        wave.is_beyond = wave.is_beyond or attempt.number > self._most_taken
         wave.in_flight = self.in_flight
-        least = min(min(PAUSE, 1 / self.pace.now or PAUSE) * BACK_OFF**self._vain, LONGEST_PAUSE)
+        least = min(min(PAUSE, self._spacing or PAUSE) * BACK_OFF**self._vain, LONGEST_PAUSE)
         if seconds is None:
             wave.is_wait_named = False
             seconds = least
@@ -226,79 +220,54 @@ class Limiter:
             seconds = max(seconds, least)
         self._held_until = max(self._held_until, now + min(max(seconds, MOMENT), PATIENCE))
 
-    def _raise_pace(self, now: float) -> None:
-        if self.pace.is_found:
-            self._step = STEP
-            if now < self._quiet_until:
-                return
-        if now - self._changed >= max(0.5, FEW / self.pace.now, self._wait / 2):
-            step = max(self._step, BOLD) if self.limit < self.maximum else self._step  # which holds it as well
-            self.pace, self._changed = self.pace.faster(step), now
-            self._step = min(1.0, 2 * self._step)
-
     def _learn(self, wave: _Wave) -> None:
         """Change the limits by refusals whose wait is over."""
-        now, taken = self._clock(), self._taken - self._taken_before
-        self._wave, self._resumed, self._changed, self._step = None, now, now, STEP
-        self._next_at = max(self._next_at, now)
+        now, taken, pace = self._clock(), self._taken - self._taken_before, self._pace.at(wave.began)
+        self._wave, self._resumed, self._next_at = None, now, max(self._next_at, now)
         if taken <= 0:
-            self._vain = min(self._vain + 1, FEW * MANY)
+            self._vain = min(self._vain + 1, RARE)
+            self._pace = replace(self._pace, began=self._pace.began + now - wave.began)  # the pace was not tried
             return
         self._taken_before, self._vain = self._taken, 0
-        last, self._together = self._together, max(self._most_taken, wave.in_flight)
-        self._most_taken = self._together
-        self._wait = self._held_until - wave.began if wave.is_wait_named else 0.0
-        count, seconds = max(1, self._taken - self._run[1]), max(wave.began - self._run[0], self._latency, 1e-3)
-        rate = count / (seconds + self._held_until - wave.began)
-        if count >= MANY:
-            self._run = (now, self._taken)
-        if self._is_at_random(is_rare=taken >= FEW * MANY):
+        if self._is_at_random(taken):
             return
-        is_cheap, is_raised = self._wait <= CHEAP_WAIT, wave.is_beyond and self.limit < self.maximum
-        if not wave.is_beyond:
-            self.limit = self.maximum
-        elif self._together == last or (is_cheap and self._together > wave.is_wait_named):
-            self.limit = min(self.limit, max(1, self._together))
-        if self.pace.now == math.inf:
-            first = count / seconds * (HEADROOM if self.limit < self.maximum else 1.0)
-            self.pace = Pace(first if is_cheap else math.sqrt(rate * count / seconds))
-        elif is_raised:  # which explains the refusal, unless the pace is too high as well
-            least, self._next_at = min(SPARE * max(rate, self._together / self._latency), self.pace.now), now
-            self.pace = Pace(max(least, Pace(self.pace.now).slower(count, rate).now))
-        else:
-            self.pace = self.pace.slower(count, rate)
-        cost = max(self._wait, 1 / self.pace.now)
-        if self.limit < self.maximum:  # what is in flight is answered meanwhile
-            cost = max(self._wait - self._latency / 2, PAUSE if is_raised else 0.0)
-        self._quiet_until = now + QUIET * cost
+        wait, is_same = self._held_until - wave.began, wave.in_flight == self._together
+        is_beyond = wave.in_flight >= max(2, self._most_taken)  # one at once is a matter of pace as well
+        self._together, self._most_taken = wave.in_flight, max(self._most_taken, wave.in_flight)
+        if is_beyond and (is_same or not wave.is_wait_named or wait <= SHORT):
+            self.limit, self._rests_until = wave.in_flight, now + REST * wait
+            return
+        self.limit = self.maximum
+        left, is_known = min(CUT, taken / (taken + 1)), pace < math.inf
+        if not is_known:  # it lies between what was taken with the wait and without
+            left, seconds = CUT, max(wave.began - self._began, self._latency, 1e-3)
+            pace = self._taken / (math.sqrt(seconds * (seconds + wait)) if wave.is_wait_named else seconds)
+        pace = max(pace, 1 / LONGEST_PAUSE)
+        way = max(RISE * wait / (1 - left if is_known else 1.0), EVEN / pace, AT_LEAST)
+        self._pace = Pace(left * pace, pace, now if is_known else now - way, way)
 
-    def _is_at_random(self, is_rare: bool) -> bool:
-        """Try a faster pace once one was halved in vain. True while refusals change no limit."""
-        now, since = self._clock(), self._since
-        taken, seconds, refusals = self._taken - since.taken, now - since.began, self.refusals - since.refusals
-        self._since = _Stretch(now, self._taken, self.refusals)
-        if since.former is None:
-            if is_rare or self.pace.now == math.inf:
-                return False
-            since.waves, since.fastest = since.waves + 1, max(since.fastest, self.pace.now)
-            if since.waves >= WAVES and self.pace.now <= since.fastest / 2:
-                self._since.former, self._since.rate = self.pace, GAIN * taken / seconds
-                self.pace = Pace(FASTER * self.pace.now)
+    def _is_at_random(self, taken: int) -> bool:
+        """Try no limit once a pace fell in vain. True while refusals change nothing."""
+        now, trial = self._clock(), self._trial
+        if trial:
+            is_good = self.refusals - trial.refusals < 2 * (MANY + self._taken - trial.taken)
+            if is_good and now - trial.began < QUIET:
                 return True
-            self._since = since
+            self._trial, self._falls, self._fastest = None, 0, 0.0
+            self._patience = FALLS if is_good else 2 * self._patience
+            if not is_good:
+                self._pace, self.limit = trial.pace, trial.limit
+                return True
             return False
-        if self.pace.now == math.inf:  # no limit, as long as not most are refused
-            goes_on = seconds < QUIET and refusals < 3 * (MANY + taken)
-        else:
-            goes_on = max(taken, since.rate * seconds) < MANY
-        if goes_on:
-            self._since = since
-        elif self.pace.now < math.inf and taken >= since.rate * seconds:
-            self._since.former = self.pace = Pace()
-            self.limit = self.maximum
-        else:
-            self.pace = since.former
-        return self._since.former is not None
+        if self._pace.low == math.inf or taken >= RARE:
+            self._falls, self._fastest = 0, 0.0
+            return False
+        self._falls, self._fastest = self._falls + 1, max(self._fastest, self.pace)
+        if self._falls < self._patience or self.pace > FALLEN * self._fastest:
+            return False
+        self._trial = _Trial(now, self._taken, self.refusals, self._pace, self.limit)
+        self._pace, self.limit = Pace(), self.maximum
+        return True
 
     def ended(self) -> None:
         """Count an attempt as over: by itself, for one that ended in an error other than a refusal."""
@@ -349,8 +318,8 @@ class Limiter:
             return f"{self._describe_hold()}: waiting"
         if (waits := self._held_until - now) > 0:
             return f"asks to slow down: waiting {math.ceil(waits)} s" + (f", {until(waits)}" if waits > 60 else "")
-        if self._latency / self.limit < 1 / self.pace.now:
-            return f"asks to slow down: at most {self.pace.now:.3g} per second"
+        if self._latency / self.limit < 1 / self.pace:
+            return f"asks to slow down: at most {self.pace:.3g} per second"
         return f"asks to slow down: at most {self.limit} at once" if self.limit < self.maximum else ""
 
 
@@ -368,19 +337,16 @@ class _Wave:
     """Refusals that came during one wait."""
 
     began: float
-    is_beyond: bool = False  # more were in flight than were ever taken
     in_flight: int = 0  # the attempts in flight that were not refused
     is_wait_named: bool = True
 
 
-@dataclass(slots=True)
-class _Stretch:
-    """Refusals from a time on: in which a pace falls, or in which a faster one is tried."""
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """A time without limits: what was until then."""
 
     began: float
-    taken: int  # attempts until then
+    taken: int
     refusals: int
-    waves: int = 0
-    fastest: float = 0.0  # the pace that fell
-    former: Pace | None = None  # to go back to after a trial
-    rate: float = 0.0  # per second, to be reached in a trial
+    pace: Pace
+    limit: int

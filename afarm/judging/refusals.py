@@ -48,7 +48,8 @@ class Refusals:
     def remember(self, pending: PendingRequest, refusal: RequestRefused) -> None:
         """Remember a request that is left without an answer, and say so for the first one."""
         if not self.known:
-            logger.warning("%s; it has answered others, so this one has no answer, as have more like it", refusal)
+            about = [repr(shown.instruction.instruction) for shown in pending.request.comparisons] or ["this one"]
+            logger.warning("%s; it has answered others, so %.60s is not, as are more like it", refusal, about[0])
         self.known[subject(pending)] = refusal
 
 

@@ -144,8 +144,8 @@ def keep_private(path: Path) -> None:
 def require_usable(path: Path) -> None:
     """Raise `StoreError` if the ledger cannot be kept at `path`; SQLite's log needs its directory."""
     nearest = next(parent for parent in path.absolute().parents if parent.exists())
-    if path.is_dir():
-        what = "is a directory"
+    if path.exists() and not path.is_file():
+        what = "is a directory" if path.is_dir() else "is no regular file but a pipe or a device"
     elif not nearest.is_dir():
         what = f"cannot be made: {nearest} is a file"
     elif not os.access(nearest, os.W_OK | os.X_OK):

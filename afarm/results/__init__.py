@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from afarm.storage.contents import recorded_files as recorded_files
     from afarm.storage.disk import NOT_FINITE as NOT_FINITE
     from afarm.storage.disk import json_text as json_text
-    from afarm.storage.model_files import close_models as close_models
     from afarm.storage.names import is_plain_path as is_plain_path
     from afarm.storage.reuse import differences as differences
     from afarm.storage.reuse import flatten as flatten
@@ -70,5 +69,6 @@ if TYPE_CHECKING:
     from afarm.storage.runs import is_simulated as is_simulated
     from afarm.storage.text import holds_key as holds_key
     from afarm.storage.text import without_keys as without_keys
+    from afarm.storage.user_files import close_files as close_files
 else:
     __all__, __getattr__, __dir__ = open_door(__name__)

@@ -47,11 +47,13 @@ class UnusableError(DataError):
 class Unusable:
     """The rows of a file that cannot be learned from: how many, and the first of each kind.
 
-    Among them are rows with one of the `special_tokens` of the model that is to learn.
+    Among them are rows with one of the `special_tokens` of the model that is to learn. Feedback that is `unlabelled` is
+    counted apart.
     """
 
     special_tokens: Collection[str] = ()
     rows: int = 0
+    unlabelled: int = 0
     examples: list[str] = field(default_factory=list)
     _kinds: set[str] = field(default_factory=set)
 

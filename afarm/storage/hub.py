@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from afarm.core.errors import DataError
 from afarm.core.records import Row
+from afarm.storage.user_files import why_closed
 
 SCHEME = "hf:"
 FORM = "hf:OWNER/NAME[/CONFIGURATION][:SPLIT]"
@@ -52,6 +53,8 @@ def load_from_hub(
         remedy: says in the error what else the user can do.
         revision: branch, tag or commit.
     """
+    if problem := why_closed(repository):
+        raise DataError(f"{repository}: {problem}")
     try:
         import datasets
     except ModuleNotFoundError as error:

@@ -32,7 +32,7 @@ class LabelScale:
     @classmethod
     def parse(cls, text: str) -> LabelScale:
         """Parse "0,1" or "A,B,tie". Raises `ConfigError` unless it names two or three different values."""
-        values = [_as_text(value) for value in text.split(",")]
+        values = [as_text(value) for value in text.split(",")]
         if not 2 <= len(values) <= 3 or "" in values or len(set(values)) < len(values):
             raise ConfigError(
                 f"labels: {text!r} must name the labels of the first output, of the second and perhaps of a draw, "
@@ -44,7 +44,7 @@ class LabelScale:
         """Return a label on afarm's scale, None for no answer. Raises `ValueError` for what is no label."""
         if label is None or label != label or label == "":
             return None
-        text = _as_text(label)
+        text = as_text(label)
         if text in (self.first, self.second, self.draw):
             return (1, 2, 0)[(self.first, self.second, self.draw).index(text)]
         low, high, number = number_of(self.first), number_of(self.second), number_of(text)
@@ -116,7 +116,7 @@ class LabelReader:
         )
 
 
-def _as_text(label: Any) -> str:
+def as_text(label: Any) -> str:
     """Write a label in one way, whatever its type in the file: 1, 1.0 and "1" alike."""
     text = str(label).strip().casefold()
     number = None if isinstance(label, bool) else number_of(text)

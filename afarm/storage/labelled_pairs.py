@@ -27,7 +27,7 @@ from statistics import fmean
 from typing import Any
 
 from afarm.core.errors import DataError
-from afarm.core.records import JudgedPair, Message, Pair, Preference, Row
+from afarm.core.records import Instruction, JudgedPair, Message, Pair, Preference, Row
 from afarm.core.seeding import uniform
 from afarm.storage.conversations import (
     Turns,
@@ -111,7 +111,8 @@ def read_labelled_pairs(
             rows = [row] if CHOSEN not in forms or _form(row, forms) else comparisons(row, where)
             read = [(one, read_row(one, where, reading, forms)) for one in rows]
             for label in chain.from_iterable(judged for _, judged in read):
-                _require_bare(label.pair, special, where)
+                pair = label.pair
+                require_bare(pair.instruction, (pair.output_1, pair.output_2), special, where)
         except UnusableError as error:
             if unusable is None:
                 raise
@@ -140,10 +141,9 @@ def _form(row: Row, forms: Sequence[Form]) -> Form | None:
     return next((form for form in forms if any(fields <= row.keys() for fields in form.fields)), None)
 
 
-def _require_bare(pair: Pair, special_tokens: Collection[str], where: str) -> None:
+def require_bare(task: Instruction, outputs: Sequence[str], special_tokens: Collection[str], where: str) -> None:
     """Raise `UnusableError` for texts that a chat template has rendered, by a special token in them."""
-    task = pair.instruction
-    texts = [task.instruction, task.input, *(turn.content for turn in task.messages), pair.output_1, pair.output_2]
+    texts = [task.instruction, task.input, *(turn.content for turn in task.messages), *outputs]
     if found := [token for token in special_tokens if any(token in text for text in texts)]:
         raise UnusableError(
             f"{where}: holds {max(found, key=len)!r}, a special token of the model, as texts do that a chat template "
@@ -288,7 +288,7 @@ def _output(row: Row, name: str, where: str, as_text: bool) -> str:
 
 def _task(row: Row, where: str) -> Row:
     """Return the fields of the instruction, a transcript or a list of messages split into turns."""
-    name = _prompt_column(row)
+    name = prompt_column(row)
     if not name:
         if lacking := next((name for name in PROMPTS if name in row), ""):
             raise UnusableError(f"{where}: field {lacking!r} is null; write the prompt, or take the row out")
@@ -302,7 +302,7 @@ def _task(row: Row, where: str) -> Row:
     return {"messages": (), **as_instruction(prompt_turns(value, row, place), further, place).to_row()}
 
 
-def _prompt_column(row: Row) -> str:
+def prompt_column(row: Row) -> str:
     return next((name for name in PROMPTS if row.get(name) is not None), "")
 
 
@@ -311,12 +311,12 @@ def _prompt_column(row: Row) -> str:
 
 def _read_chosen(row: Row, where: str, reading: LabelReader) -> Sequence[JudgedPair]:
     """Parse `chosen` and `rejected`: answers to a prompt, or whole chats that differ in their last answer."""
-    column = _prompt_column(row)
+    column = prompt_column(row)
     if not column and (isinstance(row["chosen"], Mapping) or is_plain(row["chosen"])):
         column = next((name for name in CHATS if row.get(name)), "")
     prompt = prompt_turns(row[column], row, f"{where}: field {column!r}") if column else ()
-    chosen = _chat(row, "chosen", prompt, column, where)
-    rejected = _chat(row, "rejected", prompt, column, where)
+    chosen = read_chat(row, "chosen", prompt, column, where)
+    rejected = read_chat(row, "rejected", prompt, column, where)
     if chosen[:-1] != rejected[:-1]:
         turns = list(zip_longest(chosen[:-1], rejected[:-1]))
         first = next(number for number, (one, other) in enumerate(turns) if one != other)
@@ -365,7 +365,7 @@ def _first_over_second(pair: Pair, name: str) -> JudgedPair:
     return JudgedPair(pair, Preference(id, 0.0), name)
 
 
-def _chat(row: Row, field: str, prompt: Turns, column: str, where: str) -> Turns:
+def read_chat(row: Row, field: str, prompt: Turns, column: str, where: str) -> Turns:
     """Return the whole chat of one side, the answer last. Raises `DataError`."""
     value: Any = [row[field]] if isinstance(row[field], Mapping) else unpacked(row[field])
     place = f"{where}: field {field!r}"

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +16,8 @@ from pathlib import Path
 from afarm.core.errors import ModelError
 from afarm.storage.disk import is_source
 from afarm.storage.hub import PATIENCE, look_up
-from afarm.storage.weight_files import plain_gguf_reader, require_whole_gguf, require_whole_weights
+from afarm.storage.user_files import why_closed, why_unopened
+from afarm.storage.weight_files import read_gguf, require_whole_gguf, require_whole_weights
 
 PACKAGE_PREFIX = "pkg:"
 
@@ -28,29 +28,16 @@ CONFIGS = ("config.json", "adapter_config.json")
 """Saved beside weights by transformers or, for adapters, by peft."""
 
 
-_closed_by: list[str] = []
-
-
-@contextmanager
-def close_models(reason: str) -> Iterator[None]:
-    """Have everything that would open a model raise `ModelError` with this reason."""
-    _closed_by.append(reason)
-    try:
-        yield
-    finally:
-        _closed_by.pop()
-
-
 def local_path(spec: str) -> Path | None:
     """Return the path that `spec` names, None for a Hub id. Raises `ModelError` for a path to nothing.
 
-    What opens a model asks for its path first, so it raises inside `close_models` too.
+    What opens a model asks for its path first, so it raises inside `close_files` too.
     """
-    if _closed_by:
-        raise ModelError(f"model {spec!r:.80}: not opened: {_closed_by[-1]}")
+    path = Path(spec).expanduser()
+    if problem := why_unopened(path) if path.exists() else why_closed(None):
+        raise ModelError(f"model {spec!r:.80}: {problem}")
     if spec.startswith(PACKAGE_PREFIX):
         return _package_path(spec)
-    path = Path(spec).expanduser()
     if path.exists():
         return path
     looks_like_path = spec.startswith((".", "/", "~")) or spec.endswith(".gguf") or spec.count("/") > 1
@@ -138,7 +125,7 @@ def special_tokens(spec: str) -> frozenset[str]:
     path = local_path(spec)
     if path is not None and path.suffix == ".gguf":
         with suppress(Exception):  # loading says what is wrong with a damaged file, or that gguf is not installed
-            fields = plain_gguf_reader()(path).fields
+            fields = read_gguf(path).fields
             types, texts = (fields[f"tokenizer.ggml.{name}"] for name in ("token_type", "tokens"))
             kinds = [types.parts[at][0] for at in types.data]
             return frozenset(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from afarm.core.errors import ConfigError, did_you_mean
 from afarm.core.records import Instruction, Message
 from afarm.storage.disk import decode_json
+from afarm.storage.user_files import read_user_text
 
 if TYPE_CHECKING:
     from jinja2 import BaseLoader, Environment, Template
@@ -66,7 +67,7 @@ def read_prompt_template(spec: str) -> TemplateSource:
             + did_you_mean(spec, (*NAMED, *SHIPPED))
         )
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_user_text(path)
         texts = {JINJA: text} if path.suffix == ".jinja" else decode_json(text)
         if path.suffix == ".json":
             if not isinstance(texts, dict) or not all(isinstance(texts.get(name), str) for name in PAIR):

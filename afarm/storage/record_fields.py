@@ -13,9 +13,9 @@ from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from afarm.core.errors import attribute_failures, require_promise, type_name
-from afarm.core.interfaces import Decoding, Policy
-from afarm.core.records import Evaluation, Instruction, Sample
+from afarm.core.errors import DataError, attribute_failures, require_promise, type_name
+from afarm.core.interfaces import Decoding, EvaluationInputs, Policy
+from afarm.core.records import Evaluation, Instruction, JudgedPair, Sample
 from afarm.core.registry import Component
 
 WIN_RATES = ("win_rate", "winrate")
@@ -103,6 +103,18 @@ def require_evaluation(
     right = f"{promise} of system {system!r}, not of {returned.system!r}"
     require_promise(returned.system == system, "evaluators", name, right, owner)
     return returned
+
+
+def match_judgements(inputs: EvaluationInputs) -> Iterator[JudgedPair]:
+    """Stream an evaluator's judgements. Raises `DataError` naming the first that is not about its output."""
+    if len(inputs.judgements) != len(inputs.outputs):
+        raise DataError(f"{inputs.system}: {len(inputs.judgements)} judgements for {len(inputs.outputs)} outputs")
+    for number, (row, output) in enumerate(zip(inputs.judgements, inputs.outputs, strict=True)):
+        here, there = row.pair.instruction, output.instruction
+        # Those that are equal throughout have equal ids, which take much longer to make.
+        if row.pair.output_2 != output.output or (here != there and here.id != there.id):
+            raise DataError(f"{inputs.system}: judgement {number} is not about output {number}")
+        yield row
 
 
 def require_samples(

@@ -11,6 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+Fields = Sequence[tuple[str, ...]]
+"""The fields of a shape: any of these sets."""
+
 ANNOTATION_FIELDS = ("output_1", "output_2", "preference")
 """The fields without which a row is no annotation."""
 PAIRS = (("output_1", "output_2"), ("response1", "response2"), ("response_1", "response_2"))
@@ -23,15 +26,20 @@ VOTES = (
     ("prompt", "response_a", "response_b", "winner_model_a"),
 )
 """The fields of Chatbot Arena's votes, in the two forms that LMSYS has published them in."""
+PAIRED: Fields = (("chosen", "rejected"), *PAIRS)
+THUMBS = ("label", "kto_tag")
+FEEDBACK: Fields = tuple(
+    (*answered, thumb)
+    for thumb in THUMBS
+    for answered in (("prompt", "completion"), ("instruction", "output"), ("messages",), ("conversations",))
+)
+"""The fields of unpaired feedback, whose rows have no two answers (`PAIRED`)."""
 BATTLES = (("model_a", "model_b", "winner"), ("model_a", "model_b", "winner_model_a", "winner_model_b", "winner_tie"))
 """Those that a leaderboard needs of them."""
 BETTER_AND_WORSE = "put a better and a worse answer to each into 'chosen' and 'rejected'"
 TRAIN = "afarm fit-reward --preferences {file}"
 MOST_LISTED = 12
 """Fields that a message lists."""
-
-Fields = Sequence[tuple[str, ...]]
-"""The fields of a shape: any of these sets."""
 
 NO_OUTPUTS: Sequence[tuple[Fields, str]] = (
     ([ANNOTATION_FIELDS], "annotations: afarm evaluate --annotations {file}"),
@@ -46,11 +54,12 @@ NO_OUTPUTS: Sequence[tuple[Fields, str]] = (
 )
 """Shapes of rows without a single output, and what to do with such a file."""
 
-UNPAIRED = "unpaired feedback (TRL's KTO): put a better and a worse answer to each prompt into one row"
+UNPAIRED = "unpaired feedback (TRL's KTO), for methods that learn from it: --preferences {file}"
+PAIRS_WANTED = "unpaired feedback (TRL's KTO): put a better and a worse answer to each prompt into one row"
 DEMONSTRATIONS = "demonstrations, one answer to each prompt: put a better and a worse one into 'chosen' and 'rejected'"
 SUMMARIES = "OpenAI's comparisons of summaries: write the task and the post as 'prompt', and 'chosen' by 'choice'"
 OTHERS: Sequence[tuple[Fields, str, str]] = (
-    ([("prompt", "completion", "label")], UNPAIRED, UNPAIRED),
+    ([("prompt", "completion", "label")], UNPAIRED, PAIRS_WANTED),
     (
         [("output",)],
         "one system's outputs; have them judged: afarm evaluate {file} --reference FILE",

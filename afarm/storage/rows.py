@@ -28,6 +28,7 @@ from afarm.storage.csv_files import csv_rows
 from afarm.storage.disk import json_text, open_text, writing
 from afarm.storage.hub import hub_rows, is_on_hub
 from afarm.storage.row_shapes import no_output
+from afarm.storage.user_files import why_unopened
 
 T = TypeVar("T")
 
@@ -91,11 +92,11 @@ def why_no_file(path: Path | str, wanted: str = "") -> str:
     A directory is named for what it holds, such as a file with `wanted` in its name.
     """
     place = Path(path).expanduser()
+    if problem := why_unopened(place):
+        return problem
     if not place.exists() and re.match("https?:/", str(path)):
         return "URLs are not taken: download the file first"
     if not place.is_dir():
-        if place.exists() and not place.is_file():
-            return "no regular file but a pipe or a device: save its contents to a file first"
         if not place.is_file():
             return f"no such file (from {Path.cwd()}): name one that is there"
         with suppress(OSError), place.open("rb") as handle:

@@ -1,15 +1,11 @@
-"""Checks that weight files are whole, by their headers, which say where each tensor lies.
-
-Checked before anything runs, and before loading fails with an error that names no file. GGUF's header (ggml's
-specification) is read here: the library takes seconds for it, as it makes objects of each word of the vocabulary.
-"""
+"""Checks that weight files are whole, before loading fails with an error that names no file."""
 
 from __future__ import annotations
 
-import math
-import struct
+import os
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from afarm.core.errors import ModelError
 from afarm.storage.disk import decode_json
@@ -17,12 +13,6 @@ from afarm.storage.names import is_plain_name
 
 GGUF = b"GGUF"
 """The bytes that every GGUF file begins with."""
-GGUF_VERSIONS = (2, 3)
-ALIGNMENT = 32
-"""Bytes to which the tensors' data are aligned, if the file does not say."""
-UINT32, STRING, ARRAY = 4, 8, 9
-SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, UINT32: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-"""Bytes per value of each type but texts and arrays."""
 
 
 def require_whole_weights(directory: Path) -> None:
@@ -69,73 +59,40 @@ def require_whole_gguf(path: Path) -> None:
             "was its download cut short? Get it again, or check --model"
         )
     try:
-        with path.open("rb") as file:
-            end = _end_of_tensors(file)
-    except Exception as error:  # whatever a damaged header leads to
-        raise damaged_gguf(path) from error
-    if end > (size := path.stat().st_size):
-        raise damaged_gguf(path, f" (it has {size:,} bytes of at least {end:,})")
+        read_gguf(path)
+    except ImportError:  # which loading says, and what to install
+        return
+    except Exception as error:  # whatever a damaged file leads to
+        raise damaged_gguf(path, error) from error
 
 
-def damaged_gguf(path: Path, how: str = "") -> ModelError:
+def damaged_gguf(path: Path, error: Exception) -> ModelError:
     """Make the error for a GGUF file that cannot be read."""
-    return ModelError(f"model '{path}' is truncated or damaged{how}: download it again, or check --model")
+    return ModelError(
+        f"model '{path}' is truncated or damaged, or newer than the installed gguf ({error}): download it again, or "
+        "check --model"
+    )
 
 
-def plain_gguf_reader() -> Any:
-    """Return gguf's reader over a plain array: each slice of its memmap costs ten of an array's."""
-    import gguf
+def read_gguf(path: Path | str) -> Any:
+    """Parse a GGUF file as gguf's reader does, once as long as it is not changed: it takes seconds.
+
+    Raises whatever gguf does for a file that ends before its header or its tensors do.
+    """
+    status = os.stat(path)
+    return _parse_gguf(os.path.realpath(path), status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=1)
+def _parse_gguf(path: str, size: int, modified: int) -> Any:
     import numpy as np
+    from gguf import gguf_reader
 
+    # Over a plain array: each slice of the reader's memmap costs ten of an array's.
     data = property(lambda self: vars(self)["data"], lambda self, mapped: vars(self).update(data=np.asarray(mapped)))
-    return type("GGUFReader", (gguf.GGUFReader,), {"data": data})
+    return type("GGUFReader", (gguf_reader.GGUFReader,), {"data": data})(path)
 
 
-def _end_of_tensors(file: BinaryIO) -> int:
-    """Find the byte at which the last tensor of a GGUF file ends; 0 for an unknown version of the format."""
-
-    def read(form: str) -> tuple[Any, ...]:
-        return struct.unpack(f"<{form}", file.read(struct.calcsize(f"<{form}")))
-
-    def skip(kind: int, count: int = 1) -> None:
-        if kind in SCALAR_BYTES:
-            file.seek(SCALAR_BYTES[kind] * count, 1)
-            return
-        if kind not in (STRING, ARRAY):
-            raise ValueError(f"no type of values: {kind}")
-        for _ in range(count):
-            if kind == ARRAY:
-                skip(*read("IQ"))
-            else:
-                file.seek(read("Q")[0], 1)
-
-    version, tensors, pairs = read("4xIQQ")
-    if version not in GGUF_VERSIONS:
-        return 0
-    alignment = ALIGNMENT
-    for _ in range(pairs):
-        key = file.read(read("Q")[0])
-        [kind] = read("I")
-        if key == b"general.alignment" and kind == UINT32:
-            [alignment] = read("I")
-        else:
-            skip(kind)
-    ends = []  # in bytes from the start of the data
-    for _ in range(tensors):
-        skip(STRING)
-        [dimensions] = read("I")
-        shape = read(f"{dimensions}Q")
-        kind, offset = read("IQ")
-        ends.append(offset + _tensor_bytes(kind, math.prod(shape)))
-    start = math.ceil(file.tell() / max(alignment, 1)) * alignment
-    return start + max(ends) if ends else file.tell()
-
-
-def _tensor_bytes(kind: int, elements: int) -> int:
-    try:
-        from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-
-        block, size = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
-    except (ImportError, ValueError):  # no library, or a type that is newer than it: loading says so
-        return 0
-    return int(elements // block * size)
+def forget_gguf() -> None:
+    """Let go of the file that was parsed last, whose words take some memory."""
+    _parse_gguf.cache_clear()

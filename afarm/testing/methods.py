@@ -27,7 +27,8 @@ CLOSE = 1e-4
 APART = 1e-3
 """Tolerance for weights that several processes learn: they sum in another order."""
 
-NEEDS = {"preferences", "reward_model", "annotator", "demonstrations", "all_demonstrations", "unlabeled", "validation"}
+NEEDS = {"preferences", "feedback", "reward_model", "annotator", "demonstrations", "all_demonstrations"}
+NEEDS |= {"unlabeled", "validation"}
 """The inputs that a run can give a method."""
 
 

@@ -135,13 +135,15 @@ def tiny_inputs(needs: Iterable[str], count: int = 16) -> MethodInputs:
     needs = set(needs)
     start = tiny_policy()
     instructions = make_instructions(3 * count)
+    pairs = separable_preferences(count)
     demonstrations = [
         Output(instruction, " ".join(WORDS[i % 30 : i % 30 + 1 + i % 4]), "demonstrator")
         for i, instruction in enumerate(instructions[:count])
     ]
     return MethodInputs(
         start=start,
-        preferences=separable_preferences(count) if "preferences" in needs else (),
+        preferences=pairs if "preferences" in needs else (),
+        feedback=[thumb for judged in pairs for thumb in judged.feedback] if "feedback" in needs else (),
         reward_model=tiny_reward_model(start) if "reward_model" in needs else None,
         unlabeled=instructions[count : 2 * count] if "unlabeled" in needs else (),
         demonstrations=demonstrations if {"demonstrations", "all_demonstrations"} & needs else (),

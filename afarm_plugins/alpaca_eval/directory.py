@@ -23,6 +23,7 @@ from afarm import (
     Tool,
     did_you_mean,
     explain_validation_error,
+    read_user_text,
     seeding,
     setting,
 )
@@ -70,6 +71,9 @@ DEFAULT_TEMPERATURES = {"vllm_local_completions": 1.0, "huggingface_local_comple
     "huggingface_api_completions": 0.0
 }
 """Temperatures if a directory names none; 0.7 with every other completion function."""
+
+EXPLAINED = 150
+"""Tokens of a usual answer that explains itself, as calls of functions and LMSYS's form do."""
 
 LIGHT = ("gpt-3.5", "chatgpt", "-mini", "haiku", "instant")
 """Parts of the names of models that answer for the light family."""
@@ -206,6 +210,7 @@ class DirectoryMember:
             annotator=self.name,
             seed=seed,
             sample_index=sample_index,
+            typical_tokens=min(longest // 2, EXPLAINED) if self.tool or self.parser.name == "lmsys_parser" else 0,
         )
 
 
@@ -217,7 +222,7 @@ def load(spec: str) -> list[DirectoryMember]:
     """
     path = find(spec)
     try:
-        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+        entries = yaml.safe_load(read_user_text(path))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError([f"{path}: cannot be read as YAML: {' '.join(str(error).split())}"]) from error
     if not isinstance(entries, dict) or not entries:
@@ -317,7 +322,7 @@ def _templates(entry: EvaluatorSpec, base: Path) -> tuple[dict[str, Template], l
     for form, file in entry.template_files.items():
         path, at = base / file, f"prompt_template: {form}:" if form else "prompt_template:"
         try:
-            text = path.read_text(encoding="utf-8")
+            text = read_user_text(path)
         except (OSError, ValueError) as error:
             problems.append(f"{at} {path} cannot be read: {getattr(error, 'strerror', None) or error}")
             continue

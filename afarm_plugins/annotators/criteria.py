@@ -16,12 +16,15 @@ from functools import cached_property
 from pathlib import Path
 
 from afarm import AnnotateContext, Annotator, ChatRequest, Judgement, Pair, Preference, ShownPair, read_outputs, seeding
-from afarm.judging import CHARACTERS_PER_TOKEN, Presentation, collect_judgements, pending_requests
+from afarm.judging import Presentation, collect_judgements, pending_requests
 from afarm_plugins.annotators.bound_prompt import bind
 from afarm_plugins.annotators.parsing import parse_criteria
 from afarm_plugins.annotators.prompt_library import Library, PoolMember, environment
 from afarm_plugins.annotators.ratings import ALONE, compare_ratings, list_outputs
 from afarm_plugins.annotators.settings import CriteriaConfig
+
+USUAL_CRITERION = "It says what was asked for, in words that the reader of this task is at home with, and no more."
+"""Stands for a criterion that is not drawn up yet, in plans."""
 
 Criteria = Mapping[str, Sequence[str]]
 """The criteria by the id of their instruction."""
@@ -78,12 +81,12 @@ class CriteriaAnnotator(Annotator):
         ]
 
     def plan(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[ChatRequest]:
-        """List the requests `annotate` would send now, with criteria of full length as a stand-in."""
+        """List the requests `annotate` would send now, with criteria of the usual length as a stand-in."""
         if not pairs:
             return []
         attempts = self.config.max_reasks + 1
         drafts = self._drafts(pairs, context)
-        stand_in = ["x" * (self.config.criteria_tokens * CHARACTERS_PER_TOKEN)]
+        stand_in = [USUAL_CRITERION] * 4
         markings = self._markings(pairs, drafts, dict.fromkeys(drafts, stand_in), context)
         return pending_requests(drafts, attempts, context) + pending_requests(markings, attempts, context)
 

@@ -26,7 +26,7 @@ import jinja2
 import yaml
 from jinja2.loaders import split_template_path
 
-from afarm import Config, ConfigError, Instruction, ShownPair, did_you_mean, setting
+from afarm import Config, ConfigError, Instruction, ShownPair, did_you_mean, open_user_file, setting
 from afarm_plugins.annotators.calibration import Calibration
 from afarm_plugins.annotators.prompt_library import Library, PoolMember, environment, load_member, shipped, validated
 
@@ -138,9 +138,7 @@ def _over_its_base(name: str, library: Library) -> Any:
 def _read(path: Path) -> Any:
     """Read the file's contents, which are of a size that some person wrote. Raises `ConfigError`."""
     try:
-        if path.exists() and not path.is_file():  # a named pipe would never answer
-            raise ConfigError([f"the pool {path} is no file"])
-        with path.open("rb") as handle:
+        with open_user_file(path) as handle:
             text = handle.read(LARGEST + 1)
         if len(text) > LARGEST:
             raise ConfigError([f"the pool {path} is larger than {LARGEST:,} bytes: put long texts into templates"])

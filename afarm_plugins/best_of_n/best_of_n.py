@@ -149,14 +149,10 @@ def _built(kind: Any, card: Mapping[str, Any], context: TrainContext) -> RewardM
     config = _class(card["config_class"], Config)(**card["config"]) if card["config_class"] else None
     made: RewardModel
     if card.get("spec") is not None:
-        made = kind(config, card["spec"], BuildContext(_no_other_reward_model, backend=lambda: context.backend))
+        made = kind(config, card["spec"], BuildContext(context.reward_model, backend=lambda: context.backend))
     else:
         made = kind() if config is None and kind.__init__ is object.__init__ else kind(config)
     return made
-
-
-def _no_other_reward_model(name: str) -> RewardModel:
-    raise ModelError(f"best_of_n keeps one reward model, and {name!r} is another inside of it: name that one itself")
 
 
 def _target(kind: type) -> str:

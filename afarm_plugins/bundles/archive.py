@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from afarm import DataError, StoreError
+from afarm import DataError, StoreError, open_user_file
 from afarm.results import is_plain_path
 
 MANIFEST = "manifest.json"
@@ -58,7 +58,7 @@ def unpack_archive(path: Path, directory: Path, largest: int = LARGEST) -> dict[
     Raises `DataError` naming what is wrong with it. A damaged file is seen when it is written, all else before.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_user_file(path) as file, zipfile.ZipFile(file) as archive:
             _require_plain_members(path, archive, largest)
             manifest = json.loads(archive.read(MANIFEST))
             if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:

@@ -14,7 +14,7 @@ from afarm.experiments import STUDY, discover, read_study_record
 from afarm.results import META, METRICS, OUTPUTS, RECORD, Ledger, holds_key
 from afarm_plugins.bundles.stored_answers import judge_again, slice_ledger
 
-KINDS = ("outputs", "answers", "annotate", "preferences", "evaluate")
+KINDS = ("outputs", "answers", "annotate", "preferences", "feedback", "evaluate")
 """The artifacts that hold texts and figures; the others hold weights."""
 
 LABELS = ("judgements.jsonl", "preferences.jsonl")

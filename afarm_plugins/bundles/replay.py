@@ -34,7 +34,7 @@ from afarm import (
 from afarm.experiments import STUDY, GridProgress, Workspace, attribute_failures, discover, read_study_record
 from afarm.judging import annotate_in_chunks
 from afarm.report import ShownStudy, build, write_study
-from afarm.results import Ledger, close_models, read_preferences
+from afarm.results import Ledger, close_files, read_preferences
 from afarm_plugins.bundles.packing import ANSWERS, INPUTS, JUDGEMENTS, LABELS, MADE_AGAIN, PAGE, with_files_changed
 from afarm_plugins.bundles.stored_answers import StoredAnswersClient, judge_again, open_recorded, restore_slice
 
@@ -54,7 +54,7 @@ def make_again(bundle: Path, into: Path) -> dict[str, str]:
     """
     into.mkdir(parents=True, exist_ok=True)
     found: dict[str, str] = {}
-    with Ledger(into / "ledger.sqlite") as ledger, close_models(CLOSED):
+    with Ledger(into / "ledger.sqlite") as ledger, close_files(CLOSED, [bundle, into]):
         try:
             restore_slice(ledger, (bundle / ANSWERS).read_bytes(), (bundle / JUDGEMENTS).read_bytes())
         except (ValueError, RecursionError, OSError) as error:
@@ -124,7 +124,10 @@ def _replay_stage(
 def _needs_what_is_elsewhere(workspace: Workspace, annotator: str) -> bool:
     """Tell if the annotator, or a judge, names a file or a model, which is opened for nobody's bundle."""
     try:
-        return ":" in annotator or not workspace.judges.by_role
+        if ":" not in annotator and workspace.judges.by_role:
+            workspace.components.annotator(annotator).identity  # noqa: B018  (reads the files that its settings name)
+            return False
+        return True
     except (ConfigError, DataError, ModelError):  # plugins that are not installed are another matter
         return True
 

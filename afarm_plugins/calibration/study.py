@@ -26,6 +26,7 @@ from afarm import (
     StudyRequest,
     StudyRun,
     StudyTable,
+    read_user_text,
     seeding,
 )
 from afarm.experiments import discover
@@ -186,7 +187,7 @@ def _file(people: PeoplesLabels, pool: PoolVerdicts, fit: PoolFit, config: Calib
     head += "# Its noise is in it: use it with --label-noise 0.\n"
     given = {"members": list(pool.members)}
     if config.pool:
-        given = yaml.safe_load(Path(config.pool).expanduser().read_text(encoding="utf-8"))
+        given = yaml.safe_load(read_user_text(config.pool))
     weights, noise, length, position = fit.calibration
     shares = {name: round(float(weight), 4) for name, weight in zip(pool.members, weights, strict=True)}
     tilts = {NOISE: round(noise, 4), LENGTH: round(length, 4), POSITION: round(position, 4)}

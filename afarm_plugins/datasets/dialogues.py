@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from afarm import DataError, Instruction, Output, Unusable, own_preferences, read_placed_rows, with_turns
+from afarm_plugins.datasets.files import require_good_answer
 from afarm_plugins.datasets.one_file import OneFile
 
 PREFERENCES = ("chosen", "output_1", "conversation_a", "response_a", "response1")
@@ -37,7 +38,9 @@ class Dialogues(OneFile):
                 yield Output(judged.pair.instruction, chosen[0] if chosen else "", "chosen")
             return
         for where, row in read_placed_rows(path):
-            output = Output.from_row({"output": "", **with_turns(row, where)}, where)
+            read = with_turns(row, where)
+            require_good_answer(read, where)
+            output = Output.from_row({"output": "", **read}, where)
             if not output.instruction.instruction.strip():
                 raise DataError(f"{where}: has no message of a user")
             yield Output(output.instruction, output.output, output.generator or "assistant")

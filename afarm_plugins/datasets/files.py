@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from afarm import (
     ConfigError,
@@ -52,6 +53,8 @@ class Files(Dataset):
             raise DataError(f"split {split!r} has no file: --set files.{split}=FILE, or --data FILE for all splits")
         placed = list(read_placed_rows(path))
         rows = [with_turns(row, where) for where, row in placed]
+        for row, (where, _) in zip(rows, placed, strict=True):
+            require_good_answer(row, where)
         tasks = [Output(Instruction.from_row(row, where), "") for row, (where, _) in zip(rows, placed, strict=True)]
         for task, (where, _) in zip(tasks, placed, strict=True):
             if not task.instruction.instruction.strip():
@@ -79,6 +82,16 @@ class Files(Dataset):
                 f"(--set files.{split}=FILE), or give it a larger share. They are set together; now: {shares}"
             )
         return outputs
+
+
+def require_good_answer(row: Mapping[str, Any], where: str) -> None:
+    """Raise `DataError` for an output that its row calls bad, as unpaired feedback does."""
+    for name in ("label", "kto_tag"):
+        if "output" in row and str(row.get(name)).casefold() == "false":
+            raise DataError(
+                f"{where}: field {name!r} says that the output is bad, and outputs here are good answers: train on "
+                f"such rows with --preferences FILE, or take the column {name!r} out"
+            )
 
 
 def share_problems(name: str, shares: Mapping[str, float]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from afarm import Output, Unusable, own_preferences
+from afarm import Output, Unusable, holds_feedback, own_feedback, own_preferences
 from afarm_plugins.datasets.one_file import OneFile
 
 
@@ -20,6 +20,11 @@ class Prompts(OneFile):
         return ["prompts.shares.preference: the pairs to train on are those of --preferences; leave it out"]
 
     def keyed_rows(self) -> Iterator[tuple[str, Output]]:
+        if holds_feedback(self.config.path):
+            read = own_feedback(self.config.path, Unusable(), scale=self.config.labels)
+            for thumb in sorted(read, key=lambda thumb: not thumb.label):  # of several outputs the first is taken
+                yield thumb.instruction.id, Output(thumb.instruction, thumb.output if thumb.label else "", "thumb up")
+            return
         for judged in own_preferences(self.config.path, Unusable(), scale=self.config.labels):
             chosen = judged.chosen_rejected
             task = judged.pair.instruction

@@ -22,12 +22,20 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import expit
 
-from afarm import DataError, Evaluation, EvaluationInputs, Evaluator, Instruction, read_placed_rows, standard_error
+from afarm import (
+    DataError,
+    Evaluation,
+    EvaluationInputs,
+    Evaluator,
+    Instruction,
+    match_judgements,
+    read_placed_rows,
+    standard_error,
+)
 from afarm_plugins.evaluators import LengthControlledConfig
 from afarm_plugins.evaluators.data_files import cell, digest_file, number
 from afarm_plugins.evaluators.length_checks import describe_misfit, error_and_warnings, vanished
 from afarm_plugins.evaluators.length_glm import FOLDS, Floats, Rows, fit, length_feature, sampling_error
-from afarm_plugins.evaluators.win_rate import matched
 
 NEEDS_DIFFICULTY = (
     "has a coefficient for the difficulty of instructions, which is not given: --set length_controlled.difficulty=FILE"
@@ -153,10 +161,10 @@ class LengthControlled(Evaluator):
         )
 
     def _compared(self, inputs: EvaluationInputs) -> Compared:
-        """Read the rows once. Raises `DataError` as `matched` does, without rows, or without a difficulty."""
+        """Read the rows once. Raises `DataError` for rows that do not match, none, or no difficulty."""
         tasks, gaps, shares, references, difficulty = list[str](), array("d"), array("d"), set[str](), array("d")
         lacking: list[str] = []
-        for row in matched(inputs):
+        for row in match_judgements(inputs):
             if row.unanswered:
                 continue
             pair, won = row.pair, row.win

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from afarm import DataError, Evaluation, EvaluationInputs, Evaluator, standard_error
-from afarm_plugins.evaluators.win_rate import matched
+from afarm import DataError, Evaluation, EvaluationInputs, Evaluator, match_judgements, standard_error
 
 
 class Pointwise(Evaluator):
@@ -24,7 +23,7 @@ class Pointwise(Evaluator):
         tasks: list[str] = []
         same: list[str] = []
         unrated = 0
-        for row in matched(inputs):
+        for row in match_judgements(inputs):
             if row.preference.scores is not None:
                 rated.append(row.preference.scores)
                 tasks.append(row.pair.instruction.id)

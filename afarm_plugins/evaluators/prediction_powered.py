@@ -19,8 +19,16 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
-from afarm import DataError, Evaluation, EvaluationInputs, Evaluator, Instruction, JudgedPair, PluginError
-from afarm_plugins.evaluators.win_rate import matched
+from afarm import (
+    DataError,
+    Evaluation,
+    EvaluationInputs,
+    Evaluator,
+    Instruction,
+    JudgedPair,
+    PluginError,
+    match_judgements,
+)
 
 try:
     import numpy as np
@@ -52,7 +60,7 @@ class PredictionPowered(Evaluator):
 
     def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
         """Raise `DataError` if fewer than 10 instructions have both, or judgements and outputs do not match."""
-        judge, people = _mean_wins(matched(inputs)), _mean_wins(inputs.human)
+        judge, people = _mean_wins(match_judgements(inputs)), _mean_wins(inputs.human)
         found = asdict(prediction_powered([people.get(task, math.nan) for task in judge], list(judge.values())))
         names = {"combined": "prediction_powered", "human": "people", "simulated": "judge"}
         suffixes = {"value": "", "error": "_se", "low": "_low", "high": "_high"}

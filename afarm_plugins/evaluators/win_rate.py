@@ -8,9 +8,8 @@ from __future__ import annotations
 import statistics
 from array import array
 from collections import Counter
-from collections.abc import Iterator
 
-from afarm import DataError, Evaluation, EvaluationInputs, Evaluator, JudgedPair, Row, standard_error
+from afarm import DataError, Evaluation, EvaluationInputs, Evaluator, Row, match_judgements, standard_error
 
 
 class Tally:
@@ -53,7 +52,7 @@ class WinRate(Evaluator):
         numbers: dict[int, int] = {}
         outcomes: Counter[str] = Counter()
         identical = answered = mine = theirs = 0
-        for row in matched(inputs):
+        for row in match_judgements(inputs):
             pair, win = row.pair, row.win
             outcomes[row.preference.outcome] += 1
             part = by_dataset.setdefault(pair.instruction.dataset, Tally())
@@ -93,15 +92,3 @@ class WinRate(Evaluator):
             },
             tuple(rows),
         )
-
-
-def matched(inputs: EvaluationInputs) -> Iterator[JudgedPair]:
-    """Stream the judgements. Raises `DataError` naming the row if they are not about the outputs."""
-    if len(inputs.judgements) != len(inputs.outputs):
-        raise DataError(f"{inputs.system}: {len(inputs.judgements)} judgements for {len(inputs.outputs)} outputs")
-    for number, (row, output) in enumerate(zip(inputs.judgements, inputs.outputs, strict=True)):
-        here, there = row.pair.instruction, output.instruction
-        # Those that are equal throughout have equal ids, which take much longer to make.
-        if row.pair.output_2 != output.output or (here != there and here.id != there.id):
-            raise DataError(f"{inputs.system}: judgement {number} is not about output {number}")
-        yield row

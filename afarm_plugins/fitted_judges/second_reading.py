@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-from afarm import DataError, Evaluation, EvaluationInputs, Evaluator, standard_error
+from afarm import DataError, Evaluation, EvaluationInputs, Evaluator, match_judgements, standard_error
 from afarm_plugins.fitted_judges.utility import SHIPPED, FittedPart, logistic
 
 NO_SECOND = "the judge itself, by its probabilities instead of drawn verdicts, no second reading: quote the win rate"
@@ -25,14 +25,9 @@ class SecondReading(FittedPart, Evaluator):
 
     def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
         """Raise `DataError` if there is nothing to read, or if judgements and outputs do not belong together."""
-        pairs = [row.pair for row in inputs.judgements]
+        pairs = [row.pair for row in match_judgements(inputs)]
         if not pairs:
             raise DataError(f"{inputs.system}: there are no pairs to read")
-        if len(pairs) != len(inputs.outputs):
-            raise DataError(f"{inputs.system}: {len(pairs)} judgements for {len(inputs.outputs)} outputs")
-        for number, (pair, output) in enumerate(zip(pairs, inputs.outputs, strict=True)):
-            if pair.output_2 != output.output or pair.instruction.id != output.instruction.id:
-                raise DataError(f"{inputs.system}: judgement {number} is not about output {number}")
         canonical = self.utility.differences(pairs)
         gaps = [gap if pair.is_canonical else -gap for pair, gap in zip(pairs, canonical, strict=True)]
         wins = [logistic(gap) for gap in gaps]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from afarm import BuildContext, ConfigError, DataError, Instruction, ModelError, Output, Pair, seeding
+from afarm import BuildContext, ConfigError, DataError, Instruction, ModelError, Output, Pair, read_user_text, seeding
 from afarm_plugins.fitted_judges.features import FEATURES, feature_values, request_text
 from afarm_plugins.fitted_judges.settings import FittedConfig
 
@@ -82,7 +82,7 @@ class FittedWeights(_Part):
         """Read `judge.json`. Raises `ConfigError` if there is none, `DataError` if it cannot be used."""
         path = directory / FILE
         try:
-            text = path.read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8") if directory == SHIPPED else read_user_text(path)
         except (OSError, UnicodeDecodeError) as error:
             if path.is_file():
                 raise DataError(f"{path}: cannot be read; {AGAIN}") from error

@@ -1,7 +1,7 @@
 """Judges behind a vendor's HTTP API: one client, the vendor's own retries, prices, plain errors.
 
 The SDKs send and retry. Four things of ours stand in their way, around each attempt of the HTTP client, so that they
-hold with every transport: an attempt ends after `timeout` seconds, or 8 MB of a body; an answer that asks
+hold with every transport: an attempt ends after `timeout` seconds, or 4 MB of a body; an answer that asks
 to slow down is not retried but handed to afarm's engine, which sends the request again when the judge has room; an
 answer with status 200 that holds no answer (cut off JSON, no choices) is turned into a broken connection, which the
 SDKs retry; and before another attempt the engine is told of each that may have been charged for, as all are that were
@@ -57,8 +57,9 @@ GO_ON = "the same command goes on from here: nothing that was answered is asked 
 CONNECT_SECONDS = 10.0
 MOST_TOKENS = 10**9
 """The largest number that is believed to be a count of an answer's tokens."""
-LARGEST_BODY = 8 * 2**20
-"""Bytes of an answer, unpacked, beyond which it is no answer."""
+LARGEST_BODY = 4 * 2**20
+"""Bytes of an answer, unpacked, beyond which it is no answer: 64 are read at once. 100,000 tokens of thoughts have
+0.6 MB, and 4,000 tokens with five log-probabilities each 2.5."""
 READ = "afarm_read"
 Form = frozenset[str]
 """How requests differ from the usual, in words."""

@@ -141,7 +141,7 @@ def test_the_reference_has_decorators_attributes_and_types_of_signatures() -> No
     page = generator()
     assert page.class_signature(Preference).startswith("@dataclass(frozen=True, slots=True)\nclass Preference\n")
     told = page.attributes(Method)
-    assert "\n- `needs: frozenset[str] = frozenset()`: Required inputs: preferences, reward_model" in told
+    assert "\n- `needs: frozenset[str] = frozenset()`: Required inputs: preferences, feedback, reward_model" in told
     assert "\n- `measures_kl: ClassVar[bool] = False`: True if it logs its KL" in told
     assert "\n- `config: Any`" in told
     assert "- `batch_size: int = 1`: Pairs per prompt." in page.attributes(PromptAnnotator)

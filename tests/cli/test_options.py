@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -193,4 +194,32 @@ def test_a_broken_recipe_is_told_by_name_line_and_column(afarm: Afarm) -> None:
     assert "recipe bad.yaml is no valid YAML: line 3, column 1: " in said.err
     assert "<unicode string>" not in said.err
     Path("folder.yaml").mkdir()
-    assert "folder.yaml is a directory" in afarm("run", "--recipe", "folder.yaml").err
+    failed(afarm("run", "--recipe", "folder.yaml"), "recipe file folder.yaml cannot be read: Is a directory")
+
+
+NAMED = [
+    ["run", "--recipe", "{file}.yaml"],
+    ["run", "--set", "prices={file}.yaml"],
+    ["run", "--set", "prompt_template={file}.jinja"],
+    ["run", "--annotator", "pool:{file}.yaml"],
+    ["run", "--judge", "replay:{file}.json"],
+    ["run", "--model", "{file}.gguf"],
+    ["run", "--data", "{file}.json"],
+    ["run", "--ledger", "{file}.json"],
+    ["evaluate", "{file}.json", "--reference", "{file}.json"],
+    ["leaderboard", "{file}.csv"],
+    ["replay", "{file}.zip"],
+    ["study", "calibrate", "--humans", "{file}.json"],
+    ["judge", "fit", "{file}.json", "--out", "judge"],
+]
+"""Commands, and what each names for a file."""
+
+
+def test_a_device_or_a_pipe_is_named_and_never_read(afarm: Afarm) -> None:
+    """Reading one may never end."""
+    for ending in ("yaml", "jinja", "json", "gguf", "csv", "zip"):
+        Path(f"odd.{ending}").symlink_to(os.devnull)
+    said = {" ".join(command): afarm(*(word.format(file="odd") for word in command)) for command in NAMED}
+    odd = "no regular file but a pipe or a device"
+    assert {command: one.err for command, one in said.items() if odd not in one.err or "odd" not in one.err} == {}
+    assert {one.code for one in said.values()} == {1}

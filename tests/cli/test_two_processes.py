@@ -42,6 +42,7 @@ SMALL = {
     "ppo.checkpoint": "best",
     "ppo.value_init": "sft",
 }
+REWARD = f"sum:gold=1,function:{ROOT / 'tests' / 'support' / 'named_rewards.py'}:terse=0.1"
 SETTINGS = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
 
 
@@ -57,8 +58,11 @@ def torchrun(arguments: list[str]) -> None:
 
 
 def command(output_dir: Path) -> list[str]:
-    """PPO on the true reward: what few preferences teach is rounding, magnified when rewards are standardised."""
-    parts = ["--method", "ppo", "--reward-model", "gold", "--json", "--output-dir", str(output_dir)]
+    """PPO on the true reward: what few preferences teach is rounding, magnified when rewards are standardised.
+
+    Beside it a function, which each process loads.
+    """
+    parts = ["--method", "ppo", "--reward-model", REWARD, "--json", "--output-dir", str(output_dir)]
     return ["-m", "afarm", "run", *parts, *SETTINGS]
 
 

@@ -37,7 +37,17 @@ def test_the_version_is_told_and_parts_nothing() -> None:
     newer = dataclasses.replace(WHOLE, version="2.0")
     assert comparable(WHOLE, newer) == []
     assert newer.id == WHOLE.id
-    assert {f.name for f in dataclasses.fields(EvaluationProtocol)} == FIELDS.keys() | {"version"}
+    assert {f.name for f in dataclasses.fields(EvaluationProtocol)} == FIELDS.keys() | {"version", "asked"}
+
+
+def test_settings_are_told_in_words_and_compared_by_their_digest() -> None:
+    """Results from before there were words have the id of those with the same settings."""
+    usual, both = (dataclasses.replace(WHOLE, asked=words) for words in ("usual settings", "both orders"))
+    assert usual.id == WHOLE.id == both.id
+    assert usual.sentence() == WHOLE.sentence() != both.sentence()
+    assert ", both orders, against davinci003" in both.sentence()
+    (reason,) = comparable(dataclasses.replace(both, settings="a3"), usual)
+    assert reason == "different annotator settings (both orders, usual settings)"
 
 
 def test_what_is_not_known_is_comparable_with_nothing() -> None:
@@ -87,6 +97,12 @@ def test_a_result_is_stored_with_its_protocol(farm: Farm) -> None:
     assert "different reference outputs" in comparable(one, elsewhere)[0]
     another = protocol_of(farm, answers("a", 2), answers("reference", 3), annotator="chatgpt_1")
     assert "different annotator (pool, chatgpt_1)" in comparable(one, another)
+    assert (one.asked, another.asked) == ("usual settings", "usual settings"), "a prompt alone is as it comes"
+
+
+def test_a_result_is_stored_with_the_settings_in_words(tmp_path: Path) -> None:
+    with light_farm(tmp_path, "pool.both_orders=true", "pool.votes=3") as farm:
+        assert protocol_of(farm, answers("a", 2), answers("reference", 3)).asked == "both orders, votes 3"
 
 
 def test_what_is_judged_after_a_shift_was_seen_is_comparable_with_nothing_before_it(farm: Farm) -> None:

@@ -37,6 +37,7 @@ STAGE_MODULES = {
     "answers": "afarm.experiment.llm_baselines",
     "annotate": "afarm.experiment.annotation",
     "preferences": "afarm.experiment.preferences",
+    "feedback": "afarm.experiment.preferences",
     "evaluate": "afarm.experiment.evaluation_stages",
     "compare": "afarm.experiment.comparison.outputs",
     "decide": "afarm.experiment.comparison.until_decided",
@@ -217,6 +218,8 @@ def test_every_module_that_runs_while_a_stage_is_written_is_in_its_key(
     compare_outputs(words, [replace(row, output="word", generator="theirs") for row in words], farm=one)
     (tmp_path / "own.jsonl").write_text('{"prompt": "p", "chosen": "x", "rejected": "y"}')
     farm(preferences=tmp_path / "own.jsonl").annotate()
+    (tmp_path / "thumbs.jsonl").write_text('{"prompt": "p", "completion": "word", "label": true}')
+    farm(preferences=tmp_path / "thumbs.jsonl").train("thumbs")
     assert ran.keys() == STAGE_CODE.keys() - {"decide", "stored annotations"}
     for stage, files in ran.items():
         assert files, stage
@@ -269,7 +272,7 @@ EDITS: dict[str, Collection[str]] = {
     "experiment/components.py": EVERYTHING,
     "experiment/training_stages.py": TRAINS,
     "experiment/sampling_stages.py": SAMPLES,
-    "experiment/preferences.py": {"preferences"},
+    "experiment/preferences.py": {"preferences", "feedback"},
     "experiment/annotation.py": ASKS - {"answers"},
     "experiment/llm_baselines.py": {"answers"},
     "experiment/evaluation_stages.py": EVALUATES,

@@ -311,12 +311,14 @@ class Choosy(ScriptedJudge):
 
     closes_after = 1000
     tries = 0
+    refused: tuple[str, ...] = ("q0", "q3")
+    wait: float | None = None
 
     async def complete(self, request: ChatRequest) -> Completion:
-        if len(self.asked) >= self.closes_after or request.prompt in ("q0", "q3"):
+        if len(self.asked) >= self.closes_after or request.prompt in self.refused:
             await asyncio.sleep(0.001)
             self.tries += 1
-            raise SlowDown("Request too large")
+            raise SlowDown("Request too large", self.wait)
         return await super().complete(request)
 
 
@@ -334,6 +336,57 @@ def test_a_request_that_is_always_refused_costs_itself_and_no_other(
     tries = judge.tries
     assert JudgeClient({"*": judge}, ledger, run="run")(questions(40)) == answers
     assert judge.tries == tries, "nor is it asked again"
+
+
+ODD = ["q1", "q2", "q3", "q5", "q8", "q70", "q98"]
+
+
+@pytest.mark.parametrize("wait", [7200.0, None])
+@pytest.mark.parametrize(
+    ("count", "limit", "refused"),
+    [
+        (40, 4, ["q0", "q3", "q17"]),
+        (99, 64, ODD),
+        (12, 64, ["q11"]),
+        (2, 1, ["q0"]),
+    ],
+)
+def test_a_request_that_is_refused_for_very_long_costs_itself_and_no_other(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, count: int, limit: int, refused: list[str], wait: float | None
+) -> None:
+    """Also the last one, and where all are in flight at once."""
+    monkeypatch.setattr("afarm.judging.dispatch.GIVE_UP_SECONDS", 0.5)
+    judge = Choosy(seconds=0.1, price=0.1, worst=0.2)
+    judge.refused, judge.wait = tuple(refused), wait
+    answers = JudgeClient({"*": judge}, ledger, run="run", max_concurrency=limit)(questions(count))
+    assert [f"q{i}" for i, answer in enumerate(answers) if answer.finish_reason == "request_refused"] == refused
+    assert len(judge.asked) == count - len(refused)
+
+
+@pytest.mark.parametrize(("closes_after", "limit"), [(20, 4), (0, 64), (20, 1)])
+def test_a_judge_whose_quota_is_used_up_ends_the_run_at_once_and_nothing_is_given_up(
+    ledger: Ledger, closes_after: int, limit: int
+) -> None:
+    judge = Choosy(seconds=0.01)
+    judge.refused, judge.wait, judge.closes_after = (), 7200.0, closes_after
+    with pytest.raises(JudgeError, match="Request too large"):
+        JudgeClient({"*": judge}, ledger, run="run", max_concurrency=limit)(questions(40))
+    assert judge.tries < 5 + limit
+    judge.closes_after = 1000
+    assert sum(bool(answer.text) for answer in JudgeClient({"*": judge}, ledger)(questions(40))) == 40
+
+
+def test_a_limit_that_opens_between_two_looks_at_it_is_seen(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    class OpensLate(Limiter):
+        looks = 0
+
+        def free_slots(self) -> int:
+            self.looks += 1
+            return super().free_slots() if self.looks > 1 else 0
+
+    monkeypatch.setattr("afarm.judging.dispatch.HEARTBEAT_SECONDS", 0.05)
+    judge = ScriptedJudge()
+    assert len(JudgeClient({"*": judge}, ledger, limiters={judge: OpensLate(4)})(questions(3))) == 3
 
 
 def test_a_judge_that_closes_is_waited_for_and_nothing_is_given_up(

@@ -33,7 +33,7 @@ RECIPE: dict[str, Any] = {
 
 
 def light_plugins(module: str = "light_plugin") -> Plugins:
-    named = ("alpaca_eval", "annotators", "calibration", "evaluators", "fitted_judges", "judges")
+    named = ("alpaca_eval", "annotators", "calibration", "evaluators", "fitted_judges", "function_rewards", "judges")
     ours = [point for point in installed_entry_points() if point.name in named]
     plugins = discover([*ours, importlib.metadata.EntryPoint("light", module, "afarm")])
     assert not plugins.broken

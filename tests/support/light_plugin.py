@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from afarm.core.config import Config, setting
+from afarm.core.config import Config, OnPolicyConfig, setting
 from afarm.core.errors import TrainingError
 from afarm.core.hooks import Register, hookimpl
 from afarm.core.interfaces import (
@@ -27,7 +27,7 @@ from afarm.core.interfaces import (
     TrainContext,
 )
 from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge
-from afarm.core.records import Evaluation, Instruction, JudgedPair, Output, Pair, Sample, Score
+from afarm.core.records import Evaluation, Feedback, Instruction, JudgedPair, Output, Pair, Sample, Score
 from afarm.core.seeding import uniform
 from afarm.judging import render
 
@@ -138,6 +138,19 @@ class Direct(Teach):
         return super().train(inputs, context)
 
 
+class Thumbs(Teach):
+    """Learns from unpaired feedback."""
+
+    needs = frozenset({"feedback"})
+    learned: ClassVar[list[Feedback]] = []
+
+    def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
+        assert not inputs.preferences
+        Thumbs.learned = [*inputs.feedback]
+        RAN.append(f"thumbs {sum(one.label for one in inputs.feedback)} of {len(inputs.feedback)}")
+        return super().train(inputs, context)
+
+
 class Hot(Teach):
     """Wraps the start policy in one that samples at a temperature of its own, as best-of-n does."""
 
@@ -162,6 +175,34 @@ class Online(Teach):
         (preference,) = inputs.annotate([Pair(inputs.unlabeled[0], "word", "word word word")])
         RAN.append(f"online {preference.outcome}")
         return super().train(inputs, context)
+
+
+class StepwiseConfig(OnPolicyConfig):
+    method_name: ClassVar[str] = "Stepwise"
+
+    total_steps: int = setting(5, "steps", gt=0)
+    warmup_steps: int = setting(0, "steps")
+
+
+class Stepwise(Method):
+    """Asks the run's annotator in each step about a pair of samples of as many instructions."""
+
+    needs = frozenset({"annotator", "unlabeled"})
+    together = 10
+
+    def plan_pairs(self, instructions: Mapping[str, Sequence[Instruction]]) -> list[Instruction]:
+        unlabeled, steps = instructions["unlabeled"], self.config.total_steps
+        return [unlabeled[n % len(unlabeled)] for n in range(self.together * steps)]
+
+    def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
+        assert inputs.annotate is not None
+        asked, size = self.plan_pairs({"unlabeled": inputs.unlabeled}), self.together
+        for step in range(self.config.total_steps):
+            tasks = asked[size * step : size * (step + 1)]
+            texts = [s.text for s in inputs.start.sample(tasks, Decoding(n=2), seed=step)]
+            inputs.annotate([Pair(*pair) for pair in zip(tasks, texts[::2], texts[1::2], strict=True)])
+        context.log_metrics(1, {})
+        return WordPolicy(0.5)
 
 
 class Needy(Teach):
@@ -228,8 +269,9 @@ def register_datasets(register: Register) -> None:
 
 @hookimpl
 def register_methods(register: Register) -> None:
-    for method in (Sft, Nudge, Direct, Hot, Online, Needy, Diverges):
+    for method in (Sft, Nudge, Direct, Thumbs, Hot, Online, Needy, Diverges):
         register(method.__name__.lower(), method, config=TeachConfig)
+    register("stepwise", Stepwise, config=StepwiseConfig)
 
 
 class WordsSaid(Evaluator):
@@ -269,6 +311,7 @@ def register_samplers(register: Register) -> None:
 @hookimpl
 def register_reward_models(register: Register) -> None:
     register("words", WordReward)
+    register("more_words", WordReward)
 
 
 @hookimpl

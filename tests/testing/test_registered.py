@@ -17,6 +17,7 @@ from afarm.core.plugins import discover
 from afarm.core.records import Instruction
 from afarm.core.registry import Component
 from afarm.experiment.components import Components
+from afarm.experiment.named_code import name_code
 from afarm.experiment.recipe import Settings
 from afarm.experiment.settings import RunConfig
 from afarm.testing import (
@@ -52,8 +53,12 @@ SPECS = {
     "judges/openai-compatible": "llama3:8b@http://localhost:11434/v1",
     "judges/replay": str(HERE / "judged.jsonl"),
     "reward_models/fitted": "",
+    "reward_models/function": f"{HERE.parent / 'support' / 'named_rewards.py'}:terse",
+    "reward_models/sum": "one=1,other=-0.5",
 }
 """The text after the name and a colon, for components that need one."""
+
+name_code(SPECS)  # as a command line does
 
 SETTINGS = {
     "annotators/alpaca_eval": {"draws": "pair"},

@@ -15,6 +15,7 @@ from afarm.experiment import preflight
 from afarm.experiment.comparison.outputs import OutputComparison
 from afarm.experiment.farm import Farm, as_overrides
 from afarm.experiment.judge_choices import describe_choices
+from afarm.experiment.named_code import name_code
 from afarm.experiment.opening import open_workspace
 from afarm.experiment.result import Result, read_result
 from afarm.experiment.workspace import Workspace
@@ -58,6 +59,7 @@ def compare_outputs(
 
     Raises `DataError` if rows do not fit and `match_policy` is strict, `ConfigError` with every problem at once.
     """
+    name_code([annotator])
     ours, theirs = _rows(outputs, "outputs"), _rows(reference, "reference")
     unused = [*choices, *(["settings"] if settings else []), *(["recipe"] if recipe else [])]
     unused += [*(["output_dir"] if output_dir else []), *(["ledger"] if ledger else [])]

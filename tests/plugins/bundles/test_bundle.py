@@ -417,35 +417,50 @@ PLACES = {
     "a section": {"fitted": {"encoder": "evil/hub"}, "annotate": {"annotator": "fitted"}, "judge": {"*": "fitted"}},
     "a pool and a recipe": {"annotate": {"annotator": "pool:{evil}/pool.yaml"}, "based_on": "{evil}/pool.yaml"},
     "an evaluator": {"evaluate": {"evaluators": ["fitted:{evil}", "win_rate"]}},
+    "a judge on stored answers": {"judge": {"*": "replay:{evil}/rows.json"}},
+    "a fitted judge": {"judge": {"*": "fitted:{evil}"}},
+    "a fitted annotator": {"annotate": {"annotator": "fitted:{evil}"}},
+    "files of an annotator": {
+        "criteria": {"auxiliary": ["{evil}/rows.json"]},
+        "annotate": {"annotator": "criteria"},
+        "evaluate": {"annotator": "criteria"},
+    },
+    "files of an evaluator": {
+        "length_controlled": {"difficulty": "{evil}/rows.json", "weights": "{evil}/table.csv"},
+        "evaluate": {"evaluators": ["length_controlled", "win_rate"]},
+    },
+    "a prompt and prices": {"prompt_template": "{evil}/prompt.jinja", "prices": "{evil}/prices.yaml"},
+    "pairs to learn from": {"preferences": "{evil}/rows.json", "evaluate": {"set": "{evil}/rows.json"}},
     "data": {"eval_set": "hf:evil/hub", "dataset": "{evil}/config.json", "model": "evil/hub"},
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_run_in_a_bundle_opens_nothing_that_it_names(
-    afarm: Afarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
+def test_a_run_in_a_bundle_opens_nothing_that_it_names(afarm: Afarm, tmp_path: Path) -> None:
     """Neither a model, nor a file, nor an address, wherever the settings name it."""
     afarm("run", "--recipe", "light.yaml", "--method", "nudge", "--seed", "1")
     [run] = (tmp_path / "afarm-runs" / "runs").iterdir()
     assert afarm("bundle", run.name, "--out", "mine.zip").code == 0
     evil = tmp_path / "evil"
     evil.mkdir()
-    for name in ("config.json", "class.json", "judge.json", "pool.yaml"):
+    for name in ("config.json", "class.json", "judge.json", "pool.yaml", "prompt.jinja", "prices.yaml", "table.csv"):
         (evil / name).write_text("{}")
+    (evil / "rows.json").write_text('[{"instruction": "a", "output": "b", "generator": "c"}]')
     with zipfile.ZipFile("mine.zip") as archive:
         files = {name: archive.read(name) for name in archive.namelist() if name != MANIFEST}
     record = json.loads(files[f"runs/{run.name}/run.json"])
-    settings = json.loads(json.dumps(PLACES[place]).replace("{evil}", str(evil)))
-    record["config"] = merge(record["config"], settings)
     for row in record["results"]:
         row["needs"] = ["judgements"]
-    files[f"runs/{run.name}/run.json"] = json.dumps(record).encode()
-    write_archive(Path("changed.zip"), {"name": run.name}, files)
-    with opened_below(evil) as opened:
-        said = afarm("replay", "changed.zip", "--json")
-    assert said.code in (0, 1), said.err
-    assert opened == []
+    opened_by_place = {}
+    for place, settings in PLACES.items():
+        named = json.loads(json.dumps(settings).replace("{evil}", str(evil)))
+        changed = {**record, "config": merge(record["config"], named)}
+        files[f"runs/{run.name}/run.json"] = json.dumps(changed).encode()
+        write_archive(Path("changed.zip"), {"name": run.name}, files)
+        with opened_below(evil) as opened:
+            said = afarm("replay", "changed.zip", "--json")
+        assert said.code in (0, 1), said.err
+        opened_by_place[place] = opened
+    assert opened_by_place == {place: [] for place in PLACES}
 
 
 @pytest.mark.parametrize(
@@ -485,11 +500,16 @@ def test_what_was_judged_from_files_is_replayed_where_these_are_not(afarm: Afarm
         rows = [{"instruction": f"i{n}", "output": f"{words} {n}", "generator": name} for n in range(6)]
         Path(f"{name}.json").write_text(json.dumps(rows))
     Path("own.yaml").write_text("members: [chatgpt_1]")
+    shutil.copy("mine.json", "auxiliary.json")
     files = ["mine.json", "--reference", "theirs.json", "--recipe", "light.yaml"]
     afarm("evaluate", *files, "--annotator", "chatgpt_1")
     [first] = (tmp_path / "afarm-runs" / "runs").iterdir()
     shutil.copy(first / "outputs.jsonl", "stored.jsonl")
-    for judged in (["--annotator", "chatgpt_1", "--judge", "replay:stored.jsonl"], ["--annotator", "pool:own.yaml"]):
+    for judged in (
+        ["--annotator", "chatgpt_1", "--judge", "replay:stored.jsonl"],
+        ["--annotator", "pool:own.yaml"],
+        ["--annotator", "criteria", "--set", "criteria.auxiliary=[auxiliary.json]"],
+    ):
         before = {*(tmp_path / "afarm-runs" / "runs").iterdir()}
         said = afarm("evaluate", *files, *judged)
         assert said.code == 0, said.err
@@ -498,9 +518,10 @@ def test_what_was_judged_from_files_is_replayed_where_these_are_not(afarm: Afarm
         assert said.code == 0, said.err
     Path("stored.jsonl").unlink()
     Path("own.yaml").unlink()
-    found = [afarm("replay", f"{number}.zip", "--json").json for number in (1, 2)]
-    assert [replay["differs"] for replay in found] == [{}, {}]
-    assert [[Path(what).name for what in replay["kept"]] for replay in found] == 2 * [["judgements.jsonl"]]
+    Path("auxiliary.json").unlink()
+    found = [afarm("replay", f"{number}.zip", "--json").json for number in (1, 2, 3)]
+    assert [replay["differs"] for replay in found] == [{}, {}, {}]
+    assert [[Path(what).name for what in replay["kept"]] for replay in found] == 3 * [["judgements.jsonl"]]
     assert all(any(what.endswith(": win_rate") for what in replay["same"]) for replay in found)
 
 

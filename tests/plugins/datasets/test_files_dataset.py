@@ -194,3 +194,11 @@ def test_demonstrations_without_an_output_list_the_fields_that_the_file_has(tmp_
     path.write_text(json.dumps([{"prompt": f"p{n}", "chosen": "x", "rejected": "y"} for n in range(40)]))
     with pytest.raises(DataError, match=r"field 'output' is missing; its fields are 'prompt', 'chosen', 'rejected'$"):
         Files(FilesConfig(sft=str(path))).load("sft")
+
+
+def test_an_output_that_its_row_calls_bad_is_no_demonstration(tmp_path: Path) -> None:
+    thumbs = [{"prompt": f"p {n}", "completion": "x", "label": n != 2} for n in range(4)]
+    with pytest.raises(DataError, match=r"row 2 \(line 3\): field 'label' says that the output is bad.*--preferences"):
+        files(tmp_path / "a.jsonl", thumbs).load("sft")
+    asked = [{"prompt": f"p {n}", "label": False} for n in range(40)]
+    assert files(tmp_path / "b.jsonl", asked).load("unlabeled"), "a label of something else"

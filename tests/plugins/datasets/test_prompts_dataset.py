@@ -51,3 +51,15 @@ def test_all_problems_of_the_settings_are_reported_at_once() -> None:
     with pytest.raises(ConfigError, match=r"prompts\.path: nowhere\.jsonl: no such file"):
         Prompts(PromptsConfig(path="nowhere.jsonl"))
     assert Prompts(PromptsConfig(path="hf:owner/name")).remote
+
+
+def test_prompts_of_unpaired_feedback_have_an_output_with_a_thumb_up_if_there_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "thumbs.jsonl"
+    rows = [
+        {"prompt": f"prompt {n % 20}", "completion": f"answer {n}", "label": n >= 20 and n % 2 == 0} for n in range(40)
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    read = Prompts(PromptsConfig(path=str(path), shares={"evaluation": 1.0})).load("evaluation")
+    assert {row.instruction.instruction: row.output for row in read} == {
+        f"prompt {n}": "" if n % 2 else f"answer {n + 20}" for n in range(20)
+    }

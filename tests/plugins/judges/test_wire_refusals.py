@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -126,18 +127,26 @@ def test_fewer_than_five_requests_that_are_all_refused_are_the_runs_fault_too(
 
 
 def test_a_pair_that_is_refused_is_unparsed_and_the_others_are_compared(
-    server: WireServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    server: WireServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_two_systems(4)
     command = ["evaluate", "mine.json", "--reference", "theirs.json", "--annotator", "gpt4_4", "--budget", "1"]
     command += ["--judge", "openai:gpt-4o", "--set", f"openai.base_url={server.openai_url}"]
     server.refuses = lambda body: Status(400, "that is a long one") if asks(1, body) else None
-    for _ in range(2):
+    for start in range(2):
         with pytest.raises(SystemExit) as ended:
             main(command)
         assert not ended.value.code
         assert "1 unparsed" in capsys.readouterr().out
+        if not start:
+            assert "it has answered others, so 'Question 1?' is not, as are more like it" in caplog.text
+            [(place, row)] = re.findall(r"1 of 4 pairs .*: (/.*\.jsonl): row (\d+) \('Question 1\?'\)", caplog.text)
+            assert json.loads(Path(place).read_text().splitlines()[int(row)])["instruction"] == "Question 1?"
         assert len(server.asked) == 4, "in other words it is not asked again"
     with pytest.raises(SystemExit):
         main(["ledger"])

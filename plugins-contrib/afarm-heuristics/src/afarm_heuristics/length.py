@@ -14,6 +14,7 @@ from afarm import (
     Evaluator,
     Pair,
     Preference,
+    match_judgements,
 )
 from afarm_heuristics import LengthConfig
 
@@ -48,12 +49,10 @@ class LengthBalance(Evaluator):
 
     def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
         """Count wins by length. Raises `DataError` unless there is one judgement per output."""
-        if not inputs.outputs or len(inputs.judgements) != len(inputs.outputs):
-            raise DataError(f"{inputs.system}: {len(inputs.judgements)} judgements for {len(inputs.outputs)} outputs")
+        if not inputs.judgements:
+            raise DataError(f"{inputs.system}: nothing was judged")
         wins: dict[str, list[float]] = {"longer": [], "similar": [], "shorter": []}
-        for number, (judged, output) in enumerate(zip(inputs.judgements, inputs.outputs, strict=True)):
-            if judged.pair.instruction.id != output.instruction.id or judged.pair.output_2 != output.output:
-                raise DataError(f"{inputs.system}: judgement {number} is not about output {number}")
+        for judged in match_judgements(inputs):
             if (win := judged.win) is not None:
                 wins[self._compare(judged.pair)].append(win)
         metrics: dict[str, float | int | str | None] = {}
