@@ -18,7 +18,7 @@ from afarm.cli.console import document_alone, err, one_interrupt
 from afarm.cli.progress import take_down_bars
 from afarm.cli.shared_options import option
 from afarm.core.errors import AfarmError, ConfigError, PluginError
-from afarm.experiment.named_code import name_code
+from afarm.storage.named_code import name_code
 from afarm.storage.text import markup, without_keys
 
 INTERRUPTED = 130

@@ -74,7 +74,10 @@ class Settings:
                 assert component.config is not None
                 prefix = f"{component.name}."
                 wrong = explain_validation_error(error, component.config, prefix, unknown=UNKNOWN, missing=REQUIRED)
-                raise ConfigError(wrong) from error
+                brought = {**component.defaults, **settings_for(component, self.recipe)}
+                theirs = {f"{prefix}{name}" for name, value in brought.items() if section.get(name, value) == value}
+                by = f"; plugin {component.plugin!r} ({component.package}) brings this value"
+                raise ConfigError([p + by * (p.partition(":")[0] in theirs) for p in wrong]) from error
         return self.configs[key]
 
     def result_sections(self, components: Iterable[Component]) -> dict[str, dict[str, Any]]:
@@ -186,7 +189,7 @@ def _no_recipe(path: Path) -> str:
 
 def _read_recipe(name: str) -> dict[str, Any]:
     """Read what the recipe says itself."""
-    path, own = _recipe_file(name), name in recipe_names()
+    path, own = _recipe_file(name), not name.endswith((".yaml", ".yml"))
     # libyaml's parser takes a seventh of the time; the other says where a user's file is wrong
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader) if own else yaml.SafeLoader
     try:

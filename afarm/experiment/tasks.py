@@ -39,7 +39,6 @@ from afarm.experiment.launching.launcher import (
     TaskEvent,
     Tell,
 )
-from afarm.experiment.named_code import name_code
 from afarm.experiment.opening import workspace_over
 from afarm.experiment.plugin_code import plugin_digest
 from afarm.experiment.preflight import require_access
@@ -50,6 +49,7 @@ from afarm.experiment.stage import Stage, StageRun, walk
 from afarm.experiment.stage_code import STAGE_CODE, code_digest
 from afarm.experiment.workspace import Workspace, versions
 from afarm.storage.artifacts import Artifact
+from afarm.storage.named_code import name_code
 from afarm.storage.reuse import flatten
 
 TOLD_EVERY = 1.0
@@ -166,7 +166,8 @@ def digest_source_parts(stage: Stage) -> dict[str, str]:
 
 def _needs(workspace: Workspace, stage: Stage, processes: int) -> Needs:
     scores = stage.kind == "evaluate" and any(s.kind == "fit-reward" for s in stage.inputs.values())
-    computes = scores or (stage.kind in ("train", "fit-reward", "sample", "outputs") and not stage.plan_requests)
+    is_own = not stage.plan_requests or stage.kind == "train"  # else a judge LLM answers
+    computes = scores or (stage.kind in ("train", "fit-reward", "sample", "outputs") and is_own)
     asks = bool(stage.plan_labels or stage.plan_requests)
     together = processes if stage.run_collective else 1
     return Needs(together, gpus=int(computes and workspace.config.backend.device != "cpu"), asks=asks)
@@ -389,8 +390,9 @@ def open_task_workspace(
     except ValidationError as error:
         raise ConfigError(_another("settings")) from error
     name_code([farm.run, farm.sections])
-    plugins = _plugins(farm.plugin_files, farm.disabled_plugins)
-    components = Components(plugins, settings, progress, notify, process_info)
+    components = Components(
+        _plugins(farm.plugin_files, farm.disabled_plugins), settings, progress, notify, process_info
+    )
     return workspace_over(components, Path(farm.output_dir), ledger=farm.ledger or None, store=farm.store or None)
 
 

@@ -184,6 +184,10 @@ BROKEN = {
         "from afarm.cli.options import Farm\n" + good("broken"),
         "ImportError: afarm.cli.options.Farm is afarm.Farm now",
     ),
+    **{
+        f"the name {name}, a recipe's": (good("broken", name), f"{name!r} is no component name")
+        for name in ("seed", "evaluate", "based_on")
+    },
     "a name with a slash": (good("broken", "theirs/mine"), "'theirs/mine' is no component name"),
     "a name with a colon": (good("broken", "mine:fast"), "'mine:fast' is no component name"),
     "an empty name": (good("broken", ""), "'' is no component name"),
