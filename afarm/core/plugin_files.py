@@ -32,7 +32,7 @@ class PluginFile(Distribution):
 
 
 def add_files(files: Iterable[str | Path]) -> list[EntryPoint]:
-    """Return the entry points of plugins of one file, which from then on are imported as modules beside them are.
+    """Return the entry points of plugins of one file, whose folders are put at the end of `sys.path`.
 
     Raises `ConfigError` for a file that is not there, is no module, or is hidden by another module of its name.
     """
@@ -94,8 +94,8 @@ def _plain(state: Any) -> Any:
 
 
 @contextmanager
-def contained(plugin: str, notes: list[str]) -> Iterator[None]:
-    """Keep stdout and global random generators from a plugin that is loaded, and note in `notes` what it tried."""
+def contain_loading(plugin: str, notes: list[str]) -> Iterator[None]:
+    """Keep stdout and global random generators from a plugin that is loaded, and note what it tried."""
 
     def note(what: str) -> None:
         if what not in notes:

@@ -26,7 +26,7 @@ import pluggy
 
 from afarm.core.errors import ConfigError, PluginError, did_you_mean
 from afarm.core.hooks import GROUP, KINDS, Hooks, hook_names
-from afarm.core.plugin_files import PluginFile, add_files, contained
+from afarm.core.plugin_files import PluginFile, add_files, contain_loading
 from afarm.core.registry import FIRST_PARTY, Component, Registry, name_package
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Plugins:
 
 
 def installed_entry_points() -> EntryPoints:
-    """Return afarm's entry points, which are read again once a folder of `sys.path` has changed, and chosen files'."""
+    """Return afarm's entry points and chosen files'; read again once a folder of `sys.path` has changed."""
     places = map(os.path.abspath, sys.path)
     stamps = ((place, os.stat(place).st_mtime_ns if os.path.isdir(place) else 0) for place in places)
     return _with_files(_entry_points(tuple(stamps)), _choice[0])
@@ -107,7 +107,7 @@ def _with_files(points: EntryPoints, files: Iterable[str | Path]) -> EntryPoints
 
 
 def choose_plugins(files: Iterable[str | Path] = (), disabled: Iterable[str] = ()) -> None:
-    """Choose this process's plugins: all that are installed and those of `files`, without those named as `disabled`.
+    """Choose this process's plugins: those installed and `files`, without those named as `disabled`.
 
     A plugin is disabled by its name or its package's. Raises as `discover_with`, and `ConfigError` for unknown names.
     """
@@ -244,7 +244,7 @@ def _load(
     try:
         if unmet := unmet_requirement(point.dist):
             raise PluginError(f"{unmet}: install versions that fit")
-        with contained(plugin.name, plugin.notes):
+        with contain_loading(plugin.name, plugin.notes):
             module = point.load()
             _register_alone(alone, module, name)
             for kind in kinds:
@@ -264,7 +264,7 @@ def _load(
 
 
 def _place(error: BaseException, module: str) -> str:
-    """Return the file and line of a plugin's own that raised an error; empty if there is none, or the error says it."""
+    """Return the file and line of a plugin's own that raised an error; empty if none did."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if module.partition(".")[0] in Path(f.filename).with_suffix("").parts]
     return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""

@@ -91,7 +91,7 @@ def content_mark(record: RunRecord) -> str:
 
 
 def plugin_sections(record: RunRecord) -> list[tuple[str, str]]:
-    """Return the title and the HTML of each section that plugins add to a run's page, or why one cannot be shown."""
+    """Return the title and the HTML of each section that plugins add, or why it cannot be shown."""
     sections: dict[str, Any] = {}
     found = []
     with attribute_failures("hook", "register_sections"):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Kind(NamedTuple):
-    """The differences between packages. Texts are templates, in which `name` and `cls` are the component's.
+    """The differences between packages of kinds, as templates of a component's `name` and `cls`.
 
     Args:
         title: What it is, in a word.

@@ -25,7 +25,7 @@ class Written(NamedTuple):
 
 
 def write_package(kind: str, name: str, directory: Path = Path(), commands: Collection[str] = ()) -> Written:
-    """Write the package `afarm-NAME` into a new folder of `directory`; `commands` are those that afarm has.
+    """Write the package `afarm-NAME` into a new folder of `directory`; `commands` are afarm's.
 
     Raises `ConfigError` for an unknown kind, a name that cannot be used or is taken, and a folder that exists.
     """
