@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from afarm.core.interfaces import Evaluator as Evaluator
     from afarm.core.interfaces import Method as Method
     from afarm.core.interfaces import MethodInputs as MethodInputs
+    from afarm.core.interfaces import MethodJudge as MethodJudge
     from afarm.core.interfaces import ModelBackend as ModelBackend
     from afarm.core.interfaces import Policy as Policy
     from afarm.core.interfaces import Progress as Progress
