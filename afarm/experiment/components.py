@@ -122,6 +122,11 @@ class Components:
         own = own_identity(self.fixed_reward_model(name), "reward_models", name)
         return self._with_spec("reward_models", name, own)
 
+    def unfitted_reward_identity(self) -> Mapping[str, Any] | str:
+        """The identity of the run's reward model; empty if its fit, an input, is all of it."""
+        name = self.settings.run.reward_model
+        return "" if self.learned_part(name) == name else self.fixed_reward_identity(name)
+
     def _with_spec(self, kind: str, name: str, own: str) -> dict[str, Any]:
         found = self.identity(self.component(kind, name))
         return {**found, "spec": own} if own else found

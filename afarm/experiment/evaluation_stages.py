@@ -55,15 +55,12 @@ def evaluation_stage(
     models = {} if outputs.kind == "answers" else {system: workspace.config.model}
     given = {"outputs": outputs, "reference": reference, "reward_model": reward_model}
     stages = {role: stage for role, stage in given.items() if stage is not None}
-    takes_fixed_reward = (
-        scored and components.learned_part(workspace.config.reward_model) != workspace.config.reward_model
-    )
     own_outputs = workspace.data.digest(workspace.data.evaluated_on, with_outputs=True) if reference is None else ""
     key_fields = workspace.key_fields(
         "evaluate",
         **annotation_identity(workspace, settings.annotator, settings.label_noise),
         evaluators=[components.evaluator_identity(name) for name in evaluators],
-        reward_model=components.fixed_reward_identity(workspace.config.reward_model) if takes_fixed_reward else "",
+        reward_model=components.unfitted_reward_identity() if scored else "",
         reference={"name": reference_name, "data": own_outputs},
     )
 

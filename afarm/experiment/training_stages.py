@@ -81,13 +81,11 @@ def training_stage(
     component = components.component("methods", name)
     given = {"start": begin, "preferences": preferences, "reward_model": reward_model}
     stages = {role: stage for role, stage in given.items() if stage is not None}
-    name_of_reward = workspace.config.reward_model
-    takes_fixed_reward = "reward_model" in method.needs and components.learned_part(name_of_reward) != name_of_reward
     decoding = workspace.config.evaluate.decoding
     key_fields = workspace.key_fields(
         "train",
         method=components.identity(component),
-        reward_model=components.fixed_reward_identity(name_of_reward) if takes_fixed_reward else "",
+        reward_model=components.unfitted_reward_identity() if "reward_model" in method.needs else "",
         annotator=annotator.identity if annotator else "",
         data={
             need: [workspace.data.digest(split, with_outputs="demonstrations" in need) for split in NEEDS[need]]

@@ -29,7 +29,7 @@ class FunctionConfig(Config):
 def _file_digest(source: str) -> str:
     """Digest a file; what is none, or is not to be opened, stands for itself."""
     with suppress(OSError), open_user_file(source) as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()[:24]
+        return hashlib.sha256(handle.read()).hexdigest()[:24]
     return source
 
 

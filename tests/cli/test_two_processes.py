@@ -83,7 +83,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     record = json.loads((said / "stdout").read_text())  # one of them speaks, and once
     err = (said / "stderr").read_text()
     assert record["method"] == "ppo"
-    assert err.count("… train ppo") == 1, "one process tells"
+    assert err.count("… train ppo (stage") == 1, "one process tells"
     return output_dir
 
 
