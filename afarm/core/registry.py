@@ -96,8 +96,13 @@ RESERVED = """allow_degraded annotate answers backend based_on batch_api batch_p
 evaluate judge labels max_concurrency method model on_unusable preferences price prices prompt_template reward_model
 rows sample seed start summary"""
 """The names of recipes' own settings."""
-ELSEWHERE = {"slurm": "afarm-slurm"}
-"""The launchers that packages of `plugins-contrib/` bring, each a section of recipes too."""
+PACKAGES = {
+    "afarm-grpo": "grpo dr_grpo dapo gspo cispo rloo",
+    "afarm-preferences": "kto ipo simpo orpo cpo conservative_dpo robust_dpo sppo apo_zero apo_down mpo",
+    "afarm-slurm": "slurm",
+}
+"""The launchers and methods that packages of `plugins-contrib/` bring, each a section of recipes too."""
+ELSEWHERE = {name: package for package, names in PACKAGES.items() for name in names.split()}
 
 
 def name_package(name: str, near: str = "") -> str:
@@ -144,7 +149,8 @@ class Registry:
         if not candidates:
             writable = [c.full_name if "/" in name else self.list_names(c)[-1] for c in components.values()]
             near = why_unknown(name, did_you_mean(name, [*also, *writable]))
-            others = " Other methods, such as GRPO, are plugins: docs/methods/README.md" if kind == "methods" else ""
+            elsewhere = kind == "methods" and "\n" not in near and name not in ELSEWHERE
+            others = " Other methods are plugins: docs/methods/README.md" if elsewhere else ""
             raise PluginError(f"unknown {KINDS[kind]} {name!r}.{near}{others}")
         if len(candidates) > 1:
             raise PluginError(f"{KINDS[kind]} {self.explain_ambiguous(name, kind)}")
