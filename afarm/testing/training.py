@@ -118,8 +118,9 @@ def check_goes_on(
     require(as_expected(end), "killed and gone on with, stopped and gone on with, training must end as it would have")
     again = f"gone on with from step {log.resumed_from}, training must not learn steps before it again"
     require(not log.repeated, f"{again}: {sorted(log.repeated)}")
-    both = ([line for line in lines if line[0] != log.killed_at] for lines in (log.lines, expected_lines))
-    check_same_lines(*both, "killed and gone on with")  # the step it was killed at may have been saved but not logged
+    # The step that it was killed at may have been saved but not logged
+    ours, theirs = ([line for line in lines if line[0] != log.killed_at] for lines in (log.lines, expected_lines))
+    check_same_lines(ours, theirs, "killed and gone on with")
     finished = train(resumed())  # as if killed after the last step, before the result was kept
     require(as_expected(finished), "killed and gone on with at its very end, training must end as it had")
 
