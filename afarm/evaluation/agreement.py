@@ -73,7 +73,7 @@ COLUMNS: tuple[tuple[str, str, int], ...] = (
     ("pearson", "Pearson", 2),
     ("prefers_longer", "prefers longer", 2),
     ("prefers_lists", "prefers lists", 2),
-    ("prefers_first", "prefers output_1", 2),
+    ("prefers_first", "prefers first in row", 2),
     ("prefers_first_shown", "prefers first shown", 2),
     ("prefers_own_family", "prefers own family", 2),
 )

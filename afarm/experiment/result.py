@@ -79,10 +79,15 @@ class Result(Tabular):
         return {"system": self.system, "judged_by": self.judged_by, "evaluations": rows, "flags": list(self.flags)}
 
     def table_rows(self) -> Iterable[Row]:
-        """Yield a row per evaluation: system, reference, who judged, evaluator and its metrics."""
+        """Yield a row per reference: system, who judged, and all metrics, as `evaluator.name` where two differ."""
+        rows: dict[str, Row] = {}
         for reference, found in self.evaluations:
-            about = {"system": self.system, "reference": reference, "judged_by": self.judged_by}
-            yield {**about, "evaluator": found.evaluator, **found.metrics}
+            row = rows.setdefault(
+                reference, {"system": self.system, "reference": reference, "judged_by": self.judged_by}
+            )
+            for name, value in found.metrics.items():
+                row[name if row.get(name, value) == value else f"{found.evaluator}.{name}"] = value
+        yield from rows.values()
 
     def __repr__(self) -> str:
         by_reference: dict[str, list[str]] = {}

@@ -6,9 +6,8 @@ import errno
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from io import TextIOWrapper
+from io import BufferedReader, TextIOWrapper
 from pathlib import Path
-from typing import BinaryIO
 
 _closed: list[tuple[str, Sequence[Path]]] = []
 
@@ -41,7 +40,7 @@ def why_unopened(path: Path) -> str:
     return problem
 
 
-def open_user_file(path: Path | str) -> BinaryIO:
+def open_user_file(path: Path | str) -> BufferedReader:
     """Open a file that somebody names, for reading. Raises `OSError`, whose `strerror` says why it cannot be read."""
     path = Path(path).expanduser()
     if problem := why_unopened(path):

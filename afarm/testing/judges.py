@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
+from typing import Any
 
 from afarm.core.errors import JudgeError
 from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge, ShownPair
@@ -36,8 +40,27 @@ def check_judge(judge: Judge, *, answers: bool | None = None, instructions: Sequ
         finally:
             await judge.close()  # in the loop that its connections were opened in
         require(len(asyncio.all_tasks()) == 1, "close must end what the judge began: tasks of its own still run")
+        found = [one for one in gc.get_objects() if issubclass(type(one), asyncio.Transport) and not one.is_closing()]
+        mine = [one for one in found if getattr(one, "_loop", None) is asyncio.get_running_loop()]
+        require(not mine, "close must end what the judge began: its client's connections are still open")
 
+    _heard_waiting().clear()
     asyncio.run(check())
+    waits = ", ".join({*_heard_waiting()})
+    require(not waits, f"complete must not block the event loop, in which other requests wait: {waits}")
+
+
+@cache
+def _heard_waiting() -> list[str]:
+    """Listen to this process, and return the calls that made an event loop wait, a list that grows."""
+    heard: list[str] = []
+
+    def hear(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "time.sleep" or (event == "socket.connect" and arguments[0].gettimeout() != 0):
+            heard.extend([event] if asyncio._get_running_loop() else [])
+
+    sys.addaudithook(hear)  # which cannot be taken away
+    return heard
 
 
 async def _check_answers(judge: Judge, instructions: Sequence[Instruction]) -> None:
@@ -49,11 +72,8 @@ async def _check_answers(judge: Judge, instructions: Sequence[Instruction]) -> N
             _check_completion(judge, request, completion)
             if judge.simulated:
                 verdicts = read(completion.text, answer_format)
-                require(
-                    len(verdicts) == count,
-                    f"a simulated judge must answer {count} comparisons readably as {answer_format!r}: "
-                    f"{completion.text[:200]!r}",
-                )
+                readable = f"a simulated judge must answer {count} comparisons readably as {answer_format!r}"
+                require(len(verdicts) == count, f"{readable}: {completion.text[:200]!r}")
                 again = await judge.complete(request)
                 require(again.text == completion.text, "a simulated judge must answer equal requests equally")
     if judge.simulated:
@@ -69,12 +89,10 @@ async def _check_order_of_requests(judge: Judge, instructions: Sequence[Instruct
         for i in range(len(instructions))
         for draw in (0, 1)
     ]
-    together = await asyncio.gather(*(judge.complete(request) for request in requests))
-    alone = [await judge.complete(request) for request in reversed(requests)]
-    require(
-        [c.text for c in together] == [c.text for c in reversed(alone)],
-        "a simulated judge's answers must not depend on the order or the concurrency of requests",
-    )
+    together = [c.text for c in await asyncio.gather(*(judge.complete(request) for request in requests))]
+    alone = [(await judge.complete(request)).text for request in reversed(requests)]
+    broken = "a simulated judge's answers must not depend on the order or the concurrency of requests"
+    require(together == alone[::-1], broken)
 
 
 async def _check_capabilities(judge: Judge, request: ChatRequest) -> None:
@@ -84,10 +102,7 @@ async def _check_capabilities(judge: Judge, request: ChatRequest) -> None:
         "chat": (takes.chat, replace(request, messages=(Message("user", text),), prompt="")),
         "completion": (takes.completion, replace(request, messages=(), prompt=text)),
         "temperature": (takes.temperature, replace(request, temperature=0.5)),
-        "logit_bias": (
-            takes.logit_bias,
-            replace(request, favoured_tokens=("Output (a)",), penalised_tokens=("Neither",)),
-        ),
+        "logit_bias": (takes.logit_bias, replace(request, favoured_tokens=("a",), penalised_tokens=("Neither",))),
     }
     for name, (declared, example) in examples.items():
         try:
@@ -114,6 +129,8 @@ def _check_completion(judge: Judge, request: ChatRequest, completion: Completion
     require(isinstance(completion.text, str), "a completion's text must be text")
     tokens = (completion.input_tokens, completion.output_tokens, completion.cached_input_tokens)
     require(min(tokens) >= 0, "token counts are at least 0")
+    estimate, came = judge.count_tokens(request), completion.input_tokens
+    require(estimate + 8 >= 0.6 * came, f"count_tokens must estimate the input's tokens: {estimate}, and {came} came")
     priced = completion.price is None or completion.price >= 0
     require(priced, f"the price of an answer is at least 0, or None, not {completion.price}")
     most, came = judge.most_output_tokens(request), completion.output_tokens

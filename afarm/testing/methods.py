@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from afarm.core.errors import type_name
-from afarm.core.interfaces import Decoding, Method, MethodInputs, Policy
+from afarm.core.interfaces import Decoding, Method, MethodInputs, Policy, TrainContext
 from afarm.core.records import Instruction, Pair, Preference, Sample
 from afarm.judging.method_judge import PlannedJudge, PromptedJudge, Question
 from afarm.testing.conformance import naming, require
@@ -21,7 +21,14 @@ from afarm.testing.contexts import MetricsRecorder, train_context
 from afarm.testing.examples import make_instructions
 from afarm.testing.models import tiny_inputs
 from afarm.testing.processes import train_together
-from afarm.testing.training import check_goes_on, check_metrics, check_untouched, copy_weights, equal_weights
+from afarm.testing.training import (
+    check_goes_on,
+    check_metrics,
+    check_same_lines,
+    check_untouched,
+    copy_weights,
+    equal_weights,
+)
 
 CLOSE = 1e-4
 """Tolerance for scores and log-probabilities computed in batches of other sizes."""
@@ -53,7 +60,7 @@ def check_method(
         directory: An empty directory.
         inputs: What to train on (default: `tiny_inputs(method.needs)`).
         learns: A figure of an output that training must raise: its mean over samples, above the start's.
-        processes: If more than 1, so many forks of this process train as well, and must end with the same weights.
+        processes: If more than 1, so many forks of this process train too, and must end with equal weights and metrics.
     """
     methods = [method] if isinstance(method, Method) else list(method)
     for number, each in enumerate(methods):
@@ -118,14 +125,16 @@ def _check_method(
         before, after = (fmean(learns(s.text) for s in draw(p, make_instructions(32))) for p in (inputs.start, policy))
         require(after > before, f"training must raise what it learns: from {before:.4g} it went to {after:.4g}")
     if processes > 1:
-        several = train_together(
-            lambda context: copy_weights(method.train(inputs, context)), processes, directory / "together"
-        )
+
+        def train(context: TrainContext) -> Any:
+            kept = MetricsRecorder()
+            return copy_weights(method.train(inputs, replace(context, log_metrics=kept))), kept.lines
+
+        several, lines = train_together(train, processes, directory / "together")
         apart = max((float((several[path] - weight).abs().max()) for path, weight in trained.items()), default=0.0)
-        broken = (
-            f"the weights of {processes} processes must be those of one, up to rounding: they are {apart:.2g} apart"
-        )
-        require(apart < APART, f"{broken}. Draw the same rows in all, and sum gradients and metrics over them")
+        broken = f"the weights of {processes} processes must be those of one, up to rounding: they are {apart:.2g}"
+        require(apart < APART, f"{broken} apart. Draw the same rows in all, and sum gradients and metrics over them")
+        check_same_lines(lines, log.lines, f"in {processes} processes", 0.01)
 
 
 class RecordedJudge(PromptedJudge):
@@ -151,6 +160,8 @@ def check_policy(policy: Policy, directory: Path) -> None:
     require(isinstance(decoding, Decoding), "decoding must return an afarm.Decoding")
     expected = draw(policy)
     require(_equal(draw(policy), expected), "equal seeds must give equal samples")
+    differs = decoding.temperature == 0 or any(not _equal(draw(policy, seed=seed), expected) for seed in (4, 5))
+    require(differs, "another seed must give other samples")
     for size in (1, 3, 100):
         batches = draw(policy, per_device_batch_size=size)
         require(_equal(batches, expected), "per_device_batch_size bounds memory: it must not change samples")
@@ -171,12 +182,12 @@ def check_policy(policy: Policy, directory: Path) -> None:
 
 
 def draw(
-    policy: Policy, instructions: Sequence[Instruction] | None = None, per_device_batch_size: int = 4
+    policy: Policy, instructions: Sequence[Instruction] | None = None, per_device_batch_size: int = 4, seed: int = 3
 ) -> list[Sample]:
     """Draw two samples per instruction with a fixed seed, and check that there are as many."""
     chosen = make_instructions(5) if instructions is None else instructions
     decoding = policy.decoding(Decoding(max_new_tokens=6, n=2, per_device_batch_size=per_device_batch_size))
-    samples = list(itertools.islice(policy.sample(chosen, decoding, seed=3), 2 * len(chosen) + 1))
+    samples = list(itertools.islice(policy.sample(chosen, decoding, seed=seed), 2 * len(chosen) + 1))
     require(
         len(samples) == 2 * len(chosen) and all(isinstance(s, Sample) for s in samples),
         f"sample must give n samples per instruction: {len(chosen)} instructions with n = 2 gave {len(samples)}",

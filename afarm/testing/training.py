@@ -118,21 +118,26 @@ def check_goes_on(
     require(as_expected(end), "killed and gone on with, stopped and gone on with, training must end as it would have")
     again = f"gone on with from step {log.resumed_from}, training must not learn steps before it again"
     require(not log.repeated, f"{again}: {sorted(log.repeated)}")
-    both = ([line for line in lines if line[0] != log.killed_at] for lines in (log.lines, expected_lines))
-    _check_same_lines(*both)  # the step it was killed at may have been saved but not logged
+    # The step that it was killed at may have been saved but not logged
+    ours, theirs = ([line for line in lines if line[0] != log.killed_at] for lines in (log.lines, expected_lines))
+    check_same_lines(ours, theirs, "killed and gone on with")
     finished = train(resumed())  # as if killed after the last step, before the result was kept
     require(as_expected(finished), "killed and gone on with at its very end, training must end as it had")
 
 
-def _check_same_lines(lines: Sequence[Line], expected: Sequence[Line]) -> None:
+def check_same_lines(lines: Sequence[Line], expected: Sequence[Line], how: str, apart: float = 0.0) -> None:
+    """Check that trained in another way, but for rounding by a share `apart`, the same metrics are logged."""
+
     def names(log: Sequence[Line]) -> list[tuple[int, list[str]]]:
         return [(step, sorted(metrics)) for step, metrics in log]
 
-    broken = "killed and gone on with, training must log the metrics that it would have"
+    broken = f"{how}, training must log the metrics that it would have"
     require(names(lines) == names(expected), f"{broken}: {names(expected)}, not {names(lines)}")
     for (step, metrics), (_, others) in zip(lines, expected, strict=True):
         for name, value in metrics.items():
-            require(value == others[name] or bool(MEASURES_TIME.search(name)), f"{broken}: step {step}, {name}")
+            is_same = value == others[name] or math.isclose(value, others[name], rel_tol=apart, abs_tol=apart)
+            told = f"{broken}: step {step}, {name}: {others[name]:.4g}, not {value:.4g}"
+            require(is_same or bool(MEASURES_TIME.search(name)), told)
 
 
 def check_metrics(lines: Sequence[Line]) -> None:

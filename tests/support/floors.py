@@ -20,7 +20,13 @@ FLOORS["cli"] = tuple(FLOORS)
 
 NARROW = {
     "judging": {
-        "storage": {"afarm.storage.disk", "afarm.storage.record_fields", "afarm.storage.text", "afarm.storage.thoughts"}
+        "storage": {
+            "afarm.storage.disk",
+            "afarm.storage.record_fields",
+            "afarm.storage.text",
+            "afarm.storage.thoughts",
+            "afarm.storage.user_files",
+        }
     },
     "backend": {
         "storage": {

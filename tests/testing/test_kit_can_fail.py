@@ -10,6 +10,8 @@ import itertools
 import json
 import math
 import random
+import socket
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -48,8 +50,10 @@ from afarm.testing import (
     check_fitted_reward_model,
     check_judge,
     check_method,
+    check_policy,
     check_reward_model,
     make_instructions,
+    tiny_policy,
 )
 
 C = TypeVar("C")
@@ -324,6 +328,25 @@ async def leave_a_task(self: SoundJudge, request: ChatRequest) -> Completion:
     return await SoundJudge.complete(self, request)
 
 
+async def leave_a_connection(self: SoundJudge, request: ChatRequest) -> Completion:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        self.kept = await asyncio.open_connection(*server.getsockname())  # type: ignore[attr-defined]
+    return await SoundJudge.complete(self, request)
+
+
+async def sleep(self: SoundJudge, request: ChatRequest) -> Completion:
+    time.sleep(0.001)
+    return await SoundJudge.complete(self, request)
+
+
+async def count_input(self: SoundJudge, request: ChatRequest) -> Completion:
+    return replace(await SoundJudge.complete(self, request), input_tokens=Judge.count_tokens(self, request))
+
+
+def count_half(self: SoundJudge, request: ChatRequest) -> int:
+    return Judge.count_tokens(self, request) // 2
+
+
 async def ramble(self: SoundJudge, request: ChatRequest) -> Completion:
     return replace(await SoundJudge.complete(self, request), output_tokens=request.max_tokens + 1)
 
@@ -353,6 +376,9 @@ JUDGES: Broken = {
     ),
     "ignores logit bias": (SoundJudge, {"check": lambda self, request: None}, "does not declare"),
     "leaves a task": (SoundJudge, {"complete": leave_a_task}, "close must end what the judge began"),
+    "leaves a client open": (SoundJudge, {"complete": leave_a_connection}, "its client's connections are still open"),
+    "sleeps": (SoundJudge, {"complete": sleep}, "must not block the event loop, .*: time.sleep"),
+    "counts half": (SoundJudge, {"complete": count_input, "count_tokens": count_half}, "count_tokens must estimate"),
     "rambles": (SoundJudge, {"complete": ramble}, "257 tokens came, above most_output_tokens: 256"),
     "is expensive": (SoundJudge, {"complete": charge_a_cent}, "above the worst case"),
 }
@@ -788,6 +814,28 @@ def test_a_method_whose_processes_learn_a_share_each_is_caught(is_sound: bool, t
     told = r"the weights of 2 processes must be those of one, .*: they are 0\.\d+ apart"
     with nullcontext() if is_sound else pytest.raises(ConformanceError, match=told):
         check_method(method(), tmp_path, processes=2)
+
+
+class LogsAShare(Nudge):
+    """And learns as one process does."""
+
+    def metrics(self, step: int) -> dict[str, float]:
+        return {**super().metrics(step), "loss": 1.0 / world_size()}
+
+
+def test_a_method_whose_processes_log_a_share_each_is_caught(tmp_path: Path) -> None:
+    with pytest.raises(ConformanceError, match=r"in 2 processes, .* step 1, loss: 1, not 0\.5"):
+        check_method(LogsAShare(), tmp_path, processes=2)
+
+
+class IgnoresTheSeed(WrappedPolicy):
+    def sample(self, *given: Any, seed: int) -> Iterator[Sample]:
+        return super().sample(*given, seed=3)
+
+
+def test_a_policy_that_ignores_the_seed_is_caught(tmp_path: Path) -> None:
+    with pytest.raises(ConformanceError, match="another seed must give other samples"):
+        check_policy(IgnoresTheSeed(tiny_policy()), tmp_path)
 
 
 def test_sound_methods_pass_alone_or_together(tmp_path: Path) -> None:
