@@ -124,9 +124,7 @@ def training_stage(
         assert annotator is not None
         rows = {split: workspace.data.instructions(split) for split in splits}
         config: Any = workspace.settings.of(component)
-        learning, selecting = plan_pairs(method, config, rows)
-        steps = config.total_steps if isinstance(config, OnPolicyConfig) else 1
-        return annotator.plan(learning, steps, selecting, candidates(config))
+        return annotator.plan(*plan_pairs(method, config, rows), steps(config), candidates(config))
 
     def asks_less_by() -> list[str]:
         """Name the splits and the method's own settings of which a half makes it ask about fewer pairs."""
@@ -147,6 +145,11 @@ def training_stage(
 def may_sample(method: Method) -> bool:
     """Tell if a method may sample while it trains: to learn, or to compare checkpoints."""
     return method.samples or "validation" in method.needs
+
+
+def steps(config: Any) -> int:
+    """Count the steps in each of which a method asks about pairs to learn from."""
+    return config.total_steps if isinstance(config, OnPolicyConfig) else 1
 
 
 def candidates(config: Any) -> int:
