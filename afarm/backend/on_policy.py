@@ -1,8 +1,8 @@
 """On-policy training: functions that a method's loop calls to sample, score, learn, save and resume.
 
-The method writes the loop: `tests/support/grpo.py` is the shortest, `afarm_plugins/ppo/ppo.py` the longest. Shapes: B
-responses in a rollout, R tokens in the longest, n response tokens in a batch, m in a chunk. If several processes train,
-all of them call each function. Draws are keyed by seed and step, so resuming needs no generator's state.
+The method writes the loop: `plugins-contrib/afarm-grpo` has the shortest, `afarm_plugins/ppo/ppo.py` the longest.
+Shapes: B responses in a rollout, R tokens in the longest, n response tokens in a batch, m in a chunk. If several
+processes train, all of them call each function. Draws are keyed by seed and step: resuming needs no generator's state.
 """
 
 from __future__ import annotations

@@ -29,11 +29,13 @@ from afarm.judging.degraded import unsupported
 from afarm.judging.dispatch import misfit, unpriced
 from afarm.judging.labelling import CHUNK, rule_or_noise
 from afarm.judging.ledger import Ledger
+from afarm.judging.method_judge import PlannedJudge
 from afarm.storage.artifacts import Artifact, artifact_key
 from afarm.storage.reuse import why_not_reused
 from afarm.storage.text import dollars
 
 TYPICAL_OUTPUT = {"": 25, "single": 6, "list": 7, "labels": 16, "json": 60, "rating": 2, "criteria": 100, "tokens": 2}
+TYPICAL_OUTPUT |= {"ranking": 3, "critique": 80}
 """Tokens of an answer in each format, for each comparison, where the ledger has no such answers to go by."""
 ENOUGH_ANSWERS = 5
 """Answers in the ledger from which their mean length is taken for the expected one."""
@@ -236,15 +238,25 @@ def _estimate_judges(workspace: Workspace, stage: Stage, inputs: Inputs) -> tupl
 
     Also say how long outputs are taken to be that do not exist.
     """
+    found: tuple[JudgeEstimate, ...] = ()
+    length, by_role = "", workspace.judges.by_role
     if stage.plan_labels:
-        client, labelling = reading_client(workspace, workspace.judges.by_role), stage.plan_labels(inputs)
-        judges = estimate_labels(workspace, labelling, client)
-        return judges, labelling.length if judges else ""
-    if stage.plan_requests:
+        labelling = stage.plan_labels(inputs)
+        found = estimate_labels(workspace, labelling, reading_client(workspace, by_role))
+        length = labelling.length if found else ""
+    if stage.plan_requests and stage.kind == "train":
+        found += estimate_requests(stage.plan_requests(), reading_client(workspace, by_role))
+    elif stage.plan_requests:
         requests = list(stage.plan_requests())
         client = reading_client(workspace, {request.role: workspace.judges.judge(request.role) for request in requests})
-        return estimates(client, [requests]), ""
-    return (), ""
+        found += estimates(client, [requests])
+    return found, length
+
+
+def estimate_requests(requests: Iterable[ChatRequest], client: JudgeClient) -> tuple[JudgeEstimate, ...]:
+    """Estimate many requests by judge, a chunk at a time."""
+    left = iter(requests)
+    return estimates(client, iter(lambda: list(islice(left, CHUNK)), []))
 
 
 def estimate_labels(workspace: Workspace, labelling: Labelling, client: JudgeClient) -> tuple[JudgeEstimate, ...]:
@@ -390,3 +402,36 @@ def require_fitting_judges(workspace: Workspace, annotators: Sequence[str]) -> N
         problems.append(f"--batch-api: no batch endpoint is known of {who}: leave the option out")
     if problems:
         raise ConfigError(dict.fromkeys(problems))
+
+
+def require_method_judge(workspace: Workspace, name: str, *, is_capped: bool = False) -> None:
+    """Raise `JudgeError` if a method asks a judge while it trains, and none answers its role.
+
+    Raises `ConfigError` if that judge only compares, if its price is unknown and there is a budget to keep and, if what
+    it costs is to be `is_capped`, without a budget for one that may cost something. Who is asked is kept for the run's
+    record.
+    """
+    run, method = workspace.config, workspace.components.method(name)
+    if "judge" not in method.needs:
+        return
+    with Ledger(Path(":memory:")) as empty:
+        client = JudgeClient(workspace.judges.by_role, empty)
+        role = method.judge_role
+        if not client.capabilities(role).alone:
+            raise ConfigError(
+                f"method {name!r} asks a judge about single outputs, and {client.judge(role)} only compares two: "
+                f"choose a language model with --judge {role}=…"
+            )
+        planned = PlannedJudge(lambda: client, name, role)
+        planned.rate([Instruction("stand-in")], [""])
+        [estimate] = estimates(client, [[*map(planned.request, planned.questions)]])
+    workspace.judges.asked[f"method {name}"] = {role}
+    spec, most = run.judge.get(role) or run.judge["*"], estimate.most_dollars
+    if run.budget is not None and most is None:
+        raise ConfigError([unpriced(spec)])
+    if run.budget is None and most != 0 and is_capped:
+        price = "" if most else f", and --price {spec}=INPUT/OUTPUT (0/0 if it costs nothing)"
+        raise ConfigError(
+            f"method {name!r} asks {spec} while it trains, and nothing caps what that costs: add --budget DOLLARS"
+            f"{price}. With --dry-run the same command says what it is expected to cost"
+        )

@@ -7,10 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import grpo
 import pytest
 import torch
-from grpo import GRPO, GRPOConfig
+from afarm_grpo import GRPO, GRPOConfig, grpo
 from torch import Tensor
 
 from afarm.backend import Diverged, Training, distributed, on_policy, optimizer_step
@@ -46,7 +45,7 @@ def test_a_method_without_a_reward_model_has_the_loop(tmp_path: Path, monkeypatc
         return [float(len(set(sample.token_ids))) for sample in samples]
 
     monkeypatch.setattr(grpo, "score", count_tokens)
-    log, method = MetricsRecorder(), RewardsItself(tiny_config(GRPOConfig, num_generations=4))
+    log, method = MetricsRecorder(), RewardsItself(tiny_config(GRPOConfig, num_generations=4, num_iterations=1))
     method.train(tiny_inputs(method.needs), train_context(tmp_path, log_metrics=log))
     assert [step for step, line in log.lines if "objective/scores" in line] == [1, 2, 3, 4]
 
@@ -60,14 +59,14 @@ def test_a_step_clears_its_gradients(tmp_path: Path, monkeypatch: pytest.MonkeyP
         return optimizer_step(training, step)
 
     monkeypatch.setattr(grpo, "optimizer_step", step_and_keep)
-    method = GRPO(tiny_config(GRPOConfig, num_generations=4))
+    method = GRPO(tiny_config(GRPOConfig, num_generations=4, num_iterations=1))
     method.train(tiny_inputs(method.needs), train_context(tmp_path))
     assert len(seen) == 8
     assert all(weight.grad is None for weight in seen[-1].trained.values())
 
 
 def test_scores_without_a_reward_model_name_what_is_missing(tmp_path: Path) -> None:
-    method = RewardsItself(tiny_config(GRPOConfig, num_generations=4))
+    method = RewardsItself(tiny_config(GRPOConfig, num_generations=4, num_iterations=1))
     with pytest.raises(TrainingError, match="GRPO scores samples: name 'reward_model' in its needs"):
         method.train(replace(tiny_inputs(method.needs), reward_model=None), train_context(tmp_path))
 
@@ -80,16 +79,16 @@ class OnlineDPOConfig(OnPolicyConfig):
 
 
 @pytest.mark.parametrize("config", [GRPOConfig, OnlineDPOConfig])
-@pytest.mark.parametrize("name", ["rloo", "online_dpo"])
+@pytest.mark.parametrize("name", ["reinforce", "online_dpo"])
 def test_advice_names_the_section_that_the_method_is_registered_under(name: str, config: type[OnPolicyConfig]) -> None:
     plugins = discover()
-    plugins.registry.register(Component("methods", name, "afarm-x", "x", "grpo:GRPO", config=config))
+    plugins.registry.register(Component("methods", name, "afarm-x", "x", "afarm_grpo:GRPO", config=config))
     with pytest.raises(ConfigError, match=rf"{name}: warmup_steps .* --set {name}\.warmup_steps=0$"):
         resolve("toy", [f"method={name}", f"{name}.total_steps=2"], plugins)
     settings: Any = resolve("toy", [f"method={name}"], plugins).of(plugins.get("methods", name))
     error = str(Diverged(settings, 3, "the KL is large"))
     assert error.startswith(config.method_name)
-    assert f"--set {name}.learning_rate=5e-06, a larger {name}.kl_coef" in error
+    assert f"--set {name}.learning_rate={settings.learning_rate / 2:g}, a larger {name}.kl_coef" in error
     assert "section" not in settings.result_fields()
 
 
@@ -98,7 +97,7 @@ def test_advice_names_the_section_that_the_method_is_registered_under(name: str,
 
 def trained_by_two(directory: Path) -> tuple[Any, Any]:
     """What two processes learn, and what one does."""
-    method = GRPO(tiny_config(GRPOConfig, num_generations=4, total_steps=2, save_steps=1))
+    method = GRPO(tiny_config(GRPOConfig, num_generations=4, num_iterations=1, total_steps=2, save_steps=1))
     inputs = tiny_inputs(method.needs)
 
     def train(context: TrainContext) -> dict[str, Tensor]:

@@ -165,6 +165,11 @@ def test_a_near_miss_of_a_name_names_the_nearest(arguments: list[str], nearest: 
     failed(afarm("run", *arguments), nearest)
 
 
+@pytest.mark.parametrize("arguments", [["--method", "grpo"], ["--method", "rloo"], ["--set", "dapo.total_steps=2"]])
+def test_a_name_that_a_package_brings_names_the_package(arguments: list[str], afarm: Afarm) -> None:
+    failed(afarm("run", *arguments), "'afarm-grpo' brings it; install it with: pip install ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "nearest"),
     [
