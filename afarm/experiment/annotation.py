@@ -198,7 +198,7 @@ class OnlineAnnotator:
         return TypeAdapter(list[Preference]).validate_python(rows)
 
     def plan(
-        self, learning: Sequence[Instruction], steps: int, selecting: Sequence[Instruction], candidates: int
+        self, learning: Sequence[Instruction], selecting: Sequence[Instruction], steps: int, candidates: int
     ) -> Labelling:
         """Return the labelling of a made-up pair per instruction.
 

@@ -120,9 +120,8 @@ def training_stage(
     def plan_labels(inputs: Inputs) -> Labelling:
         assert annotator is not None
         config: Any = workspace.settings.of(component)
-        learning, selecting = _plan_pairs(name, method, config, read_splits())
-        steps = config.total_steps if isinstance(config, OnPolicyConfig) else 1
-        return annotator.plan(learning, steps, selecting, candidates(config))
+        planned = _plan_pairs(name, method, config, read_splits())
+        return annotator.plan(*planned, steps(config), candidates(config))
 
     def count_asked(method: Method, config: Any, rows: Mapping[str, Sequence[Instruction]]) -> int:
         pairs = sum(map(len, _plan_pairs(name, method, config, rows))) if annotator else 0
@@ -160,6 +159,11 @@ def name_what_halves(
 def may_sample(method: Method) -> bool:
     """Tell if a method may sample while it trains: to learn, or to compare checkpoints."""
     return method.samples or "validation" in method.needs
+
+
+def steps(config: Any) -> int:
+    """Count the steps in each of which a method asks about pairs to learn from."""
+    return config.total_steps if isinstance(config, OnPolicyConfig) else 1
 
 
 def candidates(config: Any) -> int:

@@ -14,6 +14,7 @@ from light_plugin import CountingJudge, Online, WordPolicy
 from afarm.core.interfaces import MethodInputs, PairLabels, Policy, TrainContext
 from afarm.core.judge import Price
 from afarm.core.records import Instruction, Pair, Preference
+from afarm.experiment.annotation import OnlineAnnotator
 from afarm.experiment.components import Components
 from afarm.experiment.dry_run import over_budget, plan_run
 from afarm.experiment.farm import Farm
@@ -137,6 +138,15 @@ def test_what_training_asks_is_estimated_up_to_a_third(
     one.train("online")
     assert CountingJudge.asked == pytest.approx(planned, rel=0.33)
     assert planned > steps * 20
+
+
+def test_steps_and_checkpoints_are_asked_about_apart_and_short_answers_repeat(farm: Make) -> None:
+    """Demonstrations have 9 characters on average, 2.25 tokens: 0.95 ** 2.25 of the later checkpoints' are the same."""
+    one = farm(NOISY)
+    tasks = one.workspace.data.instructions("unlabeled")
+    plan = OnlineAnnotator(one.workspace).plan(tasks * 2, tasks * 3, 4, 3)
+    assert plan.groups == [3, 3, 3, 3, 12, 12, 12], "noise leaves half"
+    assert plan.new == pytest.approx((12 + 12 + 24 * (1 - 0.95**2.25)) / 48)
 
 
 def test_of_several_pairs_of_an_instruction_a_rater_rates_each_output(farm: Make) -> None:
