@@ -97,7 +97,8 @@ def collate_rows(pad_id: int, examples: Sequence[Mapping[str, Any]]) -> Batch:
 def kto_losses(ratios: Tensor, kl: Tensor | float, p: Tensor, config: KTOConfig) -> Tensor:
     """Compute the loss [B] of outputs with log ratios `ratios` [B].
 
-    `p` [B] is 1 for desirable outputs and 0 for undesirable ones. `kl` is z₀, in nats; 0 gives the unpaired form of APO-zero (D'Oosterlinck et al. 2024).
+    `p` [B] is 1 for desirable outputs and 0 for undesirable ones. `kl` is z₀, in nats; 0 gives the unpaired form of
+    APO-zero (D'Oosterlinck et al. 2024).
     """
     desirable = config.desirable_weight * torch.sigmoid(config.beta * (kl - ratios))
     undesirable = config.undesirable_weight * torch.sigmoid(config.beta * (ratios - kl))
