@@ -116,25 +116,18 @@ def training_stage(
 
     splits = [split for need in method.needs for split in NEEDS[need]]
 
-    def plan_pairs(
-        method: Method, config: Any, rows: Mapping[str, Sequence[Instruction]]
-    ) -> tuple[list[Any], list[Any]]:
-        """Return the instructions of the pairs to learn from, and of those to compare checkpoints by."""
-        with attribute_failures("methods", name, method):
-            return list(method.plan_pairs(rows)), [*rows.get("validation", ())] * candidates(config)
-
     def read_splits() -> dict[str, Sequence[Instruction]]:
         return {split: workspace.data.instructions(split) for split in splits}
 
     def plan_labels(inputs: Inputs) -> Labelling:
         assert annotator is not None
         config: Any = workspace.settings.of(component)
-        learning, selecting = plan_pairs(method, config, read_splits())
+        learning, selecting = _plan_pairs(name, method, config, read_splits())
         steps = config.total_steps if isinstance(config, OnPolicyConfig) else 1
         return annotator.plan(learning, steps, selecting, candidates(config))
 
     def count_asked(method: Method, config: Any, rows: Mapping[str, Sequence[Instruction]]) -> int:
-        pairs = sum(map(len, plan_pairs(method, config, rows))) if annotator else 0
+        pairs = sum(map(len, _plan_pairs(name, method, config, rows))) if annotator else 0
         return pairs + (len(judge.plan(rows, method).questions) if judge else 0)
 
     def asks_less_by() -> list[str]:
@@ -143,6 +136,14 @@ def training_stage(
     requests = (lambda: judge.plan_requests(read_splits())) if judge else None
     plan = requests, plan_labels if annotator else None, asks_less_by if judge or annotator else None
     return Stage("train", label, stages, key_fields, write, learn, *plan)
+
+
+def _plan_pairs(
+    name: str, method: Method, config: Any, rows: Mapping[str, Sequence[Instruction]]
+) -> tuple[list[Any], list[Any]]:
+    """Return the instructions of the pairs to learn from, and of those to compare checkpoints by."""
+    with attribute_failures("methods", name, method):
+        return list(method.plan_pairs(rows)), [*rows.get("validation", ())] * candidates(config)
 
 
 def name_what_halves(

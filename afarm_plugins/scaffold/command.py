@@ -30,8 +30,8 @@ def new(
     from afarm_plugins.scaffold.package import write_package
 
     root = context.find_root()
-    afarm: Any = root.command
-    package = write_package(kind, name, directory, commands=afarm.list_commands(root))
+    group: Any = root.command
+    package = write_package(kind, name, directory, commands=group.list_commands(root))
     out().print(f"Made {markup(str(package.folder))}: {', '.join(package.files)}")
     out().print("Try it:")
     for command in (f"cd {shlex.quote(str(package.folder))}", *package.first_commands):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Kind(NamedTuple):
-    """What differs between packages. Texts are templates, in which `name` and `cls` are the component's.
+    """The differences between packages. Texts are templates, in which `name` and `cls` are the component's.
 
     Args:
         title: What it is, in a word.
