@@ -51,7 +51,7 @@ def judged(instruction: Instruction, chosen: str, rejected: str) -> JudgedPair:
 
 @pytest.fixture(scope="module")
 def pairs() -> list[JudgedPair]:
-    """Six pairs. Chosen responses are equally long, since TRL's `sft` is a mean over the tokens of a batch."""
+    """Six pairs, chosen responses equally long, since TRL's `sft` is a mean over a batch's tokens."""
     words = [f"w{(7 * n) % 40}" for n in range(60)]
     return [
         judged(task, " ".join(words[n : n + 3]), " ".join(words[n + 9 : n + 10 + 2 * n]))
@@ -185,7 +185,7 @@ def test_losses_without_a_reference_are_those_of_trls_cpo_trainer(
 def test_orpo_is_that_of_trls_orpo_trainer_where_prompts_are_one_token(
     start: CheckpointPolicy, policy: CheckpointPolicy, examples: list[Given], tmp_path: Path
 ) -> None:
-    """TRL's cross-entropy is over the prompt too: equal if no token of it has one before it to be predicted by."""
+    """TRL's cross-entropy is over the prompt too, of which a first token is not predicted."""
     from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
     arguments = ORPOConfig(output_dir=str(tmp_path / "trl"), beta=0.25, **QUIET)

@@ -1,4 +1,4 @@
-"""The methods: the kit's verdict, what each learns, invariances, and rows that nothing can be learned from."""
+"""The methods: the kit's verdict, what each learns, invariances, and rows that teach nothing."""
 
 from __future__ import annotations
 

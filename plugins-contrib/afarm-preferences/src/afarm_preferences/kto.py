@@ -1,4 +1,4 @@
-"""Kahneman-Tversky optimisation (Ethayarajh et al. 2024): outputs that are desirable or not, one at a time.
+"""Kahneman-Tversky optimisation (Ethayarajh et al. 2024), of outputs that are desirable or not.
 
 With r = log π(y|x)/π₀(y|x) and z₀ an estimate of the KL to the reference π₀, the start policy, the loss of an output is
 λ_D (1 − σ(β (r − z₀))) if it is desirable, and λ_U (1 − σ(β (z₀ − r))) if it is not.
@@ -27,7 +27,7 @@ from afarm_preferences.trainer import Batch, PreferenceTrainer, Row, summed_logp
 
 
 def train_kto(config: KTOConfig, inputs: MethodInputs, context: TrainContext) -> CheckpointPolicy:
-    """Train a copy of `inputs.start` on `inputs.feedback`. Raises `DataError` unless there are both labels."""
+    """Train a copy of `inputs.start` on `inputs.feedback`. Raises `DataError` without both labels."""
     start = require_checkpoint(inputs.start, config.section)
     counts = count_labels(inputs.feedback, config.section)
     rows, cut = start.encode(
@@ -50,7 +50,7 @@ def train_kto(config: KTOConfig, inputs: MethodInputs, context: TrainContext) ->
 
 
 def count_labels(feedback: Sequence[Feedback], learner: str) -> dict[str, float]:
-    """Count rows by label, as metrics. Raises `DataError`, naming the `learner`, unless there are rows of both."""
+    """Count rows by label, as metrics. Raises `DataError`, naming the `learner`, without rows of both."""
     up = sum(thumb.label for thumb in feedback)
     down = len(feedback) - up
     if not feedback:
@@ -82,7 +82,7 @@ def mismatched_rows(rows: Sequence[Row], limit: int, seed: int) -> list[Row]:
 
 
 def collate_rows(pad_id: int, examples: Sequence[Mapping[str, Any]]) -> Batch:
-    """Batch B rows, right-padded to [B, T], and as `other_…` their prompts with responses of other prompts."""
+    """Batch B rows, right-padded to [B, T]; as `other_…` their prompts with other prompts' responses."""
     tensors = {"p": torch.tensor([example["p"] for example in examples])}
     for name, prefix in (("row", ""), ("other", "other_")):
         if name in examples[0]:
@@ -95,9 +95,10 @@ def collate_rows(pad_id: int, examples: Sequence[Mapping[str, Any]]) -> Batch:
 
 
 def kto_losses(ratios: Tensor, kl: Tensor | float, p: Tensor, config: KTOConfig) -> Tensor:
-    """Compute the loss [B] of outputs with log ratios `ratios` [B], `p` [B] 1 for desirable and 0 for undesirable.
+    """Compute the loss [B] of outputs with log ratios `ratios` [B].
 
-    `kl` is z₀, in nats; 0 gives the unpaired form of APO-zero (D'Oosterlinck et al. 2024).
+    `p` [B] is 1 for desirable outputs and 0 for undesirable ones. `kl` is z₀, in nats; 0 gives the unpaired form of
+    APO-zero (D'Oosterlinck et al. 2024).
     """
     desirable = config.desirable_weight * torch.sigmoid(config.beta * (kl - ratios))
     undesirable = config.undesirable_weight * torch.sigmoid(config.beta * (ratios - kl))

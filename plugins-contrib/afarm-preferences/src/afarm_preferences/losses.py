@@ -1,4 +1,4 @@
-"""Losses of pairs, by TRL's names: each a function of the chosen and the rejected responses of B pairs.
+"""Losses of pairs, by TRL's names: functions of the chosen and the rejected responses of B pairs.
 
 A loss takes the label to be right, and returns [B]. Labels that may be wrong, and sums of losses, are `pair_losses`'
 matter. β, γ and ε are the settings `beta`, `simpo_gamma` and `label_smoothing`.
@@ -75,12 +75,12 @@ def sppo_hard(chosen: Side, rejected: Side, config: PairwiseConfig) -> Tensor:
 
 
 def apo_zero(chosen: Side, rejected: Side, config: PairwiseConfig) -> Tensor:
-    """APO-zero: 1 − σ(β r⁺) + σ(β r⁻), for outputs better than the policy's (D'Oosterlinck et al. 2024, eq. 7)."""
+    """APO-zero: 1 − σ(β r⁺) + σ(β r⁻), if chosen ones are good (D'Oosterlinck et al. 2024, eq. 7)."""
     return torch.sigmoid(-config.beta * chosen.ratio) + torch.sigmoid(config.beta * rejected.ratio)
 
 
 def apo_down(chosen: Side, rejected: Side, config: PairwiseConfig) -> Tensor:
-    """APO-down: σ(β r⁺) + 1 − σ(β h), for outputs worse than the policy's (D'Oosterlinck et al. 2024, eq. 8)."""
+    """APO-down: σ(β r⁺) + 1 − σ(β h), if chosen ones are poor (D'Oosterlinck et al. 2024, eq. 8)."""
     margin = chosen.ratio - rejected.ratio
     return torch.sigmoid(config.beta * chosen.ratio) + torch.sigmoid(-config.beta * margin)
 

@@ -1,4 +1,4 @@
-"""Training on pairs by the losses of `losses.py`, weighted and summed, with a reference policy or without.
+"""Training on pairs by a weighted sum of the losses of `losses.py`, with a reference or without.
 
 The reference is the start policy. It reads all pairs once, before training, and only if a loss looks at it.
 """
