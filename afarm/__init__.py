@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from afarm.core.interfaces import Evaluator as Evaluator
     from afarm.core.interfaces import Method as Method
     from afarm.core.interfaces import MethodInputs as MethodInputs
+    from afarm.core.interfaces import MethodJudge as MethodJudge
     from afarm.core.interfaces import ModelBackend as ModelBackend
     from afarm.core.interfaces import Policy as Policy
     from afarm.core.interfaces import Progress as Progress
@@ -96,7 +97,6 @@ if TYPE_CHECKING:
     from afarm.experiment.launching.launcher import TaskEvent as TaskEvent
     from afarm.experiment.launching.launcher import Tell as Tell
     from afarm.experiment.launching.schedule import Schedule as Schedule
-    from afarm.experiment.named_code import require_named as require_named
     from afarm.experiment.plugin_code import files_digest as files_digest
     from afarm.experiment.result import Result as Result
     from afarm.experiment.setting_errors import explain_validation_error as explain_validation_error
@@ -141,6 +141,7 @@ if TYPE_CHECKING:
     from afarm.storage.model_files import model_identity as model_identity
     from afarm.storage.model_files import require_local as require_local
     from afarm.storage.model_files import require_on_hub as require_on_hub
+    from afarm.storage.named_code import require_named as require_named
     from afarm.storage.prompt_templates import foreign_templates as foreign_templates
     from afarm.storage.record_fields import match_judgements as match_judgements
     from afarm.storage.row_shapes import people_columns as people_columns

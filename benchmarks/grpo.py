@@ -212,7 +212,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--side", choices=["afarm", "trl"], help="measure one side in this process (default: both)")
     parser.add_argument("--record", type=Path, help="where TRL's rollouts are kept")
     parser.add_argument("--replay", type=Path, help="rollouts of the other side to learn from")
-    parser.set_defaults(**{"batch": 32, "resp_len": 32})
+    parser.set_defaults(batch=32, resp_len=32)
     return parser
 
 

@@ -41,7 +41,7 @@ FEWEST_CHECKPOINTS = 5
 
 
 def trainer_arguments(kind: type, config: TrainerConfig, context: TrainContext, **more: Any) -> Any:
-    """Make TRL's arguments of the class `kind` (SFTConfig, RewardConfig …) from `config`.
+    """Make arguments of the class `kind` (TrainingArguments, or TRL's SFTConfig …) from `config`.
 
     Nothing is pushed or reported. A step's batch does not depend on the number of processes: raises `ConfigError` if
     they do not divide it. `more` are further arguments of `kind`.
@@ -60,7 +60,6 @@ def trainer_arguments(kind: type, config: TrainerConfig, context: TrainContext, 
         "weight_decay": config.weight_decay,
         "max_grad_norm": config.max_grad_norm,
         "gradient_checkpointing": config.gradient_checkpointing,
-        "max_length": None,  # examples are cut, and counted, before
         "bf16": False,
         "fp16": False,
         "use_cpu": backend.device.type == "cpu",
@@ -76,6 +75,8 @@ def trainer_arguments(kind: type, config: TrainerConfig, context: TrainContext, 
         "remove_unused_columns": False,
         "dataloader_pin_memory": backend.device.type == "cuda",
     }
+    if hasattr(kind, "max_length"):
+        settings["max_length"] = None  # examples are cut, and counted, before
     with quiet_transformers():
         arguments = kind(**(settings | more))
     # One process drives one device; the trainer would multiply the batch by the number of visible ones.

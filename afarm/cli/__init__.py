@@ -16,8 +16,9 @@ from afarm.cli.commands import Commands
 from afarm.cli.completion import VARIABLE
 from afarm.cli.console import document_alone, err, one_interrupt
 from afarm.cli.progress import take_down_bars
+from afarm.cli.shared_options import option
 from afarm.core.errors import AfarmError, ConfigError, PluginError
-from afarm.experiment.named_code import name_code
+from afarm.storage.named_code import name_code
 from afarm.storage.text import markup, without_keys
 
 INTERRUPTED = 130
@@ -67,6 +68,14 @@ def about(
     version: Annotated[
         bool, typer.Option("--version", help="Show the version of afarm.", is_eager=True, callback=_show_version)
     ] = False,
+    plugin_file: Annotated[
+        list[Path] | None,
+        option("--plugin-file FILE", "Also load this Python file as a plugin; with any command, repeatable."),
+    ] = None,
+    disable_plugin: Annotated[
+        list[str] | None,
+        option("--disable-plugin NAME", "Do as if this plugin were not installed; with any command, repeatable."),
+    ] = None,
 ) -> None:
     """A wind tunnel for learning from human feedback: from samples and preferences to a win rate."""
     if launch.process_info().is_main_process or context.invoked_subcommand in TOGETHER:

@@ -93,7 +93,9 @@ COMMANDS: Mapping[str, Mapping[str, Listed]] = {
             target="listing",
         ),
         "recipes": Listed("List the recipes, or show one.", ("", "toy"), target="listing"),
-        "plugins": Listed("List every plugin, and why a broken one is broken.", ("", "--json"), target="listing"),
+        "plugins": Listed(
+            "List every plugin, and why a broken one is broken, or show one.", ("", "ppo"), target="listing"
+        ),
         "artifacts": Listed("What is stored, what can go, and what was reused.", is_group=True),
     },
 }

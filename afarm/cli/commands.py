@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from functools import cached_property
 from typing import Any
 
@@ -20,11 +21,32 @@ from afarm.cli.shared_options import write_examples
 from afarm.core.errors import did_you_mean
 from afarm.storage.text import markup
 
+OF_PLUGINS = ("--plugin-file", "--disable-plugin")
+"""The options that every command takes, before its name or behind it."""
+
 GROUPS = {name for name, own in OWN.items() if own.is_group}
 
 
 class Commands(TyperGroup):
     """The commands, and beside them each method by its name, for its training."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Choose the plugins by the options about them, wherever they stand, and parse the other words."""
+        given: dict[str, list[str]] = {option: [] for option in OF_PLUGINS}
+        rest, words = list[str](), iter(args)
+        for word in words:
+            option, equals, value = word.partition("=")
+            if option in given:
+                given[option].append(
+                    value if equals else next(words, "") or ctx.fail(f"{option} requires an argument.")
+                )
+            else:
+                rest += [word, *(words if word == "--" else ())]
+        if any(given.values()) or "afarm.core.plugins" in sys.modules:  # else no command chose any before
+            from afarm.core.plugins import choose_plugins
+
+            choose_plugins(*given.values())
+        return super().parse_args(ctx, rest)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """List the commands; methods are completed as well, but the help would be too long with them."""

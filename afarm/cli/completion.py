@@ -50,10 +50,10 @@ def complete_components(incomplete: str) -> list[str]:
 
 
 def complete_recipes(incomplete: str) -> list[str]:
-    """Name afarm's recipes."""
-    from afarm.experiment.recipe import recipe_names
+    """Name afarm's recipes, and plugins'."""
+    from afarm.experiment.recipe import plugin_recipes, recipe_names
 
-    return recipe_names()
+    return [*recipe_names(), *plugin_recipes()]
 
 
 def complete_launch_configs(incomplete: str) -> list[str]:

@@ -14,17 +14,22 @@ import yaml
 from afarm.cli.completion import complete_components, complete_recipes, complete_sections
 from afarm.cli.console import out, print_json
 from afarm.cli.plugin_commands import list_plugin_commands
+from afarm.cli.plugin_page import describe_plugins, without_empty
 from afarm.cli.shared_options import Json, option
 from afarm.cli.tables import print_table
 from afarm.core.errors import AfarmError, PluginError, did_you_mean
 from afarm.core.hooks import KINDS
-from afarm.core.plugins import Plugins, discover
-from afarm.experiment.recipe import read_recipe, recipe_names, settings_for
+from afarm.core.plugins import DISABLED, Plugins, discover
+from afarm.experiment.recipe import plugin_recipes, read_recipe, recipe_names, settings_for
 from afarm.experiment.setting_list import RUN, section_settings, sections, value_text
 from afarm.storage.text import markup
 
 
 def plugins(
+    name: Annotated[
+        str | None,
+        typer.Argument(autocompletion=complete_components, help="Show this plugin, package or component in full."),
+    ] = None,
     check: Annotated[
         str | None,
         option(
@@ -35,30 +40,38 @@ def plugins(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List every plugin, and why a broken one is broken."""
+    """List every plugin, and why a broken one is broken, or show one."""
     if check is not None:
         _check(check)
         return
     plugins = discover()
+    if name is not None:
+        described = describe_plugins(name, plugins)
+        print_json(described) if as_json else _print_yaml(without_empty(described))
+        return
     found, commands = plugins.found, list_plugin_commands(plugins.manager)
     if as_json:
         rows: list[dict[str, Any]] = []
         for p in found:
             parts = [{"kind": KINDS[c.kind], "name": c.full_name, "summary": c.summary} for c in p.components]
-            row = {"plugin": p.name, "package": p.package, "version": p.version, "error": p.error}
+            row = {"plugin": p.name, "package": p.package, "version": p.version, "error": p.error, "notes": p.notes}
             rows.append({**row, "components": parts, "commands": commands.get(f"{p.package}:{p.name}", [])})
         print_json(rows)
         return
     for plugin in found:
         out().print(f"[bold]{markup(plugin.name)}[/]  [dim]{markup(plugin.package)} {plugin.version}[/]")
-        if plugin.error:
+        if plugin.error == DISABLED:
+            out().print(f"  [yellow]{DISABLED}[/]")
+        elif plugin.error:
             out().print(f"  [red]broken[/]  {markup(plugin.error)}")
+        for note in plugin.notes:
+            out().print(f"  [yellow]note[/]  it {markup(note)}")
         for component in plugin.components:
             name = f"[bold]{markup(component.full_name):<16}[/]"
             out().print(f"  {KINDS[component.kind]:<12}  {name}  [dim]{markup(component.summary)}[/]")
         for command in commands.get(f"{plugin.package}:{plugin.name}", []):
             out().print(f"  {'command':<12}  [bold]{markup(command)}[/]")
-    broken = sum(bool(plugin.error) for plugin in found)
+    broken = sum(bool(plugin.error) and plugin.error != DISABLED for plugin in found)
     out().print(f"{len(found)} plugins" + (f", {broken} broken" if broken else ""))
 
 
@@ -92,6 +105,10 @@ def _check(name: str) -> None:
         raise typer.Exit(1)
 
 
+def _print_yaml(value: Any) -> None:
+    out().print(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=110), markup=False)
+
+
 def recipes(
     name: Annotated[
         str | None, typer.Argument(autocompletion=complete_recipes, help="Show this recipe in full.")
@@ -99,9 +116,9 @@ def recipes(
 ) -> None:
     """List the recipes, or show one."""
     if name is not None:
-        out().print(yaml.safe_dump(read_recipe(name), sort_keys=False, allow_unicode=True), markup=False)
+        _print_yaml(read_recipe(name))
         return
-    rows = [[recipe, str(read_recipe(recipe).get("summary", ""))] for recipe in recipe_names()]
+    rows = [[recipe, str(read_recipe(recipe).get("summary", ""))] for recipe in [*recipe_names(), *plugin_recipes()]]
     print_table(out(), "", {"recipe": False, "what it is": False}, rows)
 
 

@@ -55,7 +55,7 @@ def add_method(app: typer.Typer, name: str, component: Component) -> None:
     settings = f"\n\n`afarm settings {name}` lists its settings." if component.config else ""
     needs, unused = component.load().needs, UNUSED["train"] | {"method"}
     unused |= {"reward_model"} - {*needs}
-    if not {"reward_model", "preferences", "feedback", "annotator"} & {*needs}:
+    if not {"reward_model", "preferences", "feedback", "annotator", "judge"} & {*needs}:
         unused |= _LABELS | _ASKING | _PREFERENCES
     step = _step("train", unused, method=name)
     app.command(name, help=about, epilog=examples + settings)(step)

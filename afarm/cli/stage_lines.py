@@ -107,6 +107,7 @@ def in_short(summary: Mapping[str, Any]) -> str:
     identical = summary.get("members", {}).get("(identical)", 0)
     counts = {"identical": identical, "draws": outcomes.get("draw", 0) - identical}
     counts |= {name: outcomes.get(name, summary.get(name, 0)) for name in ("unparsed", "refused", "empty")}
+    counts["unreadable"] = sum(int(count) for name, count in summary.items() if name.endswith(" unreadable"))
     figures |= {name: count for name, count in counts.items() if count > 0}
     cuts = ("pairs_equal_after_cut", "examples_cut", "outputs_cut", "prompts_cut_to_nothing")
     for name in ("rows_unusable", "rows_evaluated_on", "pairs_left_out", *cuts):

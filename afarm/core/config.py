@@ -148,6 +148,15 @@ class CheckpointChoice(Config):
         "last", "best: of the checkpoints, that with the highest win rate over the start policy on the validation split"
     )
 
+    @cached_property
+    def section(self) -> str:
+        """The section of these settings in a recipe: the name that the method is registered under."""
+        name: str = getattr(self, "method_name", type(self).__name__.removesuffix("Config"))
+        return name.lower()  # until `Component.settings` says
+
+    def model_post_init(self, context: Any, /) -> None:
+        vars(self).update(context or {})
+
 
 class OnPolicyConfig(CheckpointChoice):
     """Settings of methods that learn from their own responses, scored by a reward model."""
@@ -187,14 +196,6 @@ class OnPolicyConfig(CheckpointChoice):
         None, "train low-rank adapters instead of all weights, which are then held once (unset: all weights)"
     )
     save_steps: int = setting(20, "steps between checkpoints, to resume from and to choose from", gt=0)
-
-    @cached_property
-    def section(self) -> str:
-        """The section of these settings in a recipe: the name that the method is registered under."""
-        return self.method_name.lower()  # until `Component.settings` says
-
-    def model_post_init(self, context: Any, /) -> None:
-        vars(self).update(context or {})
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:

@@ -51,6 +51,8 @@ class Hooks:
     register_stores = _hook('shared stores (`afarm.SharedStore`), by the scheme of `--store`, or as "directory"')
     register_studies = _hook("studies (`afarm.Study`), run by `afarm study NAME`")
 
+    register_recipes = _hook("recipes (`register(name, path)`, absolute `Path`s of YAML files), chosen with `--recipe`")
+
     @hookspec
     def register_commands(self, app: Any) -> None:
         """Add commands to the `afarm` command line, whose `app` is a `typer.Typer`."""
@@ -60,6 +62,13 @@ class Hooks:
         """Add functions that follow the runs of commands.
 
         `follow(workspace, system, command, started)` returns the context in which a system's run is made.
+        """
+
+    @hookspec
+    def register_sections(self, sections: dict[str, Any]) -> None:
+        """Add sections to the report of a run, by their titles.
+
+        Each is a function of the `afarm.RunRecord` that returns HTML; empty if the page needs no such section.
         """
 
 
@@ -75,6 +84,7 @@ KINDS: dict[str, str] = {
     "databases": "database",
     "stores": "store",
     "studies": "study",
+    "recipes": "recipe",
 }
 """The kinds of component, as hooks (`register_<kind>`) and as messages call them."""
 

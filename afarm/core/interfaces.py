@@ -324,6 +324,44 @@ class PairLabels(Protocol):
     def __call__(self, pairs: Sequence[Pair], *, noiseless: bool = False) -> list[Preference]: ...
 
 
+class MethodJudge(Protocol):
+    """The run's judge for responses that a method makes while it trains, within the run's budget.
+
+    Answers depend on seed, method, task and response alone, and those in the ledger are not bought again. An answer
+    that cannot be read is asked for once more, then it is None and counted: learn nothing from it. `rubric` says in
+    plain words what to go by; a text of afarm's if empty. Raises `BudgetError` and `JudgeError` as `Ask` does, and
+    `JudgeError` if none of 20 questions or more was answered in the form that the prompt asks for.
+    """
+
+    def rate(
+        self,
+        instructions: Sequence[Instruction],
+        outputs: Sequence[str],
+        *,
+        rubric: str = "",
+        scale: tuple[int, int] = (1, 7),
+    ) -> list[float | None]:
+        """Return a mark per output, each rated alone, on `scale`: its ends, whole numbers at most 100 apart."""
+        ...
+
+    def rank(
+        self, instructions: Sequence[Instruction], groups: Sequence[Sequence[str]], *, rubric: str = ""
+    ) -> list[list[float] | None]:
+        """Return, for each group of outputs to one instruction, their places in the group's order.
+
+        Place 1.0 is the best, so that a reward is its negative. Outputs that tie share the mean of their places, as
+        equal ones always do: of three, `[1.0, 2.5, 2.5]`. The judge sees a group in an order drawn for it, unless all
+        its outputs are equal.
+        """
+        ...
+
+    def criticise(
+        self, instructions: Sequence[Instruction], outputs: Sequence[str], *, rubric: str = ""
+    ) -> list[str | None]:
+        """Return what is wrong with each output, in a few sentences; None where the judge writes nothing."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class MethodInputs:
     """The inputs of a method. An input that it did not list in `needs` may be empty.
@@ -331,7 +369,8 @@ class MethodInputs:
     `start` is the SFT policy (also the KL reference), or the base model for a method that begins there. `feedback` is
     unpaired: own outputs with a thumb each, or both outputs of each pair that has a better one. `annotate` asks
     the run's annotator about new pairs within the run's budget: to learn from, or `noiseless` to select checkpoints by.
-    Of several processes all ask the same, and get the main one's answers. `decoding` is the evaluation's.
+    `judge` rates, ranks and criticises responses within it. Of several processes all ask the same of both, and get the
+    main one's answers. `decoding` is the evaluation's.
     """
 
     start: Policy
@@ -343,14 +382,17 @@ class MethodInputs:
     annotate: PairLabels | None = None
     decoding: Decoding = Decoding()
     feedback: Sequence[Feedback] = ()
+    judge: MethodJudge | None = None
 
 
 class Method(ABC):
     """Learns a policy. Built as `Class(config)`, also for a dry run: `train` is the place to import torch."""
 
     needs: frozenset[str] = frozenset()
-    """Required inputs: preferences, feedback, reward_model, unlabeled, validation, annotator, demonstrations (of the
-    SFT split), all_demonstrations (of splits not evaluated on). Of the class, or the instance if settings decide."""
+    """Required inputs: preferences, feedback, reward_model, unlabeled, validation, annotator, judge, demonstrations (of
+    the SFT split), all_demonstrations (of splits not evaluated on). Of the class, or the instance if settings do."""
+    judge_role: str = "strong"
+    """The family role of the judge that answers `inputs.judge`: strong, light or one of your own (`--judge ROLE=…`)."""
     begins_with: ClassVar[Literal["start", "base"]] = "start"
     """The policy in `inputs.start`: the SFT policy that methods start from, or the base model itself."""
     search_space: ClassVar[Mapping[str, tuple[Any, Any] | list[Any]]] = {}
@@ -379,6 +421,12 @@ class Method(ABC):
         `instructions` has a list for each split that its needs name. Choosing a checkpoint is counted without it.
         """
         return ()
+
+    def plan_judging(self, instructions: Mapping[str, Sequence[Instruction]], judge: MethodJudge) -> None:  # noqa: B027
+        """Ask `judge` all that `train` will ask it, for estimates: nothing is sent, and every answer is None.
+
+        `instructions` are as in `plan_pairs`. Outputs do not exist yet: any text stands for one of medium length.
+        """
 
     def check(self, reward_model: type[RewardModel] | None = None) -> Sequence[str]:
         """List problems that show before a model is loaded; it learns from `reward_model`, if that is known."""

@@ -49,10 +49,11 @@ class ChatRequest:
     `penalised_tokens` (texts for a logit bias, tokenised for the judge in use), a JSON `schema` that holds a judge with
     structured output to the format (and is left out elsewhere: the prompt asks for the format as well), a `tool` to
     call, and `top_logprobs`, the number of likeliest tokens to give per position. Unsent: the family `role` the user
-    maps to a judge, the structured `comparisons` and the `answer_format` ("list", "single", "json", "rating" or
-    "criteria"), which the offline judge reads instead of parsing the prompt; the `labels` of a format of its own, one
-    per line ("labels") or one per token ("tokens"): what is written for the first output, for the second and, if that
-    can be said, for a draw; `typical_tokens` of an answer, for estimates, where its format does not tell (0);
+    maps to a judge, the structured `comparisons` and the `answer_format` ("list", "single", "json", "criteria", or of
+    outputs alone "rating", "ranking" or "critique"), which the offline judge reads instead of parsing the prompt; the
+    `labels` of a format of its own, one per line ("labels") or one per token ("tokens"): what is written for the first
+    output, for the second and, if that can be said, for a draw; for a "rating" its marks, the worst first;
+    `typical_tokens` of an answer, for estimates, where its format does not tell (0);
     `annotator` for the accounts; `seed` and `sample_index`, which tell independent samples apart.
     """
 
@@ -141,7 +142,8 @@ class Price:
 class Capabilities:
     """The request parameters a judge accepts. Any other is an error that says so.
 
-    Without `system`, the text of system turns is sent before the user's.
+    Without `system`, the text of system turns is sent before the user's. Without `alone` it compares two outputs only:
+    it neither rates, ranks nor criticises those that are shown alone.
     """
 
     chat: bool = True
@@ -153,6 +155,7 @@ class Capabilities:
     tool: bool = False
     batch: bool = False
     system: bool = True
+    alone: bool = True
 
 
 class Judge(ABC):

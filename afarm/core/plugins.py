@@ -1,8 +1,8 @@
 """Discovery of plugins, one at a time, so that a broken one takes nothing down with it.
 
-`discover()` loads every entry point of the group `afarm`, first-party and third-party alike. pluggy validates and calls
-the hooks, one plugin's apart from another's. A plugin that fails to import, implements a hook that does not exist, or
-registers nonsense is recorded with its cause and left out.
+`discover()` loads every entry point of the group `afarm`, first-party and third-party alike, and the files that
+`choose_plugins` was given. pluggy validates and calls the hooks, one plugin's apart from another's. A plugin that fails
+to import, implements a hook that does not exist, or registers nonsense is recorded with its cause and left out.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import importlib.util
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ import pluggy
 
 from afarm.core.errors import ConfigError, PluginError, did_you_mean
 from afarm.core.hooks import GROUP, KINDS, Hooks, hook_names
+from afarm.core.plugin_files import PluginFile, add_files, contained
 from afarm.core.registry import FIRST_PARTY, Component, Registry, name_package
 
 if TYPE_CHECKING:
@@ -41,6 +43,20 @@ class Plugin:
     module: str
     components: list[Component] = field(default_factory=list)
     error: str = ""
+    notes: list[str] = field(default_factory=list)
+    """What it did while it was loaded that a plugin must not do."""
+
+    @property
+    def why_absent(self) -> str:
+        return self.error if self.error == DISABLED else f"failed to load: {self.error}"
+
+
+DISABLED = "is disabled with --disable-plugin"
+"""The `error` of a plugin that the user has left out."""
+
+_choice: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+_notes: dict[str, list[str]] = {}
+"""The notes on each plugin that this process has loaded: only the first time is its module run."""
 
 
 @dataclass(slots=True)
@@ -70,17 +86,63 @@ class Plugins:
     def why_unknown(self, name: str, near: str = "") -> str:
         """Say why `name` is unknown: its plugin failed to load, else names `near` it, or others that failed."""
         if owner := self.broken_owner(name):
-            return f"\nPlugin {owner.name!r} ({owner.package}) failed to load: {owner.error}"
-        near, count = name_package(name, near), len(self.broken)
+            return f"\nPlugin {owner.name!r} ({owner.package}) {owner.why_absent}"
+        near, count = name_package(name, near), sum(plugin.error != DISABLED for plugin in self.broken)
         if not count or "/" in name or near.endswith("?"):
             return near
         return f"{near} {count} plugin{'s' * (count > 1)} failed to load: `afarm plugins` says why."
 
 
 def installed_entry_points() -> EntryPoints:
-    """Return afarm's entry points, which are read again once a folder of `sys.path` has changed."""
+    """Return afarm's entry points, which are read again once a folder of `sys.path` has changed, and chosen files'."""
     places = map(os.path.abspath, sys.path)
-    return _entry_points(tuple((place, os.stat(place).st_mtime_ns if os.path.isdir(place) else 0) for place in places))
+    stamps = ((place, os.stat(place).st_mtime_ns if os.path.isdir(place) else 0) for place in places)
+    return _with_files(_entry_points(tuple(stamps)), _choice[0])
+
+
+def _with_files(points: EntryPoints, files: Iterable[str | Path]) -> EntryPoints:
+    """Add the entry points of files; a file whose module an installed plugin is adds nothing."""
+    there = {point.module for point in points}
+    return EntryPoints([*points, *(point for point in add_files(files) if point.module not in there)])
+
+
+def choose_plugins(files: Iterable[str | Path] = (), disabled: Iterable[str] = ()) -> None:
+    """Choose this process's plugins: all that are installed and those of `files`, without those named as `disabled`.
+
+    A plugin is disabled by its name or its package's. Raises as `discover_with`, and `ConfigError` for unknown names.
+    """
+    global _choice
+    _choice, wanted = ((), ()), (tuple(map(os.path.abspath, files)), tuple(disabled))
+    if any(wanted):
+        known = {name for plugin in discover_with(wanted[0]).found for name in _names(plugin)}
+        for name in wanted[1]:
+            if name_as_pip(name) not in known:
+                near = did_you_mean(name, known, "`afarm plugins`")
+                raise ConfigError(f"--disable-plugin {name}: no such plugin.{near}")
+        _choice = wanted
+
+
+def chosen_plugins() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the files and the names that `choose_plugins` was given, for other processes."""
+    return _choice
+
+
+def discover_with(files: str | Path | Iterable[str | Path]) -> Plugins:
+    """Load the installed plugins and those of `files`.
+
+    Raises `ConfigError` for a file that cannot be a plugin, `PluginError` for one that fails to load.
+    """
+    points = _with_files(installed_entry_points(), [files] if isinstance(files, str | Path) else files)
+    plugins, own = discover(points), {point.dist.name for point in points if isinstance(point.dist, PluginFile)}
+    if failed := [p for p in plugins.broken if p.package in own and p.error != DISABLED]:
+        raise PluginError("\n".join(f"plugin file {p.package} {p.why_absent}" for p in failed))
+    return plugins
+
+
+def _names(plugin: Plugin) -> set[str]:
+    """The names by which a plugin can be disabled."""
+    names = {plugin.name, f"{plugin.package}/{plugin.name}", plugin.package}
+    return {name_as_pip(name) for name in names - {FIRST_PARTY}}
 
 
 @lru_cache(maxsize=1)
@@ -139,7 +201,10 @@ def discover(
         if point.dist and point.dist not in packages:
             packages[point.dist] = point.dist.name, point.dist.version  # each parses its METADATA anew
         plugin = Plugin(point.name, *packages[point.dist], point.value)
-        _load(plugin, point, plugins, alone, check_configs, kinds)
+        if _choice[1] and _names(plugin) & {*map(name_as_pip, _choice[1])}:
+            plugin.error = DISABLED
+        else:
+            _load(plugin, point, plugins, alone, check_configs, kinds)
         plugins.found.append(plugin)
     return plugins
 
@@ -175,23 +240,34 @@ def _load(
     plugin: Plugin, point: EntryPoint, plugins: Plugins, alone: _Manager, check_configs: bool, kinds: Iterable[str]
 ) -> None:
     name = f"{plugin.package}:{plugin.name}"
+    plugin.notes = _notes.setdefault(name, [])
     try:
         if unmet := unmet_requirement(point.dist):
             raise PluginError(f"{unmet}: install versions that fit")
-        module = point.load()
-        _register_alone(alone, module, name)
-        for kind in kinds:
-            getattr(alone.hook, f"register_{kind}")(register=_register(kind, plugin, name, plugins.registry, module))
+        with contained(plugin.name, plugin.notes):
+            module = point.load()
+            _register_alone(alone, module, name)
+            for kind in kinds:
+                register = _register(kind, plugin, name, plugins.registry, module)
+                getattr(alone.hook, f"register_{kind}")(register=register)
         if check_configs:
             for config in {component.config for component in plugin.components if component.config}:
                 config.model_rebuild()  # builds it, if it is not built yet
         plugins.manager.register(module, name)
     except (Exception, SystemExit) as error:
-        plugin.error = ": ".join(filter(None, [type(error).__name__, " ".join(str(error).split())]))
+        place = _place(error, point.module)
+        plugin.error = ": ".join(filter(None, [type(error).__name__, " ".join(str(error).split())])) + place
         plugin.components.clear()
         plugins.registry.discard(name)
     finally:
         alone.unregister(name=name)
+
+
+def _place(error: BaseException, module: str) -> str:
+    """Return the file and line of a plugin's own that raised an error; empty if there is none, or the error says it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if module.partition(".")[0] in Path(f.filename).with_suffix("").parts]
+    return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
 
 
 def _register_alone(alone: _Manager, module: Any, name: str) -> None:
@@ -229,9 +305,10 @@ def _register(kind: str, plugin: Plugin, plugin_name: str, registry: Registry, m
         sources: Collection[str | Path] = (),
         recipes: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        if wrong := _wrong_type(name, target, config, summary, defaults, spec, sources, recipes):
+        if wrong := _wrong_type(kind, name, target, config, summary, defaults, spec, sources, recipes):
             raise PluginError(f"register_{kind}: register({name!r}, …): {wrong}")
-        modules = (own, target.partition(":")[0] if isinstance(target, str) else target.__module__)
+        home = target.__module__ if isinstance(target, type) else own  # that of a recipe is a path
+        modules = (own, target.partition(":")[0] if isinstance(target, str) else home)
         more = (config, summary, defaults or {}, spec, tuple(dict.fromkeys(modules)), tuple(sources), recipes or {})
         registry.register(component := Component(kind, name, plugin.package, plugin_name, target, *more))
         plugin.components.append(component)
@@ -239,8 +316,11 @@ def _register(kind: str, plugin: Plugin, plugin_name: str, registry: Registry, m
     return register
 
 
+TARGETS = {"recipes": "the target must be the absolute Path of a YAML file that is there"}
+
+
 def _wrong_type(
-    name: Any, target: Any, config: Any, summary: Any, defaults: Any, spec: Any, sources: Any, recipes: Any
+    kind: str, name: Any, target: Any, config: Any, summary: Any, defaults: Any, spec: Any, sources: Any, recipes: Any
 ) -> str:
     """Explain which argument of `register` has a wrong type; empty if none has."""
     from afarm.core.config import Config  # who registers nothing, as for commands alone, does without
@@ -249,6 +329,8 @@ def _wrong_type(
     sources_fit = several and all(isinstance(s, str) or (isinstance(s, Path) and s.is_absolute()) for s in sources)
     config_fits = config is None or (isinstance(config, type) and issubclass(config, Config))
     target_fits = isinstance(target, type) or (isinstance(target, str) and ":" in target)
+    if kind == "recipes":
+        target_fits = isinstance(target, Path) and target.is_absolute() and target.is_file()
     fields = set(config.model_fields) if config and config_fits else set()
     defaults_fit = defaults is None or (isinstance(defaults, Mapping) and fields >= {*defaults})
     mapped = recipes is None or isinstance(recipes, Mapping)
@@ -258,7 +340,7 @@ def _wrong_type(
     strange = [r for r in named if not r.endswith((".yaml", ".yml")) and not (folder / f"{r}.yaml").is_file()]
     rules = (
         (isinstance(name, str), "the name must be text", name),
-        (target_fits, "the target must be a class or 'package.module:Class'", target),
+        (target_fits, TARGETS.get(kind, "the target must be a class or 'package.module:Class'"), target),
         (config_fits, "config must be a subclass of afarm.Config", config),
         (isinstance(summary, str), "the summary must be text", summary),
         (isinstance(spec, str), "spec must be text that says what may follow the name after a colon", spec),

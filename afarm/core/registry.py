@@ -74,10 +74,8 @@ class Component:
             place = traceback.extract_tb(error.__traceback__)[-1]
             within = not isinstance(error, ImportError | AttributeError | SyntaxError)  # these say where
             line = f" ({Path(place.filename).name}:{place.lineno})" if within else ""
-            raise PluginError(
-                f"{which} of plugin {self.plugin!r} cannot be loaded from {self.target!r}: "
-                f"{type(error).__name__}: {error}{line}"
-            ) from error
+            what = f"{which} of plugin {self.plugin!r} cannot be loaded from {self.target!r}"
+            raise PluginError(f"{what}: {type(error).__name__}: {error}{line}") from error
 
     def settings(self, values: Mapping[str, Any] | None = None) -> Config | None:
         """Build this component's config from `values` over its own defaults; None if it takes none."""
@@ -94,12 +92,17 @@ _EXTRA_OF = {
     **dict.fromkeys(["numpy", "scipy", "sklearn", "statsmodels", "ppi_py"], "evaluation"),
 }
 
-
-ELSEWHERE = {
-    "slurm": "afarm-slurm",
-    **dict.fromkeys(["grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo"], "afarm-grpo"),
+RESERVED = """allow_degraded annotate answers backend based_on batch_api batch_poll_seconds budget dataset eval_set
+evaluate judge labels max_concurrency method model on_unusable preferences price prices prompt_template reward_model
+rows sample seed start summary"""
+"""The names of recipes' own settings."""
+PACKAGES = {
+    "afarm-grpo": "grpo dr_grpo dapo gspo cispo rloo",
+    "afarm-preferences": "kto ipo simpo orpo cpo conservative_dpo robust_dpo sppo apo_zero apo_down mpo",
+    "afarm-slurm": "slurm",
 }
 """The launchers and methods that packages of `plugins-contrib/` bring, each a section of recipes too."""
+ELSEWHERE = {name: package for package, names in PACKAGES.items() for name in names.split()}
 
 
 def name_package(name: str, near: str = "") -> str:
@@ -122,15 +125,13 @@ class Registry:
     def register(self, component: Component) -> None:
         """Add a component. Raises `PluginError` if its package has one of that name, or the name is malformed."""
         name = component.name
-        if not re.fullmatch(r"[^\W_][\w-]*", name, re.ASCII):
-            rule = "it must be ASCII letters, digits, '_' and '-', and begin with a letter or a digit"
+        if not re.fullmatch(r"[^\W_][\w-]*", name, re.ASCII) or name in RESERVED.split():
+            rule = "it must be ASCII letters, digits, '_' and '-', begin with a letter or digit, be no recipe's setting"
             raise PluginError(f"{name!r} is no component name: {rule}")
         taken = self._components[component.kind].get(component.full_name)
         if taken is not None:
-            raise PluginError(
-                f"{KINDS[component.kind]} {component.full_name!r} is registered twice, by {taken.plugin!r} "
-                f"and {component.plugin!r}"
-            )
+            by = f"by {taken.plugin!r} and {component.plugin!r}"
+            raise PluginError(f"{KINDS[component.kind]} {component.full_name!r} is registered twice, {by}")
         self._components[component.kind][component.full_name] = component
 
     def get(
@@ -148,8 +149,8 @@ class Registry:
         if not candidates:
             writable = [c.full_name if "/" in name else self.list_names(c)[-1] for c in components.values()]
             near = why_unknown(name, did_you_mean(name, [*also, *writable]))
-            others = " Other methods are plugins: docs/methods/README.md" if kind == "methods" else ""
-            others = "" if name in ELSEWHERE else others
+            elsewhere = kind == "methods" and "\n" not in near and name not in ELSEWHERE
+            others = " Other methods are plugins: docs/methods/README.md" if elsewhere else ""
             raise PluginError(f"unknown {KINDS[kind]} {name!r}.{near}{others}")
         if len(candidates) > 1:
             raise PluginError(f"{KINDS[kind]} {self.explain_ambiguous(name, kind)}")

@@ -6,24 +6,30 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from afarm.core.errors import AfarmError
-from afarm.core.interfaces import AnnotateContext
-from afarm.core.judge import CHARACTERS_PER_TOKEN
+from afarm.core.errors import AfarmError, attribute_failures
+from afarm.core.interfaces import AnnotateContext, Method
+from afarm.core.judge import CHARACTERS_PER_TOKEN, ChatRequest
 from afarm.core.records import Instruction, JudgedPair, Output, Pair, Preference
 from afarm.core.seeding import digest
 from afarm.experiment.processes import make_on_main_process
 from afarm.experiment.stage import Inputs, Labelling, Stage
 from afarm.experiment.stage_code import code_identity
 from afarm.experiment.workspace import Workspace
+from afarm.judging.client import JudgeClient
 from afarm.judging.dispatch import LARGEST_BATCH
-from afarm.judging.labelling import CHUNK, annotate_in_chunks, number_occurrences, rule_or_noise
+from afarm.judging.labelling import CHUNK, annotate_in_chunks, number_occurrences
+from afarm.judging.ledger import Ledger
+from afarm.judging.method_judge import PlannedJudge, PromptedJudge, Question
+from afarm.storage.checkpoints import CHECKPOINTS
 from afarm.storage.rows import read_outputs, write_rows
 
 logger = logging.getLogger(__name__)
@@ -42,8 +48,9 @@ def annotation_stage(workspace: Workspace, outputs: Stage) -> Stage:
             pairs = adjacent_pairs(read_outputs(inputs["outputs"].path / "outputs.jsonl"), sampling.n)
             return Labelling(LEARNING, pairs, settings.annotator, settings.label_noise)
         stand_in = find_stand_in(workspace, sampling.max_new_tokens)
-        pairs = make_up_pairs(stand_in[0], workspace.data.instructions("preference"), sampling.n // 2)
-        return Labelling(LEARNING, pairs, settings.annotator, settings.label_noise, *stand_in)
+        tasks = [task for task in workspace.data.instructions("preference") for _ in range(sampling.n // 2)]
+        pairs = make_up_pairs(stand_in[0], tasks, settings.label_noise)
+        return Labelling(LEARNING, pairs, settings.annotator, 0.0, *stand_in)
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
         return annotate_to_file(workspace, directory / "preferences.jsonl", plan_labels(inputs))
@@ -75,22 +82,22 @@ def find_stand_in(workspace: Workspace, longest: int, stored: Sequence[Output] =
             if texts := [row.output[:most] for row in rows if row.output.strip()]:
                 mean = fmean(map(len, texts))
                 text = min(texts, key=lambda text: abs(len(text) - mean))
-                of = f"split {split!r}" if split else "the starting policy"
-                length = f"as long as those of {of}, {mean:,.0f} characters on average"
+                whose = f"split {split!r}" if split else "the starting policy"
+                length = f"as long as those of {whose}, {mean:,.0f} characters on average"
                 return text, length, max(0.0, longest - mean / CHARACTERS_PER_TOKEN)
     return "word " * (longest // 2), f"half of the longest, {longest // 2:,} tokens", longest / 2
 
 
 def make_up_pairs(
-    text: str, instructions: Sequence[Instruction], each: int = 1, first: Mapping[str, str] | None = None
+    text: str, tasks: Sequence[Instruction], label_noise: float = 0.0, first: Mapping[str, str] | None = None
 ) -> list[Pair]:
-    """Make up pairs, `each` per instruction. All texts of an instruction differ but `first` ones, by its id."""
-    seen, pairs = Counter[str](), []
-    for instruction in (instruction for instruction in instructions for _ in range(each)):
-        seen[instruction.id] += 1
-        one, two = (f"{text} {which}{seen[instruction.id]}" for which in ("one", "two"))
-        pairs.append(Pair(instruction, (first or {}).get(instruction.id, one), two))
-    return pairs
+    """Make up a pair per instruction, as many as label noise leaves to an annotator.
+
+    All texts differ but `first` ones, by the id of their instruction.
+    """
+    first, share = first or {}, 1 - 2 * label_noise
+    asked = [(n, task) for n, task in enumerate(tasks) if int((n + 1) * share) > int(n * share)]
+    return [Pair(task, first.get(task.id, f"{text} one {n}"), f"{text} two {n}") for n, task in asked]
 
 
 def run_labelling(workspace: Workspace, labelling: Labelling) -> Iterator[JudgedPair]:
@@ -152,6 +159,9 @@ LEARNING, SELECTING = "annotate", "online"
 ALIKE = 0.95
 """How often a checkpoint writes the token that the one before it wrote, for estimates: measured in the toy world."""
 
+COUNTS = "judged.txt"
+"""The file beside a stage's checkpoints with a line per question to a method's judge: id, kind, 1 if unreadable."""
+
 
 @dataclass(frozen=True)
 class OnlineAnnotator:
@@ -181,7 +191,7 @@ class OnlineAnnotator:
             return self._label(pairs, noiseless)
         about = digest(workspace.session, noiseless, [[pair.id, pair.is_canonical] for pair in pairs])
         rows = make_on_main_process(
-            self.directory / f".labels-{about}.json",
+            self.directory / CHECKPOINTS / f"labels-{about}.json",
             workspace.process_info,
             lambda: [asdict(preference) for preference in self._label(pairs, noiseless)],
         )
@@ -195,19 +205,14 @@ class OnlineAnnotator:
         Pairs to learn from are asked about step by step, those to select by checkpoint by checkpoint. All checkpoints
         answer with the same draws, so that a short text is often the one before it.
         """
-        settings, seed = self.workspace.config.annotate, self.workspace.seed(LEARNING)
+        settings = self.workspace.config.annotate
         stand_in = find_stand_in(self.workspace, self.workspace.config.evaluate.max_new_tokens)
-        learned = make_up_pairs(stand_in[0], learning)
+        made = make_up_pairs(stand_in[0], learning, settings.label_noise)
         compared = make_up_pairs(stand_in[0], selecting, first={one.id: stand_in[0] for one in selecting})
-        groups = [
-            [p for p in learned[n::steps] if not rule_or_noise(p, seed, settings.label_noise)] for n in range(steps)
-        ]
-        groups += [compared[n::candidates] for n in range(candidates)]
-        sizes, pairs = [len(group) for group in groups if group], [pair for group in groups for pair in group]
-        alike = ALIKE ** (len(stand_in[0]) / CHARACTERS_PER_TOKEN) * (
-            len(selecting) - len(compared[:: candidates or 1])
-        )
-        new = 1 - alike / (len(pairs) or 1)
+        groups = [*(made[n::steps] for n in range(steps)), *(compared[n::candidates] for n in range(candidates))]
+        pairs, sizes = [pair for group in groups for pair in group], [len(group) for group in groups if group]
+        alike = ALIKE ** (len(stand_in[0]) / CHARACTERS_PER_TOKEN) * sum(map(len, groups[steps + 1 :]))
+        new = 1 - alike / max(1, len(pairs))
         return Labelling(SELECTING, pairs, settings.annotator, 0.0, *stand_in, groups=sizes, new=new)
 
     def _label(self, pairs: Sequence[Pair], noiseless: bool) -> list[Preference]:
@@ -215,3 +220,67 @@ class OnlineAnnotator:
         purpose, label_noise = (SELECTING, 0.0) if noiseless else (LEARNING, settings.label_noise)
         labelling = Labelling(purpose, pairs, settings.annotator, label_noise)
         return [row.preference for row in run_labelling(self.workspace, labelling)]
+
+
+class OnlineJudge(PromptedJudge):
+    """The run's judge for a method's own responses, within the run's budget: `inputs.judge`.
+
+    A file beside the checkpoints counts the questions, also over kills: one that is asked again counts once.
+    """
+
+    directory: Path | None = None
+
+    def __init__(self, workspace: Workspace, name: str, method: Method):
+        self.workspace, self.method = workspace, method
+        about = workspace.components.component("methods", name).name, method.judge_role, workspace.seed("judge")
+        super().__init__(lambda: workspace.judges.client, *about, workspace.progress)
+
+    def within(self, directory: Path) -> OnlineJudge:
+        """Return it for the stage that trains in `directory`."""
+        inside = copy(self)
+        inside.directory = directory / CHECKPOINTS  # which is no part of the artifact
+        return inside
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The identity of its answers: a part of the key of what is trained on them."""
+        return {"afarm": code_identity("annotate"), "judges": self.workspace.judges.identities}
+
+    def collect(self, questions: Sequence[Question]) -> list[Any]:
+        """Answer questions; of several processes that call this with the same ones, the main one asks."""
+        assert self.directory is not None
+        ask, process_info = partial(self._ask_and_count, questions, self.directory), self.workspace.process_info
+        if not process_info.is_distributed:
+            return ask()
+        about = digest(self.workspace.session, self.name, [question.id for question in questions])
+        return make_on_main_process(self.directory / f"judged-{about}.json", process_info, ask)
+
+    def _ask_and_count(self, questions: Sequence[Question], directory: Path) -> list[Any]:
+        answers = super().collect(questions)
+        directory.mkdir(parents=True, exist_ok=True)
+        with (directory / COUNTS).open("a", encoding="utf-8") as file:
+            file.writelines(f"{q.id} {q.kind} {int(a is None)}\n" for q, a in zip(questions, answers, strict=True))
+        return answers
+
+    def counts(self) -> dict[str, int]:
+        """Count the questions of each kind, and unreadable answers: a part of the stage's summary."""
+        path, found = (self.directory or Path()) / COUNTS, Counter[str]()
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else ()
+        for _, kind, unread in {tuple(line.split(" ")) for line in lines if line.count(" ") == 2}:
+            found.update({f"judge/{kind}": 1, f"judge/{kind} unreadable": int(unread or 0)})
+        return dict(sorted(found.items()))
+
+    def plan(self, rows: Mapping[str, Sequence[Instruction]], method: Method | None = None) -> PlannedJudge:
+        """Return what training on these splits will ask, by another `method` of the kind if it is given."""
+        words, method = self.workspace.config.evaluate.max_new_tokens // 2, method or self.method
+        planned = PlannedJudge(self.ask, self.name, self.role, self.seed, words)
+        with attribute_failures("methods", self.name, method):
+            method.plan_judging(rows, planned)
+        return planned
+
+    def plan_requests(self, rows: Mapping[str, Sequence[Instruction]]) -> Iterator[ChatRequest]:
+        """Write the requests of what is planned one by one, without the run's ledger."""
+        with Ledger(Path(":memory:")) as empty:
+            client, planned = JudgeClient(self.workspace.judges.by_role, empty), self.plan(rows)
+            planned.ask = lambda: client
+            yield from map(planned.request, planned.questions)

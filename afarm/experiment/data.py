@@ -18,6 +18,7 @@ from afarm.experiment.settings import ALL, Rows
 from afarm.storage.conversations import Tasks
 from afarm.storage.hub import is_on_hub
 from afarm.storage.model_files import PACKAGE_PREFIX
+from afarm.storage.prompt_templates import answer_cues, describe_rendered
 from afarm.storage.rows import names_a_file, parse_output, read_placed_rows, require_distinct
 
 
@@ -87,6 +88,9 @@ class DataSplits:
             listed = [row.instruction for row in self.load(split)] if alone is None else alone
             source = self._eval_set if self._eval_set and split == "evaluation" else f"data set {self._name!r}"
             self.require_known(listed, source)
+            cues = answer_cues(self._components.settings.run.prompt_template)
+            if count := sum((row.input or row.instruction).rstrip().endswith(cues) for row in listed):
+                self._components.notify(f"{source}, split {split!r}: {describe_rendered(count, len(listed))}")
             self._listed[split] = listed
         return self._listed[split]
 

@@ -21,7 +21,7 @@ from afarm.core.records import Instruction, Pair
 from afarm.experiment import pipeline
 from afarm.experiment.own_preferences import describe_pairs
 from afarm.experiment.return_checks import requests_planned
-from afarm.experiment.stage import Labelling, Stage, walk
+from afarm.experiment.stage import Inputs, Labelling, Stage, walk
 from afarm.experiment.workspace import Workspace
 from afarm.judging.accounting import mean_output_tokens
 from afarm.judging.client import JudgeClient
@@ -29,11 +29,13 @@ from afarm.judging.degraded import unsupported
 from afarm.judging.dispatch import misfit, unpriced
 from afarm.judging.labelling import CHUNK, rule_or_noise
 from afarm.judging.ledger import Ledger
+from afarm.judging.method_judge import PlannedJudge
 from afarm.storage.artifacts import Artifact, artifact_key
 from afarm.storage.reuse import why_not_reused
 from afarm.storage.text import dollars
 
-TYPICAL_OUTPUT = {"": 25, "single": 6, "list": 7, "json": 60, "rating": 2, "criteria": 100, "tokens": 2}
+TYPICAL_OUTPUT = {"": 25, "single": 6, "list": 7, "labels": 16, "json": 60, "rating": 2, "criteria": 100, "tokens": 2}
+TYPICAL_OUTPUT |= {"ranking": 3, "critique": 80}
 """Tokens of an answer in each format, for each comparison, where the ledger has no such answers to go by."""
 ENOUGH_ANSWERS = 5
 """Answers in the ledger from which their mean length is taken for the expected one."""
@@ -200,11 +202,8 @@ def _plan(workspace: Workspace, wanted: Stage, plan: Plan) -> Plan:
             continue
         inputs = {name: plan[upstream.label][1] for name, upstream in stage.inputs.items()}
         artifact, why = find_or_explain(workspace, stage, inputs)
-        labelling = None
-        if stage.plan_labels and not artifact:
-            labelling = stage.plan_labels({name: one for name, one in inputs.items() if one})
-        judges = () if artifact else _estimate_judges(workspace, stage, labelling)
-        length = labelling.length if judges and labelling else ""
+        present = {name: one for name, one in inputs.items() if one}
+        judges, length = ((), "") if artifact else _estimate_judges(workspace, stage, present)
         pairs = ""
         if stage.kind in ("preferences", "feedback"):
             pairs = describe_pairs(artifact.meta["summary"] if artifact else workspace.data.own_preferences.summary)
@@ -234,15 +233,30 @@ def find_or_explain(
 # -------------------------------------------------------------------------------------------------- what is asked
 
 
-def _estimate_judges(workspace: Workspace, stage: Stage, labelling: Labelling | None) -> tuple[JudgeEstimate, ...]:
-    """Estimate a missing stage's requests that the ledger does not answer."""
-    if labelling:
-        return estimate_labels(workspace, labelling, reading_client(workspace, workspace.judges.by_role))
-    if stage.plan_requests:
+def _estimate_judges(workspace: Workspace, stage: Stage, inputs: Inputs) -> tuple[tuple[JudgeEstimate, ...], str]:
+    """Estimate a missing stage's requests that the ledger does not answer, from the inputs that exist.
+
+    Also say how long outputs are taken to be that do not exist.
+    """
+    found: tuple[JudgeEstimate, ...] = ()
+    length, by_role = "", workspace.judges.by_role
+    if stage.plan_labels:
+        labelling = stage.plan_labels(inputs)
+        found = estimate_labels(workspace, labelling, reading_client(workspace, by_role))
+        length = labelling.length if found else ""
+    if stage.plan_requests and stage.kind == "train":
+        found += estimate_requests(stage.plan_requests(), reading_client(workspace, by_role))
+    elif stage.plan_requests:
         requests = list(stage.plan_requests())
         client = reading_client(workspace, {request.role: workspace.judges.judge(request.role) for request in requests})
-        return estimates(client, [requests])
-    return ()
+        found += estimates(client, [requests])
+    return found, length
+
+
+def estimate_requests(requests: Iterable[ChatRequest], client: JudgeClient) -> tuple[JudgeEstimate, ...]:
+    """Estimate many requests by judge, a chunk at a time."""
+    left = iter(requests)
+    return estimates(client, iter(lambda: list(islice(left, CHUNK)), []))
 
 
 def estimate_labels(workspace: Workspace, labelling: Labelling, client: JudgeClient) -> tuple[JudgeEstimate, ...]:
@@ -310,7 +324,9 @@ def _estimate(
     judge = client.find_judge(request.role)
     longest = judge.most_output_tokens(request)
     thoughts = longest - request.max_tokens
-    typical = min(typical_tokens(request), request.max_tokens)
+    written = request.answer_format or ("json" if request.schema or request.tool else "")
+    each = TYPICAL_OUTPUT.get(written, TYPICAL_OUTPUT[""])
+    typical = min(request.typical_tokens or each * max(1, len(request.comparisons)), request.max_tokens)
     mean = mean_answer(client.judge(request.role), request.annotator)
     if mean is None and thoughts:
         mean = mean_answer(client.judge(request.role), None)
@@ -334,17 +350,6 @@ def _estimate(
         str(getattr(judge, "without_thoughts", "")),  # the setting that keeps it from thinking
         assumed=int(thoughts > 0 and mean is None),
     )
-
-
-def typical_tokens(request: ChatRequest) -> int:
-    """Return the usual length of an answer: as the request states it, else as its format has it."""
-    if request.typical_tokens:
-        return request.typical_tokens
-    written = request.answer_format or ("json" if request.schema or request.tool else "")
-    each = TYPICAL_OUTPUT.get(written, TYPICAL_OUTPUT[""])
-    if written == "labels":
-        each = 2 + max(map(len, request.labels)) // 2  # labels are full of punctuation
-    return each * max(1, len(request.comparisons))
 
 
 # ----------------------------------------------------------------------------------------- what judges can be asked
@@ -397,3 +402,36 @@ def require_fitting_judges(workspace: Workspace, annotators: Sequence[str]) -> N
         problems.append(f"--batch-api: no batch endpoint is known of {who}: leave the option out")
     if problems:
         raise ConfigError(dict.fromkeys(problems))
+
+
+def require_method_judge(workspace: Workspace, name: str, *, is_capped: bool = False) -> None:
+    """Raise `JudgeError` if a method asks a judge while it trains, and none answers its role.
+
+    Raises `ConfigError` if that judge only compares, if its price is unknown and there is a budget to keep and, if what
+    it costs is to be `is_capped`, without a budget for one that may cost something. Who is asked is kept for the run's
+    record.
+    """
+    run, method = workspace.config, workspace.components.method(name)
+    if "judge" not in method.needs:
+        return
+    with Ledger(Path(":memory:")) as empty:
+        client = JudgeClient(workspace.judges.by_role, empty)
+        role = method.judge_role
+        if not client.capabilities(role).alone:
+            raise ConfigError(
+                f"method {name!r} asks a judge about single outputs, and {client.judge(role)} only compares two: "
+                f"choose a language model with --judge {role}=…"
+            )
+        planned = PlannedJudge(lambda: client, name, role)
+        planned.rate([Instruction("stand-in")], [""])
+        [estimate] = estimates(client, [[*map(planned.request, planned.questions)]])
+    workspace.judges.asked[f"method {name}"] = {role}
+    spec, most = run.judge.get(role) or run.judge["*"], estimate.most_dollars
+    if run.budget is not None and most is None:
+        raise ConfigError([unpriced(spec)])
+    if run.budget is None and most != 0 and is_capped:
+        price = "" if most else f", and --price {spec}=INPUT/OUTPUT (0/0 if it costs nothing)"
+        raise ConfigError(
+            f"method {name!r} asks {spec} while it trains, and nothing caps what that costs: add --budget DOLLARS"
+            f"{price}. With --dry-run the same command says what it is expected to cost"
+        )

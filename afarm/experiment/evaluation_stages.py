@@ -67,21 +67,19 @@ def evaluation_stage(
         reference={"name": reference_name, "data": own_outputs},
     )
 
-    def read_reference(inputs: Inputs) -> Sequence[Output]:
-        return read_outputs(inputs["reference"].path / "outputs.jsonl") if reference else data_outputs(workspace)
-
     def read(inputs: Inputs) -> tuple[Sequence[Output], Sequence[Output]]:
-        return read_outputs(inputs["outputs"].path / "outputs.jsonl"), read_reference(inputs)
+        theirs = read_outputs(inputs["reference"].path / "outputs.jsonl") if reference else data_outputs(workspace)
+        return read_outputs(inputs["outputs"].path / "outputs.jsonl"), theirs
 
     def plan_labels(inputs: Inputs) -> Labelling:
         annotator, label_noise = settings.annotator, settings.label_noise
         if stages.keys() - {"reward_model"} <= inputs.keys():
             return Labelling("evaluate", match_rows(*read(inputs)).pairs, annotator, label_noise)
-        theirs = read_reference(inputs) if reference is None or "reference" in inputs else ()
-        stand_in = find_stand_in(workspace, settings.max_new_tokens, theirs if reference else ())
-        first = {row.instruction.id: row.output for row in theirs}
-        pairs = make_up_pairs(stand_in[0], workspace.data.instructions(workspace.data.evaluated_on), first=first)
-        return Labelling("evaluate", pairs, annotator, label_noise, *stand_in)
+        stored = read_outputs(inputs["reference"].path / "outputs.jsonl") if "reference" in inputs else ()
+        stand_in = find_stand_in(workspace, settings.max_new_tokens, stored)
+        first = {row.instruction.id: row.output for row in (stored if reference else data_outputs(workspace))}
+        tasks = workspace.data.instructions(workspace.data.evaluated_on)
+        return Labelling("evaluate", make_up_pairs(stand_in[0], tasks, label_noise, first), annotator, 0.0, *stand_in)
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
         path, (ours, theirs) = directory / "judgements.jsonl", read(inputs)

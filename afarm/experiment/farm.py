@@ -20,10 +20,12 @@ from typing import Any, Self
 
 from afarm.core.errors import ConfigError
 from afarm.core.interfaces import Policy, Progress, RewardModel
-from afarm.core.plugins import Plugins
+from afarm.core.plugins import Plugins, discover_with
 from afarm.core.records import JudgedPair, Output, Pair, Preference
 from afarm.experiment import pipeline, preflight
 from afarm.experiment.annotation import OnlineAnnotator
+from afarm.experiment.dry_run import require_method_judge
+from afarm.experiment.llm_baselines import is_llm_system
 from afarm.experiment.method_comparison import (
     MethodComparison,
     is_reference_system,
@@ -32,7 +34,6 @@ from afarm.experiment.method_comparison import (
     require_win_rate,
     run_each,
 )
-from afarm.experiment.named_code import name_code
 from afarm.experiment.notebook import choose_display
 from afarm.experiment.opening import open_workspace
 from afarm.experiment.preferences import require_pairs
@@ -44,6 +45,7 @@ from afarm.experiment.settings import RunConfig
 from afarm.experiment.workspace import Workspace, ignore
 from afarm.judging.database import fixed_place
 from afarm.storage.hub import push_folder, require_token
+from afarm.storage.named_code import name_code
 from afarm.storage.rows import read_outputs, read_preferences
 from afarm.storage.table import Records, html_table
 
@@ -68,7 +70,7 @@ class Farm:
         judge: str | Mapping[str, str] | None = None,
         annotator: str | None = None,
         seed: int | None = None,
-        plugins: Plugins | None = None,
+        plugins: Plugins | str | Path | Iterable[str | Path] | None = None,
         progress: Progress | bool | None = None,
         **choices: Any,
     ):
@@ -83,7 +85,7 @@ class Farm:
             store: Where artifacts are shared with other machines: `s3://BUCKET/FOLDER`, `gs://…` or a directory.
             model, method, judge, seed: The fields of `RunConfig`; the recipe's if not given.
             annotator: Short for `annotate.annotator`.
-            plugins: The plugins; all that are installed if not given.
+            plugins: Python files that are plugins beside those that are installed (`"mine.py"`), or all the plugins.
             progress: True shows bars and stages, False nothing, None (the default) both in notebooks; or what wraps
                 each loop.
             **choices: Other fields of `RunConfig` (`preferences="mine.jsonl"`).
@@ -101,13 +103,15 @@ class Farm:
             shared = str(Path(shared).absolute())
         accounts = None if ledger is None else fixed_place(ledger)
 
+        loaded = plugins if isinstance(plugins, Plugins | None) else discover_with(plugins)
+
         def lay_out_run(method: str | None = None, seed: int | None = None) -> Workspace:
             return open_workspace(
                 recipe,
                 [*chosen, {name: value for name, value in (("method", method), ("seed", seed)) if value is not None}],
                 place,
                 checks=[*(preflight.run_checks() if method else checks), *preflight.access_checks()],
-                plugins=plugins,
+                plugins=loaded,
                 progress=wraps,
                 on_stage=on_stage,
                 ledger=accounts,
@@ -151,19 +155,25 @@ class Farm:
 
     def train(self, method: str | None = None) -> Policy:
         """Return the policy learned by `method` (the recipe's, unless named), with all that it needs."""
-        stage = pipeline.train(self.workspace, method or self.workspace.config.method)
+        stage = pipeline.train(self.workspace, self._named(method))
         return self.workspace.load(self.workspace.ensure(stage))
 
     def outputs(self, method: str | None = None) -> Records[Output]:
         """Return the evaluation outputs of a method's policy, or of a judge LLM by its spec."""
-        stage = pipeline.outputs(self.workspace, method or self.workspace.config.method)
+        stage = pipeline.outputs(self.workspace, self._named(method))
         return Records(read_outputs(self.workspace.ensure(stage).path / "outputs.jsonl"))
 
     def evaluate(self, method: str | None = None) -> Result:
         """Compare a method's policy, or a judge LLM by its spec, with its reference."""
-        name = method or self.workspace.config.method
+        name = self._named(method)
         stages = pipeline.evaluations(self.workspace, name)
         return read_result(name, [self.workspace.ensure(stage) for stage in stages])
+
+    def _named(self, method: str | None) -> str:
+        """Return the name of a method, or of the run's. Raises `ConfigError` as `require_method_judge`."""
+        if method and method not in ("base", self.workspace.config.method) and not is_llm_system(method):
+            require_method_judge(self.workspace, method, is_capped=True)
+        return method or self.workspace.config.method
 
     def compare_methods(self, methods: str | Iterable[str], seeds: Iterable[int] = ()) -> MethodComparison:
         """Evaluate several methods, or one, on shared artifacts, for each of `seeds`, under one budget.

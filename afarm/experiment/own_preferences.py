@@ -18,6 +18,7 @@ from afarm.storage.feedback import holds_feedback, own_feedback
 from afarm.storage.hub import is_on_hub
 from afarm.storage.labelled_pairs import own_preferences
 from afarm.storage.model_files import special_tokens
+from afarm.storage.prompt_templates import answer_cues, describe_rendered
 from afarm.storage.rows import digest_source, write_rows
 
 
@@ -85,7 +86,7 @@ class OwnPreferences:
         not said to be dropped, or if nothing is left.
         """
         config, evaluated = self.config, frozenset(task.id for task in self.evaluated())
-        how = (config.labels, config.on_unusable, config.dataset, config.model)
+        how = (config.labels, config.on_unusable, config.dataset, config.model, config.prompt_template)
         key = (config.preferences, self.digest, *how, evaluated)
         if key not in _SUMMARIES:
             summary: dict[str, Any] = {}
@@ -104,6 +105,7 @@ class OwnPreferences:
         """Yield the preferences that are taken, and fill `summary`. Raises as that does."""
         config, source, evaluated = self.config, self.config.preferences, Tasks(self.evaluated())
         unusable, notes = Unusable(special_tokens=special_tokens(config.model)), list[str]()
+        cues, rendered = answer_cues(config.prompt_template), 0
         outcomes, people, evaluated_on, first = Counter[str](), Counter[str](), 0, list[Instruction]()
         reader: Callable[..., Iterator[JudgedPair | Feedback]] = own_feedback if self.is_feedback else own_preferences
         for row in self.progress(reader(source, unusable, scale=config.labels, notes=notes), "preferences"):
@@ -113,11 +115,14 @@ class OwnPreferences:
                 continue
             if len(first) < LOOKED_AT:
                 first.append(instruction)
+            rendered += (instruction.input or instruction.instruction).rstrip().endswith(cues)
             outcomes[(DOWN, UP)[row.label] if isinstance(row, Feedback) else row.preference.outcome] += 1
             people[row.annotator] += 1
             yield row
         self.require_known(first, source)
         taken = outcomes.total()
+        if rendered:
+            notes.append(f"{source}: {describe_rendered(rendered, taken)}")
         usable = taken + evaluated_on + unusable.unlabelled
         if not usable and not unusable.rows:
             raise DataError(f"{source}: holds no preferences")

@@ -13,7 +13,7 @@ from pathlib import Path
 from afarm.core.errors import ConfigError, DataError
 from afarm.core.interfaces import AnnotateContext
 from afarm.core.records import Pair
-from afarm.experiment.annotation import OnlineAnnotator, annotation_stage
+from afarm.experiment.annotation import OnlineAnnotator, OnlineJudge, annotation_stage
 from afarm.experiment.evaluation_stages import data_outputs, evaluation_stage
 from afarm.experiment.llm_baselines import answers_stage, is_llm_system
 from afarm.experiment.preferences import lacks_reward_model, preferences_stage, require_pairs
@@ -77,6 +77,7 @@ def train(workspace: Workspace, name: str) -> Stage:
         preferences=annotate(workspace) if {"preferences", "feedback"} & method.needs else None,
         reward_model=fit_reward(workspace) if "reward_model" in method.needs else None,
         annotator=OnlineAnnotator(workspace) if "annotator" in method.needs else None,
+        judge=OnlineJudge(workspace, name, method) if "judge" in method.needs else None,
     )
 
 

@@ -6,11 +6,12 @@ No model is loaded here and no network asked: the stages do that themselves when
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from afarm.core.errors import AfarmError, ConfigError, DataError, JudgeError, did_you_mean
-from afarm.experiment.dry_run import require_fitting_judges
+from afarm.experiment.dry_run import require_fitting_judges, require_method_judge
 from afarm.experiment.judge_choices import choices_of_run, describe_choices
 from afarm.experiment.preferences import require_preferences
 from afarm.experiment.return_checks import problems_seen
@@ -25,6 +26,9 @@ from afarm.storage.prompt_templates import read_prompt_template
 
 ASKING = ("annotate", "fit-reward", "train")
 """The stages that make training preferences first, and so ask judges."""
+
+LABELS = frozenset({"annotator", "preferences", "reward_model"})
+"""The needs of methods that are served by labels of pairs."""
 
 Check = Callable[[Workspace], object]
 """A look at one thing. Yields what is wrong with it, or raises an `AfarmError` that says so."""
@@ -44,7 +48,7 @@ def run_checks(llm_systems: Sequence[str] = (), names_method: bool = True) -> li
         require_preferences,
         _check_tasks,
         _ratings,
-        *_judges("evaluate", "annotate", choices=choices_of_run, llm_systems=llm_systems),
+        *_judges("evaluate", "annotate", choices=choices_of_run, llm_systems=llm_systems, trains=names_method),
         _noise_once,
         _evaluators,
     ]
@@ -55,7 +59,7 @@ def stage_checks(stage: str) -> list[Check]:
     checks: list[Check] = [*_training(), partial(_rows, stage=stage)]
     if stage in ASKING:
         choices = partial(choices_of_run, stage=stage)
-        checks += [require_preferences, *_judges("annotate", choices=choices), _noise_once]
+        checks += [require_preferences, *_judges("annotate", choices=choices, trains=stage == "train"), _noise_once]
     return [*checks, _method, _enough_for_method] if stage == "train" else checks
 
 
@@ -74,7 +78,9 @@ def judging_checks(choices: Callable[[Workspace], str] = describe_choices) -> li
 
 def access_checks(llm_systems: Sequence[str] = (), stage: str = "") -> list[Check]:
     """Return the checks that judges can be asked, which a dry run and a `stage` that asks none do without."""
-    return [_ledger, partial(require_access, llm_systems=llm_systems)] if stage in ("", *ASKING) else []
+    checks: list[Check] = [_ledger, partial(require_access, llm_systems=llm_systems)]
+    checks += [_method_is_capped] if stage in ("", "train") else []
+    return checks if stage in ("", *ASKING) else []
 
 
 def _training() -> list[Check]:
@@ -89,17 +95,22 @@ def _training() -> list[Check]:
     ]
 
 
-def _judges(*sections: str, choices: Callable[[Workspace], str], llm_systems: Sequence[str] = ()) -> list[Check]:
-    """Return the checks of the judges, and of the annotators that these sections name."""
+def _judges(
+    *sections: str, choices: Callable[[Workspace], str], llm_systems: Sequence[str] = (), trains: bool = False
+) -> list[Check]:
+    """Return the checks of the judges, and of who asks them: annotators, and the method if it `trains`."""
 
     def annotators(workspace: Workspace) -> list[str]:
         config = workspace.config
-        labelled = {"annotate"} if config.preferences else set()
-        return [getattr(config, section).annotator for section in sections if section not in labelled]
+        needs = workspace.components.method(config.method).needs if sections == ("annotate",) and trains else LABELS
+        unasked = {"annotate"} if config.preferences or LABELS.isdisjoint(needs) else set()
+        return [getattr(config, section).annotator for section in sections if section not in unasked]
 
     def require_judges(workspace: Workspace) -> None:
         try:
             require_fitting_judges(workspace, annotators(workspace))
+            if trains:
+                require_method_judge(workspace, workspace.config.method)
         except JudgeError as error:
             if workspace.judges.by_role:
                 raise
@@ -148,6 +159,12 @@ def _ledger(workspace: Workspace) -> None:
 def _method(workspace: Workspace) -> None:
     """Look at the run's method: its needs must be met, and its settings fit."""
     require_method(workspace.components, workspace.config.method)
+
+
+def _method_is_capped(workspace: Workspace) -> None:
+    """Look for a method that asks a judge while it trains at prices that no budget caps."""
+    with suppress(JudgeError):  # without a judge, which another check says
+        require_method_judge(workspace, workspace.config.method, is_capped=True)
 
 
 def _noise_once(workspace: Workspace) -> Iterator[str]:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from pydantic import ValidationError
 
 from afarm.core.config import Config
 from afarm.core.errors import ConfigError, DataError, PluginError, did_you_mean
-from afarm.core.plugins import Plugins
+from afarm.core.plugins import DISABLED, Plugins, chosen_plugins, discover, installed_entry_points
 from afarm.core.registry import Component
 from afarm.core.seeding import digest
 from afarm.experiment.setting_errors import SYNONYMS, explain_validation_error, list_fields, nearest_setting
@@ -73,7 +74,10 @@ class Settings:
                 assert component.config is not None
                 prefix = f"{component.name}."
                 wrong = explain_validation_error(error, component.config, prefix, unknown=UNKNOWN, missing=REQUIRED)
-                raise ConfigError(wrong) from error
+                brought = {**component.defaults, **settings_for(component, self.recipe)}
+                theirs = {f"{prefix}{name}" for name, value in brought.items() if section.get(name, value) == value}
+                by = f"; plugin {component.plugin!r} ({component.package}) brings this value"
+                raise ConfigError([p + by * (p.partition(":")[0] in theirs) for p in wrong]) from error
         return self.configs[key]
 
     def result_sections(self, components: Iterable[Component]) -> dict[str, dict[str, Any]]:
@@ -112,6 +116,32 @@ def recipe_names() -> list[str]:
     return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
+def plugin_recipes() -> list[str]:
+    """List the recipes that plugins bring, by the shortest names."""
+    registry = _with_recipes(tuple(installed_entry_points()), chosen_plugins()).registry
+    return sorted(registry.list_names(component)[-1] for component in registry)
+
+
+@lru_cache(maxsize=1)
+def _with_recipes(*plugins: object) -> Plugins:
+    """Load the recipes of plugins, again once `plugins` are others."""
+    return discover(check_configs=False, kinds=("recipes",))
+
+
+def _recipe_file(name: str) -> Path:
+    """Return the file of a recipe. Raises `ConfigError` if no plugin brings one of that name."""
+    if name.endswith((".yaml", ".yml")):
+        return Path(name)
+    if name in recipe_names():
+        return Path(str(resources.files("afarm") / "recipes" / f"{name}.yaml"))
+    try:
+        plugins = _with_recipes(tuple(installed_entry_points()), chosen_plugins())
+        return Path(plugins.get("recipes", name, recipe_names()).target)
+    except PluginError as error:
+        unknown = _no_recipe(Path(name)) if Path(name).exists() else f"{error} `afarm recipes` shows them."
+        raise ConfigError([unknown]) from error
+
+
 def read_recipe(name: str) -> dict[str, Any]:
     """Read the recipe `name`, or the YAML file at that path, over the recipe that it is based on.
 
@@ -133,8 +163,9 @@ def read_bases(name: str, above: Sequence[str] = ()) -> dict[str, dict[str, Any]
         return {name: values}
     if not isinstance(base, str):
         raise ConfigError([f"recipe {name}: {BASED_ON} must name one recipe, such as {BASED_ON}: paper"])
-    is_file = base.endswith((".yaml", ".yml"))
-    return {**read_bases(str(Path(name).parent / base) if is_file else base, [*above, name]), name: values}
+    if base.endswith((".yaml", ".yml")):
+        base = str(_recipe_file(name).parent / base)
+    return {**read_bases(base, [*above, name]), name: values}
 
 
 def settings_for(component: Component, recipe: str) -> dict[str, Any]:
@@ -158,21 +189,15 @@ def _no_recipe(path: Path) -> str:
 
 def _read_recipe(name: str) -> dict[str, Any]:
     """Read what the recipe says itself."""
-    loader: Any = yaml.SafeLoader  # says where a user's file is wrong
-    if name.endswith((".yaml", ".yml")):
-        try:
-            text = read_user_text(name)
-        except OSError as error:
-            raise ConfigError([f"recipe file {name} cannot be read: {error.strerror}"]) from error
-        except UnicodeDecodeError as error:
-            raise ConfigError([f"recipe file {name} is no UTF-8 text: save it as UTF-8"]) from error
-    elif name in recipe_names():
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser takes a seventh of the time
-        text = (resources.files("afarm") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
-    elif Path(name).exists():
-        raise ConfigError([_no_recipe(Path(name))])
-    else:
-        raise ConfigError([f"unknown recipe {name!r}.{did_you_mean(name, recipe_names())} `afarm recipes` shows them."])
+    path, own = _recipe_file(name), not name.endswith((".yaml", ".yml"))
+    # libyaml's parser takes a seventh of the time; the other says where a user's file is wrong
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader) if own else yaml.SafeLoader
+    try:
+        text = path.read_text(encoding="utf-8") if own else read_user_text(path)
+    except OSError as error:
+        raise ConfigError([f"recipe file {name} cannot be read: {error.strerror}"]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"recipe file {name} is no UTF-8 text: save it as UTF-8"]) from error
     try:
         values = yaml.load(text, Loader=loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # an impossible date is a ValueError
@@ -368,8 +393,10 @@ def _check_section(
     if ambiguous := plugins.registry.explain_ambiguous(name):
         return [f"section {ambiguous}"]
     if name not in names and (owner := plugins.broken_owner(name)):
-        which = f"section {name!r} is of plugin {owner.name!r} ({owner.package}), which failed to load"
-        return [f"{which}: mend the plugin or remove the section. {owner.error}"]
+        which = f"section {name!r} is of plugin {owner.name!r} ({owner.package}), which"
+        if owner.error == DISABLED:
+            return [f"{which} {DISABLED}: remove the section, or do not disable it"]
+        return [f"{which} failed to load: mend the plugin or remove the section. {owner.error}"]
     if name not in names:
         bare = [n for n in names if "/" in name or "/" not in n]
         near = in_a_section(name, names) or did_you_mean(name, [*RunConfig.model_fields, *bare], "`afarm settings`")

@@ -45,7 +45,9 @@ def record(workspace: Workspace, method: str, result: Result, command: str, star
         "headline": headline(result, trained),
         "reward_model": json.loads(held_out.read_text("utf-8")) if held_out and held_out.is_file() else {},
         "checkpoint": {
-            name: value for name, value in trained.items() if name.startswith(("best/", "last/", "stopped/", "data/"))
+            name: value
+            for name, value in trained.items()
+            if name.startswith(("best/", "last/", "stopped/", "data/", "judge/"))
         },
     }
     return write_record(workspace, about, history, main, result)

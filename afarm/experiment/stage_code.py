@@ -25,7 +25,6 @@ _FOUNDATION = (
     *(
         "experiment/workspace.py",
         "experiment/components.py",
-        "experiment/named_code.py",
         "experiment/data.py",
         "experiment/recipe.py",
     ),
@@ -72,6 +71,7 @@ DOORS = "doors"
 DOOR_CODE = (
     *("core", "storage", "judging", "backend"),
     *("evaluation/__init__.py", "evaluation/matching.py", "evaluation/metrics.py", "experiment/setting_errors.py"),
+    "experiment/plugin_code.py",
 )
 """The code behind the doors that a third party's component may reach, whatever kind of stage uses it."""
 

@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from afarm.core import errors
 from afarm.core.errors import AfarmError, ConfigError, PluginError, StoreError, attribute_failures
 from afarm.core.interfaces import Progress, no_progress
-from afarm.core.plugins import Plugins, discover
+from afarm.core.plugins import Plugins, choose_plugins, chosen_plugins, discover
 from afarm.core.seeding import digest
 from afarm.experiment import pipeline
 from afarm.experiment.components import Components
@@ -39,7 +39,6 @@ from afarm.experiment.launching.launcher import (
     TaskEvent,
     Tell,
 )
-from afarm.experiment.named_code import name_code
 from afarm.experiment.opening import workspace_over
 from afarm.experiment.plugin_code import plugin_digest
 from afarm.experiment.preflight import require_access
@@ -50,6 +49,7 @@ from afarm.experiment.stage import Stage, StageRun, walk
 from afarm.experiment.stage_code import STAGE_CODE, code_digest
 from afarm.experiment.workspace import Workspace, versions
 from afarm.storage.artifacts import Artifact
+from afarm.storage.named_code import name_code
 from afarm.storage.reuse import flatten
 
 TOLD_EVERY = 1.0
@@ -166,7 +166,8 @@ def digest_source_parts(stage: Stage) -> dict[str, str]:
 
 def _needs(workspace: Workspace, stage: Stage, processes: int) -> Needs:
     scores = stage.kind == "evaluate" and any(s.kind == "fit-reward" for s in stage.inputs.values())
-    computes = scores or (stage.kind in ("train", "fit-reward", "sample", "outputs") and not stage.plan_requests)
+    is_own = not stage.plan_requests or stage.kind == "train"  # else a judge LLM answers
+    computes = scores or (stage.kind in ("train", "fit-reward", "sample", "outputs") and is_own)
     asks = bool(stage.plan_labels or stage.plan_requests)
     together = processes if stage.run_collective else 1
     return Needs(together, gpus=int(computes and workspace.config.backend.device != "cpu"), asks=asks)
@@ -186,6 +187,7 @@ def farm_spec(workspace: Workspace, system: str, account: str) -> FarmSpec:
         versions(),
         "" if ledger == workspace.store.ledger_path else str(ledger),
         workspace.store.shared.url if workspace.store.shared else "",
+        *chosen_plugins(),
     )
 
 
@@ -388,13 +390,16 @@ def open_task_workspace(
     except ValidationError as error:
         raise ConfigError(_another("settings")) from error
     name_code([farm.run, farm.sections])
-    components = Components(_plugins(), settings, progress, notify, process_info)
+    components = Components(
+        _plugins(farm.plugin_files, farm.disabled_plugins), settings, progress, notify, process_info
+    )
     return workspace_over(components, Path(farm.output_dir), ledger=farm.ledger or None, store=farm.store or None)
 
 
 @cache
-def _plugins() -> Plugins:
+def _plugins(files: tuple[str, ...], disabled: tuple[str, ...]) -> Plugins:
     """The plugins of this process, which does not load edited ones again anyway."""
+    choose_plugins(files, disabled)
     return discover()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -23,13 +23,14 @@ from afarm.storage.prompt_templates import read_prompt_template
 from afarm.storage.rows import read_placed_rows, read_preferences
 
 if TYPE_CHECKING:
-    from afarm.experiment.annotation import OnlineAnnotator  # which few methods are given
+    from afarm.experiment.annotation import OnlineAnnotator, OnlineJudge  # which few methods are given
 
 NEEDS: dict[str, tuple[str, ...]] = {
     "preferences": (),
     "feedback": (),
     "reward_model": (),
     "annotator": (),
+    "judge": (),
     "demonstrations": ("sft",),
     "all_demonstrations": ("sft", "preference", "unlabeled", "validation"),
     "unlabeled": ("unlabeled",),
@@ -70,6 +71,7 @@ def training_stage(
     preferences: Stage | None,
     reward_model: Stage | None,
     annotator: OnlineAnnotator | None,
+    judge: OnlineJudge | None,
 ) -> Stage:
     """Training by a method from the policy of `begin`, with what it needs of the others.
 
@@ -96,20 +98,21 @@ def training_stage(
         if "validation" in method.needs
         else [],
         sampler=components.sampler_identity() if may_sample(method) else "",
+        **({"judge": judge.identity} if judge else {}),
     )
 
     def learn(directory: Path, inputs: Inputs) -> Policy:
         seed = workspace.seed(f"train {name}")
-        asked = annotator and replace(annotator, directory=directory)
+        given = _method_inputs(workspace, method, inputs, annotator and replace(annotator, directory=directory))
         training = components.training("methods", name, label, directory, seed)
         with training as context:
-            policy = method.train(_method_inputs(workspace, method, inputs, asked), context)
+            policy = method.train(replace(given, judge=judge and judge.within(directory)), context)
         require_returned(Policy, policy, "methods", name, "train", method)
         return policy
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
         components.save(learn(directory, inputs), directory, "methods", name)
-        return last_metrics(directory)
+        return last_metrics(directory) | (judge.within(directory).counts() if judge else {})
 
     splits = [split for need in method.needs for split in NEEDS[need]]
 
@@ -120,28 +123,39 @@ def training_stage(
         with attribute_failures("methods", name, method):
             return list(method.plan_pairs(rows)), [*rows.get("validation", ())] * candidates(config)
 
+    def read_splits() -> dict[str, Sequence[Instruction]]:
+        return {split: workspace.data.instructions(split) for split in splits}
+
     def plan_labels(inputs: Inputs) -> Labelling:
         assert annotator is not None
-        rows = {split: workspace.data.instructions(split) for split in splits}
         config: Any = workspace.settings.of(component)
-        learning, selecting = plan_pairs(method, config, rows)
+        learning, selecting = plan_pairs(method, config, read_splits())
         steps = config.total_steps if isinstance(config, OnPolicyConfig) else 1
         return annotator.plan(learning, steps, selecting, candidates(config))
 
-    def asks_less_by() -> list[str]:
-        """Name the splits and the method's own settings of which a half makes it ask about fewer pairs."""
-        config: Any = workspace.settings.of(component)
-        rows = {split: workspace.data.instructions(split) for split in splits}
-        found = {f"rows.{split}": plan_pairs(method, config, {**rows, split: rows[split][::2]}) for split in rows}
-        for setting, value in config or ():
-            with suppress(TypeError, ValueError, AfarmError):  # no number, or a half that does not fit the others
-                half = type(config).model_validate({**dict(config), setting: type(value)(value / 2)})
-                found[f"{name}.{setting}"] = plan_pairs(type(method)(half), half, rows)
-        every = sum(map(len, plan_pairs(method, config, rows)))
-        return [setting for setting, planned in found.items() if sum(map(len, planned)) < every]
+    def count_asked(method: Method, config: Any, rows: Mapping[str, Sequence[Instruction]]) -> int:
+        pairs = sum(map(len, plan_pairs(method, config, rows))) if annotator else 0
+        return pairs + (len(judge.plan(rows, method).questions) if judge else 0)
 
-    plan = (plan_labels, asks_less_by) if annotator else (None, None)
-    return Stage("train", label, stages, key_fields, write, learn, None, *plan)
+    def asks_less_by() -> list[str]:
+        return name_what_halves(count_asked, name, method, workspace.settings.of(component), read_splits())
+
+    requests = (lambda: judge.plan_requests(read_splits())) if judge else None
+    plan = requests, plan_labels if annotator else None, asks_less_by if judge or annotator else None
+    return Stage("train", label, stages, key_fields, write, learn, *plan)
+
+
+def name_what_halves(
+    count: Callable[..., int], name: str, method: Method, config: Any, rows: Mapping[str, Sequence[Instruction]]
+) -> list[str]:
+    """Name the splits and the method's settings of which a half makes `count(method, config, rows)` less."""
+    found = {f"rows.{split}": count(method, config, {**rows, split: rows[split][::2]}) for split in rows}
+    for setting, value in config or ():
+        with suppress(TypeError, ValueError, AfarmError):  # no number, or a half that does not fit the others
+            half = type(config).model_validate({**dict(config), setting: type(value)(value / 2)})
+            found[f"{name}.{setting}"] = count(type(method)(half), half, rows)
+    every = count(method, config, rows)
+    return [setting for setting, counted in found.items() if counted < every]
 
 
 def may_sample(method: Method) -> bool:

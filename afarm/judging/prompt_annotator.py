@@ -182,19 +182,26 @@ _REASON: dict[FirstIsBetter, str] = {
 
 
 def render(verdicts: Sequence[FirstIsBetter], answer_format: str, labels: Sequence[str] = ()) -> str:
-    """Write verdicts as a judge does, in one of the six answer formats.
+    """Write verdicts as a judge does, in one of the eight answer formats.
 
     "single": `Output (a)` or `Output (b)`. "list": such lines, numbered from 1. "json": objects with `index` (from 1),
-    `explanation` and the boolean `first_is_better`. "rating", of one output: 6 for True, 2 for False. "criteria", of an
-    instruction: two numbered lines. "labels": the first of `labels` for True, the second for False, one per line.
-    Raises `ValueError` for others.
+    `explanation` and the boolean `first_is_better`. "rating", of one output: 6 for True, 2 for False, or the last and
+    the first of `labels`. "ranking", of single outputs: those of True first. "critique", of one output: a sentence.
+    "criteria", of an instruction: two numbered lines. "labels": the first of `labels` for True, the second for False,
+    one per line. Raises `ValueError` for others.
     """
     if answer_format == "labels":
         return "\n".join(_LABEL[None] if verdict is None else labels[not verdict] for verdict in verdicts)
     if answer_format == "single":
         return _LABEL[verdicts[0]]
     if answer_format == "rating":
-        return {True: "6", False: "2", None: _LABEL[None]}[verdicts[0]]
+        worst, *_, best = labels or ("2", "6")
+        return {True: best, False: worst, None: _LABEL[None]}[verdicts[0]]
+    if answer_format == "ranking":
+        ranked = sorted(range(len(verdicts)), key=lambda i: not verdicts[i])
+        return _LABEL[None] if None in verdicts else " > ".join(str(1 + i) for i in ranked)
+    if answer_format == "critique":
+        return {True: "It serves the instruction well.", False: "It misses the instruction.", None: ""}[verdicts[0]]
     if answer_format == "criteria":
         return _LABEL[None] if verdicts[0] is None else "1. It answers the instruction.\n2. It is correct."
     if answer_format == "list":
@@ -205,4 +212,5 @@ def render(verdicts: Sequence[FirstIsBetter], answer_format: str, labels: Sequen
             for i, verdict in enumerate(verdicts, start=1)
         ]
         return json.dumps(objects)
-    raise ValueError(f"unknown answer format {answer_format!r}; known: single, list, json, rating, criteria, labels")
+    known = "single, list, json, rating, ranking, critique, criteria, labels"
+    raise ValueError(f"unknown answer format {answer_format!r}; known: {known}")

@@ -42,6 +42,8 @@ def chosen_checkpoints(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         yield f"{each}: the best of its checkpoints on the validation split; the others are as training left them."
 
 
+ASKED_FOR = {"rate": "marks", "rank": "rankings", "criticise": "criticisms"}
+"""What a method has asked its judge for, by the kind of question."""
 STOPPED = {"stopped/max_kl": "the KL exceeded its limit", "stopped/not_finite": "a figure was not finite"}
 
 
@@ -60,6 +62,10 @@ def training(checkpoint: Mapping[str, Any]) -> Iterator[str]:
                 yield f"{STOPPED_AT} {checkpoint[name]:g}: {why}"
         if left_out := checkpoint.get("data/prompts_left_out"):
             yield f"{left_out:g} prompts were too long and left out"
+        if asked := {kind: checkpoint[f"judge/{kind}"] for kind in ASKED_FOR if f"judge/{kind}" in checkpoint}:
+            unread = sum(checkpoint[f"judge/{kind} unreadable"] for kind in asked)
+            kinds = ", ".join(f"{count:,} {ASKED_FOR[kind]}" for kind, count in asked.items())
+            yield f"asked a judge for {kinds}" + (f"; {unread:,} of its answers could not be read" if unread else "")
 
 
 _NOT_ITS = re.compile(r" --(?:json|(?:method|launcher|set(?=[ =]'?best_of_n\.))[ =](?:'[^']*'|\S)+)")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from afarm.core.errors import AfarmError, attribute_failures, require_promise
+from afarm.core.plugins import discover
 from afarm.core.seeding import digest
 from afarm.evaluation.metrics import finite_number, undetectable_difference, win_rate_interval
 from afarm.evaluation.red_flags import flag_sentences, judge_bias
@@ -83,8 +86,25 @@ def content_mark(record: RunRecord) -> str:
     """A comment that changes with what the page shows of a run, and with the code that shows it."""
     code = [path for path in Path(__file__).parent.iterdir() if path.is_file()]
     shown = source_digest({path.name: path for path in code})
-    content = digest([record, shown, find_spec("plotly") is not None], length=16)
+    content = digest([record, shown, find_spec("plotly") is not None, plugin_sections(record)], length=16)
     return f"<!-- shows {content} -->\n"
+
+
+def plugin_sections(record: RunRecord) -> list[tuple[str, str]]:
+    """Return the title and the HTML of each section that plugins add to a run's page, or why one cannot be shown."""
+    sections: dict[str, Any] = {}
+    found = []
+    with attribute_failures("hook", "register_sections"):
+        discover(check_configs=False, kinds=()).manager.hook.register_sections(sections=sections)
+    for title, section in sections.items():
+        try:
+            with attribute_failures("section", title, section):
+                html = section(record)
+            require_promise(isinstance(html, str), "section", title, "it must return HTML as text", section)
+        except AfarmError as error:
+            html = f"<p>{escape(str(error))}</p>"
+        found += [(title, html)] if html else []
+    return found
 
 
 def describe_run(record: RunRecord) -> dict[str, Any]:
@@ -127,6 +147,7 @@ def describe_run(record: RunRecord) -> dict[str, Any]:
         "verdicts": verdicts,
         "most_characters": MOST_CHARACTERS,
         "config": flatten(record.section("config")),
+        "plugin_sections": plugin_sections(record),
         "charts": {
             "main": [*main_charts, *filter(None, [stored_over_n(record.directory, record), proxy_chart(record)])],
             "others": other_charts,

@@ -42,6 +42,11 @@ SHIPPED = {
 TemplateSource = str | Mapping[str, str]
 """A template: one of `NAMED`, or the texts of a file, under `JINJA` or the keys of `PAIR`."""
 
+ALPACA_CUE = "### Response:"
+"""The end of a prompt of the template `alpaca`."""
+SHORTEST_CUE = 5
+"""Characters of a template's end from which it is told from what people write."""
+
 _PLACE = re.compile(r"\{(instruction|input)\}")
 _SAMPLES = (
     Instruction("An instruction."),
@@ -83,6 +88,26 @@ def read_prompt_template(spec: str) -> TemplateSource:
         said = f" cannot be read: {error.strerror}" if isinstance(error, OSError) else f": {error}"
         raise ConfigError([f"prompt_template: {spec}{said}"]) from error
     return texts
+
+
+def answer_cues(spec: str) -> tuple[str, ...]:
+    """Return the ends of prompts in afarm's templates and the one of a run; none if that leaves prompts as they are."""
+    source = read_prompt_template(spec)
+    texts = [*SHIPPED.values(), *([] if isinstance(source, str) else [source])]
+    around = [render_template(text, Instruction("\0")).split("\0") for text in texts]
+    if not isinstance(source, str) and not "".join(around[-1]).strip():
+        return ()
+    return tuple(cue for cue in (ALPACA_CUE, *(parts[-1].strip() for parts in around)) if len(cue) >= SHORTEST_CUE)
+
+
+def describe_rendered(count: int, of: int) -> str:
+    """Say that so many prompts end with one of `answer_cues`, and what to do."""
+    return (
+        f"{count} of {of} prompts end as a prompt template does (in {ALPACA_CUE!r}, say), and the run's is put around "
+        "them: take the first one out of the rows, or leave prompts as they are with --set "
+        'prompt_template=FILE.json, which holds {"prompt_noinputs": "{instruction}", "prompt_inputs": '
+        '"{instruction}{input}"}'
+    )
 
 
 def render_template(texts: Mapping[str, str], instruction: Instruction) -> str:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from afarm.testing.launchers import check_launcher as check_launcher
     from afarm.testing.methods import check_method as check_method
     from afarm.testing.methods import check_policy as check_policy
+    from afarm.testing.models import scripted_judge as scripted_judge
     from afarm.testing.models import tiny_config as tiny_config
     from afarm.testing.models import tiny_inputs as tiny_inputs
     from afarm.testing.models import tiny_policy as tiny_policy

@@ -46,7 +46,7 @@ def check_component(
     """
     cls = component.load()
     with attribute_failures(component.kind, component.full_name, cls):
-        if component.kind in ("databases", "stores"):  # the rest shows on a server only
+        if component.kind in ("databases", "stores", "recipes"):  # the rest shows on a server, or in a run
             lacking = sorted(getattr(cls, "__abstractmethods__", ()))
             require(not lacking, f"it does not define {', '.join(lacking)}")
             return

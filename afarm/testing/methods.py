@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -14,6 +15,7 @@ from typing import Any
 from afarm.core.errors import type_name
 from afarm.core.interfaces import Decoding, Method, MethodInputs, Policy
 from afarm.core.records import Instruction, Pair, Preference, Sample
+from afarm.judging.method_judge import PlannedJudge, PromptedJudge, Question
 from afarm.testing.conformance import naming, require
 from afarm.testing.contexts import MetricsRecorder, train_context
 from afarm.testing.examples import make_instructions
@@ -27,7 +29,7 @@ CLOSE = 1e-4
 APART = 1e-3
 """Tolerance for weights that several processes learn: they sum in another order."""
 
-NEEDS = {"preferences", "feedback", "reward_model", "annotator", "demonstrations", "all_demonstrations"}
+NEEDS = {"preferences", "feedback", "reward_model", "annotator", "judge", "demonstrations", "all_demonstrations"}
 NEEDS |= {"unlabeled", "validation"}
 """The inputs that a run can give a method."""
 
@@ -42,8 +44,9 @@ def check_method(
 ) -> None:
     """Train on tiny inputs and check that training is repeatable, resumable and changes nothing else.
 
-    Samples, metrics and the weights of a policy's `model` are compared, and the pairs that are asked about with
-    `plan_pairs`. Writes into `directory`. Raises `ConformanceError` naming the broken promise.
+    Samples, metrics and the weights of a policy's `model` are compared, the pairs that are asked about with
+    `plan_pairs`, and the questions to a judge with `plan_judging`. Writes into `directory`. Raises `ConformanceError`
+    naming the broken promise.
 
     Args:
         method: One or several, such as a class under several configs that end in seconds (`tiny_config`).
@@ -82,7 +85,8 @@ def _check_method(
         return inputs.annotate(pairs, noiseless=noiseless) if inputs.annotate else []
 
     with check_start_untouched(inputs.start), check_untouched(model, broken, read_scores):
-        recorded = replace(inputs, annotate=annotate if inputs.annotate else None)
+        judge = RecordedJudge(inputs.judge) if isinstance(inputs.judge, PromptedJudge) else None
+        recorded = replace(inputs, annotate=annotate if inputs.annotate else None, judge=judge or inputs.judge)
         policy = method.train(recorded, train_context(directory / "first", log_metrics=log))
     require(isinstance(policy, Policy), f"train must return an afarm.Policy, not a {type(policy).__name__}")
     check_metrics(log.lines)
@@ -101,8 +105,15 @@ def _check_method(
     given = {"sft": [row.instruction for row in inputs.demonstrations], "preference": []}
     given |= {"unlabeled": list(inputs.unlabeled), "validation": list(inputs.validation)}
     planned, learned = len(method.plan_pairs(given)), sum(i not in inputs.validation for i in asked.values())
-    near = 3 * abs(planned - learned) <= max(planned, learned)
-    require(near, f"plan_pairs must name what train has annotated, up to a third: {planned}, and {learned} were asked")
+    broken = "plan_pairs must name what train has annotated, up to a third"
+    require(_is_near(planned, learned), f"{broken}: {planned}, and {learned} were asked")
+    if judge:
+        plan = PlannedJudge(judge.ask, judge.name)
+        method.plan_judging(given, plan)
+        expected, found = Counter(question.kind for question in plan.questions), Counter(judge.kinds.values())
+        for kind in expected | found:
+            broken = f"plan_judging must {kind} what train will, up to a third: {expected[kind]} questions are planned"
+            require(_is_near(expected[kind], found[kind]), f"{broken}, and {found[kind]} were asked")
     if learns:
         before, after = (fmean(learns(s.text) for s in draw(p, make_instructions(32))) for p in (inputs.start, policy))
         require(after > before, f"training must raise what it learns: from {before:.4g} it went to {after:.4g}")
@@ -115,6 +126,22 @@ def _check_method(
             f"the weights of {processes} processes must be those of one, up to rounding: they are {apart:.2g} apart"
         )
         require(apart < APART, f"{broken}. Draw the same rows in all, and sum gradients and metrics over them")
+
+
+class RecordedJudge(PromptedJudge):
+    """Asks as `given` does, and keeps the kind of each question by its id."""
+
+    def __init__(self, given: PromptedJudge):
+        super().__init__(given.ask, given.name, given.role, given.seed)
+        self.given, self.kinds = given, dict[str, str]()
+
+    def collect(self, questions: Sequence[Question]) -> list[Any]:
+        self.kinds |= {question.id: question.kind for question in questions}
+        return self.given.collect(questions)
+
+
+def _is_near(planned: int, asked: int) -> bool:
+    return 3 * abs(planned - asked) <= max(planned, asked)
 
 
 def check_policy(policy: Policy, directory: Path) -> None:

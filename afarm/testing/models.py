@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from afarm.core.config import Config
 from afarm.core.interfaces import Decoding, MethodInputs
+from afarm.core.judge import ChatRequest
 from afarm.core.records import Output, Pair, Preference
+from afarm.core.seeding import uniform
 from afarm.judging.labelling import rule_or_noise
+from afarm.judging.method_judge import PromptedJudge
 from afarm.testing.contexts import KeyedReward
 from afarm.testing.examples import make_instructions, separable_preferences
+from afarm.testing.fake_judge import Answer, FakeJudgeClient
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
@@ -19,6 +23,9 @@ if TYPE_CHECKING:
 
 LABEL_NOISE = 0.25
 """The paper's share of flipped labels, which `tiny_inputs` gives online methods."""
+
+UNREADABLE = 0.125
+"""The share of answers to a method's own questions that cannot be read."""
 
 WORDS = [f"w{i}" for i in range(40)]
 SPECIAL = ["<pad>", "<eos>", "<unk>", "<q>", "<a>"]
@@ -130,7 +137,8 @@ def tiny_reward_model(policy: CheckpointPolicy | None = None, seed: int = 0) -> 
 def tiny_inputs(needs: Iterable[str], count: int = 16) -> MethodInputs:
     """Make inputs for a method with these `needs`; others are empty, as in a run.
 
-    `annotate` flips a quarter of its labels unless they are to be `noiseless`.
+    `annotate` flips a quarter of its labels unless they are to be `noiseless`. `judge` answers by `KeyedReward`, and in
+    one of eight cases so that it cannot be read.
     """
     needs = set(needs)
     start = tiny_policy()
@@ -149,6 +157,7 @@ def tiny_inputs(needs: Iterable[str], count: int = 16) -> MethodInputs:
         demonstrations=demonstrations if {"demonstrations", "all_demonstrations"} & needs else (),
         validation=instructions[2 * count : 2 * count + 4] if "validation" in needs else (),
         annotate=_prefer_by_key if "annotator" in needs else None,
+        judge=scripted_judge() if "judge" in needs else None,
         decoding=Decoding(max_new_tokens=6),
     )
 
@@ -162,3 +171,21 @@ def _prefer_by_key(pairs: Sequence[Pair], *, noiseless: bool = False) -> list[Pr
         settled = rule_or_noise(pair, 0, 0.0 if noiseless else LABEL_NOISE)
         preferences.append(settled or Preference(pair.id, float(second.value > first.value)))
     return preferences
+
+
+def scripted_judge(answer: Answer | None = None) -> PromptedJudge:
+    """Make a method's judge without a farm; `answer` writes its replies, by default as in `tiny_inputs`."""
+    client = FakeJudgeClient(answer or _judge_by_key)
+    return PromptedJudge(lambda: client, "tiny")
+
+
+def _judge_by_key(request: ChatRequest) -> str:
+    """Rate, rank or criticise in this vocabulary; one answer in eight cannot be read."""
+    shown = request.comparisons
+    if uniform("unreadable", [pair.pair_id for pair in shown]) < UNREADABLE:
+        return "" if request.answer_format == "critique" else "I cannot say."
+    scores = KeyedReward().score([pair.instruction for pair in shown], [pair.first for pair in shown])
+    if request.answer_format == "ranking":
+        return " > ".join(str(1 + i) for i in sorted(range(len(scores)), key=lambda i: -scores[i].value))
+    share = (1 + scores[0].value) / 2
+    return request.labels[int(share * len(request.labels))] if request.labels else f"w{int(share * len(WORDS))} w0"

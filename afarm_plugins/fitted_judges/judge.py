@@ -33,7 +33,7 @@ REMEMBERED = 65536
 class FittedJudge(Judge):
     """See the module. It costs nothing per call, and asks no language model."""
 
-    capabilities = Capabilities(chat=True, completion=True, temperature=True, logit_bias=True, logprobs=True)
+    capabilities = Capabilities(chat=True, completion=True, logit_bias=True, logprobs=True, alone=False)
     simulated = True
 
     def __init__(self, spec: str, config: FittedConfig | None, context: BuildContext):

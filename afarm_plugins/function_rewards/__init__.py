@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from functools import cache
-from pathlib import Path
+from contextlib import suppress
 from typing import Any, Literal
 
-from afarm import Config, Register, hookimpl, setting
+from afarm import Config, Register, hookimpl, open_user_file, setting
 
 
 class FunctionConfig(Config):
@@ -27,10 +26,11 @@ class FunctionConfig(Config):
         return {**super().result_fields(), "columns": _file_digest(self.columns)}
 
 
-@cache
 def _file_digest(source: str) -> str:
-    path = Path(source).expanduser()
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:24] if path.is_file() else source
+    """Digest a file; what is none, or is not to be opened, stands for itself."""
+    with suppress(OSError), open_user_file(source) as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()[:24]
+    return source
 
 
 @hookimpl

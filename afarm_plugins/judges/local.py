@@ -63,6 +63,7 @@ class LocalJudge(Judge):
             require_local(spec)
         self.spec = spec
         self.config = config or LocalConfig()
+        self.capabilities = replace(type(self).capabilities, alone=self.config.answer == "text")
         self._context = context
         self._model: LocalModel | None = None
         self._thread: ThreadPoolExecutor | None = None

@@ -11,7 +11,8 @@ rated alone, from 1 to 7, gets 1 and one more for each of the stated thresholds 
     U(output) + b * log((1 + words) / (1 + 10)) + noise * gumbel
 
 reaches, where the draw of a Gumbel variable has mean 0: of two outputs, the one with the higher sum is then the first
-with just the probability above, position apart, so that ratings are the same taste through a coarser scale.
+with just the probability above, position apart, so that ratings are the same taste through a coarser scale. Marks of a
+scale with more or fewer steps are interpolated between the thresholds. Several outputs are ranked by that sum.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from afarm.judging import CHARACTERS_PER_TOKEN, render
 from afarm_plugins.judges.settings import OfflineConfig, RoleNoise
 
 REMEMBERED_SCORES = 65536
-RATING = "rating"
-"""The answer format of an output that is rated alone: the comparison's `first`, in the order "alone"."""
+RATING, RANKING, CRITIQUE = "rating", "ranking", "critique"
+"""Answer formats of outputs that are looked at alone, each a comparison's `first` in the order "alone"."""
 CRITERIA = "criteria"
 """The answer format of an instruction for which criteria are drawn up."""
 CRITERIA_ANSWER = "1. It does what the instruction asks.\n2. It is complete and does not repeat itself."
@@ -101,6 +102,10 @@ class OfflineJudge(Judge):
             return _completion(request, self._rate(request.comparisons[0], request))
         if request.answer_format == CRITERIA:
             return _completion(request, CRITERIA_ANSWER)
+        if request.answer_format == RANKING:
+            return _completion(request, self._rank(request))
+        if request.answer_format == CRITIQUE:
+            return _completion(request, self._criticise(request.comparisons[0], request))
         self._remember([c for c in request.comparisons if c.pair_id])
         choices = [self._choose(comparison, request) for comparison in request.comparisons]
         try:
@@ -130,17 +135,42 @@ class OfflineJudge(Judge):
         return getattr(self.config, role) if role in ROLES else self.config.other
 
     def _rate(self, shown: ShownPair, request: ChatRequest) -> str:
-        """The mark of the one output of `shown`, which is its `first`."""
+        """The mark of the one output of `shown`, its `first`: from 1 to 7, or one of the request's labels."""
+        value, thresholds = self._value(shown, request), self.config.rating_thresholds
+        if value is None:
+            return UNPARSED
+        mark = sum(value >= threshold for threshold in thresholds)
+        if len(request.labels) in (0, len(thresholds) + 1):
+            return request.labels[mark] if request.labels else str(1 + mark)
+        ends = [2 * thresholds[0] - thresholds[1], *thresholds, 2 * thresholds[-1] - thresholds[-2]]
+        width = max(ends[mark + 1] - ends[mark], 1e-12)
+        share = (mark + min(max((value - ends[mark]) / width, 0.0), 1.0)) / (len(thresholds) + 1)
+        return request.labels[min(int(share * len(request.labels)), len(request.labels) - 1)]
+
+    def _rank(self, request: ChatRequest) -> str:
+        """The numbers of the request's outputs, the best first."""
+        self._remember(request.comparisons)
+        values = [self._value(shown, request) for shown in request.comparisons]
+        if None in values:
+            return UNPARSED
+        return " > ".join(str(1 + i) for i in sorted(range(len(values)), key=lambda i: (-(values[i] or 0.0), i)))
+
+    def _criticise(self, shown: ShownPair, request: ChatRequest) -> str:
+        """The criticism of a judge without reasons: its mark."""
+        mark = self._rate(shown, request)
+        return "" if mark == UNPARSED else f"This answer gets {mark} of {1 + len(self.config.rating_thresholds)}."
+
+    def _value(self, shown: ShownPair, request: ChatRequest) -> float | None:
+        """The utility of the output of `shown`, with bias and noise; None for no usable answer."""
         key = (request.annotator, shown.pair_id, shown.sample_index)
         if seeding.uniform(request.seed, "offline unparsed", *key) < self.config.unparsed_rate:
-            return UNPARSED
+            return None
         role = self._noise(request.role)
         self._remember([shown])
         value = self._scores[shown.instruction.id, shown.first]
         value += role.length_bias * math.log((1 + _words(shown.first)) / (1 + RATED_WORDS))
         draw = max(seeding.uniform(request.seed, "offline rating", *key), 1e-12)
-        value += role.noise * request.temperature * (-math.log(-math.log(draw)) - EULER)
-        return str(1 + sum(value >= threshold for threshold in self.config.rating_thresholds))
+        return value + role.noise * request.temperature * (-math.log(-math.log(draw)) - EULER)
 
     def _choose(self, comparison: ShownPair, request: ChatRequest) -> bool | None:
         """True if the first is better, None for no usable answer. Dummies get a fixed answer."""

@@ -98,13 +98,15 @@ def test_the_plan_counts_the_pairs_that_are_used_and_left_out(afarm: Afarm, own:
 def test_odd_labels_are_told_before_anything_is_trained_on_them(afarm: Afarm, tmp_path: Path) -> None:
     rows = [{"instruction": f"task {n % 11}", "output_1": "x", "output_2": "y", "preference": 1} for n in range(12)]
     swapped = {"instruction": "task 3", "output_1": "y", "output_2": "x", "preference": 1}
-    (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, [*rows, swapped])))
+    rendered = {**rows[0], "instruction": "### Instruction:\ntask 3\n\n### Response:\n"}
+    (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, [*rows, swapped, rendered])))
     command = ["fit-reward", "--preferences", "own.jsonl", *LIGHT]
     planned, fitted, again = afarm(*command, "--dry-run"), afarm(*command), afarm(*command)
     assert fitted.code == 0, fitted.err
     for said in (planned, fitted, again):
-        assert "own.jsonl: all 13 labels prefer the first output" in said.err
+        assert "own.jsonl: all 14 labels prefer the first output" in said.err
         assert said.err.count("2 pairs are labelled more than once, 1 of them with opposite labels (2 rows)") == 1
+        assert "own.jsonl: 1 of 14 prompts end as a prompt template does" in said.err
 
 
 def test_a_word_on_broken_rows_needs_a_file(afarm: Afarm) -> None:

@@ -74,6 +74,10 @@ def test_the_method_keeps_a_methods_promises(shown: Path) -> None:
     assert names_registered("self_imitation") == ["self_imitation"]
 
 
+def test_the_method_with_a_judge_in_the_loop_keeps_a_methods_promises(shown: Path) -> None:
+    check_method(import_module("judged_imitation").JudgedImitation(), shown / "method")
+
+
 def test_the_evaluator_keeps_an_evaluators_promises(shown: Path) -> None:
     check_evaluator(import_module("terse").Terse())
     assert names_registered("terse") == ["terse"]
@@ -102,12 +106,16 @@ def test_the_study_and_the_command_are_on_the_command_line(shown: Path) -> None:
 
 
 def test_all_of_them_are_planned_by_the_command(shown: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    declare(shown, "self_imitation", "impatient", "stars", "terse")
+    declare(shown, "self_imitation", "judged_imitation", "impatient", "stars", "terse")
     rated = ["--set", "evaluate.annotator=stars"]
     chosen = ["--method", "self_imitation", "--annotator", "impatient", "--judge", "offline", *rated]
     with pytest.raises(SystemExit, match=r"^0$"):
         main(["run", *chosen, "--set", "evaluate.evaluators=[win_rate,terse,pointwise]", "--set", ROWS, "--dry-run"])
     assert "train self_imitation" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["run", "--method", "judged_imitation", "--set", ROWS, "--dry-run", "--json"])
+    stages = {stage["label"]: stage for stage in json.loads(capsys.readouterr().out)["stages"]}
+    assert sum(judge["calls"] for judge in stages["train judged_imitation"]["judges"]) == 8 + 8, "ranked and rated"
 
 
 def test_the_annotator_that_asks_keeps_an_annotators_promises(shown: Path) -> None:

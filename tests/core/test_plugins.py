@@ -184,6 +184,10 @@ BROKEN = {
         "from afarm.cli.options import Farm\n" + good("broken"),
         "ImportError: afarm.cli.options.Farm is afarm.Farm now",
     ),
+    **{
+        f"the name {name}, a recipe's": (good("broken", name), f"{name!r} is no component name")
+        for name in ("seed", "evaluate", "based_on")
+    },
     "a name with a slash": (good("broken", "theirs/mine"), "'theirs/mine' is no component name"),
     "a name with a colon": (good("broken", "mine:fast"), "'mine:fast' is no component name"),
     "an empty name": (good("broken", ""), "'' is no component name"),
@@ -475,7 +479,8 @@ def test_a_plugin_that_fails_half_way_leaves_nothing_behind(publish: Publish) ->
         found.get("annotators", "half")
 
 
-KTO = "\nPlugin 'kto' (kto-farm) failed to load: ModuleNotFoundError: No module named 'no_such_module_anywhere'"
+NOT_THERE = "ModuleNotFoundError: No module named 'no_such_module_anywhere' (kto.py:1)"
+KTO = f"\nPlugin 'kto' (kto-farm) failed to load: {NOT_THERE}"
 
 
 @pytest.mark.parametrize(
@@ -485,7 +490,7 @@ KTO = "\nPlugin 'kto' (kto-farm) failed to load: ModuleNotFoundError: No module 
         ("kto-farm/kto", KTO),
         ("kto-farm/brought by another module", KTO),
         ("KTO_Farm/kto", KTO),
-        ("halo", "\nPlugin 'other' (other-broken) failed to load: ValueError: two lines"),
+        ("halo", "\nPlugin 'other' (other-broken) failed to load: ValueError: two lines (other.py:2)"),
         ("pppo", " Did you mean 'ppo' or 'dpo' or 'pool'?"),
         ("kto-frm/pppo", " The package 'kto-frm' is not installed, or brings no such name."),
         ("xyzzyx", "`afarm settings` lists them. 2 plugins failed to load: `afarm plugins` says why."),

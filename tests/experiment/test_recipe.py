@@ -14,7 +14,7 @@ from afarm.core.config import Config, changes_result, setting
 from afarm.core.errors import ConfigError
 from afarm.core.hooks import KINDS
 from afarm.core.plugins import Plugins, discover
-from afarm.core.registry import Component
+from afarm.core.registry import RESERVED, Component
 from afarm.experiment.components import Components
 from afarm.experiment.farm import Farm
 from afarm.experiment.opening import open_workspace
@@ -547,6 +547,7 @@ class BigConfig(Config):
     margin: int = setting(3, "anything")
 
 
+MINE = Component("methods", "mine", "mine-farm", "mine", "mine:Mine", BigConfig, defaults={"margin": 5})
 RECIPES: dict[str, dict[str, Any]] = {"toy": {"steps": 4, "rate": 0.1}, "toy-full": {"steps": 8}}
 
 
@@ -571,8 +572,7 @@ def test_a_plugin_has_settings_of_its_own_under_a_recipe_and_those_based_on_it(
     (tmp_path / "deeper" / "own.yaml").write_text("based_on: ../own.yaml\n")
     plugins = discover()
     alone = resolve("toy", ["method=ppo"], plugins).run_name(plugins.registry)
-    mine = Component("methods", "mine", "mine-farm", "mine", "mine:Mine", BigConfig, defaults={"margin": 5})
-    plugins.registry.register(replace(mine, recipes=RECIPES))
+    plugins.registry.register(mine := replace(MINE, recipes=RECIPES))
     settings = resolve(recipe, ["method=mine", *overrides], plugins)
     config = config_of(plugins, settings, "methods", "mine")
     assert (config.steps, config.rate, config.margin) == found
@@ -588,6 +588,19 @@ def test_settings_under_a_recipe_are_held_to_the_config(tmp_path: Path, monkeypa
         sys.modules.pop("sideshow", None)
         [broken] = discover([importlib.metadata.EntryPoint("sideshow", "sideshow", "afarm")]).broken
         assert "recipes must map names of recipes to settings that the config has, not" in broken.error
+
+
+def test_no_component_is_called_as_a_recipes_own_setting() -> None:
+    assert sorted([*RunConfig.model_fields, "based_on"]) == RESERVED.split()
+
+
+@pytest.mark.parametrize("brought", [{"recipes": {"toy": {"margin": "wide"}}}, {"defaults": {"margin": "wide"}}])
+def test_a_wrong_value_that_a_plugin_brings_is_told_as_the_plugins(brought: dict[str, Any]) -> None:
+    component = replace(MINE, **brought)
+    with pytest.raises(ConfigError, match=r"^mine\.margin: .*; plugin 'mine' \(mine-farm\) brings this value$"):
+        Settings("toy", RunConfig(model="m"), {"mine-farm/mine": dict(component.recipes.get("toy", {}))}).of(component)
+    with pytest.raises(ConfigError, match=r"^mine\.margin: [^;]*$"):
+        Settings("toy", RunConfig(model="m"), {"mine-farm/mine": {"margin": "long"}}).of(component)
 
 
 @pytest.mark.parametrize("role", ["strnog", "alice", "Strong"])

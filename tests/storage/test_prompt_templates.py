@@ -10,7 +10,7 @@ from jinja2 import Environment, TemplateRuntimeError
 
 from afarm.core.errors import ConfigError
 from afarm.core.records import Instruction, Message
-from afarm.storage.prompt_templates import foreign_templates, read_prompt_template, render_template
+from afarm.storage.prompt_templates import answer_cues, foreign_templates, read_prompt_template, render_template
 
 PAIR = {"prompt_inputs": "Do: {instruction}\nWith: {input}\nSo:", "prompt_noinputs": "Do: {instruction}\nSo:"}
 JINJA = """{% for turn in messages %}{{ turn.role }}: {{ turn.content }}
@@ -117,6 +117,29 @@ def test_what_a_filter_a_test_or_a_comparison_takes_is_paid_for(name: str) -> No
 def test_the_budget_is_a_prompts_and_not_a_templates() -> None:
     template = foreign_templates().from_string("{% for i in range(2000) %}x{% endfor %}")
     assert {len(template.render()) for _ in range(100)} == {2000}
+
+
+@pytest.mark.parametrize(
+    ("spec", "text", "is_rendered"),
+    [
+        ("auto", "### Instruction:\nName a fish.\n\n### Response:\n", True),
+        ("alpaca", "Human: Name a fish.\n\nAssistant:", True),
+        ("auto", "Name a fish. Answer:", False),
+        ("own.jinja", "Name a fish.\nAnswer:", True),
+        ("own.jinja", "Name a fish.\n\nTL;DR: ", True),
+        ("auto", "What does '### Response:' mean?", False),
+        ("as-is.json", "Human: Name a fish.\n\nAssistant:", False),
+        ("short.jinja", "Name a fish?", False),
+    ],
+)
+def test_a_rendered_prompt_ends_as_a_template_does(spec: str, text: str, is_rendered: bool, tmp_path: Path) -> None:
+    turns = "{% for turn in messages %}{{ turn.content }}{% endfor %}"
+    for name, before, after in (("own", "", "\nAnswer:"), ("short", "Q: ", "?")):
+        (tmp_path / f"{name}.jinja").write_text(f"{before}{turns}{{{{ instruction }}}}{{{{ input }}}}{after}")
+    as_is = {"prompt_noinputs": "{instruction}", "prompt_inputs": "{instruction}{input}"}
+    (tmp_path / "as-is.json").write_text(json.dumps(as_is))
+    named = str(tmp_path / spec) if "." in spec else spec
+    assert text.rstrip().endswith(answer_cues(named)) == is_rendered
 
 
 def test_templates_for_base_models_ship_and_show_everything() -> None:

@@ -22,6 +22,7 @@ from afarm.core.interfaces import (
     Evaluator,
     Method,
     MethodInputs,
+    MethodJudge,
     Policy,
     RewardModel,
     TrainContext,
@@ -205,6 +206,37 @@ class Stepwise(Method):
         return WordPolicy(0.5)
 
 
+class Asks(Teach):
+    """Rates, ranks and criticises what it makes up in each step; its skill follows from all that is said."""
+
+    needs = frozenset({"judge", "unlabeled"})
+    steps: int = 3
+
+    def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
+        assert inputs.judge is not None
+        newest = context.checkpoints.latest()
+        done, skill = (newest[0], float((newest[1] / "x").read_text())) if newest else (0, 0.0)
+        for step in range(done + 1, self.steps + 1):
+            tasks, groups = inputs.unlabeled, [[f"{step} {n}" for n in range(4)] for _ in inputs.unlabeled]
+            firsts = [group[0] for group in groups]
+            skill += sum(mark or 0.0 for mark in inputs.judge.rate(tasks, firsts)) / 100
+            skill += sum(places[0] for places in inputs.judge.rank(tasks, groups) if places) / 100
+            skill += sum(len(said or "") for said in inputs.judge.criticise(tasks, firsts)) / 1000
+            context.log_metrics(step, {"skill": skill})
+            context.checkpoints.save(step, lambda directory, now=skill: (directory / "x").write_text(str(now)) and None)
+            RAN.append(f"asks step {step}")
+            if step == self.dies_after:
+                raise TrainingError(f"the loss is NaN at step {step}")
+        return WordPolicy(skill)
+
+    def plan_judging(self, instructions: Mapping[str, Sequence[Instruction]], judge: MethodJudge) -> None:
+        tasks = instructions["unlabeled"]
+        for _ in range(self.steps):
+            judge.rate(tasks, [""] * len(tasks))
+            judge.rank(tasks, [[""] * 4] * len(tasks))
+            judge.criticise(tasks, [""] * len(tasks))
+
+
 class Needy(Teach):
     needs = frozenset({"reward_modell"})
 
@@ -269,7 +301,7 @@ def register_datasets(register: Register) -> None:
 
 @hookimpl
 def register_methods(register: Register) -> None:
-    for method in (Sft, Nudge, Direct, Thumbs, Hot, Online, Needy, Diverges):
+    for method in (Sft, Nudge, Direct, Thumbs, Hot, Online, Asks, Needy, Diverges):
         register(method.__name__.lower(), method, config=TeachConfig)
     register("stepwise", Stepwise, config=StepwiseConfig)
 

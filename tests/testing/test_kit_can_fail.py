@@ -746,6 +746,41 @@ def test_a_plan_of_other_pairs_than_are_asked_about_is_caught(planned: int, is_n
         check_method(method(), tmp_path)
 
 
+class AsksAJudge(Wraps):
+    """About one output of each instruction; `reads` what it is told."""
+
+    needs = frozenset({"judge", "unlabeled"})
+    planned = slice(None)
+
+    def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
+        assert inputs.judge is not None
+        for _ in range(2):  # what is asked again costs nothing
+            self.reads(inputs.judge.rate(inputs.unlabeled, ["w1"] * len(inputs.unlabeled)))
+        return super().train(inputs, context)
+
+    def reads(self, marks: Any) -> None:
+        assert None in marks
+        assert len(set(marks)) > 3
+
+    def plan_judging(self, instructions: Any, judge: Any) -> None:
+        tasks = [*instructions["unlabeled"], *instructions["unlabeled"]][self.planned]
+        judge.rate(tasks, [""] * len(tasks))
+
+
+@pytest.mark.parametrize(("planned", "is_near"), [(12, True), (8, False), (32, False)])
+def test_a_plan_of_other_questions_than_a_judge_is_asked_is_caught(planned: int, is_near: bool, tmp_path: Path) -> None:
+    method: Any = type("Plans", (AsksAJudge,), {"planned": slice(planned)})
+    told = f"plan_judging must rate what train will, up to a third: {planned} questions are planned, and 16 were asked"
+    with nullcontext() if is_near else pytest.raises(ConformanceError, match=told):
+        check_method(method(), tmp_path)
+
+
+def test_a_method_that_cannot_do_without_an_answer_is_caught(tmp_path: Path) -> None:
+    method: Any = type("Trusts", (AsksAJudge,), {"reads": lambda self, marks: sum(marks)})
+    with pytest.raises(TypeError, match="NoneType"):
+        check_method(method(), tmp_path)
+
+
 @pytest.mark.parametrize("is_sound", [True, False])
 def test_a_method_whose_processes_learn_a_share_each_is_caught(is_sound: bool, tmp_path: Path) -> None:
     share = {"noise": lambda self, *given: Nudge.noise(self, *given) / world_size()}

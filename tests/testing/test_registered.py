@@ -17,9 +17,9 @@ from afarm.core.plugins import discover
 from afarm.core.records import Instruction
 from afarm.core.registry import Component
 from afarm.experiment.components import Components
-from afarm.experiment.named_code import name_code
 from afarm.experiment.recipe import Settings
 from afarm.experiment.settings import RunConfig
+from afarm.storage.named_code import name_code
 from afarm.testing import (
     check_component,
     make_instructions,

@@ -15,10 +15,10 @@ from afarm.experiment import preflight
 from afarm.experiment.comparison.outputs import OutputComparison
 from afarm.experiment.farm import Farm, as_overrides
 from afarm.experiment.judge_choices import describe_choices
-from afarm.experiment.named_code import name_code
 from afarm.experiment.opening import open_workspace
 from afarm.experiment.result import Result, read_result
 from afarm.experiment.workspace import Workspace
+from afarm.storage.named_code import name_code
 from afarm.storage.rows import read_outputs, stem
 
 RECIPE = "outputs"

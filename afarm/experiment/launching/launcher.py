@@ -39,6 +39,8 @@ class FarmSpec:
         versions: Python's and the libraries' that the command was given with.
         ledger: The file or URL of the ledger, which may hold a password; empty for the file in `output_dir`.
         store: The URL or directory where artifacts are shared; empty for none.
+        plugin_files: The absolute paths of plugins of one file.
+        disabled_plugins: The names of plugins that are left out.
     """
 
     recipe: str
@@ -51,6 +53,8 @@ class FarmSpec:
     versions: Mapping[str, str] = field(default_factory=dict)
     ledger: str = field(default="", repr=False)
     store: str = ""
+    plugin_files: tuple[str, ...] = ()
+    disabled_plugins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

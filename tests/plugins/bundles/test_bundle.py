@@ -432,6 +432,12 @@ PLACES = {
     "a prompt and prices": {"prompt_template": "{evil}/prompt.jinja", "prices": "{evil}/prices.yaml"},
     "pairs to learn from": {"preferences": "{evil}/rows.json", "evaluate": {"set": "{evil}/rows.json"}},
     "data": {"eval_set": "hf:evil/hub", "dataset": "{evil}/config.json", "model": "evil/hub"},
+    "a reward function": {
+        "judge": {"*": "offline:function:{evil}/rewards.py:length"},
+        "function": {"columns": "{evil}/rows.json"},
+        "reward_model": "function:{evil}/rewards.py:length",
+        "annotate": {"annotator": "reward:sum:function:{evil}/rewards.py:length"},
+    },
 }
 
 
@@ -445,6 +451,7 @@ def test_a_run_in_a_bundle_opens_nothing_that_it_names(afarm: Afarm, tmp_path: P
     for name in ("config.json", "class.json", "judge.json", "pool.yaml", "prompt.jinja", "prices.yaml", "table.csv"):
         (evil / name).write_text("{}")
     (evil / "rows.json").write_text('[{"instruction": "a", "output": "b", "generator": "c"}]')
+    (evil / "rewards.py").write_text("def length(completions):\n    return list(map(len, completions))\n")
     with zipfile.ZipFile("mine.zip") as archive:
         files = {name: archive.read(name) for name in archive.namelist() if name != MANIFEST}
     record = json.loads(files[f"runs/{run.name}/run.json"])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from afarm import ConfigError, DataError, Instruction, Message, PluginError
-from afarm.experiment import named_code
+from afarm.storage import named_code
 from afarm.testing import check_reward_model, judge_context
 from afarm_plugins.function_rewards import FunctionConfig
 from afarm_plugins.function_rewards.function import FunctionReward

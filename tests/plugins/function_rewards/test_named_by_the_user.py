@@ -15,8 +15,8 @@ from light_plugin import RAN
 from said import Afarm
 
 from afarm import ConfigError, Instruction, Score, TrainContext
-from afarm.experiment import named_code
 from afarm.experiments import merge
+from afarm.storage import named_code
 from afarm_plugins.bundles.archive import MANIFEST, write_archive
 
 CODE = """

@@ -14,7 +14,7 @@ from afarm.core.errors import JudgeError
 from afarm.core.interfaces import BuildContext, RewardModel
 from afarm.core.judge import ChatRequest, Completion, ShownPair
 from afarm.core.records import Instruction, Message, Score
-from afarm_plugins.judges.offline import OfflineJudge
+from afarm_plugins.judges.offline import UNPARSED, OfflineJudge
 from afarm_plugins.judges.settings import OfflineConfig, RoleNoise
 
 TASK = Instruction("Say something.")
@@ -226,3 +226,39 @@ def test_a_rating_depends_on_seed_output_and_draw_only() -> None:
     again = {rate(offline, replace(shown, sample_index=draw), role="completion") for draw in range(40)}
     assert len(again) > 2
     assert ask(judge(unparsed_rate=1.0), request(shown, answer_format="rating")).text == "I cannot choose."
+
+
+def test_another_scale_is_interpolated_between_the_thresholds() -> None:
+    offline = judge(strong=RoleNoise(noise=1.0), rating_thresholds=[1, 2, 3, 4, 5, 6])
+
+    def marks(*labels: str) -> list[str]:
+        asked = [request(rated(x, "x" * x), answer_format="rating", labels=labels, temperature=0.0) for x in range(9)]
+        return [ask(offline, one).text for one in asked]
+
+    assert marks(*"1234567") == [*"123456777"], "the scale that the thresholds are of"
+    assert marks(*"ABCDEFG") == [*"ABCDEFGGG"]
+    # A utility of x is x/7 of the way from 0, where the lowest mark would begin, to 7, where the highest would end.
+    assert marks(*map(str, range(1, 15))) == ["1", "3", "5", "7", "9", "11", "13", "14", "14"]
+    assert marks("0", "1") == [*"000011111"]
+
+
+def test_outputs_are_ranked_as_comparisons_would_prefer_them() -> None:
+    offline = judge(strong=RoleNoise(noise=2.0))
+
+    def ranking(draw: int, *counts: int, **fields: object) -> str:
+        shown = [replace(rated(n, "x" * count), sample_index=draw) for n, count in enumerate(counts)]
+        return ask(offline, request(*shown, answer_format="ranking", **fields)).text
+
+    assert ranking(0, 2, 9, 4, temperature=0.0) == "2 > 3 > 1"
+    first = sum(ranking(draw, 3, 1).startswith("1") for draw in range(4000)) / 4000
+    assert first == pytest.approx(sigmoid((3 - 1) / 2.0), abs=0.03)
+    assert (
+        ask(judge(unparsed_rate=1.0), request(rated(1, "x"), rated(2, "y"), answer_format="ranking")).text == UNPARSED
+    )
+
+
+def test_a_criticism_is_the_mark_for_it_has_no_reasons() -> None:
+    offline = judge(strong=RoleNoise(noise=1.0), rating_thresholds=[1, 2, 3, 4, 5, 6])
+    asked = request(rated(1, "xxx"), answer_format="critique", temperature=0.0)
+    assert ask(offline, asked).text == "This answer gets 4 of 7."
+    assert ask(judge(unparsed_rate=1.0), asked).text == ""
