@@ -44,6 +44,19 @@ def test_it_keeps_the_promises_of_a_method(variant: str, tmp_path: Path) -> None
     check_method(method, tmp_path, inputs=inputs, learns=count, processes=2)
 
 
+@pytest.mark.parametrize("reward", ["rating", "ranking"])
+def test_a_judge_can_reward(reward: str, tmp_path: Path) -> None:
+    """One in eight of the scripted judge's answers cannot be read; what it is asked is what was planned."""
+    method = make(reward=reward, total_steps=4, learning_rate=1e-3)
+    assert method.needs == {"judge", "unlabeled"}
+    check_method(method, tmp_path)
+    log = MetricsRecorder()
+    method.train(tiny_inputs(method.needs), train_context(tmp_path / "log", log_metrics=log))
+    unjudged = [metrics["objective/unjudged"] for _, metrics in log.lines if "objective/unjudged" in metrics]
+    assert sum(unjudged) > 0
+    assert max(unjudged) < 16
+
+
 def train(directory: Path, pay: Callable[[str], float], **changes: Any) -> list[dict[str, float]]:
     """What each step logs."""
     method, log = make(**changes), MetricsRecorder()

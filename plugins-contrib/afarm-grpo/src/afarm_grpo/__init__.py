@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from afarm import Method, MethodInputs, OnPolicyConfig, Policy, Register, TrainContext, hookimpl, setting
-
-if TYPE_CHECKING:
-    from afarm import Instruction, MethodJudge
+from afarm import (
+    Instruction,
+    Method,
+    MethodInputs,
+    MethodJudge,
+    OnPolicyConfig,
+    Policy,
+    Register,
+    TrainContext,
+    hookimpl,
+    setting,
+)
 
 
 class GRPOConfig(OnPolicyConfig):
