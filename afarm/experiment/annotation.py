@@ -70,7 +70,9 @@ def adjacent_pairs(outputs: Sequence[Output], n: int) -> list[Pair]:
 
 
 def find_stand_in(workspace: Workspace, longest: int, stored: Sequence[Output] = ()) -> tuple[str, str, float]:
-    """Return a text for outputs of at most `longest` tokens that do not exist yet, and the rest that `Labelling` takes.
+    """Return a stand-in for outputs of at most `longest` tokens that do not exist yet.
+
+    With it comes the rest that `Labelling` takes.
 
     It is as long on average as what is there and comes nearest to them: the outputs `stored` of the starting policy,
     the demonstrations that this learns from, the data set's outputs to evaluate against; else half of the longest.

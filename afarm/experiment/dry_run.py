@@ -288,7 +288,9 @@ def reading_client(workspace: Workspace, judges: Mapping[str, Judge]) -> Reading
 def estimates(
     client: JudgeClient, planned: Iterable[Sequence[ChatRequest]], labelling: Labelling | None = None
 ) -> tuple[JudgeEstimate, ...]:
-    """Estimate by judge, of the requests that the ledger does not answer. Those of a `labelling` may be made up."""
+    """Estimate by judge, of the requests that the ledger does not answer.
+
+    Those of a `labelling` may be made up."""
 
     @cache
     def mean_answer(judge: str, annotator: str | None) -> float | None:

@@ -79,7 +79,7 @@ class Result(Tabular):
         return {"system": self.system, "judged_by": self.judged_by, "evaluations": rows, "flags": list(self.flags)}
 
     def table_rows(self) -> Iterable[Row]:
-        """Yield a row per reference: system, who judged, and all metrics, as `evaluator.name` where two differ."""
+        """Yield a row per reference: system, who judged, all metrics (`evaluator.name` where two differ)."""
         rows: dict[str, Row] = {}
         for reference, found in self.evaluations:
             row = rows.setdefault(

@@ -97,7 +97,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Requests per second: from `low` back to `top`, which was refused, in `seconds` from `began`, and beyond."""
+    """Requests per second, which rise from `low` to `top` in `seconds` from `began`, and beyond."""
 
     low: float = math.inf
     top: float = math.inf

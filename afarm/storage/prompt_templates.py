@@ -91,7 +91,9 @@ def read_prompt_template(spec: str) -> TemplateSource:
 
 
 def answer_cues(spec: str) -> tuple[str, ...]:
-    """Return the ends of prompts in afarm's templates and the one of a run; none if that leaves prompts as they are."""
+    """Return the ends of prompts in afarm's templates and in the run's.
+
+    None if the run's leaves prompts as they are."""
     source = read_prompt_template(spec)
     texts = [*SHIPPED.values(), *([] if isinstance(source, str) else [source])]
     around = [render_template(text, Instruction("\0")).split("\0") for text in texts]

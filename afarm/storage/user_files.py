@@ -1,4 +1,4 @@
-"""Files that people name: none is opened that is no regular file, nor, in a replay, outside of its bundle."""
+"""Files that people name: regular files alone are opened, and in a replay those of its bundle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _closed: list[tuple[str, Sequence[Path]]] = []
 
 @contextmanager
 def close_files(reason: str, besides: Sequence[Path] = ()) -> Iterator[None]:
-    """Have every model, and every file that is not below `besides`, refused with this reason when it is named."""
+    """Refuse, with this reason, every model that is named, and every file not below `besides`."""
     _closed.append((reason, besides))
     try:
         yield
@@ -23,7 +23,9 @@ def close_files(reason: str, besides: Sequence[Path] = ()) -> Iterator[None]:
 
 
 def why_closed(named: Path | str | None) -> str:
-    """Say why nothing of this name is opened, a file's or a model's, or None for code; empty outside `close_files`."""
+    """Say why nothing of this name is opened; empty outside `close_files`.
+
+    It is a file's or a model's, or None for code."""
     if not _closed:
         return ""
     reason, besides = _closed[-1]
@@ -41,7 +43,9 @@ def why_unopened(path: Path) -> str:
 
 
 def open_user_file(path: Path | str) -> BufferedReader:
-    """Open a file that somebody names, for reading. Raises `OSError`, whose `strerror` says why it cannot be read."""
+    """Open a file that somebody names, for reading.
+
+    Raises `OSError`, whose `strerror` says why it cannot be read."""
     path = Path(path).expanduser()
     if problem := why_unopened(path):
         raise OSError(errno.EINVAL, problem, str(path))
@@ -49,6 +53,8 @@ def open_user_file(path: Path | str) -> BufferedReader:
 
 
 def read_user_text(path: Path | str) -> str:
-    """Return the text of a file that somebody names. Raises as `open_user_file` does, and `UnicodeDecodeError`."""
+    """Return the text of a file that somebody names.
+
+    Raises as `open_user_file` does, and `UnicodeDecodeError`."""
     with TextIOWrapper(open_user_file(path), encoding="utf-8") as handle:
         return handle.read()

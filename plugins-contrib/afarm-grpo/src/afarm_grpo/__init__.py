@@ -1,4 +1,4 @@
-"""GRPO and the methods that are settings of it: Dr. GRPO, DAPO, GSPO, CISPO and RLOO. Settings and registration."""
+"""GRPO and the methods that are settings of it: Dr. GRPO, DAPO, GSPO, CISPO and RLOO."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from afarm import (
 
 
 class GRPOConfig(OnPolicyConfig):
-    """Settings of GRPO (Shao et al. 2024), of which other names change some. What TRL has too is called as there."""
+    """Settings of GRPO (Shao et al. 2024), by TRL's names; the other methods change some."""
 
     method_name: ClassVar[str] = "GRPO"
 
@@ -84,7 +84,7 @@ class GRPOConfig(OnPolicyConfig):
 
 
 class GRPO(Method):
-    """Raises the probability of responses with higher rewards than others to the same prompt. No value model."""
+    """Raises the probability of responses with higher rewards than others to their prompt."""
 
     config: GRPOConfig
     needs = frozenset({"reward_model", "unlabeled"})

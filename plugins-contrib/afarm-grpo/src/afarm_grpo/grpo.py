@@ -96,7 +96,7 @@ def train_grpo(config: GRPOConfig, inputs: MethodInputs, context: TrainContext) 
 
 
 def sample_groups(training: Training, step: int) -> tuple[list[Sample], Tensor, dict[str, float]]:
-    """Sample the B responses of a step: (samples, rewards [B], metrics); those to one prompt are consecutive.
+    """Sample the B responses of a step, those to one prompt in a row: (samples, rewards [B], metrics).
 
     Groups with equal rewards are replaced by others' from up to `dynamic_sampling` further rollouts; if these do not
     suffice, some stay. The rollout after the last step only measures the policy, and its rewards are 0.
@@ -150,13 +150,13 @@ def ask_judge(training: Training, prompts: Sequence[int], samples: Sequence[Samp
 
 
 def overlong_penalty(config: GRPOConfig, length: int) -> float:
-    """What DAPO takes off the reward of a response of `length` tokens (Yu et al. 2025, eq. 13)."""
+    """Compute what DAPO takes off the reward of a response of `length` tokens (Yu et al. 2025, eq. 13)."""
     last = config.overlong_share * config.response_length
     return config.overlong_penalty * max(0.0, 1 - (config.response_length - length) / last) if last else 0.0
 
 
 def group_advantages(config: GRPOConfig, rewards: Tensor) -> Tensor:
-    """Compute the advantages [B] of responses with `rewards` [B], `num_generations` in a row to each prompt.
+    """Compute advantages [B] of `rewards` [B], `num_generations` in a row to each prompt.
 
     A response whose reward is NaN is left out: its advantage is 0.
     """
@@ -175,7 +175,7 @@ def group_advantages(config: GRPOConfig, rewards: Tensor) -> Tensor:
 
 
 def learned_tokens(config: GRPOConfig, samples: Sequence[Sample], mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mask of the tokens that are learned from, and the number of each token's response, both [B, R]."""
+    """Return the mask of the tokens learned from, and the number of each one's response, both [B, R]."""
     owners = torch.arange(len(samples), device=mask.device).unsqueeze(1) * mask
     ended = torch.tensor([sample.finish_reason != "length" for sample in samples], device=mask.device)
     return mask & ended.unsqueeze(1) if config.mask_truncated_completions else mask, owners
@@ -227,7 +227,9 @@ def token_losses(
 def add_gradients(
     training: Training, samples: Sequence[Sample], rows: Sequence[int], loss_of: Callable[..., Tensor], *tensors: Tensor
 ) -> None:
-    """Add the gradient of a minibatch's loss; if a ratio is of a whole response, its tokens are read together."""
+    """Add the gradient of a minibatch's loss.
+
+    If a ratio is of a whole response, its tokens are read together."""
     if training.config.importance_sampling_level == "token":
         backward_in_chunks(training, samples, rows, loss_of, *tensors)
         return
