@@ -1,4 +1,4 @@
-"""Advantages, loss and gradient beside TRL 1.16's GRPOTrainer and RLOOTrainer, on the same tokens and weights."""
+"""Advantages, loss and gradient beside TRL 1.16's trainers, on the same tokens and weights."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def perturb(model: Any, scale: float) -> None:
 
 @dataclass
 class Learned:
-    """What the loop does with a minibatch: `sampler` is a copy of the policy that sampled, `model` has gradients."""
+    """The loop's work on a minibatch: `sampler` copies the policy that sampled, `model` has gradients."""
 
     sampler: Any
     model: Any

@@ -83,7 +83,7 @@ def test_losses_are_those_worked_by_hand(variant: str, changes: dict[str, Any], 
 
 
 def test_each_part_of_a_minibatch_adds_its_share() -> None:
-    """So that no result depends on memory: of a token's ratio parts are chunks, of a response's whole responses."""
+    """No result depends on memory: of a token's ratio parts are chunks, of a response's whole ones."""
     for variant in VARIANTS:
         config, parts = make_config(variant), []
         advantages = double([[1.0, 1.0], [-1.0, -1.0]])

@@ -1,4 +1,4 @@
-"""The loop: the kit's verdict on every variant, groups that teach nothing, and rewards that are no numbers."""
+"""The loop: the kit's verdict on each variant, groups that teach nothing, rewards that are no numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from afarm.testing import MetricsRecorder, check_method, tiny_config, tiny_input
 
 
 def count(text: str) -> float:
-    """How often an output says one of four words."""
+    """The number of times that an output says one of four words."""
     return float(sum(word in ("w1", "w2", "w3", "w4") for word in text.split()))
 
 
@@ -58,7 +58,7 @@ def test_a_judge_can_reward(reward: str, tmp_path: Path) -> None:
 
 
 def train(directory: Path, pay: Callable[[str], float], **changes: Any) -> list[dict[str, float]]:
-    """What each step logs."""
+    """Return the metrics that each step logs."""
     method, log = make(**changes), MetricsRecorder()
     inputs = replace(tiny_inputs(method.needs), reward_model=Paid(pay))
     method.train(inputs, train_context(directory, log_metrics=log))
@@ -75,7 +75,7 @@ def test_groups_with_equal_rewards_are_counted_and_teach_nothing(tmp_path: Path)
 
 
 def test_dynamic_sampling_replaces_them_within_its_bound(tmp_path: Path) -> None:
-    """The reward tells few responses from the others of their group, so that one rollout has too few groups."""
+    """The reward tells few responses from others of their group: one rollout has too few groups."""
 
     def is_rare(text: str) -> float:
         return float("w1" in text.split())
