@@ -11,21 +11,21 @@ from syntax import AFARM, ALL, PLUGINS, Module, modules
 
 BESIDE_THE_ROOMS = {"__init__.py", "__main__.py", "py.typed", "recipes"}
 
-CORE_LINES, CORE_MODULES = 2020, 10
+CORE_LINES, CORE_MODULES = 2340, 11
 LONGEST_MODULE, LONGEST_FUNCTION = 500, 80
 
 LINES = {
-    "core": 2050,
-    "storage": 4350,
-    "judging": 3410,
-    "evaluation": 5160,
-    "backend": 4840,
-    "experiment": 7440,
-    "report": 1580,
+    "core": 2370,
+    "storage": 4560,
+    "judging": 3600,
+    "evaluation": 5170,
+    "backend": 4850,
+    "experiment": 7880,
+    "report": 1610,
     "results": 350,
     "experiments": 70,
-    "testing": 1950,
-    "cli": 4390,
+    "testing": 2040,
+    "cli": 4540,
 }
 """The most lines of each room. A room that outgrows its budget wants another idea, or gives something away."""
 
