@@ -339,14 +339,6 @@ async def sleep(self: SoundJudge, request: ChatRequest) -> Completion:
     return await SoundJudge.complete(self, request)
 
 
-async def count_input(self: SoundJudge, request: ChatRequest) -> Completion:
-    return replace(await SoundJudge.complete(self, request), input_tokens=Judge.count_tokens(self, request))
-
-
-def count_half(self: SoundJudge, request: ChatRequest) -> int:
-    return Judge.count_tokens(self, request) // 2
-
-
 async def ramble(self: SoundJudge, request: ChatRequest) -> Completion:
     return replace(await SoundJudge.complete(self, request), output_tokens=request.max_tokens + 1)
 
@@ -378,7 +370,6 @@ JUDGES: Broken = {
     "leaves a task": (SoundJudge, {"complete": leave_a_task}, "close must end what the judge began"),
     "leaves a client open": (SoundJudge, {"complete": leave_a_connection}, "its client's connections are still open"),
     "sleeps": (SoundJudge, {"complete": sleep}, "must not block the event loop, .*: time.sleep"),
-    "counts half": (SoundJudge, {"complete": count_input, "count_tokens": count_half}, "count_tokens must estimate"),
     "rambles": (SoundJudge, {"complete": ramble}, "257 tokens came, above most_output_tokens: 256"),
     "is expensive": (SoundJudge, {"complete": charge_a_cent}, "above the worst case"),
 }
