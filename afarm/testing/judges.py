@@ -52,7 +52,7 @@ def check_judge(judge: Judge, *, answers: bool | None = None, instructions: Sequ
 
 @cache
 def _heard_waiting() -> list[str]:
-    """Listen to this process, and return the calls that made an event loop wait, a list that grows."""
+    """Listen to this process, and return the calls that made an event loop wait (sleeps from Python 3.13 on)."""
     heard: list[str] = []
 
     def hear(event: str, arguments: tuple[Any, ...]) -> None:
@@ -129,8 +129,6 @@ def _check_completion(judge: Judge, request: ChatRequest, completion: Completion
     require(isinstance(completion.text, str), "a completion's text must be text")
     tokens = (completion.input_tokens, completion.output_tokens, completion.cached_input_tokens)
     require(min(tokens) >= 0, "token counts are at least 0")
-    estimate, came = judge.count_tokens(request), completion.input_tokens
-    require(estimate + 8 >= 0.6 * came, f"count_tokens must estimate the input's tokens: {estimate}, and {came} came")
     priced = completion.price is None or completion.price >= 0
     require(priced, f"the price of an answer is at least 0, or None, not {completion.price}")
     most, came = judge.most_output_tokens(request), completion.output_tokens

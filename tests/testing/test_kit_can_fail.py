@@ -11,7 +11,6 @@ import json
 import math
 import random
 import socket
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -334,17 +333,10 @@ async def leave_a_connection(self: SoundJudge, request: ChatRequest) -> Completi
     return await SoundJudge.complete(self, request)
 
 
-async def sleep(self: SoundJudge, request: ChatRequest) -> Completion:
-    time.sleep(0.001)
+async def connect(self: SoundJudge, request: ChatRequest) -> Completion:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
+        pass
     return await SoundJudge.complete(self, request)
-
-
-async def count_input(self: SoundJudge, request: ChatRequest) -> Completion:
-    return replace(await SoundJudge.complete(self, request), input_tokens=Judge.count_tokens(self, request))
-
-
-def count_half(self: SoundJudge, request: ChatRequest) -> int:
-    return Judge.count_tokens(self, request) // 2
 
 
 async def ramble(self: SoundJudge, request: ChatRequest) -> Completion:
@@ -377,8 +369,7 @@ JUDGES: Broken = {
     "ignores logit bias": (SoundJudge, {"check": lambda self, request: None}, "does not declare"),
     "leaves a task": (SoundJudge, {"complete": leave_a_task}, "close must end what the judge began"),
     "leaves a client open": (SoundJudge, {"complete": leave_a_connection}, "its client's connections are still open"),
-    "sleeps": (SoundJudge, {"complete": sleep}, "must not block the event loop, .*: time.sleep"),
-    "counts half": (SoundJudge, {"complete": count_input, "count_tokens": count_half}, "count_tokens must estimate"),
+    "waits": (SoundJudge, {"complete": connect}, "must not block the event loop, .*: socket.connect"),
     "rambles": (SoundJudge, {"complete": ramble}, "257 tokens came, above most_output_tokens: 256"),
     "is expensive": (SoundJudge, {"complete": charge_a_cent}, "above the worst case"),
 }
