@@ -116,8 +116,8 @@ def sample_groups(training: Training, step: int) -> tuple[list[Sample], Tensor, 
         ]
         for first in range(0, size, n):
             group = scored[first : first + n]
-            known = [reward for _, reward in group if not math.isnan(reward)]
-            differ = known and not math.isclose(max(known), min(known), abs_tol=1e-6)
+            marks = [reward for _, reward in group if not math.isnan(reward)]
+            differ = marks and not math.isclose(max(marks), min(marks), abs_tol=1e-6)
             (told_apart if differ else equal).extend(group)
         rollouts += 1
     rewards = torch.tensor([reward for _, reward in [*told_apart, *equal]], device=device)
