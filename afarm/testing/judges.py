@@ -52,7 +52,7 @@ def check_judge(judge: Judge, *, answers: bool | None = None, instructions: Sequ
 
 @cache
 def _heard_waiting() -> list[str]:
-    """Listen to this process, and return the calls that made an event loop wait (sleeps from Python 3.13 on)."""
+    """Listen to this process for calls that make an event loop wait (sleeps from Python 3.13 on)."""
     heard: list[str] = []
 
     def hear(event: str, arguments: tuple[Any, ...]) -> None:
