@@ -6,6 +6,7 @@ call in it, has named; the settings of a launcher's task count, since the comman
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from afarm.core.errors import ConfigError, ModelError
@@ -31,7 +32,8 @@ def require_named(spec: str) -> None:
 
     if problem := why_closed(None):
         raise ModelError(f"code {spec!r:.80}: {problem}")
-    if not any(spec in text for text in _given):
+    whole = re.compile(rf"(?<![\w./-]){re.escape(spec)}(?![\w./-])")
+    if not any(whole.search(text) for text in _given):
         raise ConfigError(
             f"{spec!r} names code, and a recipe or a stored file may be anybody's: it is loaded only if the command "
             "line names it too (such as --reward-model function:FILE.py:NAME), or the Python call"

@@ -202,3 +202,12 @@ def test_a_run_fits_the_part_of_a_sum_that_learns(farm: Make, tmp_path: Path) ->
     assert loaded.score(*rows) == model.score(*rows) == [Score(3 + 0.01 * 16)]
     with pytest.raises(ConfigError, match="a run fits one reward model, not words and more_words"):
         farm(reward_model="sum:words=1,more_words=1").train("nudge")
+
+
+@pytest.mark.parametrize("part", ["ewards.py:length", "rewards.py:len", "other.py:length"])
+def test_a_part_of_a_name_lets_nothing_in(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(named_code, "_given", [])
+    named_code.name_code("sum:bradley_terry=1,function:rewards.py:length=0.1")
+    named_code.require_named("rewards.py:length")
+    with pytest.raises(ConfigError, match="may be anybody's"):
+        named_code.require_named(part)
