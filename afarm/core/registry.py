@@ -124,15 +124,18 @@ class Registry:
 
     def register(self, component: Component) -> None:
         """Add a component. Raises `PluginError` if its package has one of that name, or the name is malformed."""
-        name = component.name
-        if not re.fullmatch(r"[^\W_][\w-]*", name, re.ASCII) or name in RESERVED.split():
-            rule = "it must be ASCII letters, digits, '_' and '-', begin with a letter or digit, be no recipe's setting"
-            raise PluginError(f"{name!r} is no component name: {rule}")
+        self.require_name(component.name)
         taken = self._components[component.kind].get(component.full_name)
         if taken is not None:
             by = f"by {taken.plugin!r} and {component.plugin!r}"
             raise PluginError(f"{KINDS[component.kind]} {component.full_name!r} is registered twice, {by}")
         self._components[component.kind][component.full_name] = component
+
+    def require_name(self, name: str) -> None:
+        """Raise `PluginError` for a name that no component can have."""
+        if not re.fullmatch(r"[^\W_][\w-]*", name, re.ASCII) or name in RESERVED.split():
+            rule = "it must be ASCII letters, digits, '_' and '-', begin with a letter or digit, be no recipe's setting"
+            raise PluginError(f"{name!r} is no component name: {rule}")
 
     def get(
         self, kind: str, name: str, also: Sequence[str] = (), why_unknown: Callable[[str, str], str] = name_package

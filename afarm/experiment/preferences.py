@@ -68,11 +68,17 @@ def lacks_reward_model(workspace: Workspace) -> bool:
 
 
 def require_learnable(workspace: Workspace, summary: Mapping[str, Any]) -> None:
-    """Raise `DataError` if no pair has a better output, and no learner is set to `keep_draws`."""
+    """Raise `DataError` if thumbs are alike, or no pair has a better output and none may `keep_draws`."""
     outcomes, evaluated_on = summary["outcomes"], summary.get("rows_evaluated_on")
+    thumbs = [thumb for thumb in (UP, DOWN) if thumb in outcomes]
+    if len(thumbs) == 1:
+        raise DataError(
+            f"{workspace.config.preferences}: all {outcomes[thumbs[0]]} thumbs are {'up' if UP in thumbs else 'down'}: "
+            "add rows of the other label; good outputs alone are demonstrations (--data, `afarm sft`)"
+        )
     draws, total = outcomes.get("draw", 0), sum(outcomes.values())
     sections = workspace.settings.sections.values()
-    if {"decided", UP, DOWN} & {*outcomes} or (draws and any(section.get("keep_draws") for section in sections)):
+    if {"decided", *thumbs} & {*outcomes} or (draws and any(section.get("keep_draws") for section in sections)):
         return
     learners = (("methods", workspace.config.method), ("reward_models", workspace.config.reward_model))
     components = [workspace.components.component(kind, name) for kind, name in learners] if draws else []

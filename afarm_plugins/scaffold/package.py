@@ -85,6 +85,7 @@ def _require_free(kind: str, name: str, module: str, folder: Path, commands: Col
         rule = "ASCII letters and digits, parts joined by '-' or '_', a letter first"
         raise ConfigError(f"a plugin cannot be called {name!r}: {rule}, such as my-{kind}")
     registry = discover(check_configs=False).registry
+    registry.require_name(name)
     known = [c.name for c in registry if c.kind == KINDS[kind].registered] if KINDS[kind].registered else commands
     if name in known:
         raise ConfigError(f"there is a {kind} {name!r} already: choose another name")

@@ -11,9 +11,10 @@ import pytest
 from light_farm import Make
 from light_plugin import RAN, CountingJudge, Thumbs
 
-from afarm.core.errors import ConfigError
+from afarm.core.errors import ConfigError, DataError
 from afarm.core.records import Feedback
 from afarm.experiment.dry_run import plan_run
+from afarm.experiment.preferences import require_preferences
 
 
 def write(directory: Path, *rows: Mapping[str, Any]) -> str:
@@ -55,6 +56,14 @@ def test_the_plan_counts_thumbs(farm: Make, tmp_path: Path) -> None:
     planned = plan_run(one.workspace, "thumbs")
     assert [stage.kind for stage in planned] == ["base", "feedback", "train", "train", "outputs", "outputs", "evaluate"]
     assert planned[1].pairs.endswith("6 outputs with a thumb used (4 thumbs up, 2 thumbs down); left out: none")
+
+
+@pytest.mark.parametrize("label", [True, False])
+def test_thumbs_of_one_label_are_refused_before_anything_is_made(farm: Make, tmp_path: Path, label: bool) -> None:
+    rows = [{"prompt": f"p{i}", "completion": f"c{i}", "label": label} for i in range(3)]
+    one = farm(preferences=write(tmp_path, *rows), method="thumbs")
+    with pytest.raises(DataError, match=f"all 3 thumbs are {'up' if label else 'down'}: add rows of the other label"):
+        require_preferences(one.workspace)
 
 
 def test_a_run_on_thumbs_fits_no_reward_model_and_says_which_figures_it_lacks(farm: Make, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from places import ROOT
 
 from afarm.cli import main
-from afarm.core.errors import ConfigError
+from afarm.core.errors import AfarmError
 from afarm.core.plugins import choose_plugins, discover_with
 from afarm_plugins.scaffold.kinds import KINDS
 from afarm_plugins.scaffold.package import write_package
@@ -63,6 +63,7 @@ def test_the_command_prints_what_to_try(
 WRONG = {
     ("methd", "mine"): "no kind of plugin 'methd'. Did you mean 'method'",
     ("method", "ppo"): "there is a method 'ppo' already",
+    ("method", "seed"): "'seed' is no component name",
     ("command", "leaderboard"): "there is a command 'leaderboard' already",
     ("study", "plugins"): "there is a Python module 'afarm_plugins' already",
     ("judge", "there"): "exists already, and is left as it is",
@@ -74,7 +75,7 @@ WRONG = {
 def test_a_name_that_cannot_be_used_is_refused(kind: str, name: str, tmp_path: Path) -> None:
     (tmp_path / "afarm-there").mkdir()
     (tmp_path / "afarm-there" / "mine.txt").write_text("kept")
-    with pytest.raises(ConfigError, match=WRONG[kind, name]):
+    with pytest.raises(AfarmError, match=WRONG[kind, name]):
         write_package(kind, name, tmp_path, commands=["leaderboard"])
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")] == ["afarm-there/mine.txt"]
 
