@@ -110,9 +110,6 @@ def _read_label(row: Row, name: str, where: str, scale: LabelScale | None) -> bo
 
 def _odd_labels(source: Path | str, thumbs: Counter[tuple[str, bool]]) -> Iterator[str]:
     up, down = ({output for output, label in thumbs if label == way} for way in (True, False))
-    if bool(up) != bool(down):
-        way, other = ("up", "bad") if up else ("down", "good")
-        yield f"{source}: all {thumbs.total():,} thumbs are {way}: nothing in it says what a {other} output is"
     if both := up & down:
         rows = sum(count for (output, _), count in thumbs.items() if output in both)
         outputs = "1 output has" if len(both) == 1 else f"{len(both):,} outputs have"

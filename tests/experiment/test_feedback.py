@@ -11,10 +11,9 @@ import pytest
 from light_farm import Make
 from light_plugin import RAN, CountingJudge, Thumbs
 
-from afarm.core.errors import ConfigError, DataError
+from afarm.core.errors import ConfigError
 from afarm.core.records import Feedback
 from afarm.experiment.dry_run import plan_run
-from afarm.experiment.preferences import require_preferences
 
 
 def write(directory: Path, *rows: Mapping[str, Any]) -> str:
@@ -61,9 +60,8 @@ def test_the_plan_counts_thumbs(farm: Make, tmp_path: Path) -> None:
 @pytest.mark.parametrize("label", [True, False])
 def test_thumbs_of_one_label_are_refused_before_anything_is_made(farm: Make, tmp_path: Path, label: bool) -> None:
     rows = [{"prompt": f"p{i}", "completion": f"c{i}", "label": label} for i in range(3)]
-    one = farm(preferences=write(tmp_path, *rows), method="thumbs")
-    with pytest.raises(DataError, match=f"all 3 thumbs are {'up' if label else 'down'}: add rows of the other label"):
-        require_preferences(one.workspace)
+    with pytest.raises(ConfigError, match=f"all 3 thumbs are {'up' if label else 'down'}: add rows of the other label"):
+        farm(preferences=write(tmp_path, *rows), method="thumbs").train("thumbs")
 
 
 def test_a_run_on_thumbs_fits_no_reward_model_and_says_which_figures_it_lacks(farm: Make, tmp_path: Path) -> None:
@@ -89,7 +87,8 @@ def test_rows_that_are_evaluated_on_or_unlabelled_are_left_out_and_odd_labels_ar
     farm: Make, tmp_path: Path
 ) -> None:
     good = {"prompt": "p", "completion": "word", "label": True}
-    source = write(tmp_path, good, good, {**good, "label": None}, {**good, "prompt": "evaluation 1"})
+    bad = {**good, "label": False}
+    source = write(tmp_path, good, bad, {**good, "label": None}, {**good, "prompt": "evaluation 1"})
     told: list[str] = []
     one = farm(preferences=source, notify=told.append)
     one.train("thumbs")
@@ -99,7 +98,7 @@ def test_rows_that_are_evaluated_on_or_unlabelled_are_left_out_and_odd_labels_ar
         "rows_evaluated_on": 1,
         "rows_unlabelled": 1,
     }
-    assert any("all 3 thumbs are up: nothing in it says what a bad output is" in note for note in told)
+    assert any("1 output has thumbs of both kinds (2 rows): each counts" in note for note in told)
     with pytest.raises(
         ConfigError, match="all its preferences answer instructions that are evaluated on or have no lab"
     ):

@@ -112,5 +112,3 @@ def test_what_is_odd_about_the_labels_is_told(tmp_path: Path) -> None:
     down, notes = {**GOOD, "label": False}, list[str]()
     list(own_feedback(write(tmp_path, GOOD, down, down, {**GOOD, "prompt": "other"}), notes=notes))
     assert notes == [f"{tmp_path / 'f.jsonl'}: 1 output has thumbs of both kinds (3 rows): each counts"]
-    list(own_feedback(write(tmp_path, down), notes=notes))
-    assert notes[1:] == [f"{tmp_path / 'f.jsonl'}: all 1 thumbs are down: nothing in it says what a good output is"]
