@@ -190,8 +190,9 @@ def _no_recipe(path: Path) -> str:
 def _read_recipe(name: str) -> dict[str, Any]:
     """Read what the recipe says itself."""
     path, own = _recipe_file(name), not name.endswith((".yaml", ".yml"))
-    # libyaml's parser takes a seventh of the time; the other says where a user's file is wrong
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader) if own else yaml.SafeLoader
+    loader: Any = yaml.SafeLoader  # says where a user's file is wrong
+    if own:
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser takes a seventh of the time
     try:
         text = path.read_text(encoding="utf-8") if own else read_user_text(path)
     except OSError as error:

@@ -21,6 +21,7 @@ from wire_judges import write_two_systems
 from wire_server import WireServer
 
 from afarm.cli import make_app
+from afarm.core.registry import ELSEWHERE
 
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("start/*.md")), *sorted(DOCS.glob("guides/*.md"))]
 PAGES += [*sorted(DOCS.glob("methods/*.md")), *sorted(DOCS.glob("notes/*.md"))]
@@ -38,10 +39,12 @@ def commands_of(page: Path) -> list[str]:
 
 
 PRINTED = [(page, command) for page in PAGES for command in commands_of(page) if "…" not in command]
+NOT_INSTALLED = re.compile(rf"--method ({'|'.join([*ELSEWHERE, 'judged_imitation'])}) ")
 PRICED = [
     command
     for _, command in PRINTED
     if any(name in command for name in PAID) and command.split()[1] in ("run", "cost") and "--model " not in command
+    if not NOT_INSTALLED.search(command)
 ]
 
 

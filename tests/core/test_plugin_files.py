@@ -174,6 +174,7 @@ def test_a_plugin_that_prints_and_seeds_is_named_and_contained(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "rude.py").write_text(RUDE)
+    random.seed("another state than the plugin's")
     before = random.getstate()
     assert run("--plugin-file", "rude.py", "plugins") == 0
     assert random.getstate() == before

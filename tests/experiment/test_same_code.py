@@ -24,7 +24,7 @@ def another_clock(there: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def require(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Launcher], None]:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tasks, "_plugins", light_plugins)
+    monkeypatch.setattr(tasks, "_plugins", lambda *chosen: light_plugins())
 
     def ask(launcher: Launcher) -> None:
         with light_workspace(tmp_path) as opened:

@@ -102,7 +102,7 @@ def test_the_width_is_what_can_run_at_once(farm: Make) -> None:
 @pytest.fixture
 def first(farm: Make, monkeypatch: pytest.MonkeyPatch) -> StageTask:
     """The first task of a run."""
-    monkeypatch.setattr(tasks, "_plugins", lambda: farm().workspace.components.plugins)
+    monkeypatch.setattr(tasks, "_plugins", lambda *chosen: farm().workspace.components.plugins)
     return task_graph(systems(farm, "nudge"), "account").tasks[0]
 
 

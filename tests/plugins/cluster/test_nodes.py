@@ -24,7 +24,7 @@ Check = Callable[[Launcher], NodeReport]
 @pytest.fixture
 def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tasks, "_plugins", light_plugins)
+    monkeypatch.setattr(tasks, "_plugins", lambda *chosen: light_plugins())
 
     def look(launcher: Launcher) -> NodeReport:
         with light_workspace(tmp_path, store=str(tmp_path / "store")) as opened:

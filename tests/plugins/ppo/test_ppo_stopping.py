@@ -399,9 +399,9 @@ def test_a_plan_counts_the_comparisons_that_choosing_buys_and_the_key_holds_what
 
     unjudged = "ppo.checkpoint=last"
     best, last = farm(), farm(unjudged)
-    for made, calls in ((best, 3 * 10), (last, 0)):
+    for made, least, most in ((best, 10, 3 * 10), (last, 0, 0)):  # of three checkpoints' outputs some are alike
         train_ppo = next(stage for stage in plan_run(made.workspace, "ppo") if stage.label == "train ppo")
-        assert train_ppo.calls == calls
+        assert least <= train_ppo.calls <= most
     assert key(farm("evaluate.temperature=0.5")) != key(best) != key(farm("rows.validation=9"))
     assert key(farm("evaluate.temperature=0.5", unjudged)) == key(last) == key(farm(unjudged, "rows.validation=9"))
 
