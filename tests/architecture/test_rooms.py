@@ -11,16 +11,16 @@ from syntax import AFARM, ALL, PLUGINS, Module, modules
 
 BESIDE_THE_ROOMS = {"__init__.py", "__main__.py", "py.typed", "recipes"}
 
-CORE_LINES, CORE_MODULES = 2340, 11
+CORE_LINES, CORE_MODULES = 2350, 11
 LONGEST_MODULE, LONGEST_FUNCTION = 500, 80
 
 LINES = {
-    "core": 2370,
+    "core": 2380,
     "storage": 4560,
     "judging": 3600,
     "evaluation": 5170,
     "backend": 4850,
-    "experiment": 7880,
+    "experiment": 7890,
     "report": 1610,
     "results": 350,
     "experiments": 70,

@@ -218,7 +218,8 @@ def test_every_module_that_runs_while_a_stage_is_written_is_in_its_key(
     compare_outputs(words, [replace(row, output="word", generator="theirs") for row in words], farm=one)
     (tmp_path / "own.jsonl").write_text('{"prompt": "p", "chosen": "x", "rejected": "y"}')
     farm(preferences=tmp_path / "own.jsonl").annotate()
-    (tmp_path / "thumbs.jsonl").write_text('{"prompt": "p", "completion": "word", "label": true}')
+    thumb = '{"prompt": "p", "completion": "word", "label": %s}\n'
+    (tmp_path / "thumbs.jsonl").write_text(thumb % "true" + thumb % "false")
     farm(preferences=tmp_path / "thumbs.jsonl").train("thumbs")
     assert ran.keys() == STAGE_CODE.keys() - {"decide", "stored annotations"}
     for stage, files in ran.items():
