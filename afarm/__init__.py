@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from afarm.core.judge import Price as Price
     from afarm.core.judge import ShownPair as ShownPair
     from afarm.core.judge import Tool as Tool
+    from afarm.core.plugin_files import contain as contain
     from afarm.core.records import Evaluation as Evaluation
     from afarm.core.records import Feedback as Feedback
     from afarm.core.records import Instruction as Instruction

@@ -1,4 +1,4 @@
-"""Plugins of one file, and what a plugin may not do while it is loaded."""
+"""Plugins of one file, and what code of others may not do while it is loaded or called."""
 
 from __future__ import annotations
 
@@ -59,9 +59,6 @@ def _entry_point(path: Path) -> EntryPoint:
     return point
 
 
-PRINTS = "prints to stdout while it is loaded (shown on stderr)"
-DRAWS = "changes the global random state of {} while it is loaded (restored)"
-
 GENERATORS: Mapping[str, tuple[str, str, Callable[[Any], Any]]] = {
     "random": ("getstate", "setstate", lambda module: None),
     "numpy.random": (
@@ -80,7 +77,8 @@ class _Noted:
         self._note = note
 
     def write(self, text: str) -> int:
-        self._note(PRINTS)
+        if text:
+            self._note("prints to stdout{} (shown on stderr)")
         return sys.stderr.write(text)
 
     def __getattr__(self, name: str) -> Any:
@@ -94,13 +92,17 @@ def _plain(state: Any) -> Any:
 
 
 @contextmanager
-def contain_loading(plugin: str, notes: list[str]) -> Iterator[None]:
-    """Keep stdout and global random generators from a plugin that is loaded, and note what it tried."""
+def contain(who: str, notes: list[str], when: str = "", restored: str = "restored") -> Iterator[None]:
+    """Keep stdout and the global random generators from code of others.
+
+    What it tries is added to `notes`, and is said on stderr once: that `who` does it, `when`, and how the state of a
+    generator was `restored`.
+    """
 
     def note(what: str) -> None:
-        if what not in notes:
-            notes.append(what)
-            sys.stderr.write(f"plugin {plugin!r} {what}\n")
+        if (told := what.format(when)) not in notes:
+            notes.append(told)
+            sys.stderr.write(f"{who} {told}\n")
 
     loaded = {name: module for name in GENERATORS if (module := sys.modules.get(name))}
     before = {name: getattr(module, GENERATORS[name][0])() for name, module in loaded.items()}
@@ -112,5 +114,5 @@ def contain_loading(plugin: str, notes: list[str]) -> Iterator[None]:
             if module := sys.modules.get(name):
                 state = before[name] if name in before else unseeded(module)
                 if state is not None and _plain(state) != _plain(getattr(module, read)()):
-                    note(DRAWS.format(name))
+                    note(f"changes the global random state of {name}{{}} ({restored})")
                     getattr(module, restore)(state)

@@ -26,7 +26,7 @@ import pluggy
 
 from afarm.core.errors import ConfigError, PluginError, did_you_mean
 from afarm.core.hooks import GROUP, KINDS, Hooks, hook_names
-from afarm.core.plugin_files import PluginFile, add_files, contain_loading
+from afarm.core.plugin_files import PluginFile, add_files, contain
 from afarm.core.registry import FIRST_PARTY, Component, Registry, name_package
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ def _load(
     try:
         if unmet := unmet_requirement(point.dist):
             raise PluginError(f"{unmet}: install versions that fit")
-        with contain_loading(plugin.name, plugin.notes):
+        with contain(f"plugin {plugin.name!r}", plugin.notes, " while it is loaded"):
             module = point.load()
             _register_alone(alone, module, name)
             for kind in kinds:

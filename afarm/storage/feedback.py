@@ -44,8 +44,8 @@ def own_feedback(
 
     `scale` names the labels of a good output and of a bad one, and perhaps of one that is left out, such as "5,1,3";
     empty for true and false, 1 and 0, and the words `UP` and `DOWN`. `unusable` counts the rows that cannot be learned
-    from (None: the first is an error) and those without a label. After the last row `notes` has a sentence if all
-    labels are alike, and if an output has both. Raises `DataError` naming file, row and field if a row is wrong.
+    from (None: the first is an error) and those without a label. After the last row `notes` has a
+    sentence if an output has both labels. Raises `DataError` naming file, row and field if a row is wrong.
     """
     labels, unusable, strict = LabelScale.parse(scale) if scale else None, unusable or Unusable(), unusable is None
     thumbs = Counter[tuple[str, bool]]()

@@ -23,15 +23,16 @@ from afarm import (
     RewardModel,
     Score,
     Tasks,
+    contain,
     read_placed_rows,
     with_turns,
 )
 from afarm_plugins.function_rewards import FunctionConfig
-from afarm_plugins.function_rewards.contained import contained
 from afarm_plugins.function_rewards.named_function import load_function
 
 logger = logging.getLogger(__name__)
 
+RESTORED = "restored after each call: draw from a generator of its own"
 PROMPT_COLUMNS = frozenset({"prompt", "prompts", "completion", "completions"})
 """Columns that the function is not called with: it has its own prompts and completions."""
 
@@ -52,8 +53,8 @@ class FunctionReward(RewardModel):
         place, _, name = spec.rpartition(":")
         self._name = f"reward function {name!r} ({place})"
         self._file = place
-        self._told: set[str] = set()
-        with contained(self._name, self._told):
+        self._told: list[str] = []
+        with contain(self._name, self._told, restored=RESTORED):
             self.function, self._digest = load_function(spec)
         self._columns = Columns(config.columns) if config.columns else None
         given = ["prompts", "completions", *(self._columns.names if self._columns else ())]
@@ -82,7 +83,7 @@ class FunctionReward(RewardModel):
             raise PluginError(self._explain(error, rows, columns)) from error
         values = self._checked(returned, rows)
         if (none := values.count(None)) and "none" not in self._told:
-            self._told.add("none")
+            self._told.append("none")
             logger.warning("%s gives no reward (None) to %d of %d, which counts as 0", self._name, none, len(rows))
         return [Score(value or 0.0) for value in values]
 
@@ -94,7 +95,7 @@ class FunctionReward(RewardModel):
         }
         if self._accepted is not None:
             given = {name: value for name, value in given.items() if name in self._accepted}
-        with contained(self._name, self._told):
+        with contain(self._name, self._told, restored=RESTORED):
             return self.function(**given)
 
     def _prompt(self, instruction: Instruction) -> Any:

@@ -109,17 +109,16 @@ class PairwiseConfig(CheckpointChoice, TrainerConfig):
         return self
 
 
+SEARCH_SPACE = {"learning_rate": (1e-7, 1e-3), "beta": (0.01, 1.0), "num_train_epochs": [1, 2, 3]}
+
+
 class Pairwise(Method):
     """Learns from `inputs.preferences` by the losses of its config. No reward model, no sampling."""
 
     config: PairwiseConfig
     needs = frozenset({"preferences"})
     samples = False
-    search_space: ClassVar[Mapping[str, Any]] = {
-        "learning_rate": (1e-7, 1e-3),
-        "beta": (0.01, 1.0),
-        "num_train_epochs": [1, 2, 3],
-    }
+    search_space: ClassVar[Mapping[str, Any]] = SEARCH_SPACE
 
     def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
         from afarm_preferences.pairwise import train_pairwise
@@ -157,11 +156,7 @@ class KTO(Method):
     config: KTOConfig
     needs = frozenset({"feedback"})
     samples = False
-    search_space: ClassVar[Mapping[str, Any]] = {
-        "learning_rate": (1e-7, 1e-3),
-        "beta": (0.01, 1.0),
-        "num_train_epochs": [1, 2, 3],
-    }
+    search_space: ClassVar[Mapping[str, Any]] = SEARCH_SPACE
 
     def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
         from afarm_preferences.kto import train_kto
