@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -107,16 +108,16 @@ class PromptedJudge(MethodJudge):
         waiting, ask = [*range(len(questions))], self.ask()
         for attempt in range(ATTEMPTS):
             requests = [self.request(questions[i], attempt) for i in waiting]
-            stream: Iterator[Any] = ask.stream(requests)
-            stream = self.progress(stream, "judge requests", len(waiting)) if len(waiting) > 1 else stream
-            for number, completion in stream:
-                question = questions[waiting[number]]
-                text = "" if completion.finish_reason in REFUSALS else completion.text
-                if (read := question.read(text)) is None:
-                    self.first[question.kind].add_unreadable(text, ask.judge(self.role), requests[number])
-                else:
-                    self.first[question.kind].end()
-                answers[waiting[number]] = read
+            with closing(ask.stream(requests)) as stream:
+                several = len(waiting) > 1
+                for number, completion in self.progress(stream, "judge requests", len(waiting)) if several else stream:
+                    question = questions[waiting[number]]
+                    text = "" if completion.finish_reason in REFUSALS else completion.text
+                    if (read := question.read(text)) is None:
+                        self.first[question.kind].add_unreadable(text, ask.judge(self.role), requests[number])
+                    else:
+                        self.first[question.kind].end()
+                    answers[waiting[number]] = read
             waiting = [i for i in waiting if answers[i] is None]
         return answers
 
