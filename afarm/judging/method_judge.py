@@ -147,16 +147,16 @@ class PromptedJudge(MethodJudge):
 
 
 class PlannedJudge(PromptedJudge):
-    """Keeps the `questions` that it is asked, and answers none. An output stands for a text of `words`."""
+    """Keeps the `questions` that it is asked, and answers none. An output is taken to begin with `text`."""
 
-    def __init__(self, ask: Callable[[], Ask], name: str, role: str = "strong", seed: int = 0, words: int = 1):
+    def __init__(self, ask: Callable[[], Ask], name: str, role: str = "strong", seed: int = 0, text: str = "word"):
         super().__init__(ask, name, role, seed)
-        self.words, self.made_up, self.questions = words, 0, list[Question]()
+        self.text, self.made_up, self.questions = text, 0, list[Question]()
 
     def texts(self, outputs: Sequence[str]) -> Sequence[str]:
         """Make up as many texts, each another one."""
         self.made_up += len(outputs)
-        return [f"{'word ' * self.words}{self.made_up - number}" for number in range(len(outputs))]
+        return [f"{self.text} {self.made_up - number}" for number in range(len(outputs))]
 
     def collect(self, questions: Sequence[Question]) -> list[Any]:
         """Keep the questions."""
