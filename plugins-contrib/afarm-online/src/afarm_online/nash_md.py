@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 
 import torch
@@ -77,16 +78,12 @@ def train_nash_md(config: NashMDConfig, inputs: MethodInputs, context: TrainCont
             advantages = nash_advantages(config, preferred, log_ratios, mask)
             rate, norms = begin_update(training, step), list[float]()
             for rows in minibatches(training, step, 0, len(own)):
-                count = len(rows)
-
-                def loss_of(logprobs: Tensor, advantages: Tensor, count: int = count) -> Tensor:
-                    return -(advantages * logprobs).sum() / count  # of m tokens
-
-                backward_in_chunks(training, own, rows, loss_of, advantages)
+                backward_in_chunks(training, own, rows, partial(nash_loss, len(rows)), advantages)
                 norms.append(optimizer_step(training, step))
 
             metrics |= describe_samples(own, logprobs.sum(1), kl)
             metrics["rewards/probabilities"] = fmean(pair.p for pair in pairs)
+            metrics["loss/policy"] = float(nash_loss(len(own), logprobs, advantages))
             metrics["loss/score"] = float(((preferred - 0.5) * logprobs.sum(1)).mean())
             context.log_metrics(step + 1, {**metrics, "policy/grad_norm": fmean(norms), "lr": rate})
     except Diverged as error:
@@ -101,6 +98,11 @@ def nash_advantages(config: NashMDConfig, preferred: Tensor, log_ratios: Tensor,
     """
     kl = log_ratios if config.kl_level == "token" else log_ratios.sum(1, keepdim=True)
     return (preferred.unsqueeze(1) - 0.5 - config.kl_coef * kl) * mask
+
+
+def nash_loss(responses: int, logprobs: Tensor, advantages: Tensor) -> Tensor:
+    """Compute the share of m tokens in a loss that is the mean over so many responses of sums over tokens."""
+    return -(advantages * logprobs).sum() / responses
 
 
 @dataclass(eq=False, repr=False)
