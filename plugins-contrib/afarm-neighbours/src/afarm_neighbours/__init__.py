@@ -281,3 +281,17 @@ def register_reward_models(register: Register) -> None:
         summary="any model as judge of answers, as it is: p_true:ORG/NAME of the Hub, or p_true:DIRECTORY",
         spec="MODEL",
     )
+
+
+@hookimpl
+def register_sections(sections: dict[str, Any]) -> None:
+    from afarm_neighbours.regressions import write_section
+
+    sections["Regressions"] = write_section
+
+
+@hookimpl
+def register_commands(app: Any) -> None:
+    from afarm_neighbours.command import add_commands
+
+    add_commands(app)
