@@ -68,8 +68,9 @@ class LabelReader:
         annotator: str = "",
         average: bool = False,
         as_text: bool = False,
+        unlabelled: bool = False,
     ):
-        self.annotator, self.average, self.as_text = annotator, average, as_text
+        self.annotator, self.average, self.as_text, self.unlabelled = annotator, average, as_text, unlabelled
         self._source = source
         self._scale = LabelScale.parse(scale) if scale else None
         self._has_option = scale is not None
