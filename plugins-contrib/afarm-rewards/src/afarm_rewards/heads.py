@@ -106,7 +106,7 @@ class HeadRewardModel(TorchRewardModel):
         loaded: Any = super().read(directory, backend)
         for name, value in json.loads((Path(directory) / CARD).read_text("utf-8")).items():
             setattr(loaded, name, value)
-        return loaded  # type: ignore[no-any-return]
+        return loaded
 
     @classmethod
     def fit(
@@ -161,7 +161,11 @@ class HeadRewardModel(TorchRewardModel):
         model: Any = cls.make_classifier(start, deviation, members * count, share_weights=config.lora is not None)
         if config.lora:
             model = add_adapter(model, config.lora, train_also=["score"])
-        settings = {"weights": [1.0] * count, "uncertainty": config.uncertainty, "conservatism": config.conservatism}
+        settings: dict[str, Any] = {
+            "weights": [1.0] * count,
+            "uncertainty": config.uncertainty,
+            "conservatism": config.conservatism,
+        }
         aggregate: Any = "mean" if config.uncertainty == "none" else "penalised"
         return cls(model, start.tokenizer, start.template, start.backend, aggregate=aggregate, **settings)
 
@@ -209,12 +213,10 @@ class HeadRewardModel(TorchRewardModel):
             curved = curvature(config.loss, features @ weight[0], p, strength)
             informations = [features.T @ (features * curved.unsqueeze(-1))]
         precisions = [evidence_precision(i, w) for i, w in zip(informations, weight, strict=True)]
-        covariance = sum(
-            scale**2 * posterior_covariance(information, precision)
-            for information, precision, scale in zip(informations, precisions, self.weights, strict=True)
-        )
+        scaled = zip(informations, precisions, self.weights, strict=True)
+        covariances = [scale**2 * posterior_covariance(*of_number) for *of_number, scale in scaled]
         mean = torch.tensor(list(self.weights), dtype=torch.float64) @ weight
-        self.model.score = head_with_directions(mean, covariance).to(head.weight.device)
+        self.model.score = head_with_directions(mean, torch.stack(covariances).sum(0)).to(head.weight.device)
         self.model.config.num_labels = self.model.num_labels = len(self.model.score.weight)
         self.weights, self.uncertainty = [1.0], "laplace"
         return precisions[0]
@@ -289,7 +291,7 @@ def encode(
     """
     first, second, cut = start.encode_pairs(pairs, config.max_length)
     members = config.members if config.uncertainty == "ensemble" else 1
-    examples = []
+    examples = list[dict[str, Any]]()
     for one, two, judged, strength in zip(first, second, pairs, strengths, strict=True):
         p2 = 0.5 if judged.p2 is None else judged.p2
         both = [numbers(judged, name) or (math.nan, math.nan) for name in names]

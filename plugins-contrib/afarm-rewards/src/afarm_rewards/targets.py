@@ -54,7 +54,7 @@ def with_strengths(
     """
     if config.loss == "bradley_terry":
         return list(pairs), [1.0] * len(pairs), {}
-    learner, source = config.section, config.strength
+    learner, source = config.section, str(config.strength)
     if source == "auto":
         split = any(judged.p2 not in (0, 0.5, 1) for judged in pairs)
         known = (one for one in ("strength", "scores") if any(strength_of(j, one) is not None for j in pairs))
