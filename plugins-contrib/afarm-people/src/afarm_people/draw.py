@@ -101,9 +101,10 @@ def read_runs(runs: Sequence[str], output_dir: Path) -> dict[str, list[JudgedPai
 def draw_pairs(
     judged: Mapping[str, Sequence[JudgedPair]], finalists: int, n: int, seed: int
 ) -> tuple[list[tuple[Pair, Mapping[str, Any]]], list[str]]:
-    """Draw at most `n` pairs of the `finalists` systems with the highest win rate. Returns them and the finalists.
+    """Draw at most `n` pairs of the `finalists` systems with the highest win rates.
 
-    Raises `DataError` if there are fewer systems, or no instruction that all were judged on.
+    Returns them and the finalists. Raises `DataError` if there are fewer systems, or none of their instructions is
+    every one's.
     """
     rates = {system: fmean(row.win for row in rows if row.win is not None) for system, rows in judged.items()}
     names = sorted(rates, key=lambda system: (-rates[system], system))[:finalists]
@@ -127,7 +128,7 @@ def draw_pairs(
 
 
 def draw_tasks(strata: Mapping[str, Sequence[str]], n: int, seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield instructions in the order that they are drawn, each with the columns that say how likely that was.
+    """Yield instructions in the order that they are drawn, each with the columns of its draw.
 
     They are fewer than `n` if there are fewer, or if a stratum runs out, after which no draw would stand for all.
     """
@@ -152,7 +153,7 @@ def draw_tasks(strata: Mapping[str, Sequence[str]], n: int, seed: int) -> Iterat
 
 
 def focus_on(differ: int, same: int, n: int) -> float | None:
-    """The probability that a draw goes to the first stratum, of sizes `differ` and `same`, so that neither runs out.
+    """The probability that a draw goes to the first of two strata, so that neither runs out.
 
     None if it could not be above its share: then every instruction that is left is equally likely.
     """
