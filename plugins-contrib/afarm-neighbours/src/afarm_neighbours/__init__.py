@@ -15,6 +15,7 @@ from afarm import (
     Method,
     MethodInputs,
     MethodJudge,
+    OnPolicyConfig,
     Policy,
     Register,
     RewardModel,
@@ -158,6 +159,35 @@ class LanguageFeedback(Method):
         return train_on_refinements(self.config, inputs, context)
 
 
+class SegmentConfig(OnPolicyConfig):
+    """A policy gradient on rewards of segments, which are differences of a reward model's scores."""
+
+    method_name: ClassVar[str] = "segment_reinforce"
+
+    segment_at: str = setting(".!?\n", "a segment ends behind a token whose text ends in one of these", min_length=1)
+    segment_tokens: int = setting(4, "fewest tokens of a segment; what is shorter belongs to the next", gt=0)
+    gamma: float = setting(
+        1.0, "how much a segment learns from the one after it; 0: each from its own reward alone", ge=0, le=1
+    )
+    num_iterations: int = setting(1, "passes over each rollout", gt=0)
+    epsilon: float = setting(0.2, "how far the ratio π/π_old may move from 1 before it is clipped", gt=0, lt=1)
+
+
+class SegmentReinforce(Method):
+    """Raises the probability of the segments of responses that add to the reward model's score."""
+
+    config: SegmentConfig
+    needs = frozenset({"reward_model", "unlabeled"})
+    measures_kl = True
+    search_space = {"learning_rate": (1e-6, 1e-3), "kl_coef": (1e-3, 1.0), "gamma": [0.0, 0.5, 1.0]}
+
+    def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
+        """Raises `TrainingError` if it diverges before a checkpoint, `DataError` if no prompt is short enough."""
+        from afarm_neighbours.segments import train_segments
+
+        return train_segments(self.config, inputs, context)
+
+
 class PTrueConfig(Config):
     """How a policy is asked if an answer is good."""
 
@@ -206,8 +236,10 @@ HINDSIGHT_SMOL: dict[str, Any] = {
     "max_length": 384,
     "lora": {"r": 16, "alpha": 32},
 }
-# As expert iteration, the nearest method that was searched.
+# As expert iteration, the nearest method that was searched. The toy world's model follows no request to refine.
 FEEDBACK_TOY: dict[str, Any] = {
+    "refine_text": "$answer $criticism $task",
+    "learn": "better",
     "n": 4,
     "response_length": 48,
     "per_device_rollout_batch_size": 256,
@@ -229,6 +261,35 @@ FEEDBACK_SMOL: dict[str, Any] = {
     "max_length": 256,
     "lora": {"r": 16, "alpha": 32},
 }
+# As GRPO, which has no value model either: docs/methods/grpo.md.
+SEGMENTS_TOY: dict[str, Any] = {
+    "total_steps": 24,
+    "rollout_batch_size": 256,
+    "mini_batch_size": 128,
+    "per_device_train_batch_size": 32,
+    "per_device_rollout_batch_size": 64,
+    "num_iterations": 2,
+    "learning_rate": 1e-4,
+    "kl_coef": 0.32,
+    "warmup_steps": 2,
+    "max_prompt_length": 48,
+    "response_length": 48,
+    "save_steps": 5,
+}
+SEGMENTS_SMOL: dict[str, Any] = {
+    "total_steps": 16,
+    "rollout_batch_size": 64,
+    "mini_batch_size": 32,
+    "per_device_train_batch_size": 16,
+    "per_device_rollout_batch_size": 64,
+    "learning_rate": 5e-4,
+    "kl_coef": 0.05,
+    "warmup_steps": 1,
+    "max_prompt_length": 128,
+    "response_length": 48,
+    "save_steps": 2,
+    "lora": {"r": 16, "alpha": 32},
+}
 
 
 @hookimpl
@@ -246,6 +307,13 @@ def register_methods(register: Register) -> None:
         config=LanguageFeedbackConfig,
         summary="SFT on refinements of its own answers, written after a judge's criticism",
         recipes={"toy": FEEDBACK_TOY, "smol": FEEDBACK_SMOL},
+    )
+    register(
+        "segment_reinforce",
+        SegmentReinforce,
+        config=SegmentConfig,
+        summary="a clipped policy gradient on what each sentence adds to the reward model's score",
+        recipes={"toy": SEGMENTS_TOY, "smol": SEGMENTS_SMOL},
     )
 
 

@@ -11,12 +11,13 @@ the first (section 2). The saved policy has the good phrase in front of its prom
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
+from datasets import Dataset
 from torch import Tensor
 from transformers import Trainer, TrainingArguments
 
@@ -46,9 +47,6 @@ GOOD, BAD = "<|good|>", "<|bad|>"
 KINDS = ("bad", "good", "demonstrations")
 """What a token is learned as: a token's kind is 1 plus its place here, and 0 if it is not learned."""
 
-Example = dict[str, Any]
-"""`ids` and `kinds` of a sequence's tokens, its `length`, and its `number` among the examples."""
-
 
 def train_hindsight(config: ChainOfHindsightConfig, inputs: MethodInputs, context: TrainContext) -> CheckpointPolicy:
     """Train a copy of `inputs.start`, and return it behind the good phrase.
@@ -62,16 +60,30 @@ def train_hindsight(config: ChainOfHindsightConfig, inputs: MethodInputs, contex
     policy, good, bad = with_phrases(config, start)
     sequences, cut = encode_chains(policy, good, bad, pairs, config)
     counts["sequences_cut"] = cut
-    if config.demonstration_weight:
-        tasks = [demonstration.instruction for demonstration in inputs.demonstrations]
-        texts = [demonstration.output for demonstration in inputs.demonstrations]
-        rows, _ = start.encode(tasks, texts, config.max_length)
+    if shown := inputs.demonstrations if config.demonstration_weight else ():
+        rows, _ = start.encode([one.instruction for one in shown], [one.output for one in shown], config.max_length)
         sequences += [([*prompt, *output], [0] * len(prompt) + [3] * len(output)) for prompt, output in rows]
     examples = [
         {"ids": ids, "kinds": kinds, "length": len(ids), "number": number}
         for number, (ids, kinds) in enumerate(sequences)
     ]
-    return fit(policy, good, examples, counts, config, inputs, context)
+    context.backend.seed(context.seed)  # adapters start from random numbers
+    trained = trainable_copy(policy.controlled(good), config.lora)
+    trainer = HindsightTrainer(
+        config,
+        context.seed,
+        model=trained.model,
+        args=trainer_arguments(TrainingArguments, config, context),
+        train_dataset=Dataset.from_list(examples),
+        data_collator=partial(collate, policy.pad_id),
+        processing_class=policy.tokenizer,
+    )
+    selection = make_selection(config, inputs, context)
+    candidates = CandidatePolicies(trained, selection) if selection else None
+    run_trainer(trainer, context, config.section, config.section, candidates)
+    context.log_metrics(trainer.state.global_step, {"examples": len(examples), **counts})
+    trained.model = trained_model(trainer)
+    return trained
 
 
 def with_phrases(config: ChainOfHindsightConfig, start: CheckpointPolicy) -> tuple[CheckpointPolicy, str, str]:
@@ -122,7 +134,7 @@ def hidden_tokens(seed: int, step: int, number: int, length: int, mask_ratio: fl
     return [int(place > 0 and draw < share * mask_ratio) for place, draw in enumerate(draws)]
 
 
-def collate(pad_id: int, examples: Sequence[Example]) -> Mapping[str, Any]:
+def collate(pad_id: int, examples: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Batch B sequences: `ids`, `mask` and `kinds`, right-padded [B, T], and the examples' numbers [B]."""
     ids, mask = pad([example["ids"] for example in examples], pad_id)
     kinds, _ = pad([example["kinds"] for example in examples], 0)
@@ -138,7 +150,7 @@ class HindsightTrainer(LengthSortedTrainer, Trainer):
         super().__init__(**arguments)
         self.settings, self.draws = settings, draws
         self.weights = torch.tensor([0.0, 1.0, 1.0, settings.demonstration_weight])  # of a token, by kind
-        self.sums: Counter[str] = Counter()
+        self.sums = defaultdict[str, float](float)
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
@@ -176,40 +188,6 @@ class HindsightTrainer(LengthSortedTrainer, Trainer):
     def log(self, logs: dict[str, float], *arguments: Any) -> None:
         sums = all_reduce_by_name({name: torch.tensor(value) for name, value in self.sums.items()})
         self.sums.clear()
-        means = {
-            f"loss/{name}": float(sums[f"loss/{name}"] / sums[f"tokens/{name}"])
-            for name in KINDS
-            if sums.get(f"tokens/{name}")
-        }
+        learned = [name for name in KINDS if sums.get(f"tokens/{name}")]
+        means = {f"loss/{name}": float(sums[f"loss/{name}"] / sums[f"tokens/{name}"]) for name in learned}
         super().log({**logs, **means}, *arguments)
-
-
-def fit(
-    policy: CheckpointPolicy,
-    good: str,
-    examples: Sequence[Example],
-    counts: Mapping[str, float],
-    config: ChainOfHindsightConfig,
-    inputs: MethodInputs,
-    context: TrainContext,
-) -> CheckpointPolicy:
-    """Train a copy of `policy` on the examples; candidates sample behind the good phrase."""
-    from datasets import Dataset
-
-    context.backend.seed(context.seed)  # adapters start from random numbers
-    trained = trainable_copy(policy.controlled(good), config.lora)
-    trainer = HindsightTrainer(
-        config,
-        context.seed,
-        model=trained.model,
-        args=trainer_arguments(TrainingArguments, config, context),
-        train_dataset=Dataset.from_list(list(examples)),
-        data_collator=partial(collate, policy.pad_id),
-        processing_class=policy.tokenizer,
-    )
-    selection = make_selection(config, inputs, context)
-    candidates = CandidatePolicies(trained, selection) if selection else None
-    run_trainer(trainer, context, config.section, config.section, candidates)
-    context.log_metrics(trainer.state.global_step, {"examples": len(examples), **counts})
-    trained.model = trained_model(trainer)
-    return trained
