@@ -98,6 +98,7 @@ rows sample seed start summary"""
 """The names of recipes' own settings."""
 PACKAGES = {
     "afarm-grpo": "grpo dr_grpo dapo gspo cispo rloo",
+    "afarm-online": "online_dpo iterative_dpo xpo nash_md",
     "afarm-preferences": "kto ipo simpo orpo cpo conservative_dpo robust_dpo sppo apo_zero apo_down mpo",
     "afarm-slurm": "slurm",
 }
