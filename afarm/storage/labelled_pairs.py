@@ -45,7 +45,7 @@ from afarm.storage.conversations import (
 from afarm.storage.label_scales import COLUMN, LabelReader
 from afarm.storage.rankings import ANSWERS, comparisons, with_trees_as_rankings
 from afarm.storage.record_fields import short_repr
-from afarm.storage.row_claims import require_agreement, require_final
+from afarm.storage.row_claims import require_agreement, require_final, with_numbers
 from afarm.storage.row_shapes import (
     ANNOTATION_FIELDS,
     BATTLES,
@@ -132,7 +132,7 @@ def read_row(row: Row, where: str, reading: LabelReader, forms: Sequence[Form]) 
         label = "winner" if form is VOTE else next((name for name in LABELS if name in row), "")
         if form is not CHOSEN and label and judged and not why_left_out(judged[0]):
             require_agreement(row, where, judged[0].win, label)
-        return judged
+        return judged if form is ANNOTATION else [with_numbers(one, row) for one in judged]
     held = what_it_holds(row, where.rpartition(": ")[0], to_train=CHOSEN in forms)
     kinds = " and no ".join(dict.fromkeys(form.kind for form in forms))
     columns = ", or ".join(form.columns for form in forms)
@@ -305,7 +305,8 @@ def _task(row: Row, where: str) -> Row:
 
 
 def prompt_column(row: Row) -> str:
-    return next((name for name in PROMPTS if row.get(name) is not None), "")
+    name = next((name for name in PROMPTS if row.get(name) is not None), "")
+    return name or ("context" if isinstance(row.get("context"), list) else "")  # HelpSteer3's; others' is a passage
 
 
 # --------------------------------------------------------------------------------------------- chosen and rejected
