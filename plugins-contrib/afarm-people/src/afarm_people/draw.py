@@ -19,7 +19,7 @@ from typing import Any
 from afarm import DataError, JudgedPair, Pair, Preference, read_labelled_pairs, seeding
 from afarm.results import open_run, open_runs
 
-KEPT = ("id", "stratum", "stratum_share", "draw_probability", "probability", "draw")
+KEPT = ("id", "stratum", "stratum_share", "draw_probability", "probability", "draw_number")
 """Columns of a file of pairs that go with their labels."""
 
 PAIR_COLUMNS = ("instruction", "input", "messages", "dataset", "output_1", "output_2", "generator_1", "generator_2")
@@ -121,7 +121,7 @@ def draw_pairs(
         strata[DIFFER if len(wins) > 1 or len(names) == 1 else SAME].append(id)
     if not shared:
         raise DataError(f"{', '.join(names)} were judged on no instruction in common")
-    drawn = []
+    drawn: list[tuple[Pair, Mapping[str, Any]]] = []
     for id, columns in draw_tasks(strata, max(1, n // len(names)), seed):
         drawn += [(replace(by_task[name][id].pair, occurrence=0), columns) for name in names]
     return drawn, names
@@ -149,7 +149,7 @@ def draw_tasks(strata: Mapping[str, Sequence[str]], n: int, seed: int) -> Iterat
     for number, (id, name) in enumerate(order):
         chance = len(order) / count if focus is None else drawn[name] / len(strata[name])
         likely = {"draw_probability": goes[name], "probability": chance}
-        yield id, {"stratum": name, "stratum_share": shares[name], **likely, "draw": number}
+        yield id, {"stratum": name, "stratum_share": shares[name], **likely, "draw_number": number}
 
 
 def focus_on(differ: int, same: int, n: int) -> float | None:
