@@ -13,8 +13,8 @@ from light_plugin import RAN, Asks, CountingJudge, WordPolicy
 
 from afarm.core.errors import BudgetError, ConfigError, TrainingError
 from afarm.core.judge import ChatRequest, Completion
-from afarm.experiment.components import Components
 from afarm.experiment.annotation import OnlineJudge, find_stand_in
+from afarm.experiment.components import Components
 from afarm.experiment.dry_run import over_budget, plan_run
 from afarm.experiment.farm import Farm
 from afarm.experiment.process_info import ProcessInfo
