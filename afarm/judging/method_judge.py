@@ -37,6 +37,11 @@ _MARK = re.compile(_LEAD + r"(-?[0-9]+(?:\.[0-9]+)?)(?: ?(?:/|out of) ?([0-9]+))
 _RANKING = re.compile(_LEAD + r"((?:answer )?[0-9]{1,4}(?: ?[>=] ?(?:answer )?[0-9]{1,4})*)\.?", re.IGNORECASE)
 
 
+def judge_option(role: str) -> str:
+    """Write the option that names a role's judge: the usual role need not be named."""
+    return "--judge …" if role == "strong" else f"--judge {role}=…"
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """A question of a `kind` in method_prompts.yaml about the outputs `shown`."""
@@ -116,7 +121,7 @@ class PromptedJudge(MethodJudge):
             raise JudgeError(
                 f"{self.ask().judge(self.role)} answered none of {len(questions)} questions of {self.name}:"
                 f"{questions[0].kind} in the form that the prompt asks for. Its last answer: {last!r:.200}. What is "
-                f"paid for is kept. Choose another judge: --judge {self.role}=…"
+                f"paid for is kept. Choose another judge: {judge_option(self.role)}"
             )
         return answers
 
