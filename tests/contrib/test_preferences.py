@@ -14,16 +14,18 @@ from typing import Any
 
 import pytest
 import warm
+import yaml
 from places import ROOT
 from ports import free_port
 from safetensors.torch import load_file
 
 from afarm.cli import main
+from afarm.core.plugins import discover
 
 pytestmark = pytest.mark.xdist_group("end_to_end")
 
 SOURCE = ROOT / "plugins-contrib" / "afarm-preferences" / "src"
-SMALL = {
+SMALL: dict[str, Any] = {
     "toy": "{sft: 48, preference: 24, unlabeled: 8, validation: 8, evaluation: 8}",
     "rows": "{sft: 48, preference: 24, unlabeled: 8, validation: 8, evaluation: 8}",
     "sft.num_train_epochs": 1,
@@ -90,7 +92,10 @@ def test_without_the_package_the_error_says_what_brings_the_method(capsys: pytes
 def test_a_method_learns_from_the_users_own_pairs(
     on_the_path: None, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    rows = [{"prompt": f"task {n}", "chosen": "yes", "rejected": "no"} for n in range(30)]
+    toy = discover().get("datasets", "toy")
+    tasks = [row.instruction for row in toy.load()(toy.settings(yaml.safe_load(SMALL["toy"]))).load("preference")]
+    labels = {"output_1": "it is big.", "output_2": "a a a", "preference": 1}
+    rows = [{"instruction": task.instruction, "input": task.input, **labels} for task in tasks]
     (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(SystemExit, match=r"^0$"):
         main(["orpo", "--preferences", "own.jsonl", "--dry-run", *SETTINGS])
