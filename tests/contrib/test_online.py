@@ -70,16 +70,23 @@ def on_the_path(site: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 # ------------------------------------------------------------------------------------------------- what one is told
 
+THREE = ["--set", "online_dpo.num_generations=3", "--set", "online_dpo.rollout_batch_size=258"]
 PAID = ["--judge", "openai:gpt-5.4-mini", "--allow-degraded"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--method", "online_dpo", *PAID], "asks openai:gpt-5.4-mini while it trains, and nothing caps what that costs"),
-        (["--method", "nash_md", "--set", "nash_md.labels=rating", *PAID], "nothing caps what that costs: add --budget"),
+        (
+            ["--method", "online_dpo", *PAID],
+            "asks openai:gpt-5.4-mini while it trains, and nothing caps what that costs",
+        ),
+        (
+            ["--method", "nash_md", "--set", "nash_md.labels=rating", *PAID],
+            "nothing caps what that costs: add --budget",
+        ),
         (["--method", "xpo", "--set", "judge=null"], "judge"),
-        (["--method", "online_dpo", "--set", "online_dpo.num_generations=3"], "online_dpo.num_generations=4"),
+        (["--method", "online_dpo", *THREE], "do not make pairs: --set online_dpo.num_generations=4"),
     ],
 )
 def test_what_cannot_be_labelled_or_capped_stops_the_command_before_anything_is_made(
