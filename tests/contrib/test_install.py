@@ -60,6 +60,7 @@ PLANNED = ["--dry-run", *TINY, "--output-dir", "planned"]
 PACKAGES: Mapping[str, Shown] = {
     "afarm-grpo": Shown(["run", "--method", "grpo", *SHARED, *to_set(f"grpo={STEPS}")], '"method": "grpo"'),
     "afarm-heuristics": Shown([*EVALUATE, "afarm-heuristics/longer"], "62.5"),
+    "afarm-online": Shown(["run", "--method", "online_dpo", *SHARED, *to_set(f"online_dpo={STEPS}")], '"online_dpo"'),
     "afarm-preferences": Shown(["run", "--method", "orpo", *SHARED], '"method": "orpo"'),
     "afarm-slurm": Shown(
         ["run", "--method", "best_of_n", "--launcher", "slurm:all", *PLANNED], "Slurm's partition all"
