@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from afarm_neighbours import LanguageFeedback, LanguageFeedbackConfig, language_feedback
 
-from afarm import BudgetError, ChatRequest, DataError, Instruction, MethodInputs, Policy
+from afarm import BudgetError, ChatRequest, DataError, Instruction, MethodInputs, Sample
 from afarm.testing import (
     MetricsRecorder,
     check_method,
@@ -58,8 +58,44 @@ def test_it_keeps_the_promises_of_a_method(tmp_path: Path) -> None:
     check_method(make(n=2, num_prompts=12, response_length=4), tmp_path)
     by_reward = make(choose_by="reward_model")
     assert by_reward.needs == {"judge", "unlabeled", "reward_model"}
-    policy = by_reward.train(tiny_inputs(by_reward.needs), train_context(tmp_path / "by reward"))
-    assert isinstance(policy, Policy)
+
+
+def test_a_reward_model_reads_refinements_as_answers_to_the_prompt_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = set[tuple[int, ...]]()
+
+    def scorer(*models: object) -> Callable[..., list[float]]:
+        def score(tasks: Sequence[Instruction], samples: Sequence[Sample]) -> list[float]:
+            read.update(sample.prompt_ids for sample in samples)
+            return [float(len(sample.token_ids)) for sample in samples]
+
+        return score
+
+    monkeypatch.setattr(language_feedback, "sample_scorer", scorer)
+    method = make(choose_by="reward_model")
+    inputs = tiny_inputs(method.needs)
+    context = train_context(tmp_path)
+    kept = list(language_feedback.refine(method.config, tiny_policy(), inputs.unlabeled, inputs, context))
+    assert len(kept) > 10
+    assert read <= {tuple(ids) for ids in tiny_policy().prompt_ids(inputs.unlabeled)}
+
+
+def test_the_answer_itself_is_never_learned(tmp_path: Path) -> None:
+    answers = dict[str, str]()
+
+    def answer_first(request: ChatRequest) -> str:
+        task = request.comparisons[0].instruction.id
+        if request.answer_format == "critique":
+            answers[task] = request.comparisons[0].first
+            return "w1"
+        first = [str(n) for n, pair in enumerate(request.comparisons, start=1) if pair.first == answers[task]]
+        rest = [str(n) for n in range(1, 1 + len(request.comparisons)) if str(n) not in first]
+        return " > ".join(filter(None, [" = ".join(first), " = ".join(rest)]))
+
+    kept = refine(tmp_path, answer_first)
+    assert not any(one.is_better for one in kept)
+    assert sum(one.text != one.answer for one in kept) > 15
 
 
 def test_the_best_refinement_is_learned_as_an_answer_to_the_prompt_alone(tmp_path: Path) -> None:
