@@ -73,9 +73,10 @@ bench: $(VENV)/.test .cache/smollm2.gguf
 # without a network. The last TRL with a PPO trainer is apart.
 ON_GPU := --no-deps --only-binary=:all: --python-version 3.12 --implementation cp --platform manylinux_2_28_x86_64 \
   --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64
+NAMES_ON_GPU := annotated-types datasets dill httpcore2 httpx2 multiprocess pydantic pydantic-core truststore trl
 gpu-wheels: $(VENV)/.test
 	rm -rf .wheels
-	$(PIP) download $(ON_GPU) -c constraints.txt -d .wheels annotated-types datasets dill multiprocess pydantic pydantic-core trl
+	$(PIP) download $(ON_GPU) -c constraints.txt -d .wheels $(NAMES_ON_GPU)
 	$(PIP) download $(ON_GPU) -d .wheels/peer trl==1.12.0
 
 system: browser  # one after the other: apt-get bears no second beside it

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-GPU = ["--device", "cuda", "--shape", "smollm2", "--batch", "64", "--micro", "64", "--threads", "8"]
+GPU = ["--device", "cuda", "--shape", "smollm2", "--batch", "64", "--micro", "64", "--resp-len", "64", "--threads", "8"]
 CPU = ["--shape", "tiny", "--batch", "8", "--micro", "8", "--prompt-len", "8", "--resp-len", "8"]
 
 

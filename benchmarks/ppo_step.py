@@ -113,7 +113,7 @@ def load(a: argparse.Namespace, backend: Backend) -> tuple[CheckpointPolicy, Tor
     reward_model = TorchRewardModel(classifier.to(backend.device), tokenizer, template, backend)
     policy.model.to(backend.device)
     prompts = torch.randint(3, a.vocab, (a.batch, a.prompt_len)).tolist()
-    if a.models:
+    if a.models and not (a.models / "prompts.json").is_file():
         a.models.mkdir(parents=True, exist_ok=True)
         policy.save(a.models / "policy")
         reward_model.save(a.models / "reward")
