@@ -31,6 +31,7 @@ from afarm.judging.dispatch import misfit, unpriced
 from afarm.judging.labelling import CHUNK, rule_or_noise
 from afarm.judging.ledger import Ledger
 from afarm.judging.method_judge import PlannedJudge
+from afarm.judging.refusals import judge_option
 from afarm.storage.artifacts import Artifact, artifact_key
 from afarm.storage.reuse import why_not_reused
 from afarm.storage.text import dollars
@@ -420,7 +421,7 @@ def require_method_judge(workspace: Workspace, name: str, *, is_capped: bool = F
             if not client.capabilities(role).alone:
                 raise ConfigError(
                     f"method {name!r} asks a judge about single outputs, and {client.judge(role)} only compares two: "
-                    f"choose a language model with --judge {role}=…"
+                    f"choose a language model with {judge_option(role)}"
                 )
         workspace.judges.asked[f"method {name}"] = {role}
         _require_cap(workspace, name, role, is_capped=is_capped)

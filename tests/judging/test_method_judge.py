@@ -175,7 +175,7 @@ def test_a_judge_that_never_answers_in_the_form_ends_the_training() -> None:
     asked, client = judge(lambda request: "Splendid!")
     assert asked.rate(TASKS[:19], ["x"] * 19) == [None] * 19
     assert len(client.sent) == 38, "the same questions, asked once more, are no others"
-    said = r"fake has given no answer .*: 20 came .*: 'Splendid!' is not in the form that mine:rate .*--judge strong="
+    said = r"fake has given no answer .*: 20 came .*: 'Splendid!' is not in the form that mine:rate .*--judge …"
     with pytest.raises(JudgeError, match=said):
         asked.rate(TASKS[19:21], ["x"] * 2)
     assert len(client.sent) == 40
