@@ -47,6 +47,8 @@ PAIR, EQUAL, GOLD, CHECK = "pair", "equal", "gold", "check"
 """Kinds of pairs: to be labelled; with equal responses, which are draws; with a known answer, for qualification and to
 check attention."""
 
+JUST = 10.0
+"""Seconds for which a pair counts as just given: a page that is opened then needs no write."""
 ROWS_OF_KIND = "SELECT row, extra FROM pairs WHERE kind = :kind"
 
 State = Literal["qualifying", "active", "failed", "discarded"]
@@ -272,8 +274,9 @@ class ProjectStore:
             shown = "12" if seeding.uniform(self.seed, "order", person, pair) < 0.5 else "21"
             last = self.row("SELECT max(number) AS last FROM assignments WHERE person = :person", person=person)
             number = (last["last"] or 0) + 1
-            values = (person, pair, number, shown, time.time())
-            db.execute("INSERT INTO assignments (person, pair, number, shown, given) VALUES (?, ?, ?, ?, ?)", values)
+            now = time.time()
+            statement = "INSERT INTO assignments (person, pair, number, shown, given, opened) VALUES (?, ?, ?, ?, ?, ?)"
+            db.execute(statement, (person, pair, number, shown, now, now))
         return number
 
     def assignment(self, person: int, number: int) -> Assignment | None:
@@ -309,13 +312,13 @@ class ProjectStore:
         return row["id"] if row else None
 
     def open(self, person: int, number: int) -> None:
-        """Note that a person looks at a pair: the time that it is held for begins anew."""
+        """Note that a person looks at a pair, unless they just got it: the time that it is held for begins anew."""
+        now = time.time()
         with self.writing() as db:
-            values = (time.time(), time.time(), person, number)
             db.execute(
                 "UPDATE assignments SET given = ?, opened = CASE WHEN choice IS NULL THEN ? ELSE opened END "
-                "WHERE person = ? AND number = ?",
-                values,
+                "WHERE person = ? AND number = ? AND given < ?",
+                (now, now, person, number, now - JUST),
             )
 
     def skip(self, person: int, number: int) -> None:
