@@ -151,7 +151,8 @@ def label(
     if read is None:
         _end(project, export, discard, reason, delete)
         return
-    _fill(project.store, read, ordered=bool(from_run))
+    for kind, rows in read.items():
+        project.store.add_pairs(rows, kind, ordered=bool(from_run) or kind in given)
     served = Place(host, port, address, str(certificate) if certificate else None, str(key) if key else None)
     links = _prepare(project, names, join, new_link or [], served)
     serve(project, served, lambda base: _tell(project, served, base, links))
@@ -175,9 +176,8 @@ def _read(source: str, labels: str | None, given: Mapping[str, str | None]) -> K
     from afarm_people.draw import read_known, read_pairs
     from afarm_people.store import EQUAL, PAIR
 
-    known = {
-        kind: read_known(file, f"--{'checks' if kind == 'check' else kind}") for kind, file in given.items() if file
-    }
+    options = {"gold": "--gold", "check": "--checks"}
+    known = {kind: read_known(file, options[kind], labels) for kind, file in given.items() if file}
     read = read_pairs(source, labels)
     taken = {pair.id for rows in known.values() for pair, _ in rows}
     to_label = [one for one in read.pairs if not one[0].identical and one[0].id not in taken]
@@ -188,15 +188,6 @@ def _read(source: str, labels: str | None, given: Mapping[str, str | None]) -> K
     if not to_label:
         raise DataError(f"{source}: all its pairs are among those with known answers, so that none is left to label")
     return {**known, PAIR: to_label, EQUAL: [one for one in read.pairs if one[0].identical]}
-
-
-def _fill(store: ProjectStore, read: Known, ordered: bool) -> None:
-    from afarm_people.store import EQUAL, PAIR
-
-    for kind, rows in read.items():
-        if kind == EQUAL and store.count_pairs(EQUAL):
-            continue
-        store.add_pairs(rows, kind, ordered or kind not in (PAIR, EQUAL))
 
 
 def _prepare(

@@ -188,12 +188,12 @@ class ProjectStore:
         """Add pairs that are not there yet, each with further columns; return their number.
 
         They are handed out in an order drawn by the seed, or, if they are `ordered`, as given. Raises `DataError` if
-        the file has pairs of this kind, and none of these.
+        the file has pairs to be labelled, and none of these.
         """
         listed = list(pairs)
         with self.writing() as db:
             there = {row["id"] for row in self.rows("SELECT id FROM pairs WHERE kind = :kind", kind=kind)}
-            if there and listed and there.isdisjoint(pair.id for pair, _ in listed):
+            if kind == PAIR and there and there.isdisjoint(pair.id for pair, _ in listed):
                 raise DataError(
                     f"{self.path} is of other pairs: none of these {len(listed):,} is among its {len(there):,}. "
                     "Name another file for their labels: --store FILE"
