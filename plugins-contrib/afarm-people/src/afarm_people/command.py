@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from afarm import ConfigError, DataError, Pair, PluginError, did_you_mean, write_rows
+from afarm import ConfigError, DataError, PluginError, did_you_mean
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, LABELS, LABELS_HELP, OutputDir, err, option, write_examples
 
 if TYPE_CHECKING:
+    from afarm import Pair
     from afarm_people.rules import Project
     from afarm_people.store import Person, ProjectStore
 
@@ -158,11 +159,12 @@ def label(
     serve(project, served, lambda base: _tell(project, served, base, links))
 
 
-Known = Mapping[str, Sequence[tuple[Pair, Mapping[str, Any]]]]
+Known = Mapping[str, Sequence[tuple["Pair", Mapping[str, Any]]]]
 
 
 def _draw(runs: Sequence[str], source: Path, finalists: int, n: int, seed: int, output_dir: Path) -> None:
     """Draw pairs of runs into a file."""
+    from afarm import write_rows
     from afarm_people.draw import bare_row, draw_pairs, read_runs
 
     drawn, names = draw_pairs(read_runs(runs, output_dir), finalists, n, seed)
@@ -248,6 +250,7 @@ def _tell(project: Project, served: Any, base: str, links: Sequence[tuple[str, s
 
 def _end(project: Project, export: Path | None, discard: str | None, reason: str, delete: str | None) -> None:
     """Do what needs no page: discard or delete a person, export the labels."""
+    from afarm import write_rows
     from afarm_people.export import exported_rows
 
     if discard:
