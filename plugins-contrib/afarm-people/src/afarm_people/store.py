@@ -312,7 +312,7 @@ class ProjectStore:
         return row["id"] if row else None
 
     def open(self, person: int, number: int) -> None:
-        """Note that a person looks at a pair, unless they just got it: the time that it is held for begins anew."""
+        """Note that a person looks at a pair, unless they just got it: it is held for them anew."""
         now = time.time()
         with self.writing() as db:
             db.execute(
