@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, overload
 
 from afarm.core.config import BackendConfig, CheckpointChoice
@@ -199,6 +200,7 @@ class Policy(ABC):
     """A checkpoint, or a sampler around one (so that best-of-n is an honest method)."""
 
     default_decoding: Decoding = Decoding()  # what `generate` uses; in a run, the evaluation's
+    counted: Mapping[str, int] = MappingProxyType({})  # of what `sample` drew last, for its stage's summary
 
     @abstractmethod
     def sample(self, instructions: Sequence[Instruction], decoding: Decoding, *, seed: int) -> Iterator[Sample]:

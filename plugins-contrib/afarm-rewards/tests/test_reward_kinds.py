@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from afarm_rewards import KINDS, GenerativeConfig, HeadsConfig, register_reward_models
 from afarm_rewards.generative import GenerativeRewardModel
 from afarm_rewards.heads import HeadRewardModel
@@ -108,16 +107,6 @@ def test_conservatism_takes_k_standard_deviations_off_a_reward_and_off_no_other_
     assert spreads[2] > 1.2 * max(spreads[:2]), "words that no pair had"
 
 
-def test_a_scalar_head_gives_the_mean_reward(tmp_path: Path) -> None:
-    settings = {"weights": {"helpfulness": 1.0, "verbosity": -0.5}, "uncertainty": "ensemble", "members": 2}
-    fitted, _ = fit("attributes_reward", rich(16), tmp_path, **settings)
-    assert isinstance(fitted, HeadRewardModel)
-    (weight, bias), head = fitted.scalar_head(), fitted.model.score.weight.detach()
-    hidden = torch.randn(5, head.shape[1], generator=torch.Generator().manual_seed(0))
-    expected = fitted.members(fitted.standardised(hidden @ head.T)).mean(-1)
-    torch.testing.assert_close((hidden @ weight.T + bias).squeeze(-1), expected, rtol=1e-4, atol=1e-4)
-
-
 # --------------------------------------------------------------------------------------------------------- bad input
 
 
@@ -181,6 +170,8 @@ def test_strengths_are_taken_from_one_source_and_votes_are_not_counted_twice(cap
     votes = changed(separable_preferences(2), lambda n, j: replace(j.preference, p2=(0.2, 1.0)[n]))
     kept, strengths, _ = with_strengths(votes, config_of("scaled_reward"))
     assert ([j.p2 for j in kept], strengths) == ([0.0, 1.0], pytest.approx([0.6, 1.0]))
+    coins = changed(votes, lambda n, j: replace(j.preference, source="noise" if n else "judge"))
+    assert with_strengths(coins, config_of("scaled_reward", on_missing="drop"))[1] == pytest.approx([0.6])
     kept, strengths, _ = with_strengths(rich(6), config_of("ordinal_reward"))
     assert strengths == pytest.approx([1 / 3, 2 / 3, 1] * 2)
     bare = separable_preferences(4)
