@@ -250,7 +250,7 @@ class LabelPages:
         if what == "discard":
             self.store.discard(person, why)
         elif what == "restore":
-            self.store.restore(person)
+            self.project.restore(person)
         else:
             self.store.delete_person(person)
         return RedirectResponse("/organiser", 303)

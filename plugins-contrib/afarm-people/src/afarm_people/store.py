@@ -242,11 +242,12 @@ class ProjectStore:
         return [_person(row) for row in self.rows("SELECT * FROM people ORDER BY id")]
 
     def discard(self, person: Person, why: str) -> None:
-        """Leave a person's labels out from now on: others are given their pairs. `restore` takes it back."""
+        """Leave a person's labels out from now on: others are given their pairs."""
         self._set_state(person, "discarded", why)
 
     def restore(self, person: Person) -> None:
-        self._set_state(person, "active", "")
+        """Take a person back, who is to be graded anew."""
+        self._set_state(person, "qualifying", "")
 
     def qualify(self, person: Person, passed: bool, why: str) -> None:
         self._set_state(person, "active" if passed else "failed", why)
@@ -254,6 +255,8 @@ class ProjectStore:
     def _set_state(self, person: Person, state: State, why: str) -> None:
         with self.writing() as db:
             db.execute("UPDATE people SET state = ?, why = ? WHERE id = ?", (state, why, person.id))
+            if "discarded" in (state, person.state):
+                self.set("decision", "")  # it was of other labels
 
     def delete_person(self, person: Person) -> int:
         """Delete a person with all their labels from the disk; return the number of labels."""
@@ -262,6 +265,7 @@ class ProjectStore:
                 "SELECT count(*) FROM assignments WHERE person = ? AND choice IS NOT NULL", (person.id,)
             ).fetchone()[0]
             db.execute("DELETE FROM people WHERE id = ?", (person.id,))
+            self.set("decision", "")
         with self.lock:
             self.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return int(count)
