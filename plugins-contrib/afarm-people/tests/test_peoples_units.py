@@ -76,7 +76,7 @@ def test_wrong_files_are_named(tmp_path: Path) -> None:
         evaluate(tmp_path, others)
     with pytest.raises(DataError, match="'generator_1' and 'generator_2': afarm label --from-run"):
         evaluate(tmp_path, [{**row, "generator_1": ""} for row in rows])
-    with pytest.raises(DataError, match="'probability' is 1[.]5"):
+    with pytest.raises(DataError, match=r"'probability' is 1\.5"):
         evaluate(tmp_path, label_rows("ab", range(40), probability=1.5))
     with pytest.raises(DataError, match="people labelled 20 of the judged pairs, too few"):
         evaluate(tmp_path, label_rows("ab", range(10)))

@@ -35,7 +35,8 @@ class PeoplesWinRates(Evaluator):
     """See the module and `calibration`.
 
     Rows, best system first: `system`, `people` in percent, `people_low` and `people_high` (95%), `judge`, `n_total`
-    (its labelled pairs) and `flag`. A system that nobody checked keeps the judge's figure, without interval, and says so.
+    (its labelled pairs) and `flag`. A system that nobody checked keeps the judge's figure,
+    without interval, and says so.
     """
 
     needs = frozenset({"judgements"})
