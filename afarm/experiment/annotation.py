@@ -19,7 +19,6 @@ from afarm.core.interfaces import AnnotateContext, Method
 from afarm.core.judge import CHARACTERS_PER_TOKEN, ChatRequest
 from afarm.core.records import Instruction, JudgedPair, Output, Pair, Preference
 from afarm.core.seeding import digest
-from afarm.experiment.processes import make_on_main_process
 from afarm.experiment.stage import Inputs, Labelling, Stage
 from afarm.experiment.stage_code import code_identity
 from afarm.experiment.workspace import Workspace
@@ -28,7 +27,8 @@ from afarm.judging.dispatch import LARGEST_BATCH
 from afarm.judging.labelling import CHUNK, annotate_in_chunks, number_occurrences
 from afarm.judging.ledger import Ledger
 from afarm.judging.method_judge import PlannedJudge, PromptedJudge, Question
-from afarm.storage.checkpoints import CHECKPOINTS
+from afarm.storage.checkpoints import CHECKPOINTS, wait_for
+from afarm.storage.disk import write_json
 from afarm.storage.rows import read_outputs, write_rows
 
 logger = logging.getLogger(__name__)
@@ -172,8 +172,10 @@ def ask_once(
     if directory is None or not workspace.process_info.is_distributed:
         return ask()
     path, adapter = directory / CHECKPOINTS / f"asked-{digest(workspace.session, about)}.json", TypeAdapter(list[kind])
-    answers = make_on_main_process(path, workspace.process_info, lambda: adapter.dump_python(ask(), warnings=False))
-    return adapter.validate_python(answers)
+    if workspace.process_info.is_main_process:
+        write_json(path, adapter.dump_python(ask(), warnings=False))
+    wait_for(path.is_file)
+    return adapter.validate_json(path.read_bytes())
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ class PromptedJudge(MethodJudge):
                     if (read := question.read(text)) is None:
                         self.first[question.kind].add_unreadable(text, ask.judge(self.role), requests[number])
                     else:
-                        self.first[question.kind].end()
+                        self.first[question.kind].about = None
                     answers[waiting[number]] = read
             waiting = [i for i in waiting if answers[i] is None]
         return answers

@@ -234,7 +234,7 @@ def _ask(
             judgements = prompt.read(completion, len(batch))
             outcomes = {judgement.outcome for judgement in judgements}
             if not outcomes.isdisjoint(SETTLED):
-                first[prompt.name].end()
+                first[prompt.name].about = None
             elif "refused" not in outcomes:
                 first[prompt.name].add_unreadable(completion.text, prompt.judge, _request(batch))
             fresh |= {draw.key: judgement for draw, judgement in zip(batch, judgements, strict=True)}
