@@ -87,6 +87,8 @@ if TYPE_CHECKING:
     from afarm.evaluation.metrics import NORMAL_95 as NORMAL_95
     from afarm.evaluation.metrics import Estimate as Estimate
     from afarm.evaluation.metrics import standard_error as standard_error
+    from afarm.evaluation.statistics.sequential import Decision as Decision
+    from afarm.evaluation.statistics.sequential import decide as decide
     from afarm.experiment.comparison.compare import compare_outputs as compare_outputs
     from afarm.experiment.farm import Farm as Farm
     from afarm.experiment.launching.launcher import Execute as Execute

@@ -219,12 +219,15 @@ def chosen_policy(training: Training) -> CheckpointPolicy:
 # ---------------------------------------------------------------------------------------------- sampling and reading
 
 
-def rollout(training: Training, step: int, policy: CheckpointPolicy | None = None) -> tuple[list[int], list[Sample]]:
+def rollout(
+    training: Training, step: int, policy: CheckpointPolicy | None = None, draws: str = "rollout"
+) -> tuple[list[int], list[Sample]]:
     """Sample the B = `rollout_batch_size` responses of `step` (from 0): (prompts, samples).
 
     Prompts are indices into `training.prompts`. The `num_generations` responses to one prompt are consecutive. Each
     pass over the prompts has its own order and seeds, so a prompt gets new draws. Each process samples a share; all get
-    all. `policy` samples, with the weights that are trained (default: `training.policy`).
+    all. `policy` samples (default: `training.policy`, whose weights are trained). Other `draws` answer the same prompts
+    independently.
     """
     config, seed, prompts = training.config, training.context.seed, training.prompts
     policy, n = policy or training.policy, config.num_generations
@@ -237,7 +240,7 @@ def rollout(training: Training, step: int, policy: CheckpointPolicy | None = Non
     answered: list[int] = []
     samples: list[Sample] = []
     for number, rows in prompt_order(len(prompts), step, config.rollout_batch_size // n, seed, training.section):
-        key = integer(seed, training.section, "rollout", step, number)
+        key = integer(seed, training.section, draws, step, number)
         with policy.ready_to_sample():
             own = list(policy.sample([prompts[row] for row in shard(rows)], decoding, seed=key))
         for group in all_gather([own[first : first + n] for first in range(0, len(own), n)]):

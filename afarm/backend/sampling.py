@@ -54,14 +54,14 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class _Prefix:
-    """Prompts that the model has read: the cache, the next token's logits [B, V], the mask [B, T].
+    """Prompts that the models have read: a cache of each, the next token's logits [B, V], the mask [B, T].
 
-    The first batch uses up the cache, unless it is `shared` by all batches of one prompt's samples.
+    The first batch uses up the caches, unless they are `shared` by all batches of one prompt's samples.
     """
 
     prompts: list[int]
     shared: bool
-    cache: DynamicCache
+    caches: list[DynamicCache]
     logits: torch.Tensor
     mask: torch.Tensor
     padded: bool
@@ -86,6 +86,9 @@ class TorchSampler:
 
     `eos_ids` end a response and belong to it. `logit_bias` is added to these tokens' logits for the choice, but not for
     the log-probabilities. `progress` wraps the batches of a `generate` that has several.
+
+    With `mixed_with`, another model of the same vocabulary and its share c, it samples from their geometric mixture:
+    logits, and so log-probabilities, are those of (1 − c) · `model` + c · the other's.
     """
 
     model: PreTrainedModel
@@ -93,6 +96,12 @@ class TorchSampler:
     pad_id: int
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     progress: Progress = no_progress
+    mixed_with: tuple[PreTrainedModel, float] | None = None
+
+    @property
+    def models(self) -> list[PreTrainedModel]:
+        """The models whose logits count, each with a cache of its own."""
+        return [self.model] if self.mixed_with is None else [self.model, self.mixed_with[0]]
 
     def generate(
         self, prompts: Sequence[Sequence[int]], keys: Sequence[str], decoding: Decoding, *, seed: int
@@ -115,9 +124,9 @@ class TorchSampler:
             uniforms = None if decoding.temperature == 0 else _uniforms(batch, keys, decoding.max_new_tokens, seed)
             distinct = list(dict.fromkeys(i for i, _ in batch))
             # The mode is restored before anything is yielded, since the consumer may train in between.
-            with torch.inference_mode(), evaluating(self.model):
+            with torch.inference_mode(), evaluating(self.model), evaluating(self.models[-1]):
                 if prefix is None or prefix.prompts != distinct:
-                    prefix = None  # its cache is freed before another is filled
+                    prefix = None  # its caches are freed before others are filled
                     prefix = self._prefill(distinct, prompts, n > len(batch))
                 ready.update(zip(batch, self._generate_batch(batch, prefix, decoding, uniforms), strict=True))
                 if not prefix.shared:
@@ -128,20 +137,21 @@ class TorchSampler:
 
     def _prefill(self, distinct: list[int], prompts: Sequence[Sequence[int]], shared: bool) -> _Prefix:
         device = next(self.model.parameters()).device
-        cache, read = growing_cache(self.model), 0
+        caches, read = [growing_cache(model) for model in self.models], 0
         if is_half_on_cpu(self.model):
             read = common_beginning([prompts[i] for i in distinct])
             if read:  # once for all; each row gets a copy
                 ids = torch.tensor([list(prompts[distinct[0]][:read])], device=device)
                 position = torch.arange(read, device=device).unsqueeze(0)
-                backbone(self.model)(input_ids=ids, position_ids=position, past_key_values=cache, use_cache=True)
-                cache.batch_select_indices(torch.zeros(len(distinct), dtype=torch.long, device=device))
+                for model, cache in zip(self.models, caches, strict=True):
+                    backbone(model)(input_ids=ids, position_ids=position, past_key_values=cache, use_cache=True)
+                    cache.batch_select_indices(torch.zeros(len(distinct), dtype=torch.long, device=device))
         ids, mask = pad([prompts[i][read:] for i in distinct], self.pad_id, "left", device)
         padded = bool((mask == 0).any())  # without pads no mask is needed, which is faster
         mask = torch.cat([mask.new_ones(len(mask), read), mask], dim=-1)
         position = positions(mask)[:, read:]
-        logits = self._forward(ids, position, mask if padded or read else None, cache)
-        return _Prefix(distinct, shared, cache, logits, mask, padded)
+        logits = self._forward(ids, position, mask if padded or read else None, caches)
+        return _Prefix(distinct, shared, caches, logits, mask, padded)
 
     def _generate_batch(
         self, rows: Sequence[tuple[int, int]], prefix: _Prefix, decoding: Decoding, uniforms: torch.Tensor | None
@@ -150,10 +160,11 @@ class TorchSampler:
         device, padded = prefix.logits.device, prefix.padded
         row_prompt = torch.tensor([prefix.prompts.index(i) for i, _ in rows], device=device)
         eos = torch.tensor(self.eos_ids, device=device)
-        cache = copy.deepcopy(prefix.cache) if prefix.shared else prefix.cache
+        caches = copy.deepcopy(prefix.caches) if prefix.shared else prefix.caches
         logits, mask = prefix.logits, prefix.mask
         if len(prefix.prompts) < len(rows):
-            cache.batch_select_indices(row_prompt)
+            for cache in caches:
+                cache.batch_select_indices(row_prompt)
             logits, mask = logits[row_prompt], mask[row_prompt]
         position = mask.sum(-1, keepdim=True)
 
@@ -185,13 +196,14 @@ class TorchSampler:
                 running = (~done).nonzero().squeeze(-1)
                 if not len(running):
                     break
-                cache.batch_select_indices(running)
+                for cache in caches:
+                    cache.batch_select_indices(running)
                 active, token, mask, position = active[running], token[running], mask[running], position[running]
             if step + 1 == limit:
                 break
             if padded:
                 mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=-1)
-            logits = self._forward(token.unsqueeze(-1), position, mask if padded else None, cache)
+            logits = self._forward(token.unsqueeze(-1), position, mask if padded else None, caches)
             position = position + 1
         kept_logprobs = logprobs.tolist() if exact else [None] * len(rows)
         return [
@@ -200,14 +212,17 @@ class TorchSampler:
         ]
 
     def _forward(
-        self, ids: torch.Tensor, position: torch.Tensor, mask: torch.Tensor | None, cache: DynamicCache
+        self, ids: torch.Tensor, position: torch.Tensor, mask: torch.Tensor | None, caches: Sequence[DynamicCache]
     ) -> torch.Tensor:
         """Compute next-token logits [B, V] in float32."""
-        output = backbone(self.model)(
-            input_ids=ids, position_ids=position, attention_mask=mask, past_key_values=cache, use_cache=True
-        )
-        # As [B, H]: given [B, 1, H], the head would multiply each row separately
-        return project(self.model, output.last_hidden_state[:, -1])
+        logits = []
+        for model, cache in zip(self.models, caches, strict=True):
+            output = backbone(model)(
+                input_ids=ids, position_ids=position, attention_mask=mask, past_key_values=cache, use_cache=True
+            )
+            # As [B, H]: given [B, 1, H], the head would multiply each row separately
+            logits.append(project(model, output.last_hidden_state[:, -1]))
+        return logits[0] if self.mixed_with is None else torch.lerp(*logits, self.mixed_with[1])
 
 
 def choose(

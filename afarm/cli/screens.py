@@ -36,6 +36,7 @@ from afarm.storage.runs import is_simulated, simulated_judges
 from afarm.storage.text import dollars, markup, one_line
 
 UNASKED = "no judge was asked: a gain is a gain in what this annotator goes by, a formula, a reward model, or noise"
+LABELLED = "who labelled these pairs, no judge was asked"
 STORED = "stored annotations, no judge was asked"
 
 OUTCOMES = {"wins": "won", "wins_base": "lost", "draws": "drawn", "unparsed": "unparsed"}
@@ -165,7 +166,8 @@ def result_rows(record: Record) -> Iterator[tuple[str, str]]:
 def _judge_rows(record: Record) -> Iterator[tuple[str, str]]:
     """Yield who judged, and how often formulas among them are known to agree with people."""
     if judged_by := record["judged_by"]:
-        asked = "" if record["judges"] else f" ({STORED if record.get('stored') else UNASKED})"
+        alone = LABELLED if judged_by == "people" else UNASKED
+        asked = "" if record["judges"] else f" ({STORED if record.get('stored') else alone})"
         yield "judged by", judged_by + asked
         yield from (("", known) for known in dict.fromkeys(judge["agreement"] for judge in record["judges"]) if known)
 

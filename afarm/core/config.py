@@ -29,6 +29,9 @@ class Config(BaseModel):
         defer_build=True,
     )
 
+    default_label_noise: ClassVar[float | None] = None
+    """Of an annotator: the label noise where a command names the annotator and no noise; None for the recipe's."""
+
     @field_validator("*", mode="before")
     @classmethod
     def _read_as_meant(cls, value: Any, info: ValidationInfo) -> Any:

@@ -332,7 +332,7 @@ class MethodJudge(Protocol):
     Answers depend on seed, method, task and response alone, and those in the ledger are not bought again. An answer
     that cannot be read is asked for once more, then it is None and counted: learn nothing from it. `rubric` says in
     plain words what to go by; a text of afarm's if empty. Raises `BudgetError` and `JudgeError` as `Ask` does, and
-    `JudgeError` if none of 20 questions or more was answered in the form that the prompt asks for.
+    `JudgeError` if none of the first 20 answers to questions of a kind is in the form that the prompt asks for.
     """
 
     def rate(

@@ -208,12 +208,14 @@ class Preference:
     """The label of one pair.
 
     `p2` is the probability, in [0, 1], that `output_2` is better; None unless `outcome` is "decided". A draw is not
-    p2 = 0.5: "draw" says that neither is better, 0.5 that the annotator is undecided. `strength` is a person's
-    "slightly" (0.5) or "clearly" (1). `member` is the pool member that judged, `order` the output it saw first ("12",
-    "21" or "both" in turn), `sample_index` tells independent samples of one judgement apart, and `completion` is the
-    ledger's key of the answer, or the keys of several, with commas between. `degraded` names what the annotator asked
-    for and the judge could not take, and `judge` is the identity of the judge, empty if none was asked. `scores` are
-    the ratings of the two outputs, on the annotator's own scale, if each was rated alone.
+    p2 = 0.5: "draw" says that neither is better, 0.5 that the annotator is undecided. `strength` says by how much the
+    preferred output is better, on the labeller's own scale: "slightly" (0.5) or "clearly" (1), HelpSteer3's 1 to 3, a
+    margin. `member` is the pool member that judged, `order` the output it saw first ("12", "21" or "both" in turn),
+    `sample_index` tells independent samples of one judgement apart, and `completion` is the ledger's key of the answer,
+    or the keys of several, with commas between. `degraded` names what the annotator asked for and the judge could not
+    take, and `judge` is the identity of the judge, empty if none was asked. `scores` are the ratings of the two
+    outputs, on the annotator's own scale, if each was rated alone. `attributes` are further numbers of them, such as
+    ("helpfulness", 4.0, 2.0): a name, and the values of output_1 and output_2.
     """
 
     pair_id: str
@@ -228,6 +230,7 @@ class Preference:
     degraded: tuple[str, ...] = ()
     judge: str = ""
     scores: tuple[float, float] | None = None
+    attributes: tuple[tuple[str, float, float], ...] = ()
 
     def __post_init__(self) -> None:
         if (self.outcome == "decided") != (self.p2 is not None):
@@ -244,7 +247,9 @@ class Preference:
         """Mirror the label, for the pair with its outputs exchanged."""
         order = {"12": "21", "21": "12"}.get(self.order, self.order)
         scores = self.scores and (self.scores[1], self.scores[0])
-        return replace(self, p2=None if self.p2 is None else 1 - self.p2, order=order, scores=scores)
+        attributes = tuple((name, second, first) for name, first, second in self.attributes)
+        p2 = None if self.p2 is None else 1 - self.p2
+        return replace(self, p2=p2, order=order, scores=scores, attributes=attributes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,6 +351,7 @@ class JudgedPair:
             **{n: reason for n in FINISH_REASONS if (reason := getattr(pair, n))},
             **({"degraded": ",".join(preference.degraded)} if preference.degraded else {}),
             **(dict(zip(SCORES, preference.scores, strict=True)) if preference.scores else {}),
+            **({"attributes": {name: both for name, *both in preference.attributes}} if preference.attributes else {}),
         }
 
     @classmethod
@@ -381,6 +387,7 @@ class JudgedPair:
             tuple(filter(None, _text(row, "degraded", where, default="").split(","))),
             judge if isinstance(judge, str) else "",
             _scores(row, where),
+            _attributes(row.get("attributes")),
         )
         return cls(pair, preference, _text(row, "annotator", where, default=""))
 
@@ -403,6 +410,13 @@ def _scores(row: Mapping[str, Any], where: str) -> tuple[float, float] | None:
         lacking, other = SCORES if first is None else SCORES[::-1]
         raise DataError(f"{where}: field {lacking!r} is missing, and {other!r} is there; give both or neither")
     return first, second
+
+
+def _attributes(column: object) -> tuple[tuple[str, float, float], ...]:
+    """Return the attributes of stored rows; other data sets have columns of that name with other contents."""
+    pairs = column.items() if isinstance(column, dict) else ()
+    known = [(name, both) for name, both in pairs if isinstance(both, list) and {*map(type, both)} <= {int, float}]
+    return tuple((name, float(both[0]), float(both[1])) for name, both in known if len(both) == 2)
 
 
 def _messages(row: Mapping[str, Any], where: str) -> tuple[Message, ...]:

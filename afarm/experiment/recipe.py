@@ -288,7 +288,7 @@ def resolve(
             given = merge(given, parse_override(override) if isinstance(override, str) else override)
         except ConfigError as error:
             unreadable += error.problems
-    values = _with_prompts_of_preferences(merge(values, given))
+    values = _with_prompts_of_preferences(merge(_with_label_noise(values, given, plugins), given))
     own = {k: v for k, v in values.items() if k in RunConfig.model_fields}
     sections = {str(k): v for k, v in values.items() if k not in own}
     run, wrong = _validate(own)
@@ -331,6 +331,19 @@ def _with_dtype(settings: Settings, native: str, plugins: Plugins, runs: Path) -
     names = [choice.run_name(plugins.registry).split("-")[-2:] for choice in choices]  # whatever the method
     begun = (choice for choice, name in zip(choices, names, strict=True) if any(runs.glob("-".join(["*", *name]))))
     return next(begun, choices[0])
+
+
+def _with_label_noise(values: dict[str, Any], given: Mapping[str, Any], plugins: Plugins) -> dict[str, Any]:
+    """Give each annotator that an override names the label noise of its own, if it states one.
+
+    A recipe's noise is meant for the recipe's annotator; one that an override names holds.
+    """
+    for section in ("annotate", "evaluate"):
+        with suppress(PluginError, LookupError, AttributeError, TypeError):  # what is no name is reported later
+            config = plugins.get("annotators", given[section]["annotator"]).config
+            if config is not None and config.default_label_noise is not None:
+                values = merge(values, {section: {"label_noise": config.default_label_noise}})
+    return values
 
 
 def _with_prompts_of_preferences(values: dict[str, Any]) -> dict[str, Any]:

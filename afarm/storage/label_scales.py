@@ -15,6 +15,7 @@ from typing import Any
 
 from afarm.core.errors import ConfigError, DataError
 from afarm.storage.record_fields import short_repr
+from afarm.storage.row_shapes import SIGNED
 
 OPTION = "--labels FIRST,SECOND[,DRAW]"
 COLUMN = "preference"
@@ -54,6 +55,7 @@ class LabelScale:
 
 
 AFARMS = LabelScale("1", "2", "0")
+HELPSTEERS = LabelScale("-3", "3", "0")
 
 
 class LabelReader:
@@ -66,8 +68,9 @@ class LabelReader:
         annotator: str = "",
         average: bool = False,
         as_text: bool = False,
+        unlabelled: bool = False,
     ):
-        self.annotator, self.average, self.as_text = annotator, average, as_text
+        self.annotator, self.average, self.as_text, self.unlabelled = annotator, average, as_text, unlabelled
         self._source = source
         self._scale = LabelScale.parse(scale) if scale else None
         self._has_option = scale is not None
@@ -78,9 +81,12 @@ class LabelReader:
     def number(self, label: Any, column: str, where: str, is_draw: bool = False) -> float | None:
         """Read a label on afarm's scale; `is_draw`: 0 is plain in this row. Raises `DataError`."""
         try:
-            number = (self._scale or AFARMS).number(label)
+            scale = self._scale or (HELPSTEERS if column in SIGNED else AFARMS)
+            number = scale.number(label)
+            if scale is HELPSTEERS:  # by how much it is better, is its strength
+                return None if number is None else round(number)
         except ValueError as error:
-            raise DataError(f"{where}: field {column!r} is {short_repr(label)}; {self._meaning()}") from error
+            raise DataError(f"{where}: field {column!r} is {short_repr(label)}; {self._meaning(column)}") from error
         if number is not None and self._scale is None and not is_draw:
             self._seen.add(number)
         return number
@@ -105,7 +111,9 @@ class LabelReader:
             f"writes them: {draws}.{further}"
         )
 
-    def _meaning(self) -> str:
+    def _meaning(self, column: str) -> str:
+        if self._scale is None and column in SIGNED:
+            return "it must lie between -3 (the first output is much better) and 3 (the second is)"
         if self._scale is not None:
             draw = "" if self._scale.draw is None else f", {self._scale.draw} a draw"
             return f"by --labels {self._scale.first} is the first output, {self._scale.second} the second{draw}"

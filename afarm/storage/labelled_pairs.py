@@ -45,7 +45,7 @@ from afarm.storage.conversations import (
 from afarm.storage.label_scales import COLUMN, LabelReader
 from afarm.storage.rankings import ANSWERS, comparisons, with_trees_as_rankings
 from afarm.storage.record_fields import short_repr
-from afarm.storage.row_claims import require_agreement, require_final
+from afarm.storage.row_claims import require_agreement, require_final, with_numbers
 from afarm.storage.row_shapes import (
     ANNOTATION_FIELDS,
     BATTLES,
@@ -86,6 +86,7 @@ def read_labelled_pairs(
     average: bool = False,
     as_text: bool = False,
     unusable: Unusable | None = None,
+    unlabelled: bool = False,
 ) -> Iterator[tuple[str, Row, Sequence[JudgedPair]]]:
     """Yield each row of a file or a data set of the Hub: its place, itself, and the label of each rater.
 
@@ -102,9 +103,10 @@ def read_labelled_pairs(
             called by its column.
         as_text: Take an output of such rows that a table has made a boolean or a number for the text that it was.
         unusable: Counts the rows that cannot be learned from; if None, the first is an error.
+        unlabelled: Take two outputs without a label for a pair that nobody has labelled yet.
     """
     forms = PREFERENCES if forms is None else forms
-    reading = LabelReader(source, scale, annotator, average, as_text)
+    reading = LabelReader(source, scale, annotator, average, as_text, unlabelled)
     placed, special = read_placed_rows(source), unusable.special_tokens if unusable else ()
     for where, row in with_trees_as_rankings(placed) if CHOSEN in forms else placed:
         try:
@@ -130,7 +132,7 @@ def read_row(row: Row, where: str, reading: LabelReader, forms: Sequence[Form]) 
         label = "winner" if form is VOTE else next((name for name in LABELS if name in row), "")
         if form is not CHOSEN and label and judged and not why_left_out(judged[0]):
             require_agreement(row, where, judged[0].win, label)
-        return judged
+        return judged if form is ANNOTATION else [with_numbers(one, row) for one in judged]
     held = what_it_holds(row, where.rpartition(": ")[0], to_train=CHOSEN in forms)
     kinds = " and no ".join(dict.fromkeys(form.kind for form in forms))
     columns = ", or ".join(form.columns for form in forms)
@@ -245,7 +247,7 @@ def _read_pair(row: Row, where: str, reading: LabelReader) -> Sequence[JudgedPai
     label = next((column for column in LABELS if column in row), "")
     people = [] if label else people_columns(row)
     outputs = [_output(row, name, where, bool(people) and reading.as_text) for name in names]
-    if not label and not people:
+    if not label and not people and not reading.unlabelled:
         raise DataError(
             f"{where}: has no label; call its column 'preference', with 1 or 2 for the better output (other words by "
             f"--labels FIRST,SECOND[,DRAW]); its fields are {', '.join(map(repr, row))}"
@@ -266,7 +268,7 @@ def _read_pair(row: Row, where: str, reading: LabelReader) -> Sequence[JudgedPai
     }
     judged = JudgedPair.from_row(plain, where)
     pair = judged.pair
-    if label:
+    if not people:
         return [replace(judged, preference=draw_by_rule(pair)) if pair.identical else judged]
     wins = [None if number is None else 0.5 if number in (0, 1.5) else number - 1 for number in numbers]
     if reading.average:
@@ -303,7 +305,8 @@ def _task(row: Row, where: str) -> Row:
 
 
 def prompt_column(row: Row) -> str:
-    return next((name for name in PROMPTS if row.get(name) is not None), "")
+    name = next((name for name in PROMPTS if row.get(name) is not None), "")
+    return name or ("context" if isinstance(row.get("context"), list) else "")  # HelpSteer3's; others' is a passage
 
 
 # --------------------------------------------------------------------------------------------- chosen and rejected

@@ -5,6 +5,7 @@
 | Nectar, UltraFeedback | `answers` (or `completions` …): objects with a text and a `rank` or an `overall_score` |
 | distilabel | `generations`: texts, with one number each in `ratings` |
 | LLaMA-Factory | `output`: texts, best first |
+| HelpSteer2 | `prompt`, `response`, `helpfulness` and other ratings: an answer per row, those to a prompt together |
 | OpenAssistant | a message per row, with `parent_id` and, if it is an answer, `rank` |
 
 Each answer is compared with each that is worse; equal ones are draws.
@@ -13,7 +14,7 @@ Each answer is compared with each that is worse; equal ones are draws.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, combinations
+from itertools import chain, combinations, groupby
 from typing import Any
 
 from afarm.core.records import Row
@@ -28,6 +29,8 @@ MARKS = {"rank": -1, "ranks": -1} | dict.fromkeys(
     ("rating", "score", "overall_score", "avg_rating", "avg_score", "reward", "ratings", "scores", "rewards"), 1
 )
 """The names of a number, or of one per answer, that is lower for the better answer (-1) or higher (1)."""
+RATED = {"prompt", "response", "helpfulness"}
+"""The fields of HelpSteer's rows, an answer each, those to one prompt together."""
 TREE = {"message_id", "parent_id", "role", "text", "rank"}
 """The fields of OpenAssistant's messages."""
 
@@ -36,6 +39,12 @@ def with_trees_as_rankings(placed: Iterator[tuple[str, Row]]) -> Iterator[tuple[
     """Yield placed rows as they are, but OpenAssistant's as one per prompt with its ranked `answers`."""
     first = next(placed, ("", {}))
     placed = chain([first] if first[0] else [], placed)
+    if first[1].keys() >= RATED and first[1].keys().isdisjoint(ANSWERS):
+        for _, group in groupby(placed, key=lambda one: one[1].get("prompt")):
+            answers = [(where, {**row, "rating": row.get("helpfulness")}) for where, row in group]
+            if len(answers) > 1:
+                yield answers[0][0], {"prompt": answers[0][1]["prompt"], "answers": [row for _, row in answers]}
+        return
     if not first[1].keys() >= TREE:
         yield from placed
         return
@@ -62,16 +71,18 @@ def comparisons(row: Row, where: str) -> Sequence[Row]:
     name = next((name for name in ANSWERS if isinstance(row.get(name), list)), "")
     if not name:
         return [row]
-    answers, ranked = row[name], list[tuple[float, Any]]()
+    answers, ranked = row[name], list[tuple[float, Any, Row]]()
     columns = {key: row[key] for key in MARKS if isinstance(row.get(key), list) and len(row[key]) == len(answers)}
     if not columns and name == "output":
         columns = {"rank": range(len(answers))}
     for number, answer in enumerate(answers):
         fields = answer if isinstance(answer, Mapping) else {}
         marks = {**{key: column[number] for key, column in columns.items()}, **fields}
-        numbers = (sign * mark for key, sign in MARKS.items() if (mark := number_of(str(marks.get(key)))) is not None)
-        if (mark := next(numbers, None)) is not None:
-            ranked.append((mark, next((fields[key] for key in TEXTS if key in fields), answer)))
+        numbers = ((s, mark) for key, s in MARKS.items() if (mark := number_of(str(marks.get(key)))) is not None)
+        if found := next(numbers, None):
+            further = {**_attributes(fields), ("score" if found[0] > 0 else "rank"): found[1]}
+            text = next((fields[key] for key in TEXTS if key in fields), answer)
+            ranked.append((found[0] * found[1], text, further))
     if len(ranked) < 2:
         raise UnusableError(
             f"{where}: field {name!r} has {len(ranked)} answers with a 'rank' (lower is better), a 'rating' or a "
@@ -80,6 +91,20 @@ def comparisons(row: Row, where: str) -> Sequence[Row]:
     ranked.sort(key=lambda one: -one[0])
     rest = {key: value for key, value in row.items() if key not in (name, *columns)}
     return [
-        {**rest, "chosen": better, "rejected": worse, "score_chosen": high, "score_rejected": low}
-        for (high, better), (low, worse) in combinations(ranked, 2)
+        {
+            **rest,
+            **{f"{name}_chosen": value for name, value in good.items()},
+            **{f"{name}_rejected": value for name, value in bad.items()},
+            "chosen": better,
+            "rejected": worse,
+        }
+        for (_, better, good), (_, worse, bad) in combinations(ranked, 2)
     ]
+
+
+def _attributes(answer: Mapping[str, Any]) -> Row:
+    """Return an answer's further numbers, and UltraFeedback's ratings of its aspects."""
+    aspects = answer["annotations"] if isinstance(answer.get("annotations"), Mapping) else {}
+    rated = {name: of.get("Rating") if isinstance(of, Mapping) else None for name, of in aspects.items()}
+    numbers = {name: value for name, value in answer.items() if type(value) in (int, float) and name not in MARKS}
+    return {name: value for name, value in {**numbers, **rated}.items() if number_of(str(value)) is not None}

@@ -9,14 +9,16 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from afarm.core.records import Row
+from afarm.core.records import JudgedPair, Row
 from afarm.storage.conversations import UnusableError
 from afarm.storage.label_scales import number_of
 from afarm.storage.rankings import ANSWERS, MARKS
 from afarm.storage.record_fields import short_repr
+from afarm.storage.row_shapes import SIGNED
 from afarm.storage.votes import TIED, TIES
 
 DONE = frozenset((
@@ -87,17 +89,10 @@ def require_agreement(row: Row, where: str, win: float | None, label: str = "") 
 
 def _claims(row: Row, label: str) -> Iterator[tuple[str, Sequence[str], float]]:
     """Yield a row's claims on its two answers: columns and values, the kind of `SIDES`, the second's win."""
-    scores: dict[tuple[Sequence[str], str], list[tuple[str, str, float]]] = {}
-    for name, value in _numbers(row):
-        words, side = _split(name)
-        mark, parted = "_".join(words), "_".join(words[:-1]) or "score"
-        if side and mark in MARKS:
-            scores.setdefault((SIDES[side], mark), []).append((side, name, value))
-        elif words and words[-1] in DIFFERENCES and parted in MARKS and "chosen" in row and not side:
-            yield f"{name!r} is {value:g}", CHOSEN_REJECTED, _win(MARKS[parted] * value, 0)
-    for (sides, mark), found in scores.items():
-        if len(found) == 2:
-            (_, one, first), (_, other, second) = sorted(found)
+    for name, value, better in _differences(row):
+        yield f"{name!r} is {value:g}", CHOSEN_REJECTED, _win(better, 0)
+    for mark, sides, (one, first), (other, second) in _numbers_of_both(row):
+        if mark in MARKS:
             win = _win(MARKS[mark] * first, MARKS[mark] * second)
             yield f"{one!r} is {first:g} and {other!r} {second:g}", sides, win
     for name in [name for name in TIED if name != label]:
@@ -106,6 +101,49 @@ def _claims(row: Row, label: str) -> Iterator[tuple[str, Sequence[str], float]]:
             yield f"{name!r} is {said!r}", (), 0.5
         elif name != "status" and side and not words and not side.isdigit():
             yield f"{name!r} is {said!r}", SIDES[side], float(side != SIDES[side][0])
+
+
+def with_numbers(judged: JudgedPair, row: Row) -> JudgedPair:
+    """Return the label with what a row says in numbers: of both outputs, and by how much the better one is better.
+
+    Columns that are called by `chosen` and `rejected` belong to these, others to the first output and the second.
+    """
+    preference, turned, attributes = judged.preference, judged.p2 == 1, []
+    scores = preference.scores
+    for mark, sides, (_, first), (_, second) in _numbers_of_both(row):
+        if (sides == CHOSEN_REJECTED) == ("chosen" in row) and mark != "annotator":
+            both = (second, first) if turned and sides == CHOSEN_REJECTED else (first, second)
+            if mark not in MARKS:
+                attributes.append((mark, *both))
+            elif MARKS[mark] > 0:
+                scores = scores or both
+    said = [preference.strength, *(number_of(str(row.get(name))) for name in SIGNED)]
+    said += [better for _, _, better in _differences(row)]
+    strength = next((abs(number) for number in said if number is not None), None)
+    numbers = replace(preference, strength=strength, scores=scores, attributes=(*preference.attributes, *attributes))
+    return judged if numbers == preference else replace(judged, preference=numbers)
+
+
+def _differences(row: Row) -> Iterator[tuple[str, float, float]]:
+    """Yield the columns that are a difference: name, value, and by how much the chosen answer is better."""
+    for name, value in _numbers(row) if "chosen" in row else ():
+        words, side = _split(name)
+        parted = "_".join(words[:-1]) or "score"
+        if words and words[-1] in DIFFERENCES and parted in MARKS and not side:
+            yield name, value, MARKS[parted] * value
+
+
+def _numbers_of_both(row: Row) -> Iterator[tuple[str, Sequence[str], tuple[str, float], tuple[str, float]]]:
+    """Yield the numbers that a row has of both answers: name, kind of `SIDES`, each column with its value."""
+    found: dict[tuple[Sequence[str], str], list[tuple[str, str, float]]] = {}
+    for name, value in _numbers(row):
+        words, side = _split(name)
+        if side and words:
+            found.setdefault((SIDES[side], "_".join(words)), []).append((side, name, value))
+    for (sides, mark), columns in found.items():
+        if len(columns) == 2:
+            (_, *first), (_, *second) = sorted(columns)
+            yield mark, sides, (first[0], first[1]), (second[0], second[1])
 
 
 def _numbers(row: Row) -> Iterator[tuple[str, float]]:

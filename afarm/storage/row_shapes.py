@@ -18,7 +18,9 @@ ANNOTATION_FIELDS = ("output_1", "output_2", "preference")
 """The fields without which a row is no annotation."""
 PAIRS = (("output_1", "output_2"), ("response1", "response2"), ("response_1", "response_2"))
 """The names that the two outputs of a labelled pair have."""
-LABELS = ("preference", "label")
+SIGNED = ("overall_preference", "preference_strength")
+"""HelpSteer's labels: below 0 if the first output is better, and by how much."""
+LABELS = ("preference", "label", *SIGNED)
 """The names that a label has."""
 PEOPLE = re.compile(r"annotator_?\d+")
 VOTES = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from afarm.testing.examples import make_instructions
 from afarm.testing.models import tiny_inputs
 from afarm.testing.processes import train_together
 from afarm.testing.training import (
+    Line,
     check_goes_on,
     check_metrics,
     check_same_lines,
@@ -125,16 +126,27 @@ def _check_method(
         before, after = (fmean(learns(s.text) for s in draw(p, make_instructions(32))) for p in (inputs.start, policy))
         require(after > before, f"training must raise what it learns: from {before:.4g} it went to {after:.4g}")
     if processes > 1:
+        check_processes(lambda context: method.train(inputs, context), trained, log.lines, processes, directory)
 
-        def train(context: TrainContext) -> Any:
-            kept = MetricsRecorder()
-            return copy_weights(method.train(inputs, replace(context, log_metrics=kept))), kept.lines
 
-        several, lines = train_together(train, processes, directory / "together")
-        apart = max((float((several[path] - weight).abs().max()) for path, weight in trained.items()), default=0.0)
-        broken = f"the weights of {processes} processes must be those of one, up to rounding: they are {apart:.2g}"
-        require(apart < APART, f"{broken} apart. Draw the same rows in all, and sum gradients and metrics over them")
-        check_same_lines(lines, log.lines, f"in {processes} processes", 0.01)
+def check_processes(
+    train: Callable[[TrainContext], object],
+    trained: Mapping[str, Any],
+    expected: Sequence[Line],
+    processes: int,
+    directory: Path,
+) -> None:
+    """Check that several processes end with the weights `trained` of one, and log the `expected` lines."""
+
+    def train_and_copy(context: TrainContext) -> Any:
+        kept = MetricsRecorder()
+        return copy_weights(train(replace(context, log_metrics=kept))), kept.lines
+
+    several, lines = train_together(train_and_copy, processes, directory / "together")
+    apart = max((float((several[path] - weight).abs().max()) for path, weight in trained.items()), default=0.0)
+    broken = f"the weights of {processes} processes must be those of one, up to rounding: they are {apart:.2g}"
+    require(apart < APART, f"{broken} apart. Draw the same rows in all, and sum gradients and metrics over them")
+    check_same_lines(lines, expected, f"in {processes} processes", 0.01)
 
 
 class RecordedJudge(PromptedJudge):

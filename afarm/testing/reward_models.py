@@ -14,7 +14,7 @@ from afarm.core.records import Instruction, JudgedPair, Preference
 from afarm.testing.conformance import ConformanceError, naming, require, unless_refused
 from afarm.testing.contexts import MetricsRecorder, train_context
 from afarm.testing.examples import HOSTILE_TEXTS, make_instructions, separable_preferences
-from afarm.testing.methods import check_start_untouched
+from afarm.testing.methods import check_processes, check_start_untouched
 from afarm.testing.models import tiny_policy
 from afarm.testing.training import check_goes_on, check_metrics, copy_weights, equal_weights
 
@@ -46,22 +46,37 @@ def check_reward_model(
 
 
 def check_fitted_reward_model(
-    model: type[RewardModel], config: Any, directory: Path, *, start: Policy | None = None
+    model: type[RewardModel],
+    config: Any,
+    directory: Path,
+    *,
+    start: Policy | None = None,
+    preferences: Sequence[JudgedPair] = (),
+    processes: int = 1,
 ) -> None:
     """Fit on tiny pairs and check that it learns, is repeatable and resumable, and can be saved.
 
     Scores, metrics and the weights of a reward model's `model` are compared. `config` is one or a list of several, each
-    of which fits 64 tiny pairs in seconds (`tiny_config`); `start` is a `tiny_policy` by default. Writes into
-    `directory`. Raises `ConformanceError` naming the broken promise.
+    of which fits 64 tiny pairs in seconds (`tiny_config`); `start` is a `tiny_policy` by default. `preferences` are for
+    one that learns from more than labels; better outputs must have the words of `separable_preferences`. With more than
+    one of `processes`, so many forks fit it too, to equal weights and metrics. Writes into `directory`. Raises
+    `ConformanceError` naming the broken promise.
     """
     configs = config if isinstance(config, list) else [config]
     for number, each in enumerate(configs):
         with naming(f"{model.__name__} {each}" if len(configs) > 1 else ""):
-            _check_fitted(model, each, directory / str(number), start or tiny_policy())
+            pairs = preferences or [*separable_preferences(64), *_undecided(4)]
+            _check_fitted(model, each, directory / str(number), start or tiny_policy(), pairs, processes)
 
 
-def _check_fitted(model: type[RewardModel], config: Any, directory: Path, begin: Policy) -> None:
-    preferences = [*separable_preferences(64), *_undecided(4)]
+def _check_fitted(
+    model: type[RewardModel],
+    config: Any,
+    directory: Path,
+    begin: Policy,
+    preferences: Sequence[JudgedPair],
+    processes: int,
+) -> None:
     log = MetricsRecorder()
 
     def fit(judged: Sequence[JudgedPair], name: str) -> RewardModel:
@@ -84,6 +99,8 @@ def _check_fitted(model: type[RewardModel], config: Any, directory: Path, begin:
     check_metrics(lines)
     fit_again = partial(model.fit, preferences, begin, config)
     check_goes_on(fit_again, as_expected, lines, directory / "interrupted")
+    if processes > 1:
+        check_processes(fit_again, trained, lines, processes, directory)
     saved = directory / "saved"
     saved.mkdir()
     fitted.save(saved)

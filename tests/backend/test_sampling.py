@@ -10,7 +10,7 @@ import pytest
 import torch
 from tiny_models import make_gpt2, make_instructions, make_model, make_policy
 
-from afarm.backend import CheckpointPolicy, TorchSampler, join_and_pad, pad, response_logprobs
+from afarm.backend import CheckpointPolicy, Generation, TorchSampler, join_and_pad, pad, response_logprobs
 from afarm.backend.sampling import MOST_PADS, batches, choose, nucleus
 from afarm.core.interfaces import Decoding
 
@@ -245,7 +245,7 @@ def test_the_cache_of_a_batch_is_freed_before_the_next_and_before_its_samples_ar
     def watched(sampler: TorchSampler, *args: Any) -> Any:
         assert not any(cache() for cache in caches)
         prefix = prefill(sampler, *args)
-        caches.append(weakref.ref(prefix.cache))
+        caches.append(weakref.ref(prefix.caches[0]))
         return prefix
 
     monkeypatch.setattr(TorchSampler, "_prefill", watched)
@@ -273,3 +273,31 @@ def test_batches_are_told_of_as_they_are_drawn_and_not_once_a_window_is_whole(po
     told.clear()
     list(policy.sample(long_first[:2], replace(SHORT, per_device_batch_size=2), seed=3))
     assert told == [], "one batch is no loop"
+
+
+def test_a_mixture_of_two_models_samples_by_the_mean_of_their_logits(policy: CheckpointPolicy) -> None:
+    one, other = ending(policy, 1.0).model, ending(make_policy(seed=1), 2.0).model
+    prompts, keys = policy.prompt_ids(make_instructions(7)), [str(n) for n in range(7)]
+
+    def draw(share: float, size: int = 4, n: int = 3) -> list[Generation]:
+        sampler = TorchSampler(one, policy.eos_ids, policy.pad_id, mixed_with=(other, share))
+        return list(sampler.generate(prompts, keys, replace(SHORT, n=n, per_device_batch_size=size), seed=3))
+
+    mixed = draw(0.25)
+    assert len({len(generation.token_ids) for generation in mixed}) > 3  # rows have left both caches
+    batch = join_and_pad([prompts[row // 3] for row in range(21)], [g.token_ids for g in mixed], policy.pad_id)
+    with torch.inference_mode():
+        mean = sum(
+            share * model(batch.input_ids, attention_mask=batch.attention_mask).logits
+            for model, share in ((one, 0.75), (other, 0.25))
+        )
+    by_hand = mean.log_softmax(-1)[:, :-1].gather(-1, batch.input_ids[:, 1:, None]).squeeze(-1)
+    for generation, row, mask in zip(mixed, by_hand, batch.response_mask[:, 1:], strict=True):
+        torch.testing.assert_close(torch.tensor(generation.logprobs), row[mask], atol=1e-5, rtol=0)
+    assert [g.token_ids for g in draw(0.25, size=2)] == [
+        g.token_ids for g in mixed
+    ]  # one prompt's draws in two batches
+    for share, alone in ((0.0, one), (1.0, other)):
+        sampler = TorchSampler(alone, policy.eos_ids, policy.pad_id)
+        expected = sampler.generate(prompts, keys, replace(SHORT, n=3), seed=3)
+        assert [g.token_ids for g in draw(share)] == [g.token_ids for g in expected]

@@ -736,3 +736,40 @@ def test_pandalms_three_people_are_read_but_for_outputs_that_are_no_text() -> No
     weights = {round(row.p2, 3) for row in judged if row.p2 is not None}
     assert weights == {0.0, 0.167, 0.333, 0.667, 0.833, 1.0}
     assert {row.preference.source for row in judged} == {"human"}
+
+
+RESPONSES = {"response1": "Red.", "response2": "Loud."}
+CHOSEN_ROW = FORMS["TRL, texts"]
+ANNOTATED = {"output_1": "Red.", "output_2": "Loud.", "instruction": ASK, "preference": 1}
+NUMBERS: list[tuple[Row, float | None, tuple[float, float] | None, dict[str, tuple[float, float]]]] = [
+    ({"context": turns(*CHAT), **RESPONSES, "overall_preference": -3}, 3.0, None, {}),
+    ({"prompt": ASK, **RESPONSES, "preference_strength": "-1"}, 1.0, None, {}),
+    ({**CHOSEN_ROW, "margin": 2.5}, 2.5, None, {}),
+    ({**CHOSEN_ROW, "score_chosen": 8.5, "score_rejected": 3}, None, (8.5, 3.0), {}),
+    ({**CHOSEN_ROW, "chosen_rank": 1, "rejected_rank": 2}, None, None, {}),
+    ({**CHOSEN_ROW, "helpful_chosen": 4, "helpful_rejected": "1"}, None, None, {"helpful": (4.0, 1.0)}),
+    ({**CHOSEN_ROW, "helpful_chosen": float("nan"), "helpful_rejected": 1, "helpful_1": 3}, None, None, {}),
+    ({**ANNOTATED, "strength": 0.5, "rating_1": "7", "rating_2": 2}, 0.5, (7.0, 2.0), {}),
+    ({**ANNOTATED, "verbosity_1": 2, "verbosity_2": 9}, None, None, {"verbosity": (2.0, 9.0)}),
+    ({**RESPONSES, "instruction": ASK, "annotator1": 1, "annotator2": 1}, None, None, {}),
+]
+
+
+@pytest.mark.parametrize(("row", "strength", "scores", "attributes"), NUMBERS)
+def test_what_a_row_says_in_numbers_is_kept_for_the_right_output(
+    row: Row, strength: float | None, scores: tuple[float, float] | None, attributes: dict[str, tuple[float, float]]
+) -> None:
+    judged = judged_row(row, "f: row 0")
+    assert judged.chosen_rejected == ("Red.", "Loud.")
+    assert JudgedPair.from_row(judged.to_row()) == judged
+    first = judged if judged.pair.output_1 == "Red." else JudgedPair(judged.pair.swapped(), judged.preference.swapped())
+    kept = first.preference
+    assert (kept.strength, kept.scores) == (strength, scores)
+    assert {name: (better, worse) for name, better, worse in kept.attributes} == attributes
+
+
+def test_helpsteers_labels_are_draws_at_0_and_errors_outside_their_scale() -> None:
+    row = {"context": turns(*CHAT), **RESPONSES, "overall_preference": 0}
+    assert judged_row(row, "f: row 0").preference.outcome == "draw"
+    with pytest.raises(DataError, match=r"'overall_preference' is 4; it must lie between -3 .* and 3"):
+        judged_row({**row, "overall_preference": 4}, "f: row 0")

@@ -119,3 +119,26 @@ def test_the_answers_may_be_a_message_each_behind_a_chat(tmp_path: Path) -> None
     )
     assert {row.chosen_rejected for row in judged} == {("Red.", "Loud.")}
     assert {row.pair.instruction for row in judged} == {Instruction(ASK)}
+
+
+def test_ratings_of_answers_are_scores_and_attributes_of_their_pairs(tmp_path: Path) -> None:
+    aspects = [{"helpfulness": {"Rating": rating}, "truth": {"Rating": "N/A"}} for rating in ("5", "4")]
+    ultra = {"prompt": ASK, "completions": [
+        {"response": text, "overall_score": score, "annotations": aspect}
+        for text, score, aspect in zip(("Red.", "Loud."), (8.5, 3), aspects, strict=True)
+    ]}  # fmt: skip
+    [judged], _ = read(tmp_path, ultra)
+    assert sorted(judged.preference.scores) == [3, 8.5]
+    [(name, *both)] = judged.preference.attributes
+    assert (name, sorted(both)) == ("helpfulness", [4, 5])
+
+    steer = [{"prompt": ASK, "response": text, "helpfulness": helpful, "verbosity": 1} for text, helpful in
+             (("Red.", 4), ("Loud.", 2))]  # fmt: skip
+    judged, _ = read(tmp_path, *steer, {**steer[0], "prompt": "alone"}, *[{**row, "prompt": "even"} for row in
+                     (steer[0], {**steer[1], "helpfulness": 4})])  # fmt: skip
+    assert [row.preference.outcome for row in judged] == ["decided", "draw"]
+    assert judged[0].chosen_rejected == ("Red.", "Loud.")
+    assert [sorted(name for name, *_ in row.preference.attributes) for row in judged] == [
+        ["helpfulness", "verbosity"]
+    ] * 2
+    assert judged[1].preference.scores == (4, 4)

@@ -1,0 +1,116 @@
+"""`--annotator human:FILE`: labels that people gave, looked up by pair."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+
+from afarm import (
+    AnnotateContext,
+    Annotator,
+    BuildContext,
+    ConfigError,
+    DataError,
+    JudgedPair,
+    Pair,
+    Preference,
+    StoreError,
+    in_canonical_order,
+    read_labelled_pairs,
+    seeding,
+    why_left_out,
+    write_rows,
+)
+from afarm_people.draw import bare_row
+from afarm_people.settings import HumanConfig
+
+logger = logging.getLogger(__name__)
+
+
+class HumanAnnotator(Annotator):
+    """Labels pairs as people did. A pair that nobody labelled has no label: it is left out, and counted."""
+
+    def __init__(self, config: HumanConfig, spec: str, context: BuildContext):
+        if not spec:
+            raise ConfigError(["human needs the file with people's labels: --annotator human:labels.jsonl"])
+        self.config, self.file = config, spec
+        self.by_pair  # noqa: B018  # a file that cannot be read is said before anything runs
+
+    @cached_property
+    def by_pair(self) -> dict[str, list[Preference]]:
+        """People's labels by the id of their pair, its outputs in canonical order; empty without a file."""
+        found = defaultdict(list)
+        for judged in self.read():
+            preference = judged.preference
+            if self.config.slight == "soft" and preference.strength == 0.5 and preference.p2 in (0.0, 1.0):
+                preference = replace(preference, p2=0.25 + 0.5 * preference.p2)
+            if self.config.slight != "drop" or preference.strength != 0.5:
+                found[judged.pair.id].append(preference)
+        return dict(found)
+
+    def read(self) -> list[JudgedPair]:
+        """Read the labels that are ones. A file that is not there yet has none."""
+        if not Path(self.file).expanduser().exists() and not self.file.startswith("hf:"):
+            return []
+        rows = read_labelled_pairs(self.file, self.config.scale or None)
+        return [in_canonical_order(one) for _, _, people in rows for one in people if not why_left_out(one)]
+
+    @property
+    def identity(self) -> str:
+        """A digest of the labels: another person's, and nothing else, makes what follows again."""
+        rows = ([id, [[p.p2, p.outcome] for p in given]] for id, given in sorted(self.by_pair.items()))
+        return seeding.digest("human", *rows)
+
+    def annotate(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Preference]:
+        """Return people's label of each pair. Raises `DataError` if no pair has one, naming the command."""
+        labels = [self.label(pair, context.seed) for pair in pairs]
+        left_out = sum(label.win is None for label in labels)
+        if left_out == len(pairs) and pairs:
+            raise DataError(self.explain_none(pairs))
+        if left_out:
+            logger.warning(
+                "human:%s has no label for %s of %s pairs: they are left out", self.file, left_out, len(pairs)
+            )
+        return labels
+
+    def label(self, pair: Pair, seed: int) -> Preference:
+        id = (replace(pair, occurrence=0) if pair.occurrence else pair).id
+        given = self.by_pair.get(id)
+        if not given:
+            return Preference(pair.id, None, "unparsed", "human", member="(nobody)")
+        wins = [preference.win for preference in given if preference.win is not None]
+        if self.config.vote == "one":
+            win = seeding.choice(wins, seed, "person", id)
+        elif self.config.vote == "mean":
+            win = fmean(wins)
+        else:
+            above, below = sum(win > 0.5 for win in wins), sum(win < 0.5 for win in wins)
+            side = [win for win in wins if win > 0.5] if above > below else [win for win in wins if win < 0.5]
+            win = 0.5 if above == below else fmean(side)
+        win = win if pair.is_canonical else 1 - win
+        strengths = {preference.strength for preference in given}
+        strength = strengths.pop() if len(strengths) == 1 else None
+        is_draw = win == 0.5
+        return Preference(pair.id, None if is_draw else win, "draw" if is_draw else "decided", "human", strength)
+
+    def explain_none(self, pairs: Sequence[Pair]) -> str:
+        """Say that nobody labelled these pairs, and how to: the pairs are written to a file beside the labels."""
+        place = Path(self.file).expanduser()
+        beside = place.with_name(f"{place.name.partition('.')[0]}.pairs.jsonl")
+        if place.exists() and not self.by_pair:
+            what = "holds no labels"
+        elif place.exists():
+            what = f"has labels of {len(self.by_pair):,} pairs, and of none of the {len(pairs):,} that need one"
+        else:
+            what = "is not there yet"
+        with suppress(StoreError):
+            write_rows(beside, map(bare_row, pairs))
+            how = f"afarm label {beside}, then afarm label {beside} --export {self.file}"
+            return f"human:{self.file} {what}. The pairs are now in {beside}. Label them: {how}"
+        return f"human:{self.file} {what}. Label its pairs: afarm label PAIRS.jsonl --export {self.file}"

@@ -1,0 +1,294 @@
+"""`afarm label`: people label pairs on a page of this machine."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from afarm import ConfigError, DataError, Pair, PluginError, did_you_mean, write_rows
+from afarm.cli.options import DEFAULT_OUTPUT_DIR, LABELS, LABELS_HELP, OutputDir, err, option, write_examples
+
+if TYPE_CHECKING:
+    from afarm_people.rules import Project
+    from afarm_people.store import Person, ProjectStore
+
+EXAMPLES = (
+    "pairs.jsonl",
+    "pairs.jsonl --guideline guide.md --people ann,bo,cy --each 3",
+    "--from-run RUN --from-run RUN --finalists 2 --n 300 --until decided",
+    "pairs.jsonl --export labels.jsonl",
+)
+PROLIFIC = "?PROLIFIC_PID={{%PROLIFIC_PID%}}&STUDY_ID={{%STUDY_ID%}}&SESSION_ID={{%SESSION_ID%}}"
+"""What Prolific puts its ids into."""
+WHO, HOW, WHERE, AFTER = "People", "Pairs and answers", "Server", "Labels that are there"
+
+
+def add_commands(app: typer.Typer) -> None:
+    app.command("label", epilog=write_examples("label", *EXAMPLES))(label)
+
+
+def _option(panel: str, shown: str, help: str, default: str | bool = True, **more: Any) -> Any:
+    return option(shown, help, None, default, rich_help_panel=panel, **more)
+
+
+def label(
+    pairs: Annotated[str | None, typer.Argument(help="Pairs of outputs, labelled or not.", show_default=False)] = None,
+    from_run: Annotated[
+        list[str] | None, _option(HOW, "--from-run RUN", "Draw pairs of a stored run instead; repeatable.")
+    ] = None,
+    finalists: Annotated[
+        int, _option(HOW, "--finalists N", "Of the runs' systems, those with the highest win rates.", min=1)
+    ] = 3,
+    n: Annotated[int, _option(HOW, "--n N", "Pairs to draw, all finalists together.", min=1)] = 300,
+    seed: Annotated[int, _option(HOW, "--seed N", "Of the draw and of all orders.", min=0)] = 0,
+    guideline: Annotated[
+        Path | None, _option(HOW, "--guideline FILE", "What people should go by, in Markdown.", "a short one")
+    ] = None,
+    tie: Annotated[bool, typer.Option("--tie/--no-tie", help="Allow a tie.", rich_help_panel=HOW)] = True,
+    reasons: Annotated[
+        bool, typer.Option("--reasons/--no-reasons", help="Ask for a reason, which is optional.", rich_help_panel=HOW)
+    ] = True,
+    until: Annotated[
+        Literal["decided"] | None, _option(HOW, "--until decided", "Stop once it is clear which system is better.")
+    ] = None,
+    labels: Annotated[str | None, _option(HOW, LABELS, LABELS_HELP)] = None,
+    people: Annotated[
+        str | None, _option(WHO, "--people NAME,NAME", "Make a sign-in link for each.", "one person, without a link")
+    ] = None,
+    join: Annotated[bool, _option(WHO, "--join", "Make a link for people whom Prolific or MTurk sends.")] = False,
+    new_link: Annotated[
+        list[str] | None, _option(WHO, "--new-link NAME", "Make a person's link anew, or that of: join, organiser.")
+    ] = None,
+    each: Annotated[int, _option(WHO, "--each N", "How many people label each pair.", min=1)] = 1,
+    per_person: Annotated[
+        int | None, _option(WHO, "--per-person N", "The most pairs for one person.", "all", min=1)
+    ] = None,
+    timeout: Annotated[
+        float, _option(WHO, "--timeout MINUTES", "How long a pair is held for who looks at it.", min=0.1)
+    ] = 30,
+    gold: Annotated[
+        str | None, _option(WHO, "--gold FILE", "Pairs with known answers, which people must pass first.")
+    ] = None,
+    pass_mark: Annotated[
+        float, _option(WHO, "--pass-mark SHARE", "Of the gold pairs that must be right.", min=0, max=1)
+    ] = 0.7,
+    checks: Annotated[
+        str | None, _option(WHO, "--checks FILE", "Pairs with known answers, put among the others.")
+    ] = None,
+    check_every: Annotated[int, _option(WHO, "--check-every N", "Pairs from one check to the next.", min=1)] = 20,
+    pay: Annotated[float, _option(WHO, "--pay DOLLARS", "For each label: it is counted, not paid.", min=0)] = 0.0,
+    code: Annotated[str, _option(WHO, "--completion-code CODE", "Shown to who is done.", "none")] = "",
+    code_failed: Annotated[
+        str, _option(WHO, "--screen-out-code CODE", "Shown to who did not pass the gold pairs.", "none")
+    ] = "",
+    host: Annotated[str, _option(WHERE, "--host", "The address that is listened on.")] = "127.0.0.1",
+    port: Annotated[
+        int | None, _option(WHERE, "--port", "0 for any free one.", "8650, or the next free one", min=0, max=65535)
+    ] = None,
+    address: Annotated[
+        str, _option(WHERE, "--address URL", "The address that people open, behind a proxy.", False)
+    ] = "",
+    certificate: Annotated[
+        Path | None, _option(WHERE, "--certificate FILE", "Serve over TLS, with the --key of this certificate.")
+    ] = None,
+    key: Annotated[Path | None, _option(WHERE, "--key FILE", "The certificate's key.")] = None,
+    store: Annotated[
+        Path | None, _option(AFTER, "--store FILE", "Where labels are kept.", "PAIRS.people.sqlite, beside PAIRS")
+    ] = None,
+    export: Annotated[Path | None, _option(AFTER, "--export FILE", "Write the labels so far, and end.")] = None,
+    discard: Annotated[
+        str | None, _option(AFTER, "--discard NAME", "Leave a person's labels out (add --reason), and end.")
+    ] = None,
+    reason: Annotated[str, _option(AFTER, "--reason TEXT", "Why a person is discarded.", False)] = "",
+    delete: Annotated[
+        str | None, _option(AFTER, "--delete NAME", "Delete a person with all their labels, and end.")
+    ] = None,
+    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+) -> None:
+    """Have people say which of two responses is better, on a page in the browser."""
+    try:
+        from afarm_people.app import label_app  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise PluginError(f"afarm label needs {error.name}: pip install 'afarm[view]' markdown-it-py") from error
+    from afarm_people.guideline import read_guideline
+    from afarm_people.rules import Project, Rules
+    from afarm_people.server import Place, serve
+    from afarm_people.store import ProjectStore
+
+    if bool(pairs) == bool(from_run):
+        raise ConfigError(["name the pairs to label: afarm label PAIRS.jsonl, or afarm label --from-run RUN"])
+    names = [name.strip() for name in (people or "").split(",") if name.strip()]
+    source = Path(pairs).expanduser() if pairs else output_dir / "people" / f"{_plain('-'.join(from_run or []))}.jsonl"
+    place = store or source.with_name(f"{source.name.partition('.')[0]}.people.sqlite")
+    is_there, ends = place.exists(), export or discard or delete
+    if ends and not is_there:
+        raise DataError(f"{place}: there are no labels of {source} yet; first: afarm label {pairs or '--from-run RUN'}")
+    if from_run and not is_there:
+        _draw(from_run, source, finalists, n, seed, output_dir)
+    elif from_run and not ends:
+        _say(f"{source} was drawn before, and is taken as it is. For another draw delete it, and {place}.")
+    rules = Rules(
+        each=each,
+        timeout=60 * timeout,
+        per_person=per_person,
+        tie=tie,
+        reasons=reasons,
+        pay=pay,
+        pass_mark=pass_mark,
+        check_every=check_every,
+        until_decided=until is not None,
+        guideline=read_guideline(guideline),
+        code=code,
+        code_failed=code_failed,
+    )
+    given = {"gold": gold, "check": checks}
+    read = None if ends else _read(str(source), labels, given)
+    project = Project(ProjectStore(place, seed), rules)
+    if read is None:
+        _end(project, export, discard, reason, delete)
+        return
+    _fill(project.store, read, ordered=bool(from_run))
+    served = Place(host, port, address, str(certificate) if certificate else None, str(key) if key else None)
+    links = _prepare(project, names, join, new_link or [], served)
+    serve(project, served, lambda base: _tell(project, served, base, links))
+
+
+Known = Mapping[str, Sequence[tuple[Pair, Mapping[str, Any]]]]
+
+
+def _draw(runs: Sequence[str], source: Path, finalists: int, n: int, seed: int, output_dir: Path) -> None:
+    """Draw pairs of runs into a file."""
+    from afarm_people.draw import bare_row, draw_pairs, read_runs
+
+    drawn, names = draw_pairs(read_runs(runs, output_dir), finalists, n, seed)
+    source.parent.mkdir(parents=True, exist_ok=True)
+    write_rows(source, ({**bare_row(pair), **extra} for pair, extra in drawn))
+    _say(f"Drew {len(drawn):,} pairs, of {len(drawn) // len(names):,} instructions, into {source}: {', '.join(names)}")
+
+
+def _read(source: str, labels: str | None, given: Mapping[str, str | None]) -> Known:
+    """Read the pairs, and those with known answers, before anything is written."""
+    from afarm_people.draw import read_known, read_pairs
+    from afarm_people.store import EQUAL, PAIR
+
+    known = {
+        kind: read_known(file, f"--{'checks' if kind == 'check' else kind}") for kind, file in given.items() if file
+    }
+    read = read_pairs(source, labels)
+    taken = {pair.id for rows in known.values() for pair, _ in rows}
+    to_label = [one for one in read.pairs if not one[0].identical and one[0].id not in taken]
+    if read.identical:
+        _say(f"{source}: pairs with equal responses, which are draws, so that nobody is asked: {read.identical:,}")
+    if read.repeated:
+        _say(f"{source}: rows that repeat a pair, and are left out: {read.repeated:,}")
+    if not to_label:
+        raise DataError(f"{source}: all its pairs are among those with known answers, so that none is left to label")
+    return {**known, PAIR: to_label, EQUAL: [one for one in read.pairs if one[0].identical]}
+
+
+def _fill(store: ProjectStore, read: Known, ordered: bool) -> None:
+    from afarm_people.store import EQUAL, PAIR
+
+    for kind, rows in read.items():
+        if kind == EQUAL and store.count_pairs(EQUAL):
+            continue
+        store.add_pairs(rows, kind, ordered or kind not in (PAIR, EQUAL))
+
+
+def _prepare(
+    project: Project, names: Sequence[str], join: bool, new_links: Sequence[str], served: Any
+) -> list[tuple[str, str]]:
+    """Make the links that are asked for, and set the rest of the rules. Returns new links by name."""
+    from dataclasses import replace
+
+    from afarm_people.signing_in import JOIN, ORGANISER, digest_secret, new_secret, renew_link
+    from afarm_people.stopping import decision, find_systems
+
+    store, links = project.store, []
+    has_links = bool(names or join or store.get(JOIN) or store.row("SELECT 1 FROM people WHERE secret != ''"))
+    if problems := served.check(is_open=not has_links):
+        raise ConfigError(problems)
+    if unknown := [name for name in new_links if name not in (JOIN, ORGANISER) and not store.find_person(name)]:
+        known = [person.name for person in store.people()]
+        raise ConfigError([f"--new-link {unknown[0]}: nobody here is called that.{did_you_mean(unknown[0], known)}"])
+    project.rules = replace(project.rules, is_open=not has_links)
+    if project.rules.until_decided:
+        find_systems(store)
+        project.decide = lambda: decision(store, project.rules.each)
+    for name in names:
+        if (person := store.find_person(name)) is None or name in new_links:
+            links.append((name, renew_link(store, person or project.enter(name))))
+    for name in (name for name in new_links if name not in names and name not in (JOIN, ORGANISER)):
+        found = store.find_person(name)
+        assert found
+        links.append((name, renew_link(store, found)))
+    wanted = {JOIN: join, ORGANISER: has_links}
+    for name, path in ((JOIN, "/join/"), (ORGANISER, "/organiser/in/")):
+        if name in new_links or (wanted[name] and not store.get(name)):
+            secret = new_secret()
+            store.set(name, digest_secret(secret))
+            if name == ORGANISER:
+                with store.writing() as db:
+                    db.execute("DELETE FROM sessions WHERE person IS NULL")
+            links.append((name, path + secret))
+    return links
+
+
+def _tell(project: Project, served: Any, base: str, links: Sequence[tuple[str, str]]) -> None:
+    """Print where the page is, and the links that were made."""
+    store, counts = project.store, project.summary()
+    if not served.is_loopback and not served.is_secure:
+        told = "without TLS, whoever is on the way can read links and labels"
+        _say(f"Warning: {told}: --certificate FILE --key FILE, or a proxy with TLS and --address https://…")
+    if project.rules.is_open:
+        _say(f"Label: {base}/ (Ctrl-C ends it). The organiser's page: {base}/organiser")
+    else:
+        _say(f"Served at {base}/ (Ctrl-C ends it).")
+    for name, path in links:
+        _say(f"  {name}: {base}{path}{PROLIFIC if name == 'join' else ''}")
+    if links:
+        _say("Links are shown once, and only their digests kept. To make one again: --new-link NAME")
+    _say(f"{counts['labels']:,} labels of {counts['pairs']:,} pairs so far, in {store.path}")
+
+
+def _end(project: Project, export: Path | None, discard: str | None, reason: str, delete: str | None) -> None:
+    """Do what needs no page: discard or delete a person, export the labels."""
+    from afarm_people.export import exported_rows
+
+    if discard:
+        if not reason.strip():
+            raise ConfigError([f"--discard {discard} needs a reason: --reason TEXT"])
+        project.store.discard(_person(project.store, discard), reason.strip())
+        _say(f"{discard}'s labels are left out from now on, and others are given those pairs.")
+    if delete:
+        count = project.store.delete_person(_person(project.store, delete))
+        _say(f"{delete} and {count:,} labels are deleted.")
+    if export:
+        rows = list(exported_rows(project))
+        if not rows:
+            raise DataError(f"{project.store.path}: there are no labels yet")
+        write_rows(export, rows)
+        people, pairs = len({row["annotator"] for row in rows}), project.summary()
+        _say(f"{len(rows):,} labels by {people} {'person' if people == 1 else 'people'} written to {export}")
+        _say(f"{pairs['done']:,} of {pairs['pairs']:,} pairs are labelled by as many people as wanted.")
+        _say(f"Learn from them: afarm run --annotator {shlex.quote(f'human:{export}')}")
+
+
+def _person(store: ProjectStore, name: str) -> Person:
+    if (person := store.find_person(name)) is None:
+        known = [person.name for person in store.people()]
+        raise ConfigError([f"nobody here is called {name!r}.{did_you_mean(name, known)}"])
+    return person
+
+
+def _plain(name: str) -> str:
+    """Make part of a file's name of a run's."""
+    return "".join(c if c.isalnum() or c in "-_" else "-" for c in Path(name).name)[:100]
+
+
+def _say(text: str) -> None:
+    err().print(text, markup=False)

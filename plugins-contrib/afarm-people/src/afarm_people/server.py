@@ -1,0 +1,96 @@
+"""The server of the page: on this machine alone unless told otherwise."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from afarm import ConfigError, StoreError
+from afarm_people.app import label_app
+from afarm_people.rules import Project
+
+PORT = 8650
+"""The first port that is tried."""
+TRIES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of the page; `address` is the one that people open, if a proxy is between."""
+
+    host: str = "127.0.0.1"
+    port: int | None = None
+    address: str = ""
+    certificate: str | None = None
+    key: str | None = None
+
+    @property
+    def is_loopback(self) -> bool:
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    @property
+    def is_secure(self) -> bool:
+        return bool(self.certificate) or self.address.startswith("https://")
+
+    def check(self, is_open: bool) -> list[str]:
+        """List what is wrong with it; an open page is one without sign-in links."""
+        problems = []
+        if is_open and not (self.is_loopback and not self.address):
+            where = f"--address {self.address}" if self.address else f"--host {self.host}"
+            problems.append(f"{where} needs sign-in links, or anybody could label: add --people NAME,NAME or --join")
+        if self.address and (not urlsplit(self.address).hostname or urlsplit(self.address).scheme not in PORTS):
+            problems.append(f"--address {self.address}: write it whole, such as https://labels.example.org")
+        if bool(self.certificate) != bool(self.key):
+            problems.append("--certificate and --key belong together: give both")
+        return problems
+
+
+PORTS = {"http": 80, "https": 443}
+
+
+def take_port(host: str, port: int | None) -> socket.socket:
+    """Bind `port`, 0 for any free one, None for the first free from `PORT` on. Raises `StoreError`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for one in [port] if port is not None else range(PORT, PORT + TRIES):
+        try:
+            return socket.create_server((host, one), family=family, backlog=128)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise StoreError(f"--host {host} --port {one}: {error.strerror or error}") from error
+    taken = f"port {port} is" if port is not None else f"ports {PORT} to {PORT + TRIES - 1} are"
+    raise StoreError(f"{taken} taken, perhaps by another page: --port 0 takes a free one")
+
+
+def serve(project: Project, place: Place, ready: Callable[[str], None]) -> None:
+    """Serve until Ctrl-C; `ready` is called with the address, without a slash at its end."""
+    import uvicorn
+
+    listening = take_port(place.host, place.port)
+    host, port = listening.getsockname()[:2]
+    own = f"{'https' if place.certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+    names = {place.host, urlsplit(place.address).hostname or place.host}
+    config = uvicorn.Config(
+        label_app(project, names, place.is_secure),
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        ssl_certfile=place.certificate,
+        ssl_keyfile=place.key,
+        timeout_graceful_shutdown=5,
+    )
+    try:
+        config.load()
+    except OSError as error:  # a certificate that cannot be read
+        raise ConfigError(
+            [f"--certificate {place.certificate} --key {place.key}: {error.strerror or error}"]
+        ) from error
+    ready(place.address.rstrip("/") or own)
+    uvicorn.Server(config).run(sockets=[listening])

@@ -1,0 +1,79 @@
+"""A person's browser without scripts: it follows links and sends the forms that pages hold."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+from afarm_people.app import label_app
+from afarm_people.draw import read_pairs
+from afarm_people.rules import Project, Rules
+from afarm_people.store import ProjectStore
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+HOME = "http://127.0.0.1:8650"
+
+
+def make_rows(count: int) -> list[dict[str, Any]]:
+    """Rows of which the second output is the better one."""
+    return [
+        {
+            "instruction": f"say {number}",
+            "output_1": f"worse {number}",
+            "output_2": f"better {number}",
+            "generator_1": "base",
+            "generator_2": "mine",
+        }
+        for number in range(count)
+    ]
+
+
+def write_pairs(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def make_project(directory: Path, count: int = 6, **rules: Any) -> Project:
+    """Make a project of `count` pairs, or open the one that is there."""
+    store = ProjectStore(directory / "people.sqlite")
+    pairs = read_pairs(str(write_pairs(directory / "pairs.jsonl", make_rows(count)))).pairs
+    store.add_pairs(pairs)
+    return Project(store, Rules(**{"is_open": False, **rules}))
+
+
+class Browser:
+    """One person's browser: its cookies, and the page that is open."""
+
+    def __init__(self, project: Project, home: str = HOME, app: Starlette | None = None):
+        self.client = TestClient(app or label_app(project), base_url=home)
+        self.page, self.path, self.status = "", "", 0
+
+    def open(self, path: str) -> str:
+        answer = self.client.get(path)
+        self.page, self.path, self.status = answer.text, answer.url.path, answer.status_code
+        return self.page
+
+    def fields(self) -> dict[str, str]:
+        """The hidden fields of the page's form."""
+        found = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', self.page)
+        return {name: unescape(value) for name, value in found}
+
+    def send(self, choice: str, fields: Mapping[str, str] | None = None, **headers: str) -> str:
+        """Send the open page's form; `fields` replace its own."""
+        form = {**self.fields(), "choice": choice, **(fields or {})}
+        answer = self.client.post(self.path, data=form, headers={"origin": HOME, **headers})
+        self.page, self.path, self.status = answer.text, answer.url.path, answer.status_code
+        return self.page
+
+    def responses(self) -> list[str]:
+        """The responses as they are shown, first A."""
+        return re.findall(r'Response [AB]</h2>\s*<div class="text" dir="auto">([^<]*)</div>', self.page)
+
+    def prefer(self, word: str) -> str:
+        """Answer that the response with this word in it is better."""
+        return self.send("-2" if word in self.responses()[0] else "2")

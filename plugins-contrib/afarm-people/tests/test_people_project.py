@@ -1,0 +1,225 @@
+"""The rules of who gets which pair, pairs drawn from runs, when it stops, and who stands out."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from afarm_people import rules
+from afarm_people.draw import DIFFER, SAME, draw_pairs, draw_tasks, focus_on, read_known, read_pairs
+from afarm_people.organiser import describe_project, tail
+from afarm_people.rules import Project
+from afarm_people.stopping import decision
+from afarm_people.store import CHECK, PAIR, Person, ProjectStore
+from label_client import make_project, make_rows, write_pairs
+
+from afarm import DataError, Instruction, JudgedPair, Pair, Preference, StoreError
+
+
+def label_all(project: Project, person: Person, choose: object, most: int = 10**6) -> int:
+    """Label until there is no pair; `choose` makes a choice from the response that is shown first."""
+    for count in range(most):
+        person = project.store.find_person(person.id) or person
+        number = project.next_number(person)
+        one = project.look(person, number) if number else None
+        if one is None:
+            return count
+        first = one.row["output_1"] if one.shown == "12" else one.row["output_2"]
+        project.answer(person, one.number, choose(first), "", one.version, 5.0)  # type: ignore[operator]
+    return most
+
+
+def rightly(first: str) -> int:
+    return -2 if "better" in first else 2
+
+
+def test_every_pair_goes_to_so_many_people_and_to_nobody_twice(tmp_path: Path) -> None:
+    project = make_project(tmp_path, count=12, each=2)
+    people = [project.enter(name) for name in ("ann", "bo", "cy")]
+    given = [label_all(project, person, rightly, most=7) for person in people]  # together 21 of 24
+    given[0] += label_all(project, people[0], rightly)
+    labels = project.store.labels()
+    assert len(labels) == 24
+    assert set(Counter(one.pair.id for one in labels).values()) == {2}
+    assert len({(one.pair.id, one.person) for one in labels}) == 24
+    assert all(one.win == 1.0 for one in labels)
+    assert project.summary() == {"pairs": 12, "labels": 24, "done": 12}
+
+
+def test_a_pair_that_is_left_open_goes_to_others_after_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = make_project(tmp_path, count=1, timeout=60.0)
+    ann, bo = project.enter("ann"), project.enter("bo")
+    assert project.next_number(ann) == 1
+    one = project.look(ann, 1)
+    assert one
+    assert project.next_number(bo) is None
+    now = rules.time.time()
+    monkeypatch.setattr(rules.time, "time", lambda: now + 61)
+    assert project.next_number(bo) == 1
+    assert project.look(ann, 1) is None
+    with pytest.raises(rules.StaleError, match="went to somebody else"):
+        project.answer(ann, 1, 2, "", 0, None)
+    project.answer(bo, 1, 2, "", 0, None)
+    assert [label.person for label in project.store.labels()] == [bo.id]
+
+
+def test_a_discarded_persons_pairs_are_open_again(tmp_path: Path) -> None:
+    project = make_project(tmp_path, count=4)
+    ann, bo = project.enter("ann"), project.enter("bo")
+    assert label_all(project, ann, rightly) == 4
+    assert label_all(project, bo, rightly) == 0
+    project.store.discard(ann, "asked a model")
+    assert label_all(project, bo, rightly) == 4
+
+
+def test_checks_come_between_and_count_for_nothing(tmp_path: Path) -> None:
+    project = make_project(tmp_path, count=9, check_every=3, per_person=8)
+    known = [(Pair(Instruction(f"check {n}"), "better", "worse"), {"p2": 0.0}) for n in range(5)]
+    project.store.add_pairs(known, CHECK, ordered=True)
+    ann = project.enter("ann")
+    assert label_all(project, ann, lambda first: 1) == 8 + 2
+    kinds = [project.store.assignment(ann.id, n).kind for n in range(1, 11)]  # type: ignore[union-attr]
+    assert kinds == [*[PAIR] * 3, CHECK, *[PAIR] * 3, CHECK, *[PAIR] * 2]
+    assert len(project.store.labels()) == 8
+
+
+def test_orders_are_drawn_by_seed_and_half_are_turned(tmp_path: Path) -> None:
+    project = make_project(tmp_path, count=60)
+    label_all(project, project.enter("ann"), rightly)
+    orders = Counter(one.shown for one in project.store.labels())
+    assert 18 < orders["12"] < 42
+
+
+def test_a_store_of_other_pairs_is_refused_and_more_pairs_are_added(tmp_path: Path) -> None:
+    project = make_project(tmp_path, count=3)
+    assert make_project(tmp_path, count=5).store.count_pairs() == 5
+    other = read_pairs(str(write_pairs(tmp_path / "other.jsonl", [{**make_rows(1)[0], "instruction": "other"}]))).pairs
+    with pytest.raises(DataError, match="is of other pairs: none of these 1 is among its 5"):
+        project.store.add_pairs(other)
+    (tmp_path / "text.sqlite").write_text("text")
+    with pytest.raises(StoreError, match="cannot be opened"):
+        ProjectStore(tmp_path / "text.sqlite")
+
+
+def test_pairs_are_read_with_or_without_labels_and_equal_ones_counted(tmp_path: Path) -> None:
+    [row] = make_rows(1)
+    rows = [row, {**row, "preference": 2}, {**row, "instruction": "b", "output_2": row["output_1"], "preference": None}]
+    read = read_pairs(str(write_pairs(tmp_path / "pairs.jsonl", rows)))
+    assert (len(read.pairs), read.identical, read.repeated) == (2, 1, 1)
+    with pytest.raises(DataError, match="has none: take it out"):
+        read_known(str(write_pairs(tmp_path / "gold.jsonl", [{**row, "preference": 1.5}])), "--gold")
+    with pytest.raises(DataError, match="no pair of different outputs"):
+        read_pairs(str(write_pairs(tmp_path / "equal.jsonl", rows[2:])))
+
+
+# ----------------------------------------------------------------------------------------------------------- drawing
+
+
+def judged_systems(count: int, differ: int) -> dict[str, list[JudgedPair]]:
+    """Three systems against a reference: a beats b on the instructions where they differ, c loses always."""
+
+    def judge(system: str, number: int, win: float) -> JudgedPair:
+        pair = Pair(Instruction(f"task {number}"), "reference", f"{system} {number}", 0, "base", system)
+        return JudgedPair(pair, Preference(pair.id, win))
+
+    return {
+        "a": [judge("a", n, 1.0) for n in range(count)],
+        "b": [judge("b", n, float(n >= differ)) for n in range(count)],
+        "c": [judge("c", n, 0.0) for n in range(count)],
+    }
+
+
+def test_pairs_are_drawn_where_finalists_differ_with_known_probabilities() -> None:
+    drawn, names = draw_pairs(judged_systems(1000, 200), 2, 200, seed=1)
+    assert names == ["a", "b"]
+    assert len(drawn) == 200
+    tasks = {pair.instruction.id: extra for pair, extra in drawn}
+    assert len(tasks) == 100
+    by_stratum = Counter(extra["stratum"] for extra in tasks.values())
+    assert 60 < by_stratum[DIFFER] < 90  # three of four draws, from a fifth of the instructions
+    for extra in tasks.values():
+        assert extra["draw_probability"] == {DIFFER: 0.75, SAME: 0.25}[extra["stratum"]]
+        assert extra["probability"] == by_stratum[extra["stratum"]] / {DIFFER: 200, SAME: 800}[extra["stratum"]]
+    with pytest.raises(DataError, match="the runs have 3 systems"):
+        draw_pairs(judged_systems(10, 5), 4, 10, 1)
+
+
+@pytest.mark.parametrize(
+    ("differ", "same", "n", "focus"),
+    [(200, 800, 100, 0.75), (0, 800, 100, None), (200, 0, 100, None), (30, 970, 100, 0.19), (9, 5, 14, None)],
+)
+def test_draws_favour_the_first_stratum_only_as_far_as_it_goes(
+    differ: int, same: int, n: int, focus: float | None
+) -> None:
+    assert focus_on(differ, same, n) == (None if focus is None else pytest.approx(focus, abs=0.01))
+
+
+def test_the_weighted_mean_of_draws_is_that_of_all_instructions() -> None:
+    strata = {DIFFER: [f"d{n}" for n in range(60)], SAME: [f"s{n}" for n in range(240)]}
+    value = {**dict.fromkeys(strata[DIFFER], 1.0), **dict.fromkeys(strata[SAME], 0.0)}
+    means, inverse = [], []
+    for seed in range(200):
+        drawn = list(draw_tasks(strata, 50, seed))
+        weights = [extra["stratum_share"] / extra["draw_probability"] for _, extra in drawn]
+        means.append(sum(value[id] * w for (id, _), w in zip(drawn, weights, strict=True)) / len(drawn))
+        inverse.append(sum(value[id] / extra["probability"] for id, extra in drawn) / 300)
+    assert sum(means) / 200 == pytest.approx(0.2, abs=0.005)
+    assert inverse == pytest.approx([0.2] * 200)
+
+
+def test_it_stops_once_the_better_finalist_is_clear(tmp_path: Path) -> None:
+    drawn, _ = draw_pairs(judged_systems(400, 100), 2, 200, seed=2)
+    store = ProjectStore(tmp_path / "people.sqlite")
+    store.add_pairs(drawn, ordered=True)
+    project = Project(store, rules.Rules(is_open=False, until_decided=True))
+    project.decide = lambda: decision(store, 1)
+
+    def as_people(first: str) -> int:
+        return {"a": -2, "b": 2}.get(first[0], 0)
+
+    people = project.enter("ann")
+    count = label_all(project, people, as_people)
+    assert project.decision.startswith("a is better than b, after ")
+    assert 20 < count < 120
+    assert project.next_number(people) is None
+
+
+def test_it_names_what_it_cannot_decide(tmp_path: Path) -> None:
+    project = make_project(tmp_path, count=2)
+    label_all(project, project.enter("ann"), rightly)
+    assert decision(project.store, 1) == ""
+    bare = [{name: row[name] for name in ("instruction", "output_1", "output_2")} for row in make_rows(2)]
+    store = ProjectStore(tmp_path / "bare.sqlite")
+    store.add_pairs(read_pairs(str(write_pairs(tmp_path / "bare.jsonl", bare))).pairs)
+    with pytest.raises(DataError, match="needs pairs of systems with one reference"):
+        decision(store, 1)
+
+
+# ------------------------------------------------------------------------------------------------------------ people
+
+
+def test_people_who_answer_always_left_at_random_or_in_haste_stand_out(tmp_path: Path) -> None:
+    project, draws = make_project(tmp_path, count=60, each=5), random.Random(1)
+    ways = {
+        "ann": rightly,
+        "bo": rightly,
+        "cy": rightly,
+        "left": lambda first: -2,
+        "random": lambda first: draws.choice([-2, 2]),
+    }
+    for name, way in ways.items():
+        label_all(project, project.enter(name), way)
+    with project.store.writing() as db:
+        db.execute("UPDATE assignments SET seconds = CASE person WHEN 2 THEN 1 ELSE 5 END")
+    flags = {one.person.name: " ".join(one.flags) for one in describe_project(project)["people"]}
+    assert flags["ann"] == ""
+    assert flags["bo"] == "takes 1 s a label, others 5 s"
+    assert "prefers the response shown first in 60 of 60" in flags["left"]
+    assert "agrees with others on" in flags["random"]
+
+
+@pytest.mark.parametrize(("successes", "trials", "p", "value"), [(0, 3, 0.5, 0.125), (1, 2, 0.5, 0.75), (2, 2, 0.9, 1)])
+def test_the_binomials_tail(successes: int, trials: int, p: float, value: float) -> None:
+    assert tail(successes, trials, p) == pytest.approx(value)
