@@ -19,6 +19,7 @@ from afarm.core.interfaces import AnnotateContext
 from afarm.core.judge import ChatRequest, Judge, Judgement, JudgementKey
 from afarm.core.records import Instruction, Pair
 from afarm.experiment import pipeline
+from afarm.experiment.annotation import find_stand_in
 from afarm.experiment.own_preferences import describe_pairs
 from afarm.experiment.return_checks import requests_planned
 from afarm.experiment.stage import Inputs, Labelling, Stage, walk
@@ -246,18 +247,16 @@ def _estimate_judges(workspace: Workspace, stage: Stage, inputs: Inputs) -> tupl
         found = estimate_labels(workspace, labelling, reading_client(workspace, by_role))
         length = labelling.length if found else ""
     if stage.plan_requests and stage.kind == "train":
-        found += estimate_requests(stage.plan_requests(), reading_client(workspace, by_role))
+        left = iter(stage.plan_requests())
+        made_up = Labelling("", (), "", 0.0, *find_stand_in(workspace, workspace.config.evaluate.max_new_tokens))
+        chunks = iter(lambda: list(islice(left, CHUNK)), [])
+        judged = estimates(reading_client(workspace, by_role), chunks, made_up)
+        found, length = found + judged, made_up.length if judged else length
     elif stage.plan_requests:
         requests = list(stage.plan_requests())
         client = reading_client(workspace, {request.role: workspace.judges.judge(request.role) for request in requests})
         found += estimates(client, [requests])
     return found, length
-
-
-def estimate_requests(requests: Iterable[ChatRequest], client: JudgeClient) -> tuple[JudgeEstimate, ...]:
-    """Estimate many requests by judge, a chunk at a time."""
-    left = iter(requests)
-    return estimates(client, iter(lambda: list(islice(left, CHUNK)), []))
 
 
 def estimate_labels(workspace: Workspace, labelling: Labelling, client: JudgeClient) -> tuple[JudgeEstimate, ...]:
@@ -291,7 +290,7 @@ def estimates(
 ) -> tuple[JudgeEstimate, ...]:
     """Estimate by judge, of the requests that the ledger does not answer.
 
-    Those of a `labelling` may be made up."""
+    Those of a `labelling`, or of its stand-in's making, may be made up."""
 
     @cache
     def mean_answer(judge: str, annotator: str | None) -> float | None:

@@ -66,6 +66,11 @@ class FirstAnswers:
         return f" has given no answer that can be used: {len(self.about)} came to nothing, the last one: {self.why}"
 
 
+def judge_option(role: str) -> str:
+    """Write the option that names a role's judge: the usual role need not be named."""
+    return "--judge …" if role == "strong" else f"--judge {role}=…"
+
+
 class Refusals:
     """Refusals that the streams of one client have met."""
 

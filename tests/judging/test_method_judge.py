@@ -201,7 +201,7 @@ def test_a_scale_has_two_to_101_marks(scale: tuple[int, int]) -> None:
 
 def test_a_plan_asks_what_the_method_will_about_other_texts_each() -> None:
     client = FakeJudgeClient(by_length)
-    planned = PlannedJudge(lambda: client, "mine", words=20)
+    planned = PlannedJudge(lambda: client, "mine", text="word " * 20)
     assert planned.rate(TASKS[:4] * 2, [""] * 8) == [None] * 8
     assert planned.rank(TASKS[:2], [[""] * 4] * 2) == [None] * 2
     assert planned.criticise(TASKS[:1], [""]) == [None]
