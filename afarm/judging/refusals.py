@@ -118,8 +118,3 @@ def find_fault(refused: Sequence[tuple[PendingRequest, RequestRefused]], is_all:
                 none = f"none of {pending.request.annotator or 'the run'} was ever answered"
                 return JudgeError(f"{refusal}; {many} refused, and {none}", charged=False)
     return None
-
-
-def judge_option(role: str) -> str:
-    """Write the option that names a role's judge: the usual role need not be named."""
-    return "--judge …" if role == "strong" else f"--judge {role}=…"

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from zipfile import ZipFile
 
 import pytest
-from clean_environment import CleanEnvironment, Ended, build_wheels, run
+from clean_environment import BESIDE, CleanEnvironment, Ended, build_wheels, run
 from pipeline_alone import ALONE
 from places import ROOT
 
@@ -209,8 +209,18 @@ def test_training_without_torch_says_what_to_install(clean: CleanEnvironment, tm
 # --------------------------------------------------------------------------------------------------- contrib packages
 
 
+LISTED = """
+import sys
+from afarm.cli import main
+try:
+    main(["plugins", "--json"])
+finally:
+    assert "torch" not in sys.modules
+"""
+
+
 def test_all_of_them_are_loaded_without_torch(clean: CleanEnvironment) -> None:
-    listed = json.loads(run(clean.binaries / "afarm", "plugins", "--json"))
+    listed = json.loads(run(clean.binaries / "python", "-c", LISTED, env=BESIDE))
     assert {row["plugin"]: (row["error"], row["notes"]) for row in listed if row["error"] or row["notes"]} == {}
     assert {*CONTRIB, *(f"afarm-my-{kind}" for kind in KINDS)} <= {row["package"] for row in listed}
     [heuristics] = [row for row in listed if row["package"] == "afarm-heuristics"]
