@@ -1,14 +1,11 @@
-"""afarm-online: its own tests, and online DPO by the command line: refused, in two processes, killed."""
+"""afarm-online: online DPO by the command line: refused, in two processes, killed."""
 
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from functools import partial
 from importlib import import_module, metadata
 from multiprocessing.process import BaseProcess
@@ -39,14 +36,6 @@ SETTINGS = [word for name, value in SMALL.items() for word in ("--set", f"{name}
 RUN = ["run", "--method", "online_dpo", "--reward-model", "gold", *SETTINGS, "--json"]
 
 
-def test_the_packages_own_tests_pass() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=SOURCE.parent, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert " passed" in done.stdout, done.stdout
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What Python's path needs for the package to be installed."""
@@ -59,13 +48,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.fixture
-def on_the_path(site: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def on_the_path(site: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     for directory in site:
         monkeypatch.syspath_prepend(directory)
-    yield
-    for name in [name for name in sys.modules if name.partition(".")[0] == "afarm_online"]:
-        del sys.modules[name]
 
 
 # ------------------------------------------------------------------------------------------------- what one is told

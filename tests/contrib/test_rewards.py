@@ -1,12 +1,8 @@
-"""afarm-rewards: its own tests, and its reward models by the command line, with methods, in sums and refused."""
+"""afarm-rewards: its reward models by the command line, with methods, in sums and refused."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -33,16 +29,8 @@ SMALL = {
 SETTINGS = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
 
 
-def test_the_packages_own_tests_pass() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=SOURCE.parent, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert " passed" in done.stdout, done.stdout
-
-
 @pytest.fixture
-def on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The package, and afarm-grpo, as if they were installed."""
     for name, module in (("rewards", "afarm_rewards"), ("grpo", "afarm_grpo")):
         described = tmp_path / "site" / f"afarm_{name}-0.1.0.dist-info"
@@ -52,9 +40,6 @@ def on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
     monkeypatch.chdir(tmp_path)
     for directory in (GRPO, SOURCE, tmp_path / "site"):
         monkeypatch.syspath_prepend(str(directory))
-    yield
-    for name in [name for name in sys.modules if name.partition(".")[0] == "afarm_rewards"]:
-        del sys.modules[name]
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
