@@ -210,6 +210,14 @@ def test_a_package_works_as_installed(package: str, ended: Callable[[str], str])
     assert PACKAGES[package].holds in ended(package)
 
 
+def test_a_method_of_a_package_has_all_that_methods_share(ended: Callable[[str], str], directory: Path) -> None:
+    record = json.loads(ended("afarm-grpo"))
+    stages = {stage["stage"] for stage in record["stages"]}
+    assert {"train grpo", "fit-reward", "outputs grpo"} <= stages
+    assert record["headline"]["win_rate"] is not None
+    assert (directory / record["report"]).is_file()
+
+
 def test_the_table_names_packages_that_exist() -> None:
     assert PACKAGES.keys() <= set(CONTRIB)
 

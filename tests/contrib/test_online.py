@@ -1,4 +1,4 @@
-"""afarm-online: its own tests, and its command: refused, in two processes, killed and gone on with."""
+"""afarm-online: its own tests, and online DPO by the command line: refused, in two processes, killed."""
 
 from __future__ import annotations
 

@@ -241,6 +241,10 @@ def test_who_fails_the_gold_pairs_labels_nothing(tmp_path: Path) -> None:
         "bad": "2 of 4 gold pairs right",
     }
     assert len(list(exported_rows(project))) == 3
+    for person in project.store.people():  # whoever is taken back has not passed by that
+        project.store.discard(person, "by mistake")
+        project.restore(project.store.find_person(person.id) or person)
+    assert {person.name: person.state for person in project.store.people()} == {"good": "active", "bad": "failed"}
 
 
 def test_the_organiser_discards_restores_and_deletes(tmp_path: Path) -> None:

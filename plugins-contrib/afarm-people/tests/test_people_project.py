@@ -184,6 +184,8 @@ def test_it_stops_once_the_better_finalist_is_clear(tmp_path: Path) -> None:
     assert project.decision.startswith("a is better than b, after ")
     assert 20 < count < 120
     assert project.next_number(people) is None
+    store.discard(people, "asked a model")
+    assert project.decision == ""
 
 
 def test_it_names_what_it_cannot_decide(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from afarm_people.store import CHECK, GOLD, PAIR, Assignment, Person, ProjectStore
@@ -66,6 +66,12 @@ class Project:
         """Add a person, who must pass the gold pairs first if there are any."""
         return self.store.add_person(name, secret, "qualifying" if self.store.count_pairs(GOLD) else "active", outside)
 
+    def restore(self, person: Person) -> None:
+        """Take back a person who was discarded, as their gold pairs say."""
+        with self.store.writing():
+            self.store.restore(person)
+            self._graded(replace(person, state="qualifying"))
+
     # ----------------------------------------------------------------------------------------------------- the next
 
     def next_number(self, person: Person, after: int = 0) -> int | None:
@@ -114,7 +120,7 @@ class Project:
             return person
         right, asked = self.known_answers(person, GOLD)
         passed = right >= self.rules.pass_mark * asked
-        self.store.qualify(person, passed, f"{right} of {asked} gold pairs right")
+        self.store.qualify(person, passed, f"{right} of {asked} gold pairs right" if asked else "")
         found = self.store.find_person(person.id)
         assert found
         return found
