@@ -64,10 +64,6 @@ PAID = ["--judge", "openai:gpt-5.4-mini", "--allow-degraded"]
     ("arguments", "said"),
     [
         (
-            ["--method", "online_dpo", *PAID],
-            "asks openai:gpt-5.4-mini while it trains, and nothing caps what that costs",
-        ),
-        (
             ["--method", "nash_md", "--set", "nash_md.labels=rating", *PAID],
             "nothing caps what that costs: add --budget",
         ),

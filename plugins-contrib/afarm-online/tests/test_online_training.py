@@ -1,4 +1,4 @@
-"""The loops: the kit's verdict on each, pairs that nobody decides, annotators and judges that fail, kills."""
+"""The loops: the kit's verdict, pairs that nobody decides, annotators and judges that fail."""
 
 from __future__ import annotations
 
