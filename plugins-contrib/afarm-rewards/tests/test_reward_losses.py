@@ -148,7 +148,7 @@ def logistic_data(seed: int, count: int = 400, width: int = 6) -> tuple[torch.Te
 def fit_logistic(features: torch.Tensor, labels: torch.Tensor, precision: float) -> tuple[torch.Tensor, torch.Tensor]:
     """The mode and Λ by Newton's method, in closed steps."""
     weight = torch.zeros(features.shape[1], dtype=torch.float64)
-    for _ in range(30):
+    for _ in range(12):
         p = (features @ weight).sigmoid()
         information = features.T @ (features * (p * (1 - p)).unsqueeze(-1))
         gradient = features.T @ (p - labels) + precision * weight
