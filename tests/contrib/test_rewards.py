@@ -102,7 +102,7 @@ def test_methods_choose_by_them_sums_hold_them_and_rows_that_lack_something_are_
         "def short(prompts, completions, **columns):\n    return [-len(c) for c in completions]\n"
     )
     both = "sum:margin_reward=1,function:rewards.py:short=0.01"
-    assert run(capsys, "--method", "best_of_n", "--reward-model", both)["reward_model"]
+    assert run(capsys, "--method", "best_of_n", "--reward-model", both)["method"] == "best_of_n"
 
 
 def test_without_the_package_the_error_says_what_brings_it(capsys: pytest.CaptureFixture[str]) -> None:
