@@ -1,4 +1,4 @@
-"""afarm-rewards: its own tests, and its reward models by the command line, with methods, in sums and refused."""
+"""afarm-rewards: its own tests, and its reward models by the command line and in sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reward models: the kit's verdict, what each learns, what is wrong with rows, and how rewards are put together."""
+"""The reward models: the kit's verdict, what each learns, and what is wrong with rows."""
 
 from __future__ import annotations
 
