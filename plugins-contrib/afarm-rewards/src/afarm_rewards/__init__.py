@@ -1,4 +1,4 @@
-"""Reward models: by strength, by scores, of several attributes, generative, and with their uncertainty."""
+"""Reward models: by strength, by scores, of several attributes, generative, with uncertainty."""
 
 from __future__ import annotations
 
