@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from said import Afarm, Said
 
 
+sys.path += map(str, ROOT.glob("plugins-contrib/*/src"))  # what pytest's `pythonpath` has no pattern for
+
 # An example that waits for the processor is no failure, and whether a change lands depends on no draw.
 settings.register_profile("new draws", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same draws", settings.get_profile("new draws"), derandomize=True)

@@ -65,6 +65,7 @@ class Commands(TyperGroup):
                 module.add_commands(app)
             else:
                 command, examples = getattr(module, function or cmd_name), write_examples(cmd_name, *own.examples)
+                command = module.with_evaluators(command) if cmd_name == "leaderboard" else command
                 app.command(cmd_name, epilog=examples, no_args_is_help=own.bare_is_help)(command)
             for group in app.registered_groups:
                 for more in self.plugin_app.registered_groups:  # what plugins bring for it

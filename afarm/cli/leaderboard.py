@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
@@ -44,6 +45,33 @@ Orders = Annotated[
         "evaluators",
     ),
 ]
+
+
+def with_evaluators(command: Callable[..., None]) -> Callable[..., None]:
+    """Give the command an option for each evaluator that takes a spec: `--people FILE` is `--evaluator people:FILE`.
+
+    One that is called like an option of the command's own, or like another package's, is found by `--evaluator` alone.
+    """
+    from afarm.core.plugins import discover
+
+    hints, registry = get_type_hints(command, include_extras=True), discover(check_configs=False).registry
+    own = inspect.signature(command).parameters.values()
+    parameters = {p.name: p.replace(annotation=hints[p.name], kind=p.KEYWORD_ONLY) for p in own}
+    brought = {c.name.replace("-", "_"): c for c in registry if c.kind == "evaluators" and c.spec}
+    brought = {p: c for p, c in brought.items() if p not in parameters and c.name in registry.list_names(c)}
+    for name, component in brought.items():
+        about = option(f"--{component.name} {component.spec}", component.summary, rich_help_panel="By plugins")
+        annotation = Annotated[list[str] | None, about]
+        parameters[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+    def call(**given: Any) -> None:
+        added = [f"{c.name}:{spec}" for name, c in brought.items() for spec in given.pop(name) or ()]
+        command(**{**given, "evaluator": [*(given["evaluator"] or ()), *added]})
+
+    call.__doc__ = command.__doc__
+    call.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
+    call.__annotations__ = {name: p.annotation for name, p in parameters.items()}
+    return call
 
 
 def leaderboard(

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, overload
 
 from afarm.core.config import BackendConfig, CheckpointChoice
@@ -199,6 +200,7 @@ class Policy(ABC):
     """A checkpoint, or a sampler around one (so that best-of-n is an honest method)."""
 
     default_decoding: Decoding = Decoding()  # what `generate` uses; in a run, the evaluation's
+    counted: Mapping[str, int] = MappingProxyType({})  # of what `sample` drew last, for its stage's summary
 
     @abstractmethod
     def sample(self, instructions: Sequence[Instruction], decoding: Decoding, *, seed: int) -> Iterator[Sample]:
@@ -330,7 +332,7 @@ class MethodJudge(Protocol):
     Answers depend on seed, method, task and response alone, and those in the ledger are not bought again. An answer
     that cannot be read is asked for once more, then it is None and counted: learn nothing from it. `rubric` says in
     plain words what to go by; a text of afarm's if empty. Raises `BudgetError` and `JudgeError` as `Ask` does, and
-    `JudgeError` if none of 20 questions or more was answered in the form that the prompt asks for.
+    `JudgeError` if none of the first 20 answers to questions of a kind is in the form that the prompt asks for.
     """
 
     def rate(

@@ -410,24 +410,34 @@ def require_method_judge(workspace: Workspace, name: str, *, is_capped: bool = F
     """Raise `JudgeError` if a method asks a judge while it trains, and none answers its role.
 
     Raises `ConfigError` if that judge only compares, if its price is unknown and there is a budget to keep and, if what
-    it costs is to be `is_capped`, without a budget for one that may cost something. Who is asked is kept for the run's
-    record.
+    it costs is to be `is_capped`, without a budget for one that may cost something: also for the annotator's, if the
+    method learns from labels that it asks for. Who is asked is kept for the run's record.
     """
     run, method = workspace.config, workspace.components.method(name)
-    if "judge" not in method.needs:
-        return
+    if "judge" in method.needs:
+        role = method.judge_role
+        with Ledger(Path(":memory:")) as empty:
+            client = JudgeClient(workspace.judges.by_role, empty)
+            if not client.capabilities(role).alone:
+                raise ConfigError(
+                    f"method {name!r} asks a judge about single outputs, and {client.judge(role)} only compares two: "
+                    f"choose a language model with --judge {role}=…"
+                )
+        workspace.judges.asked[f"method {name}"] = {role}
+        _require_cap(workspace, name, role, is_capped=is_capped)
+    if is_capped and "annotator" in method.needs & type(method).needs:  # not only to choose a checkpoint
+        for role in workspace.judges.answering([run.annotate.annotator]):
+            _require_cap(workspace, name, role, is_capped=True)
+
+
+def _require_cap(workspace: Workspace, name: str, role: str, *, is_capped: bool) -> None:
+    """Raise `ConfigError` for a judge whose price a budget cannot keep or, if it `is_capped`, that no budget caps."""
+    run = workspace.config
     with Ledger(Path(":memory:")) as empty:
         client = JudgeClient(workspace.judges.by_role, empty)
-        role = method.judge_role
-        if not client.capabilities(role).alone:
-            raise ConfigError(
-                f"method {name!r} asks a judge about single outputs, and {client.judge(role)} only compares two: "
-                f"choose a language model with --judge {role}=…"
-            )
         planned = PlannedJudge(lambda: client, name, role)
         planned.rate([Instruction("stand-in")], [""])
         [estimate] = estimates(client, [[*map(planned.request, planned.questions)]])
-    workspace.judges.asked[f"method {name}"] = {role}
     spec, most = run.judge.get(role) or run.judge["*"], estimate.most_dollars
     if run.budget is not None and most is None:
         raise ConfigError([unpriced(spec)])

@@ -49,7 +49,7 @@ def outputs_stage(workspace: Workspace, system: str, policy: Stage, temperature:
             own = answering.decoding(decoding)
         require_returned(Decoding, own, "methods", system, "decoding", answering)
         summary = write_outputs(workspace, directory, answering, instructions, own, system, "outputs")
-        return {**summary, "temperature": own.temperature}
+        return {**summary, "temperature": own.temperature, **answering.counted}
 
     name = system if temperature is None else f"{system} at T={temperature:g}"
     return Stage("outputs", f"outputs {name}", {"policy": policy}, key_fields, write)

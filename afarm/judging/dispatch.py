@@ -11,7 +11,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from afarm.core.errors import AfarmError, BudgetError, JudgeError, PluginError, 
 from afarm.core.judge import ChatRequest, Completion, Judge
 from afarm.judging.ledger_schema import encodable
 from afarm.judging.rate_limit import ANSWER_LOST, PATIENCE, Attempt, Limiter, RequestRefused, SlowDown
-from afarm.judging.refusals import ALIKE, REQUEST_REFUSED, find_fault, subject
+from afarm.judging.refusals import ALIKE, GO_ON, REQUEST_REFUSED, FirstAnswers, find_fault, subject
 from afarm.judging.return_checks import require_completion, require_price
 from afarm.storage.text import dollars
 
@@ -31,9 +31,6 @@ HEARTBEAT_SECONDS = 2.0
 """Seconds between the signs of life of a process in the ledger."""
 HELD_SECONDS = 0.5
 """Seconds between looks for an answer that another process is waiting for."""
-GO_ON = "the same command goes on from here then: nothing that was answered is asked again"
-MOST_LOST = 10
-"""Answers that may be lost, or empty, before a first one has a text."""
 EMPTY = {
     "": "",
     "stop": ", although it ended by itself",
@@ -61,6 +58,12 @@ class PendingRequest:
     slowed_at: float = 0.0
     sent_at: float = 0.0
 
+    def slow_down(self, attempt: Attempt) -> None:
+        """Count a refusal for now."""
+        if not self.slowed:
+            self.sent_at, self.slowed_at = attempt.at, time.monotonic()
+        self.slowed += 1
+
     @property
     def asker(self) -> tuple[str, str]:
         """The judge and the annotator."""
@@ -75,9 +78,7 @@ class JudgeQueue:
     limiter: Limiter
     identity: str
     direct: JudgeQueue | None = None
-    lost: int = 0
-    """Answers that were lost, or empty, before a first one with a text; the last for the reason `lost_why`."""
-    lost_why: str = ""
+    first_answers: FirstAnswers = field(default_factory=FirstAnswers)
     answered_at: float = -math.inf
 
     def worst_case_price(self, request: ChatRequest) -> float | None:
@@ -221,8 +222,9 @@ class Dispatcher:
                 continue
             if isinstance(error, SlowDown):
                 is_long = (error.seconds or 0.0) > PATIENCE  # others are asked, to see if all are to wait
-                limiter.refused(attempt, None if is_long else error.seconds)
-                error = self._lose_patience(error, pending, attempt, is_long)
+                limiter.refused(None if is_long else error.seconds)
+                pending.slow_down(attempt)
+                error = self._lose_patience(error, pending, is_long)
             else:
                 limiter.ended()
             (charged if error is not None and may_be_charged(error) else free).append(pending.key)
@@ -238,22 +240,17 @@ class Dispatcher:
         if len(self.client.dispatchers) > 1:
             self.client.wake()
 
-    def _lose_patience(
-        self, refusal: SlowDown, pending: PendingRequest, attempt: Attempt, is_long: bool
-    ) -> JudgeError | None:
+    def _lose_patience(self, refusal: SlowDown, pending: PendingRequest, is_long: bool) -> JudgeError | None:
         """The error to end `pending` with after `refusal`; None as long as it is to be sent again."""
-        queue, seconds = pending.queue, pending.queue.limiter.refused_seconds
-        if not pending.slowed:
-            pending.sent_at, pending.slowed_at = attempt.at, time.monotonic()
-        pending.slowed += 1
-        if not is_long and seconds <= GIVE_UP_SECONDS:
+        queue, limiter = pending.queue, pending.queue.limiter
+        if not is_long and limiter.refused_seconds <= GIVE_UP_SECONDS:
             return None
         waiting = self.waiting.get(queue.direct or queue, deque())
-        slowed = [each for each in [pending, *waiting] if each.slowed]
+        slowed = [pending, *(each for each in waiting if each.slowed)]
         n_others = sum(each.queue is queue and not each.slowed for each, _ in self.in_flight.values())
         is_all = len(slowed) > len(waiting) and not n_others
         # Sent with those that were refused, the judge may have taken what came first: of many, that shows nothing.
-        unsure = [each for each in slowed if not queue.limiter.has_taken_since(each.slowed_at)]
+        unsure = [each for each in slowed if not limiter.has_taken_since(each.slowed_at)]
         if is_all and len(unsure) < ALIKE and all(queue.answered_at > each.sent_at for each in unsure):
             own = RequestRefused(str(refusal))
             self.refused += [(each, own) for each in waiting]
@@ -264,7 +261,8 @@ class Dispatcher:
             return refusal if is_all or n_since >= max(ALIKE, n_others) else None
         words = f"refused {len(slowed)} requests, up to {max(each.slowed for each in slowed)} times each"
         nothing = f"{queue.identity} has answered nothing for {PATIENCE / 60:.0f} minutes and {words}"
-        return JudgeError(f"{nothing}; the last time: {refusal}", charged=False) if seconds > PATIENCE else None
+        is_silent = limiter.refused_seconds > PATIENCE
+        return JudgeError(f"{nothing}; the last time: {refusal}", charged=False) if is_silent else None
 
     def _settle_refused(self) -> None:
         """Settle requests that were refused by their own fault. Raises `JudgeError` if it is not theirs."""
@@ -300,10 +298,10 @@ class Dispatcher:
         for pending, completion in answered:
             if completion.text.strip() or completion.finish_reason not in EMPTY:
                 if completion.finish_reason != REQUEST_REFUSED:
-                    pending.queue.lost, pending.queue.lost_why = -1, ""
+                    pending.queue.first_answers.end()
                     self.client.refusals.answered[pending.asker] = True
             elif purchased:
-                self._count_lost(pending.queue, f"it is empty{EMPTY[completion.finish_reason]}")
+                self._count_useless(pending.queue, "empty", f"it is empty{EMPTY[completion.finish_reason]}")
             if purchased:
                 self.client.spend.add(pending.request, completion)
         if answered:
@@ -360,19 +358,16 @@ class Dispatcher:
 
     async def _answer_lost(self, pending: PendingRequest, why: str) -> None:
         """See `afarm.judging.answer_lost`."""
-        queue = pending.queue
         self.client.ledger.charged_without_answer(pending.key)
-        self._count_lost(queue, why)
+        self._count_useless(pending.queue, "lost", why)
         allowed = asyncio.get_running_loop().create_future()
         self.retrying[allowed] = pending
         self.wake.set()
         await allowed
 
-    def _count_lost(self, queue: JudgeQueue, why: str) -> None:
-        if queue.lost >= 0:
-            queue.lost, queue.lost_why = queue.lost + 1, why
-        if queue.lost >= MOST_LOST:
-            self._failure = self._failure or JudgeError(f"{queue.identity}{lost(queue)}; {GO_ON}")
+    def _count_useless(self, queue: JudgeQueue, kind: str, why: str) -> None:
+        if queue.first_answers.add(kind, why):
+            self._failure = self._failure or JudgeError(f"{queue.identity}{queue.first_answers}; {GO_ON}")
 
     def _send_again(self) -> None:
         """Allow retries within budget and rate limit. Raises `BudgetError` if nothing in flight frees money."""
@@ -388,7 +383,7 @@ class Dispatcher:
             allowed.set_result(None)
 
     def _budget_reached(self, committed: float, queue: JudgeQueue) -> BudgetError:
-        none = f"{queue.identity}{lost(queue)}; so " if queue.lost > 0 else ""
+        none = f"{queue.identity}{queue.first_answers}; so " if queue.first_answers.about else ""
         return BudgetError(
             f"{none}the budget of {dollars(self.client.budget or 0.0)} is reached "
             f"({dollars(committed)} is spent or may be); what is paid for is kept: run the same command with a larger "
@@ -452,11 +447,6 @@ class Dispatcher:
         if not task.cancelled() and (error := task.exception()):
             self._failure = self._failure or error
         self.wake.set()
-
-
-def lost(queue: JudgeQueue) -> str:
-    """Say how many answers of a judge were lost or empty, and why."""
-    return f" has given no answer that can be used: {queue.lost} came to nothing, the last one: {queue.lost_why}"
 
 
 def may_be_charged(error: BaseException) -> bool:

@@ -8,6 +8,7 @@ their answers are found in the ledger after a kill.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -17,20 +18,18 @@ from typing import Any
 
 import yaml
 
-from afarm.core.errors import JudgeError
 from afarm.core.interfaces import MethodJudge, Progress, no_progress
 from afarm.core.judge import Ask, ChatRequest, ShownPair
 from afarm.core.records import Instruction, Message
 from afarm.core.seeding import digest, uniform
 from afarm.judging.pairwise import REFUSALS, REMINDER
+from afarm.judging.refusals import FirstAnswers
 from afarm.storage.thoughts import cut_thoughts
 
 ALONE = "alone"
 """The order of an output beside which no other is shown."""
 ATTEMPTS = 2
 """How often a question is asked whose answer cannot be read."""
-ENOUGH = 20
-"""Questions of one call of which it is no accident that no answer could be read."""
 
 _LEAD = r"(?:(?:my |the |final |overall ){0,3}(?:mark|rating|score|ranking)(?: is)? ?[:=]? ?)?"
 _MARK = re.compile(_LEAD + r"(-?[0-9]+(?:\.[0-9]+)?)(?: ?(?:/|out of) ?([0-9]+))?\.?", re.IGNORECASE)
@@ -63,6 +62,7 @@ class PromptedJudge(MethodJudge):
         self, ask: Callable[[], Ask], name: str, role: str = "strong", seed: int = 0, progress: Progress = no_progress
     ):
         self.ask, self.name, self.role, self.seed, self.progress = ask, name, role, seed, progress
+        self.first = defaultdict[str, FirstAnswers](FirstAnswers)
 
     def rate(self, instructions: Any, outputs: Any, *, rubric: str = "", scale: Any = (1, 7)) -> list[float | None]:
         """See `MethodJudge.rate`."""
@@ -99,25 +99,25 @@ class PromptedJudge(MethodJudge):
         return outputs
 
     def collect(self, questions: Sequence[Question]) -> list[Any]:
-        """Return what each question's answer says; None if it cannot be read the second time either."""
+        """Return what each question's answer says; None if it cannot be read the second time either.
+
+        Raises `JudgeError` if none of the first answers of a kind can be read.
+        """
         answers: list[Any] = [None] * len(questions)
-        waiting, last = [*range(len(questions))], ""
+        waiting, ask = [*range(len(questions))], self.ask()
         for attempt in range(ATTEMPTS):
-            if not waiting:
-                return answers
-            stream: Iterator[Any] = self.ask().stream([self.request(questions[i], attempt) for i in waiting])
+            requests = [self.request(questions[i], attempt) for i in waiting]
+            stream: Iterator[Any] = ask.stream(requests)
             stream = self.progress(stream, "judge requests", len(waiting)) if len(waiting) > 1 else stream
             for number, completion in stream:
-                if completion.finish_reason not in REFUSALS:
-                    answers[waiting[number]] = questions[waiting[number]].read(completion.text)
-                last = last if answers[waiting[number]] is not None else completion.text
+                question = questions[waiting[number]]
+                text = "" if completion.finish_reason in REFUSALS else completion.text
+                if (read := question.read(text)) is None:
+                    self.first[question.kind].add_unreadable(text, ask.judge(self.role), requests[number])
+                else:
+                    self.first[question.kind].end()
+                answers[waiting[number]] = read
             waiting = [i for i in waiting if answers[i] is None]
-        if len(waiting) == len(questions) >= ENOUGH:
-            raise JudgeError(
-                f"{self.ask().judge(self.role)} answered none of {len(questions)} questions of {self.name}:"
-                f"{questions[0].kind} in the form that the prompt asks for. Its last answer: {last!r:.200}. What is "
-                f"paid for is kept. Choose another judge: --judge {self.role}=…"
-            )
         return answers
 
     def request(self, question: Question, attempt: int = 0) -> ChatRequest:

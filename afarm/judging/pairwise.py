@@ -8,6 +8,7 @@ the ledger holds are not asked for again, and each new one is stored before it i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
@@ -17,6 +18,7 @@ from afarm.core.interfaces import AnnotateContext, Annotator
 from afarm.core.judge import ChatRequest, Completion, Judgement, JudgementKey, ShownPair
 from afarm.core.records import LabelOutcome, Pair, Preference
 from afarm.core.seeding import uniform
+from afarm.judging.refusals import FirstAnswers
 
 K = TypeVar("K", bound=Hashable)
 
@@ -174,10 +176,11 @@ def collect_judgements(
     """
     answers: dict[K, Judgement] = {}
     waiting = dict(presentations)
+    first = defaultdict[str, FirstAnswers](FirstAnswers)
     for attempt in range(attempts):
         draws, stored = _recall(waiting, attempt, context)
         if missing := _not_stored(draws, stored):
-            stored |= _ask(missing, context)
+            stored |= _ask(missing, context, first)
         answers |= {slot: stored[draw.key] for slot, draw in draws.items()}
         waiting = {slot: shown for slot, shown in waiting.items() if answers[slot].outcome not in SETTLED}
     return answers
@@ -213,8 +216,13 @@ def _not_stored(draws: Mapping[K, JudgementDraw], stored: Mapping[JudgementKey, 
     return [draw for draw in draws.values() if draw.key not in stored]
 
 
-def _ask(draws: Sequence[JudgementDraw], context: AnnotateContext) -> dict[JudgementKey, Judgement]:
-    """Ask in whole batches, stored as answers arrive: after a kill the others are packed as before."""
+def _ask(
+    draws: Sequence[JudgementDraw], context: AnnotateContext, first: Mapping[str, FirstAnswers]
+) -> dict[JudgementKey, Judgement]:
+    """Ask in whole batches, stored as answers arrive: after a kill the others are packed as before.
+
+    Raises `JudgeError` if none of the `first` answers to a prompt can be read.
+    """
     batches = list(_pack(draws))
     answers = context.ask.stream(map(_request, batches))
     answers = context.progress(answers, "judge requests", len(batches)) if len(batches) > 1 else answers
@@ -222,8 +230,13 @@ def _ask(draws: Sequence[JudgementDraw], context: AnnotateContext) -> dict[Judge
     fresh: dict[JudgementKey, Judgement] = {}
     try:
         for index, completion in answers:
-            batch = batches[index]
-            judgements = batch[0].prompt.read(completion, len(batch))
+            batch, prompt = batches[index], batches[index][0].prompt
+            judgements = prompt.read(completion, len(batch))
+            outcomes = {judgement.outcome for judgement in judgements}
+            if not outcomes.isdisjoint(SETTLED):
+                first[prompt.name].end()
+            elif "refused" not in outcomes:
+                first[prompt.name].add_unreadable(completion.text, prompt.judge, _request(batch))
             fresh |= {draw.key: judgement for draw, judgement in zip(batch, judgements, strict=True)}
             if len(fresh) >= STORED_TOGETHER:
                 context.ask.learn(fresh)

@@ -36,11 +36,12 @@ PATIENCE = 900.0
 """Seconds of refusals without a single answer, or asked to wait at once, after which a run ends."""
 ALONE = 5.0
 """Seconds that the first request has for itself, unless its answer comes sooner."""
-SHORT = 2.0
-"""Seconds of a wait after which one refusal teaches a number at once. After longer ones it takes two."""
+SHORT, ONE = 2.0, 3
+"""Seconds of a wait after which one refusal teaches a number at once: after longer ones it takes two. And refusals that
+teach that it is one, as the first at any pace look."""
 REST = 60.0
 """Waits for which a number at once stays as it is: to try one more costs 2 % of the time then."""
-SPREAD = 0.75
+SPREAD = 0.5
 """Time between requests under a number at once, as a share of that in an even stream."""
 CUT, RISE, EVEN, AT_LEAST = 0.95, 5.0, 30, 0.5
 """What is left at most of a pace that is refused. The time of its way back: in waits, times the share that was cut; at
@@ -118,19 +119,17 @@ class Limiter:
         self.maximum = self.limit = maximum
         """The number of attempts that may be in flight at once: the most, and at present."""
         self._pace = Pace()
-        self.in_flight = 0
-        self.refusals = 0
+        self.in_flight = self.refusals = 0
         self._clock = clock
         self._held_until = self._next_at = 0.0
         self._alone_until: float | None = None  # None until a first request, 0 once one was answered
         self._refused_since: float | None = None  # None if the last word was an answer
         self._last_taken = -math.inf  # the latest time at which a request was sent that was answered
-        self._latency = 0.0  # of an answer, on average
         self._most_taken = 0  # attempts in flight together
         self._taken = self._taken_before = 0  # attempts in all, those in flight included, and as of the last refusal
-        self._began = 0.0  # the time of the first attempt
+        self._began = self._latency = 0.0  # the time of the first attempt, and seconds of an answer on average
         self._wave: _Wave | None = None  # refusals that nothing was learned from yet
-        self._together = 0  # the attempts in flight at the last refusal
+        self._together = self._alike = 0  # the attempts in flight at the last refusals, and how many had so many
         self._vain = 0  # waits in a row in which nothing was taken
         self._resumed = self._rests_until = 0.0  # the times of the last wait's end, and of the end of a number's rest
         self._falls, self._fastest = 0, 0.0  # of a pace: how often, and from which
@@ -202,7 +201,7 @@ class Limiter:
             if full and now >= self._rests_until:
                 self.limit = min(self.maximum, self.limit + 1)
 
-    def refused(self, attempt: Attempt, seconds: float | None = None) -> None:
+    def refused(self, seconds: float | None = None) -> None:
         """Hold for `seconds`, or for a moment if none are named. Refusals meanwhile count as the same one."""
         now = self._clock()
         self.ended()
@@ -231,10 +230,11 @@ class Limiter:
         self._taken_before, self._vain = self._taken, 0
         if self._is_at_random(taken):
             return
-        wait, is_same = self._held_until - wave.began, wave.in_flight == self._together
-        is_beyond = wave.in_flight >= max(2, self._most_taken)  # one at once is a matter of pace as well
+        wait, is_beyond = self._held_until - wave.began, wave.in_flight >= max(1, self._most_taken)
+        self._alike = self._alike + 1 if wave.in_flight == self._together else 1
         self._together, self._most_taken = wave.in_flight, max(self._most_taken, wave.in_flight)
-        if is_beyond and (is_same or not wave.is_wait_named or wait <= SHORT):
+        enough = ONE if wave.in_flight == 1 else 2 if wave.is_wait_named and wait > SHORT else 1
+        if is_beyond and self._alike >= enough:
             self.limit, self._rests_until = wave.in_flight, now + REST * wait
             return
         self.limit = self.maximum

@@ -1,9 +1,11 @@
-"""Requests that a judge refuses, and whose fault that is: the request's own, or the run's.
+"""Requests that a judge refuses, and whose fault that is: the request's own, or the run's. And answers of no use.
 
 It follows from who gets the refusal, whatever its words. If no request of an annotator to a judge was ever answered,
 earlier starts included, and five different ones are refused alike, then the run asks for something that the judge does
 not take: it ends with the vendor's words. Otherwise each is that request's own (a prompt that is too long, say): it is
 left without an answer, counted, and the run goes on.
+
+Answers of no use are each request's own as well, unless all of the first ones are: see `USELESS`.
 """
 
 from __future__ import annotations
@@ -11,9 +13,11 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from afarm.core.errors import JudgeError
+from afarm.core.judge import ChatRequest
 from afarm.judging.ledger import Ledger
 from afarm.judging.rate_limit import RequestRefused
 
@@ -24,8 +28,42 @@ logger = logging.getLogger(__name__)
 
 REQUEST_REFUSED = "request_refused"
 """The finish reason of a request that a judge did not take; its answer has no text and costs nothing."""
+USELESS = {"lost": 10, "empty": 10, "unreadable": 20}
+"""Answers of no use, by the kind of the last one, before a first one of use, after which a run ends. Those that cannot
+be read are of one prompt, and to as many different questions."""
+GO_ON = "the same command goes on from here then: nothing that was answered is asked again"
 ALIKE, IN_ALL = 5, 10
 """Different requests that are refused, with the same words or whatever words, before a run is at fault."""
+
+
+@dataclass(slots=True)
+class FirstAnswers:
+    """Answers until a first one is of use: what they are `about`, and why the last one is of none."""
+
+    about: set[Hashable] = field(default_factory=set)
+    why: str = ""
+    is_over: bool = False
+
+    def end(self) -> None:
+        """Count no more: an answer is of use."""
+        self.about, self.is_over = set(), True
+
+    def add(self, kind: str, why: str, about: Hashable = None) -> bool:
+        """Count an answer of no use, of a kind in `USELESS`. True if they are too many to go on."""
+        if not self.is_over:
+            self.about.add(about or object())
+            self.why = why
+        return len(self.about) >= USELESS[kind]
+
+    def add_unreadable(self, text: str, judge: str, request: ChatRequest) -> None:
+        """Count an answer that has a text which cannot be read. Raises `JudgeError` if they are too many."""
+        why = f"{text!r:.200} is not in the form that {request.annotator} asks for"
+        if text.strip() and self.add("unreadable", why, tuple(shown.pair_id for shown in request.comparisons)):
+            mend = f"What is paid for is kept. Choose another judge: --judge {request.role}=…"
+            raise JudgeError(f"{judge}{self}. {mend}")
+
+    def __str__(self) -> str:
+        return f" has given no answer that can be used: {len(self.about)} came to nothing, the last one: {self.why}"
 
 
 class Refusals:

@@ -175,13 +175,14 @@ def _check_hostile_text(annotator: Annotator, instructions: Sequence[Instruction
 
 
 def _check_unreadable_answers(annotator: Annotator, pairs: Sequence[Pair]) -> None:
-    answers: dict[str, tuple[Answer, Sequence[Pair]]] = {
-        "nothing": (lambda request: "", pairs),
-        "prose": (unreadable, pairs),
-        "a broken object": (lambda request: '[{"index": 1, "first_is_better":', pairs),
-        "a long tail": (lambda request: "so on and so forth " * 2000, pairs[:4]),  # a few, since reading takes long
+    answers: dict[str, Answer] = {
+        "nothing": lambda request: "",
+        "prose": unreadable,
+        "a broken object": lambda request: '[{"index": 1, "first_is_better":',
+        "a long tail": lambda request: "so on and so forth " * 2000,
     }
-    for name, (answer, some) in answers.items():
+    some = pairs[:4]  # of 20, none of which can be read, the judge would be at fault
+    for name, answer in answers.items():
         ask = FakeJudgeClient(answer)
         read = labels(annotator, some, ask)
         require(

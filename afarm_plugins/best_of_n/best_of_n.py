@@ -6,6 +6,8 @@ Nothing is trained. Samples stream, so memory does not grow with n.
 from __future__ import annotations
 
 import json
+import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
@@ -29,6 +31,8 @@ from afarm import (
 )
 from afarm.backend import CheckpointPolicy, TorchRewardModel, best_sample, position_limit, sample_scorer, scored_samples
 from afarm_plugins.best_of_n.subsets import Winners
+
+logger = logging.getLogger(__name__)
 
 BEST_OF_N_CARD = "best_of_n.json"
 
@@ -61,16 +65,32 @@ class BestOfNPolicy(Policy):
         return replace(default, temperature=self.temperature)
 
     def sample(self, instructions: Sequence[Instruction], decoding: Decoding, *, seed: int) -> Iterator[Sample]:
-        """Yield `decoding.n` samples per instruction, each the best (of equals the first) of its own `n`."""
+        """Yield `decoding.n` samples per instruction, each the best (of equals the first) of its own `n`.
+
+        `counted` has how many were the first of `n` with equal rewards. It warns if at least half were.
+        """
         inner = replace(self.decoding(decoding), n=self.n * decoding.n)
         scored = scored_samples(self.policy, self._scores, instructions, inner, seed=seed)
-        for _ in range(len(instructions) * decoding.n):
-            candidates = islice(scored, self.n)
-            if self.keep_scores:
-                winners = Winners()
-                yield replace(best_sample(winners.watch(candidates)), details=winners.details())
-            else:
-                yield best_sample(candidates)
+        count, equal, lowest = len(instructions) * decoding.n, 0, math.inf
+
+        def candidates() -> Iterator[tuple[Sample, float]]:
+            nonlocal lowest
+            for sample, reward in islice(scored, self.n):
+                lowest = min(lowest, reward)
+                yield sample, reward
+
+        for _ in range(count):
+            lowest, winners = math.inf, Winners()
+            best = best_sample(winners.watch(candidates()) if self.keep_scores else candidates())
+            equal += self.n > 1 and best.score == lowest
+            self.counted = {"equal_rewards": equal}
+            yield replace(best, details=winners.details()) if self.keep_scores else best
+        if equal and 2 * equal >= count:
+            logger.warning(
+                f"best of {self.n}: in {equal} of {count} groups all rewards are equal, and the first response was "
+                "taken: such a reward model does not tell them apart. Look at its scores, or name another with "
+                "--reward-model"
+            )
 
     def save(self, directory: Path) -> None:
         """Save the policy, the reward model (the config of one that was not fitted) and the settings."""

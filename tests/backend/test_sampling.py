@@ -294,7 +294,9 @@ def test_a_mixture_of_two_models_samples_by_the_mean_of_their_logits(policy: Che
     by_hand = mean.log_softmax(-1)[:, :-1].gather(-1, batch.input_ids[:, 1:, None]).squeeze(-1)
     for generation, row, mask in zip(mixed, by_hand, batch.response_mask[:, 1:], strict=True):
         torch.testing.assert_close(torch.tensor(generation.logprobs), row[mask], atol=1e-5, rtol=0)
-    assert [g.token_ids for g in draw(0.25, size=2)] == [g.token_ids for g in mixed]  # one prompt's draws in two batches
+    assert [g.token_ids for g in draw(0.25, size=2)] == [
+        g.token_ids for g in mixed
+    ]  # one prompt's draws in two batches
     for share, alone in ((0.0, one), (1.0, other)):
         sampler = TorchSampler(alone, policy.eos_ids, policy.pad_id)
         expected = sampler.generate(prompts, keys, replace(SHORT, n=3), seed=3)

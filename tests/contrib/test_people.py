@@ -81,6 +81,34 @@ def test_outputs_are_evaluated_by_peoples_labels(
     result = json.loads(capsys.readouterr().out)
     assert (result["judged_by"], result["metrics"]["win_rate"]) == ("people", pytest.approx(100 * 5 / 6))
     assert "no label for 2 of 8 pairs: they are left out" in caplog.text
+    from afarm_people.draw import read_runs
+
+    [run] = (tmp_path / "afarm-runs" / "runs").iterdir()
+    for systems in (read_runs([run.name], Path("afarm-runs")), read_runs(["afarm-runs"], Path("elsewhere"))):
+        assert {system: len(judged) for system, judged in systems.items()} == {"mine": 8}
     with pytest.raises(SystemExit, match=r"^1$"):
         main(["evaluate", "mine.json", "--reference", "theirs.json", "--annotator", "human:none.jsonl"])
     assert "Label them: afarm label none.pairs.jsonl" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "name the pairs to label: afarm label PAIRS.jsonl, or afarm label --from-run RUN"),
+        (["none.jsonl"], "none.jsonl: no such file"),
+        (["pairs.jsonl", "--export", "labels.jsonl"], "there are no labels of pairs.jsonl yet"),
+        (["pairs.jsonl", "--host", "0.0.0.0"], "--host 0.0.0.0 needs sign-in links, or anybody could label"),
+        (["pairs.jsonl", "--address", "https://a.example"], "--address https://a.example needs sign-in links"),
+        (["pairs.jsonl", "--people", "ann", "--certificate", "c.pem"], "--certificate and --key belong together"),
+        (["pairs.jsonl", "--until", "decided"], "--until decided needs pairs of systems with one reference"),
+        (["pairs.jsonl", "--guideline", "pairs.jsonl", "--gold", "pairs.jsonl"], "--gold takes pairs with a known"),
+    ],
+)
+def test_what_cannot_be_served_is_said(
+    arguments: list[str], said: str, on_the_path: None, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    row = {"instruction": "say", "output_1": "a", "output_2": "b", "preference": 1.5, "generator_1": "x"}
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(row))
+    with pytest.raises(SystemExit, match=r"^[12]$"):
+        main(["label", *arguments])
+    assert said in " ".join(capsys.readouterr().err.replace("│", " ").split())

@@ -1,10 +1,8 @@
-"""afarm-preferences: its own tests, and its methods by the command line, in two processes, killed and gone on with."""
+"""afarm-preferences: its methods by the command line, in two processes, killed and gone on with."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -36,14 +34,6 @@ SMALL = {
 }
 SETTINGS = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
 COMPARE = ["compare", "--methods", "kto,mpo", *SETTINGS, "--json"]
-
-
-def test_the_packages_own_tests_pass() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=SOURCE.parent, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert " passed" in done.stdout, done.stdout
 
 
 @pytest.fixture(scope="module")

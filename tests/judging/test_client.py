@@ -24,6 +24,7 @@ from afarm.judging.accounting import open_items
 from afarm.judging.client import BLOCK, JudgeClient
 from afarm.judging.ledger import Ledger, request_key
 from afarm.judging.rate_limit import Limiter, SlowDown, answer_lost
+from afarm.judging.refusals import USELESS
 
 
 @pytest.fixture
@@ -549,7 +550,7 @@ def test_another_attempt_is_not_made_after_a_failure(ledger: Ledger, monkeypatch
     judge = Failing(1000, worst=0.5, seconds=0.001)
     limiter = Limiter(4)
     limiter.answered(limiter.sent())
-    monkeypatch.setattr("afarm.judging.dispatch.MOST_LOST", 10_000)
+    monkeypatch.setitem(USELESS, "lost", 10_000)
     with pytest.raises(JudgeError, match="refused"):
         JudgeClient({"*": judge}, ledger, run="run", limiters={judge: limiter})(questions(4))
     assert len(judge.asked) < 1000

@@ -174,11 +174,19 @@ def test_an_unreadable_ranking_is_none_and_leaves_the_others() -> None:
 def test_a_judge_that_never_answers_in_the_form_ends_the_training() -> None:
     asked, client = judge(lambda request: "Splendid!")
     assert asked.rate(TASKS[:19], ["x"] * 19) == [None] * 19
-    with pytest.raises(
-        JudgeError, match=r"fake answered none of 20 questions of mine:rate .* 'Splendid!'.*--judge strong="
-    ):
-        asked.rate(TASKS[:20], ["x"] * 20)
+    assert len(client.sent) == 38, "the same questions, asked once more, are no others"
+    said = r"fake has given no answer .*: 20 came .*: 'Splendid!' is not in the form that mine:rate .*--judge strong="
+    with pytest.raises(JudgeError, match=said):
+        asked.rate(TASKS[19:21], ["x"] * 2)
     assert len(client.sent) == 40
+
+
+def test_a_judge_that_once_answered_in_the_form_goes_on() -> None:
+    readable = {task.id for task in TASKS[::10]}
+    asked, client = judge(lambda request: "4" if request.comparisons[0].instruction.id in readable else "Splendid!")
+    marks = asked.rate(TASKS, ["x"] * len(TASKS))
+    assert marks == [4.0 if task.id in readable else None for task in TASKS]
+    assert len(client.sent) == 2 * len(TASKS) - len(readable)
 
 
 @pytest.mark.parametrize("scale", [(3, 3), (5, 1), (0, 101)])

@@ -89,9 +89,9 @@ def test_pairs_share_prompts_and_votes_and_orders_do_not() -> None:
 
 def test_what_cannot_be_read_is_asked_again_alone() -> None:
     ask = FakeJudgeClient(unreadable)
-    labels = Impatient(JudgingConfig(max_reasks=1)).annotate(PAIRS, annotate_context(0, ask))
+    labels = Impatient(JudgingConfig(max_reasks=1)).annotate(PAIRS[:12], annotate_context(0, ask))
     assert {label.outcome for label in labels} == {"unparsed"}
-    assert [len(request.comparisons) for request in ask.sent] == [3] * 8 + [1] * 24
+    assert [len(request.comparisons) for request in ask.sent] == [3] * 4 + [1] * 12
 
 
 def test_draws_and_probabilities_become_labels_in_the_pairs_own_order() -> None:

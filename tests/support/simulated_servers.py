@@ -187,5 +187,5 @@ class Run:
     def _is_refused(self, attempt: Attempt) -> None:
         self.refused += 1
         self._waiting += 1
-        self.limiter.refused(attempt, self.server.retry_after)
+        self.limiter.refused(self.server.retry_after)
         self._send()

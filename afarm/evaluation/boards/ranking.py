@@ -215,7 +215,7 @@ def _metrics(name: str, rows: Iterable[Row]) -> dict[str, Metric]:
     """Each system's metric and interval: the column named as the evaluator, else `elo` or `strength`."""
     metrics = {}
     for row in rows:
-        columns = (name, "elo", "strength")
+        columns = (name, name.partition(":")[0].rpartition("/")[2], "elo", "strength")
         main = next((column for column in columns if finite_number(row.get(column)) is not None), None)
         if main is not None:
             ends = ("low", "high") if main == "strength" else (f"{main}_low", f"{main}_high")

@@ -1,4 +1,4 @@
-"""Who gets which pair, pairs drawn from runs, when it stops, and who stands out."""
+"""The rules of who gets which pair, pairs drawn from runs, when it stops, and who stands out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from afarm import DataError, Instruction, JudgedPair, Pair, Preference, StoreErr
 
 
 def label_all(project: Project, person: Person, choose: object, most: int = 10**6) -> int:
-    """Label until there is no pair; `choose` gives a choice as shown, from the response that is shown first."""
+    """Label until there is no pair; `choose` makes a choice from the response that is shown first."""
     for count in range(most):
         person = project.store.find_person(person.id) or person
         number = project.next_number(person)
@@ -201,7 +201,7 @@ def test_it_names_what_it_cannot_decide(tmp_path: Path) -> None:
 
 
 def test_people_who_answer_always_left_at_random_or_in_haste_stand_out(tmp_path: Path) -> None:
-    project, draws = make_project(tmp_path, count=40, each=5), random.Random(1)
+    project, draws = make_project(tmp_path, count=60, each=5), random.Random(1)
     ways = {
         "ann": rightly,
         "bo": rightly,
@@ -216,7 +216,7 @@ def test_people_who_answer_always_left_at_random_or_in_haste_stand_out(tmp_path:
     flags = {one.person.name: " ".join(one.flags) for one in describe_project(project)["people"]}
     assert flags["ann"] == ""
     assert flags["bo"] == "takes 1 s a label, others 5 s"
-    assert "prefers the response shown first in 40 of 40" in flags["left"]
+    assert "prefers the response shown first in 60 of 60" in flags["left"]
     assert "agrees with others on" in flags["random"]
 
 

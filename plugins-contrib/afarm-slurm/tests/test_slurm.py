@@ -19,6 +19,12 @@ from afarm.testing import check_launcher, judge_context
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # jobs cannot import this file
 
 
+@pytest.fixture(autouse=True)
+def path_of_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs import what this process can."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+
+
 def launcher(cluster: str) -> SlurmLauncher:
     return SlurmLauncher(SlurmConfig(cluster=cluster), "", judge_context())
 
@@ -57,7 +63,7 @@ def news(told: Sequence[TaskEvent], task: str) -> list[str]:
     return [event.news for event in told if event.task == task]
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_it_keeps_the_promises_of_launchers(tmp_path: Path) -> None:
     check_launcher(launcher("local"), tmp_path)
 

@@ -127,6 +127,18 @@ def test_a_pair_that_stays_unreadable_is_unparsed_remembered_and_never_a_loss():
     assert len(ask.requests) == asked + 1
 
 
+def test_a_judge_none_of_whose_first_answers_can_be_read_is_asked_no_further():
+    ask = ScriptedAsk(lambda c: None)
+    said = r"has given no answer .*: 20 came .*: 'Neither' is not in the form that chatgpt_1 .*--judge light="
+    with pytest.raises(JudgeError, match=said):
+        annotate(make_pairs(30), ask, members=["chatgpt_1"])
+    assert len(ask.calls) == 1, "none is asked again"
+    readable = {pair.id for pair in make_pairs(30)[::12]}
+    ask = ScriptedAsk(lambda c: longer(c) if c.pair_id in readable else None)
+    outcomes = Counter(p.outcome for p in annotate(make_pairs(30), ask, members=["chatgpt_1"]))
+    assert outcomes == {"decided": 3, "unparsed": 27}
+
+
 @pytest.mark.parametrize("name", ["gpt4_1", "gpt4_4", "chatgpt_4"])
 def test_a_reask_repeats_that_the_form_is_wanted(name):
     """At temperature 0 the same words would get the same reply."""

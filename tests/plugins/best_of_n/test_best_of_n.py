@@ -265,6 +265,33 @@ def test_equal_rewards_go_to_the_sample_drawn_first() -> None:
     assert (best.text, best.score) == ("0", 0.25)
 
 
+class Few(RewardModel):
+    """Likes the third sample of the first group."""
+
+    def __init__(self) -> None:
+        self.scored = 0
+
+    def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[Score]:
+        before, self.scored = self.scored, self.scored + len(outputs)
+        return [Score(float(before + number == 2)) for number in range(len(outputs))]
+
+
+@pytest.mark.parametrize("keep_scores", [False, True])
+def test_groups_with_equal_rewards_are_counted_and_named_if_they_are_half(
+    keep_scores: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    best_of = BestOfNPolicy(Counting(), Few(), 4, keep_scores=keep_scores)
+    assert [sample.text for sample in best_of.sample(make_instructions(1), DECODING, seed=0)] == ["2"]
+    assert (best_of.counted, caplog.text) == ({"equal_rewards": 0}, "")
+    best_of = BestOfNPolicy(Counting(), Few(), 4, keep_scores=keep_scores)
+    assert [sample.text for sample in best_of.sample(make_instructions(3), DECODING, seed=0)] == ["2", "0", "0"]
+    assert best_of.counted == {"equal_rewards": 2}
+    assert "best of 4: in 2 of 3 groups all rewards are equal" in caplog.text
+    one = BestOfNPolicy(Counting(), Alike(), 1, keep_scores=keep_scores)
+    assert len(list(one.sample(make_instructions(3), DECODING, seed=0))) == 3
+    assert one.counted == {"equal_rewards": 0}
+
+
 def test_best_of_one_is_the_policy_at_that_temperature(policy: CheckpointPolicy) -> None:
     instructions = make_instructions(5)
     plain = policy.sample(instructions, replace(DECODING, temperature=1.0), seed=3)

@@ -1,17 +1,16 @@
-"""`afarm plugin new`: a package of each kind is written, installs with plain pip, passes its test, and runs."""
+"""`afarm plugin new`: a package of each kind is written, loads and is typed.
+
+`tests/contrib/test_install.py` installs and runs them.
+"""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
-import venv
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from places import ROOT
+from clean_environment import run
 
 from afarm.cli import main
 from afarm.core.errors import AfarmError
@@ -78,54 +77,6 @@ def test_a_name_that_cannot_be_used_is_refused(kind: str, name: str, tmp_path: P
     with pytest.raises(AfarmError, match=WRONG[kind, name]):
         write_package(kind, name, tmp_path, commands=["leaderboard"])
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")] == ["afarm-there/mine.txt"]
-
-
-# --------------------------------------------------------------------------------------------------- as pip installs it
-
-
-def run(*command: Path | str, cwd: Path, env: dict[str, str] | None = None) -> str:
-    environment = {**os.environ, **(env or {})}
-    done = subprocess.run([str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-TINY = [
-    "start=model",  # it is sampled as it is: no SFT, which takes most of the time
-    *("rows={sft: 16, preference: 24, unlabeled: 8, validation: 8, evaluation: 8}", "sft.num_train_epochs=1"),
-    *("sample.max_new_tokens=8", "evaluate.max_new_tokens=8", "my-method.prompts=8", "my-method.max_new_tokens=8"),
-    "evaluate={annotator: my-annotator, evaluators: [win_rate, my-evaluator]}",
-]
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("install")
-def test_each_kind_installs_with_pip_passes_its_test_and_runs(tmp_path: Path) -> None:
-    """One environment for all, which finds afarm and what it stands on beside it."""
-    packages, beside = make_all(tmp_path), next(path for path in sys.path if path.endswith("site-packages"))
-    venv.create(tmp_path / "environment", with_pip=True)
-    python = tmp_path / "environment" / "bin" / "python"
-    [site] = (tmp_path / "environment").glob("lib/*/site-packages")
-    (site / "beside.pth").write_text(f"{ROOT}\n{beside}\n")
-    offline = ("--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check")
-    run(python, "-m", "pip", "install", "-q", *offline, *packages, cwd=tmp_path, env={"PYTHONPATH": beside})
-
-    listed = json.loads(run(python, "-m", "afarm", "plugins", "--json", cwd=tmp_path))
-    mine = {row["plugin"]: row for row in listed if row["package"].startswith("afarm-my-")}
-    assert {name: (row["error"], row["notes"]) for name, row in mine.items()} == {f"my-{k}": ("", []) for k in KINDS}
-    assert f"{len(KINDS)} passed" in run(python, "-m", "pytest", "-q", *(p / "tests" for p in packages), cwd=tmp_path)
-
-    def afarm(*words: str) -> str:
-        return run(python, "-m", "afarm", *words, cwd=tmp_path)
-
-    chosen = [word for kind in ("method", "annotator", "judge", "reward-model") for word in (f"--{kind}", f"my-{kind}")]
-    record = json.loads(afarm("run", "--json", *chosen, *(word for setting in TINY for word in ("--set", setting))))
-    figures = {result["evaluator"]: result["metrics"] for result in record["results"]}
-    assert 0 <= figures["my-evaluator"]["my_evaluator_win_rate"] <= 100
-    assert record["judged_by"] == "the formula my-judge:shorter, margin 0"
-    assert [row["win_rate"] for row in json.loads(afarm("my-command", "--json"))] == [figures["win_rate"]["win_rate"]]
-    assert "4 runs" in afarm("study", "my-study", "--seeds", "1,2", "--dry-run")
-    assert "keeps what its interface promises" in afarm("plugins", "--check", "my-dataset")
 
 
 @pytest.mark.slow

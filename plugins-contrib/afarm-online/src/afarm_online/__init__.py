@@ -215,8 +215,8 @@ TOY: dict[str, Any] = {
     "mini_batch_size": 64,
     "per_device_train_batch_size": 64,
     "per_device_rollout_batch_size": 128,
-    "learning_rate": 1e-4,
-    "kl_coef": 0.1,
+    "learning_rate": 1.66e-4,
+    "kl_coef": 0.223,
     "warmup_steps": 2,
     "max_prompt_length": 48,
     "response_length": 48,
@@ -238,22 +238,23 @@ SMOL: dict[str, Any] = {
     "checkpoint": "last",
     "lora": {"r": 16, "alpha": 32},
 }
+PASSES = {"num_iterations": 2}
 ROUNDS = {"total_steps": 3, "warmup_steps": 0, "save_steps": 1}
 
 METHODS: Mapping[str, tuple[type[Online], type[OnlineConfig], str, Mapping[str, Any], Mapping[str, Any]]] = {
-    "online_dpo": (OnlineDPO, OnlineDPOConfig, "DPO on pairs that the policy has just sampled", TOY, SMOL),
+    "online_dpo": (OnlineDPO, OnlineDPOConfig, "DPO on pairs that the policy has just sampled", TOY | PASSES, SMOL),
     "iterative_dpo": (
         IterativeDPO,
         IterativeDPOConfig,
         "rounds of sampling, labelling, and DPO on all pairs so far",
-        {**TOY, **ROUNDS, "rollout_batch_size": 2048},
+        {**TOY, **PASSES, **ROUNDS, "rollout_batch_size": 2048},
         {**SMOL, **ROUNDS, "rollout_batch_size": 256},
     ),
     "xpo": (
         XPO,
         XPOConfig,
         "online DPO against the start policy's responses, with a bonus for exploring",
-        {**TOY, "rollout_batch_size": 128},
+        {**TOY, **PASSES, "rollout_batch_size": 128},
         {**SMOL, "rollout_batch_size": 32},
     ),
     "nash_md": (

@@ -246,7 +246,7 @@ def mean_over_pairs(sums: Mapping[str, Tensor]) -> dict[str, float]:
     """Turn what `note_pairs` has summed in all processes into means; empty if no pair was decided."""
     totals = {name: float(total) for name, total in all_reduce_by_name(sums).items()}
     count = totals.pop("pairs", 0.0)
-    return {name: total / count for name, total in totals.items()}
+    return {name: total / count for name, total in totals.items()} if count else {}
 
 
 def describe_samples(samples: Sequence[Sample], logps: Tensor, kl: float) -> dict[str, float]:

@@ -176,11 +176,7 @@ class LabelPages:
             problem=problem,
         )
 
-    async def answer(self, request: Request) -> Response:
-        form = await read_form(request)
-        return await run_in_threadpool(self.take_answer, request, form)
-
-    def take_answer(self, request: Request, form: Mapping[str, str]) -> Response:
+    def answer(self, request: Request, form: Mapping[str, str]) -> Response:
         cookie, person = self.person(request)
         require_own(request, form, cookie)
         number, choice = request.path_params["number"], form.get("choice", "")
@@ -240,11 +236,7 @@ class LabelPages:
         found = describe_project(self.project)
         return self.render("organiser.html.jinja", **found, token=signing_in.form_token(cookie))
 
-    async def change(self, request: Request) -> Response:
-        form = await read_form(request)
-        return await run_in_threadpool(self.take_change, request, form)
-
-    def take_change(self, request: Request, form: Mapping[str, str]) -> Response:
+    def change(self, request: Request, form: Mapping[str, str]) -> Response:
         """Discard, restore or delete a person."""
         require_own(request, form, self.organiser(request))
         person = self.store.find_person(int(_number(form.get("person")) or 0))
@@ -284,25 +276,14 @@ def label_app(project: Project, hosts: Collection[str] = (), secure: bool = Fals
     """Make the application. `hosts` are names that it answers to, beside addresses and localhost."""
     pages = LabelPages(project, secure)
 
-    def guarded(respond: Callable[[Request], Response]) -> Callable[[Request], Response]:
-        def answer(request: Request) -> Response:
-            try:
-                return respond(request)
-            except Refusal as refusal:
-                return refused(request, refusal)
+    def form(take: Callable[[Request, Mapping[str, str]], Response]) -> Callable[[Request], Awaitable[Response]]:
+        async def respond(request: Request) -> Response:
+            return await run_in_threadpool(take, request, await read_form(request))
 
-        return answer
+        return respond
 
-    def guarded_form(respond: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        async def answer(request: Request) -> Response:
-            try:
-                return await respond(request)
-            except Refusal as refusal:
-                return refused(request, refusal)
-
-        return answer
-
-    def refused(request: Request, refusal: Refusal) -> Response:
+    def refuse(request: Request, refusal: Exception) -> Response:
+        assert isinstance(refusal, Refusal)
         if wants_json(request):
             return JSONResponse({"problem": str(refusal)}, refusal.status)
         return pages.render("refusal.html.jinja", refusal.status, sentence=str(refusal))
@@ -317,24 +298,25 @@ def label_app(project: Project, hosts: Collection[str] = (), secure: bool = Fals
         return response
 
     routes = [
-        Route("/", guarded(pages.start)),
-        Route("/in/{link}", guarded(pages.sign_in)),
-        Route("/join/{secret}", guarded(pages.join)),
-        Route("/pair/{number:int}", guarded(pages.show)),
-        Route("/pair/{number:int}", guarded_form(pages.answer), methods=["POST"]),
-        Route("/next", guarded(pages.unmarked)),
-        Route("/done", guarded(pages.done)),
-        Route("/organiser", guarded(pages.organise)),
-        Route("/organiser/labels.jsonl", guarded(pages.download)),
-        Route("/organiser/in/{secret}", guarded(pages.sign_in_organiser)),
-        Route("/organiser/{what:str}", guarded_form(pages.change), methods=["POST"]),
-        Route("/static/{name}", guarded(pages.static)),
+        Route("/", pages.start),
+        Route("/in/{link}", pages.sign_in),
+        Route("/join/{secret}", pages.join),
+        Route("/pair/{number:int}", pages.show),
+        Route("/pair/{number:int}", form(pages.answer), methods=["POST"]),
+        Route("/next", pages.unmarked),
+        Route("/done", pages.done),
+        Route("/organiser", pages.organise),
+        Route("/organiser/labels.jsonl", pages.download),
+        Route("/organiser/in/{secret}", pages.sign_in_organiser),
+        Route("/organiser/{what}", form(pages.change), methods=["POST"]),
+        Route("/static/{name}", pages.static),
     ]
-    return Starlette(routes=routes, middleware=[Middleware(BaseHTTPMiddleware, dispatch=guard)])
+    middleware = [Middleware(BaseHTTPMiddleware, dispatch=guard)]
+    return Starlette(routes=routes, middleware=middleware, exception_handlers={Refusal: refuse})
 
 
 def is_own_host(named: str, hosts: Collection[str]) -> bool:
-    """Tell if a Host header is an address, or one of these names: a page of others could have any other name."""
+    """Tell if a Host header is an address or one of these names: another name may be of another's page."""
     try:
         host, port = (parts := urlsplit(f"//{named.lower()}")).hostname or "", parts.port
         if host not in hosts:
@@ -359,7 +341,7 @@ def require_own(request: Request, form: Mapping[str, str], cookie: str) -> None:
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Read the fields of a form, the last of each name. Raises `Refusal` if it is larger than a form can be."""
+    """Read the fields of a form, the last of each name. Raises `Refusal` if it is too large."""
     body = b""
     async for part in request.stream():
         body += part

@@ -129,6 +129,8 @@ def label(
         raise DataError(f"{place}: there are no labels of {source} yet; first: afarm label {pairs or '--from-run RUN'}")
     if from_run and not is_there:
         _draw(from_run, source, finalists, n, seed, output_dir)
+    elif from_run and not ends:
+        _say(f"{source} was drawn before, and is taken as it is. For another draw delete it, and {place}.")
     rules = Rules(
         each=each,
         timeout=60 * timeout,
@@ -180,9 +182,9 @@ def _read(source: str, labels: str | None, given: Mapping[str, str | None]) -> K
     taken = {pair.id for rows in known.values() for pair, _ in rows}
     to_label = [one for one in read.pairs if not one[0].identical and one[0].id not in taken]
     if read.identical:
-        _say(f"{source}: {read.identical:,} pairs have equal responses: they are draws, and nobody is asked.")
+        _say(f"{source}: pairs with equal responses, which are draws, so that nobody is asked: {read.identical:,}")
     if read.repeated:
-        _say(f"{source}: {read.repeated:,} rows repeat a pair, and are left out.")
+        _say(f"{source}: rows that repeat a pair, and are left out: {read.repeated:,}")
     if not to_label:
         raise DataError(f"{source}: all its pairs are among those with known answers, so that none is left to label")
     return {**known, PAIR: to_label, EQUAL: [one for one in read.pairs if one[0].identical]}

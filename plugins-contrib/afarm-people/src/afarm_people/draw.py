@@ -19,7 +19,7 @@ from typing import Any
 from afarm import DataError, JudgedPair, Pair, Preference, read_labelled_pairs, seeding
 from afarm.results import open_run, open_runs
 
-KEPT = ("id", "stratum", "stratum_share", "draw_probability", "probability", "draw")
+KEPT = ("id", "stratum", "stratum_share", "draw_probability", "probability", "draw_number")
 """Columns of a file of pairs that go with their labels."""
 
 PAIR_COLUMNS = ("instruction", "input", "messages", "dataset", "output_1", "output_2", "generator_1", "generator_2")
@@ -101,9 +101,10 @@ def read_runs(runs: Sequence[str], output_dir: Path) -> dict[str, list[JudgedPai
 def draw_pairs(
     judged: Mapping[str, Sequence[JudgedPair]], finalists: int, n: int, seed: int
 ) -> tuple[list[tuple[Pair, Mapping[str, Any]]], list[str]]:
-    """Draw at most `n` pairs of the `finalists` systems with the highest win rate. Returns them and the finalists.
+    """Draw at most `n` pairs of the `finalists` systems with the highest win rates.
 
-    Raises `DataError` if there are fewer systems, or no instruction that all were judged on.
+    Returns them and the finalists. Raises `DataError` if there are fewer systems, or none of their instructions is
+    every one's.
     """
     rates = {system: fmean(row.win for row in rows if row.win is not None) for system, rows in judged.items()}
     names = sorted(rates, key=lambda system: (-rates[system], system))[:finalists]
@@ -120,14 +121,14 @@ def draw_pairs(
         strata[DIFFER if len(wins) > 1 or len(names) == 1 else SAME].append(id)
     if not shared:
         raise DataError(f"{', '.join(names)} were judged on no instruction in common")
-    drawn = []
+    drawn: list[tuple[Pair, Mapping[str, Any]]] = []
     for id, columns in draw_tasks(strata, max(1, n // len(names)), seed):
         drawn += [(replace(by_task[name][id].pair, occurrence=0), columns) for name in names]
     return drawn, names
 
 
 def draw_tasks(strata: Mapping[str, Sequence[str]], n: int, seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield instructions in the order that they are drawn, each with the columns that say how likely that was.
+    """Yield instructions in the order that they are drawn, each with the columns of its draw.
 
     They are fewer than `n` if there are fewer, or if a stratum runs out, after which no draw would stand for all.
     """
@@ -148,11 +149,11 @@ def draw_tasks(strata: Mapping[str, Sequence[str]], n: int, seed: int) -> Iterat
     for number, (id, name) in enumerate(order):
         chance = len(order) / count if focus is None else drawn[name] / len(strata[name])
         likely = {"draw_probability": goes[name], "probability": chance}
-        yield id, {"stratum": name, "stratum_share": shares[name], **likely, "draw": number}
+        yield id, {"stratum": name, "stratum_share": shares[name], **likely, "draw_number": number}
 
 
 def focus_on(differ: int, same: int, n: int) -> float | None:
-    """The probability that a draw goes to the first stratum, of sizes `differ` and `same`, so that neither runs out.
+    """The probability that a draw goes to the first of two strata, so that neither runs out.
 
     None if it could not be above its share: then every instruction that is left is equally likely.
     """

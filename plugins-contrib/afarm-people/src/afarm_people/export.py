@@ -19,7 +19,7 @@ def exported_rows(project: Project) -> Iterator[dict[str, Any]]:
             **one.judged().to_row(),
             "reason": one.reason,
             "time_per_example": round(one.seconds, 1),
-            "price_per_example": project.rules.pay,
+            **({"price_per_example": project.rules.pay} if project.rules.pay else {}),
             "labelled_at": datetime.fromtimestamp(one.labelled, UTC).isoformat(timespec="seconds"),
             **one.extra,
         }

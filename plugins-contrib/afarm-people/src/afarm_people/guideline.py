@@ -1,4 +1,4 @@
-"""A guideline in Markdown, as HTML that runs and loads nothing: raw HTML in it is text, and there are no images."""
+"""Guidelines in Markdown as HTML that runs and loads nothing: HTML in them is text, images are links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the organiser sees: throughput, agreement, cost, open pairs, and people whose labels stand out."""
+"""Figures for the organiser: throughput, agreement, cost, open pairs, people who stand out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HASTE = 1 / 3
 
 @dataclass(frozen=True, slots=True)
 class PersonFigures:
-    """Figures of a person. `agreed` of `compared` pairs is `agreement`; pairs of numbers are (so many, of so many)."""
+    """Figures of a person: `agreed` of `compared` is `agreement`; pairs of numbers are (some, of all)."""
 
     person: Person
     labels: int
@@ -69,9 +69,9 @@ def describe_project(project: Project) -> dict[str, Any]:
 
 
 def agreement(labels: Iterable[Labelled]) -> dict[int, tuple[float, int]]:
-    """For each person the sum, over pairs that others labelled too, of the share of them who chose the same side.
+    """Sum, for each person, the share of others who chose the same side of a pair, over pairs with others.
 
-    With it comes the number of those pairs. A tie agrees by half with either side.
+    With the sum comes the number of those pairs. A tie agrees by half with either side.
     """
     of_pair = defaultdict[str, list[Labelled]](list)
     for one in labels:
@@ -114,7 +114,7 @@ def _figures(
         flags.append(f"prefers the response shown {place} in {max(first[0], first[1] - first[0])} of {first[1]}")
     if compared >= ENOUGH and among and tail(math.floor(mine), compared, others) < RARE:
         flags.append(
-            f"agrees with others on {100 * mine / compared:.0f} % of pairs, they with each other on {100 * others:.0f} %"
+            f"agrees with others on {100 * mine / compared:.0f} %, they with each other on {100 * others:.0f} %"
         )
     if checks[1] and tail(checks[0], checks[1], ATTENTIVE) < 10 * RARE:
         flags.append(f"{checks[0]} of {checks[1]} attention checks right")

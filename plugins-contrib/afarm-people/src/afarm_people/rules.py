@@ -1,4 +1,4 @@
-"""Who gets which pair, and what becomes of an answer: the rules of a project over its store."""
+"""The rules of a project: who gets which pair, and what becomes of an answer."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Project:
     # ----------------------------------------------------------------------------------------------------- the next
 
     def next_number(self, person: Person, after: int = 0) -> int | None:
-        """The number of the pair that a person should see next, given to them if need be; None if there is none.
+        """The number of the pair that a person should see next; None if there is none.
 
         It is the first that is open, then a new one, then one that was skipped, after the pair `after` if there is any.
         """
@@ -87,7 +87,7 @@ class Project:
             return later[0] if later else None
 
     def open_numbers(self, person: Person) -> list[tuple[int, bool]]:
-        """The numbers of a person's pairs without a label that are still theirs to label, and if each was skipped."""
+        """The numbers of a person's pairs that are still theirs to label, and if each was skipped."""
         rows = self.store.rows(
             "SELECT number, pair, skipped FROM assignments WHERE person = :person AND choice IS NULL ORDER BY number",
             person=person.id,

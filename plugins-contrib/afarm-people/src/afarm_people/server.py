@@ -20,7 +20,7 @@ TRIES = 20
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the page is served. `address` is the one that people open, if a proxy is between."""
+    """The place of the page; `address` is the one that people open, if a proxy is between."""
 
     host: str = "127.0.0.1"
     port: int | None = None
@@ -76,9 +76,6 @@ def serve(project: Project, place: Place, ready: Callable[[str], None]) -> None:
     host, port = listening.getsockname()[:2]
     own = f"{'https' if place.certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
     names = {place.host, urlsplit(place.address).hostname or place.host}
-    if place.certificate and not (place.is_loopback or place.address):
-        own = f"https://{socket.getfqdn()}:{port}"
-        names.add(socket.getfqdn())
     config = uvicorn.Config(
         label_app(project, names, place.is_secure),
         log_level="warning",

@@ -8,7 +8,7 @@ from afarm import Config, setting
 
 
 class HumanConfig(Config):
-    """How the labels of several people become one, and what "slightly better" counts for."""
+    """The way from several people's labels to one, and what "slightly better" counts for."""
 
     default_label_noise: ClassVar[float | None] = 0.0
 

@@ -1,7 +1,8 @@
-"""Sign-in links, sessions and form tokens. Of secrets only digests are stored, and they are compared in constant time.
+"""Sign-in links, sessions and form tokens.
 
-A secret has 160 random bits, so that nobody can search for what a plain digest is of. A link is `/in/NUMBER.SECRET`,
-with the person's number; a session's cookie `NUMBER.SECRET` likewise, so that nothing is looked up by a secret.
+Of secrets only digests are stored, and they are compared in constant time. A secret has 160 random bits, so that nobody
+can search for what a plain digest is of. A link is `/in/NUMBER.SECRET`, with the person's number; a session's cookie
+`NUMBER.SECRET` likewise, so that nothing is looked up by a secret.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tell when enough is labelled: a confidence sequence over instructions, in the order that people finish them.
+"""The stop once it is clear: a confidence sequence over instructions, as they are finished.
 
 Systems are compared with one reference. Of one system it is decided if its win rate is above or below one half; of
 several, which of each two is better. An instruction that was drawn from its stratum with another probability than the
@@ -67,7 +67,7 @@ def decision(store: ProjectStore, each: int) -> str:
 
 
 def weight_of(extra: Mapping[str, Any]) -> float:
-    """How much more often an instruction stands in the data than it was drawn: 1 where all are alike."""
+    """The share of an instruction's stratum over that of its draws: 1 where all are alike."""
     return float(extra.get("stratum_share", 1.0) / extra.get("draw_probability", 1.0))
 
 

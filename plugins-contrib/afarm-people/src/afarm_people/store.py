@@ -58,7 +58,7 @@ TAKEN = """(SELECT count(*) FROM assignments a JOIN people q ON q.id = a.person 
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Somebody who labels. `outside` are ids of the service that sent them; `why` says why they were discarded."""
+    """Somebody who labels, `outside` by the ids of a service; `why` says how they came to their state."""
 
     id: int
     name: str
@@ -70,7 +70,7 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A pair before a person. `shown` is "12" if output_1 came first; `choice` is None until it is labelled."""
+    """A pair before a person. `shown` is "12" if output_1 came first; `choice` is None without a label."""
 
     person: int
     pair: str
@@ -269,8 +269,7 @@ class ProjectStore:
     def assign(self, person: int, pair: str) -> int:
         """Give a pair to a person, the order of its responses drawn by seed; return its number among theirs."""
         with self.writing() as db:
-            pseudonym = self.row("SELECT pseudonym FROM people WHERE id = :person", person=person)["pseudonym"]
-            shown = "12" if seeding.uniform(self.seed, "order", pseudonym, pair) < 0.5 else "21"
+            shown = "12" if seeding.uniform(self.seed, "order", person, pair) < 0.5 else "21"
             last = self.row("SELECT max(number) AS last FROM assignments WHERE person = :person", person=person)
             number = (last["last"] or 0) + 1
             values = (person, pair, number, shown, time.time())
@@ -297,7 +296,7 @@ class ProjectStore:
         return row["kind"] != PAIR or row["taken"] < each
 
     def next_free(self, person: int, kind: str, each: int = 0, oldest: float = 0.0) -> str | None:
-        """The first pair of a kind that a person has not had; of pairs to be labelled, that fewer than `each` have."""
+        """The first pair of a kind that a person has not had, and, to be labelled, fewer than `each` have."""
         limit = f"AND {TAKEN} < :each" if kind == PAIR else ""
         row = self.row(
             "SELECT id FROM pairs WHERE kind = :kind AND id NOT IN "

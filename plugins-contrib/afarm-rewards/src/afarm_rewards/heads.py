@@ -1,18 +1,16 @@
 """Reward models with one or several heads on the policy's backbone, fitted to pairs with strengths or to numbers.
 
-The heads are the labels of one sequence classifier: A numbers (attributes; 1 for pairs) for each of K members of an
-ensemble, member by member. Laplace's model has one label for the reward and one for each direction of its uncertainty;
-see `uncertainty.py`. The reward is the weighted sum of a member's numbers, standardised, less k standard deviations.
+While it is fitted, a sequence classifier has a label for each of A numbers (attributes; 1 for pairs) of each of K
+members of an ensemble, member by member. Then a member's numbers are added up into one label, so that what is stored is
+an ensemble as any other `TorchRewardModel`: its reward is the members' mean, less k times their standard deviation.
+Laplace's uncertainty is such an ensemble too; see `uncertainty.py`.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +18,7 @@ from datasets import Dataset
 from torch import Tensor
 from transformers import Trainer, TrainingArguments
 
-from afarm import JudgedPair, ModelBackend, Output, Policy, Score, TrainContext, seeding
+from afarm import JudgedPair, Policy, TrainContext, seeding
 from afarm.backend import (
     CheckpointPolicy,
     LengthSortedTrainer,
@@ -42,71 +40,11 @@ from afarm.backend import (
 from afarm_rewards import HeadsConfig
 from afarm_rewards.losses import curvature, pair_losses, squared_errors
 from afarm_rewards.targets import numbers, split, with_numbers, with_strengths
-from afarm_rewards.uncertainty import evidence_precision, head_with_directions, posterior_covariance
-
-CARD = "afarm_rewards.json"
-"""The file beside the weights with what `TorchRewardModel` does not keep."""
+from afarm_rewards.uncertainty import evidence_precision, posterior_covariance, sigma_points
 
 
-@dataclass(eq=False, repr=False)
 class HeadRewardModel(TorchRewardModel):
-    """A reward model whose rewards know several numbers, or how unsure they are.
-
-    Args:
-        weights: of the A numbers of each member, in the reward.
-        uncertainty: "none", "ensemble", or "laplace", whose labels after the first are directions.
-        conservatism: standard deviations that are taken off the reward.
-    """
-
-    _: KW_ONLY
-    weights: Sequence[float] = (1.0,)
-    uncertainty: str = "none"
-    conservatism: float = 0.0
-
-    def members(self, standardised: Tensor) -> Tensor:
-        """Return the rewards [..., K] of the members from their labels [..., K · A]; K is 1 under Laplace."""
-        labels = standardised[..., :1] if self.uncertainty == "laplace" else standardised
-        weights = labels.new_tensor(list(self.weights))
-        return labels.unflatten(-1, (-1, len(weights))) @ weights
-
-    def spread(self, standardised: Tensor) -> Tensor:
-        """Return the standard deviation [...] of the reward."""
-        if self.uncertainty == "laplace":
-            return standardised[..., 1:].norm(dim=-1)
-        return self.members(standardised).std(-1, correction=0)
-
-    def aggregated(self, members: Tensor) -> Tensor:
-        """Aggregate standardised labels [..., L] into rewards [...]: mean − k · std."""
-        mean = self.members(members).mean(-1)
-        return mean - self.conservatism * self.spread(members) if self.conservatism else mean
-
-    def score_outputs(self, outputs: Sequence[Output]) -> list[Score]:
-        labels = self.member_rewards(outputs)
-        values: list[float] = self.aggregated(labels).tolist()
-        if self.uncertainty == "none":
-            return [Score(value) for value in values]
-        spreads = self.spread(labels).tolist()
-        return [Score(value, spread=spread) for value, spread in zip(values, spreads, strict=True)]
-
-    def scalar_head(self) -> tuple[Tensor, Tensor]:
-        """See `TorchRewardModel.scalar_head`: of the mean reward, without conservatism."""
-        base = getattr(self.model, "get_base_model", lambda: self.model)()
-        head = base.score.weight.detach().float()  # [L, H]
-        shown = self.standardised(torch.cat([head, torch.zeros_like(head[:, :1])], dim=-1).T)  # [H + 1, L]
-        rewards = self.members(shown).mean(-1)
-        return (rewards[:-1] - rewards[-1]).unsqueeze(0), rewards[-1:]
-
-    def save(self, directory: Path) -> None:
-        super().save(directory)
-        card = {name: getattr(self, name) for name in ("weights", "uncertainty", "conservatism")}
-        (Path(directory) / CARD).write_text(json.dumps(card) + "\n", "utf-8")
-
-    @classmethod
-    def read(cls, directory: Path, backend: ModelBackend) -> HeadRewardModel:
-        loaded: Any = super().read(directory, backend)
-        for name, value in json.loads((Path(directory) / CARD).read_text("utf-8")).items():
-            setattr(loaded, name, value)
-        return loaded  # type: ignore[no-any-return]
+    """A reward model fitted by `HeadsConfig`."""
 
     @classmethod
     def fit(
@@ -142,12 +80,17 @@ class HeadRewardModel(TorchRewardModel):
         if held:
             errors = partial(reward_model.measure_numbers, scales=dict(zip(weights, scales, strict=True)))
             metrics |= errors(held) if predicts else reward_model.measure_odds(held)
-        reward_model.weights = [weight * std for weight, (_, std) in zip(weights.values(), scales, strict=True)]
+        added = torch.tensor([weight * std for weight, (_, std) in zip(weights.values(), scales, strict=True)])
         if config.uncertainty == "laplace":
-            metrics["prior_precision"] = reward_model.become_unsure(measured, [examples[p] for p in training], config)
-        offsets = [-mean / std for mean, std in scales]
+            learned = [examples[place] for place in training]
+            metrics["prior_precision"] = reward_model.become_unsure(measured, learned, added.double(), config)
+        elif predicts:
+            heads = reward_model.head.unflatten(0, (-1, len(weights)))  # [K, A, H]
+            reward_model.set_head(torch.einsum("kah,a->kh", heads, added.to(heads)))
+        offset = sum(weight * mean for weight, (mean, _) in zip(weights.values(), scales, strict=True))
         sample = measured[: math.ceil(config.standardize_outputs / 2)]
-        reward_model.standardize(torch.cat(reward_model.both(sample or measured[:1000])), None if sample else offsets)
+        raw = torch.cat(reward_model.both(sample or measured[:1000]))
+        reward_model.standardize(raw, config.uncertainty == "laplace", None if sample else offset)
         metrics |= reward_model.measure_rewards(measured[:1000], held)
         context.log_metrics(step, {name: value for name, value in metrics.items() if math.isfinite(value)})
         return reward_model
@@ -161,9 +104,27 @@ class HeadRewardModel(TorchRewardModel):
         model: Any = cls.make_classifier(start, deviation, members * count, share_weights=config.lora is not None)
         if config.lora:
             model = add_adapter(model, config.lora, train_also=["score"])
-        settings = {"weights": [1.0] * count, "uncertainty": config.uncertainty, "conservatism": config.conservatism}
-        aggregate: Any = "mean" if config.uncertainty == "none" else "penalised"
-        return cls(model, start.tokenizer, start.template, start.backend, aggregate=aggregate, **settings)
+        policy, penalty = (start.tokenizer, start.template, start.backend), config.conservatism
+        return cls(model, *policy, aggregate="penalised" if penalty else "mean", spread_penalty=penalty)
+
+    @property
+    def head(self) -> Tensor:
+        """The weights [L, H] of the heads, without gradient."""
+        base = getattr(self.model, "get_base_model", lambda: self.model)()
+        weight: Tensor = base.score.weight.detach()
+        return weight
+
+    def set_head(self, weight: Tensor | None) -> None:
+        """Replace the heads by weights [L, H], adapters merged; None shows hidden states in their place."""
+        if hasattr(self.model, "merge_and_unload"):
+            self.model = plain_copy(self.model)
+        if weight is None:
+            self.model.score = torch.nn.Identity()
+            return
+        device = next(self.model.parameters()).device
+        self.model.score = torch.nn.Linear(weight.shape[1], len(weight), bias=False, device=device)
+        self.model.score.weight.data.copy_(weight)
+        self.model.config.num_labels = self.model.num_labels = len(weight)
 
     def train(
         self,
@@ -187,15 +148,15 @@ class HeadRewardModel(TorchRewardModel):
         return trainer.state.global_step
 
     def become_unsure(
-        self, pairs: Sequence[JudgedPair], examples: Sequence[Mapping[str, Any]], config: HeadsConfig
+        self, pairs: Sequence[JudgedPair], examples: Sequence[Mapping[str, Any]], added: Tensor, config: HeadsConfig
     ) -> float:
-        """Add the directions of Laplace's uncertainty to the head. Returns the prior's precision."""
-        if hasattr(self.model, "merge_and_unload"):
-            self.model = plain_copy(self.model)  # so that the head is a plain layer
-        head, self.model.score = self.model.score, torch.nn.Identity()
-        self.uncertainty = "none"
+        """Put Laplace's ensemble in the place of the heads of A numbers, weighed by `added` [A].
+
+        Returns the prior's precision, that of the first number.
+        """
+        weight = self.head.double().cpu()  # [A, H]
+        self.set_head(None)
         first, second = (hidden.double() for hidden in self.both(pairs))  # [N, H] each
-        weight = head.weight.detach().double().cpu()  # [A, H]
         if config.loss == "regression":
             features = torch.cat([first, second])
             targets = torch.tensor([e["targets"][side] for side in (0, 1) for e in examples], dtype=torch.float64)
@@ -209,34 +170,27 @@ class HeadRewardModel(TorchRewardModel):
             curved = curvature(config.loss, features @ weight[0], p, strength)
             informations = [features.T @ (features * curved.unsqueeze(-1))]
         precisions = [evidence_precision(i, w) for i, w in zip(informations, weight, strict=True)]
-        covariance = sum(
-            scale**2 * posterior_covariance(information, precision)
-            for information, precision, scale in zip(informations, precisions, self.weights, strict=True)
-        )
-        mean = torch.tensor(list(self.weights), dtype=torch.float64) @ weight
-        self.model.score = head_with_directions(mean, covariance).to(head.weight.device)
-        self.model.config.num_labels = self.model.num_labels = len(self.model.score.weight)
-        self.weights, self.uncertainty = [1.0], "laplace"
+        covariances = [posterior_covariance(*of_number) for of_number in zip(informations, precisions, strict=True)]
+        covariance = torch.einsum("ahg,a->hg", torch.stack(covariances), added.square())
+        self.set_head(sigma_points(added @ weight, covariance))
         return precisions[0]
 
-    def standardize(self, raw: Tensor, offsets: Sequence[float] | None) -> None:
-        """Set the labels' means and deviations so that members' rewards over raw labels [N, L] get mean 0, std 1.
+    def standardize(self, raw: Tensor, is_unsure: bool, offset: float | None) -> None:
+        """Set the members' means and deviations so that rewards over raw labels [N, K] get mean 0, std 1.
 
-        With `offsets` of the A numbers, rewards stay as they are: numbers in their units, or log odds.
+        Members of Laplace's ensemble (`is_unsure`) have the deviation of their mean. With an `offset`, which is added,
+        rewards stay as they are: numbers in their units, or log odds.
         """
         raw = raw.double()
-        rewards, centre = self.members(raw), raw.mean(0)  # [N, K], [L]
-        deviations = rewards.std(0, correction=0)
-        if offsets is not None:
+        deviations = (raw.mean(-1, keepdim=True).expand_as(raw) if is_unsure else raw).std(0, correction=0)
+        centre = raw.mean(0)
+        if offset is not None:
             deviations = torch.ones_like(deviations)
-            if self.uncertainty == "laplace":  # its one number is the sum; directions are relative to the mean
-                centre[0] = sum(offsets) if len(offsets) == 1 else 0.0
-            else:
-                centre = raw.new_tensor([*offsets] * rewards.shape[-1])
+            centre = (centre - centre.mean() if is_unsure else torch.zeros_like(centre)) - offset
         # A model that learned nothing gives all outputs one reward: leave its scale.
         deviations = torch.where(deviations > 1e-8, deviations, 1.0)
-        self.mean = centre.tolist()
-        self.std = deviations.repeat_interleave(raw.shape[-1] // len(deviations)).tolist()
+        one = len(centre) == 1
+        self.mean, self.std = (x.squeeze().tolist() if one else x.tolist() for x in (centre, deviations))
 
     def measure_rewards(self, training: Sequence[JudgedPair], held_out: Sequence[JudgedPair]) -> dict[str, float]:
         """Measure how often the preferred output has the higher reward, and the mean spread."""
@@ -248,7 +202,7 @@ class HeadRewardModel(TorchRewardModel):
                 metrics[f"{name}_accuracy"] = pairwise_accuracy(pairs, *values)
         if held_out:
             metrics["eval_pairs"] = float(len(held_out))
-            metrics |= {} if self.uncertainty == "none" else {"eval_spread": self.spread(first).mean().item()}
+            metrics |= {"eval_spread": first.std(-1, correction=0).mean().item()} if first.shape[-1] > 1 else {}
         return metrics
 
     def measure_odds(self, pairs: Sequence[JudgedPair]) -> dict[str, float]:
@@ -289,7 +243,7 @@ def encode(
     """
     first, second, cut = start.encode_pairs(pairs, config.max_length)
     members = config.members if config.uncertainty == "ensemble" else 1
-    examples = []
+    examples = list[dict[str, Any]]()
     for one, two, judged, strength in zip(first, second, pairs, strengths, strict=True):
         p2 = 0.5 if judged.p2 is None else judged.p2
         both = [numbers(judged, name) or (math.nan, math.nan) for name in names]

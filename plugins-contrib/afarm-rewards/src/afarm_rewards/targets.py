@@ -37,8 +37,8 @@ def numbers(judged: JudgedPair, name: str) -> tuple[float, float] | None:
 def strength_of(judged: JudgedPair, source: str) -> float | None:
     """Return by how much a pair's preferred output is better, by one source; None if it does not say."""
     p2, strength, scores = judged.p2, judged.preference.strength, numbers(judged, SCORE)
-    if source == "votes":
-        return None if p2 is None else abs(2 * p2 - 1)
+    if source == "votes":  # a coin's label looks like votes that all agree
+        return None if p2 is None or judged.preference.source in ("noise", "rule") else abs(2 * p2 - 1)
     if source == "scores":
         return scores and abs(scores[1] - scores[0])
     return abs(strength) if strength is not None and math.isfinite(strength) else None
@@ -54,7 +54,7 @@ def with_strengths(
     """
     if config.loss == "bradley_terry":
         return list(pairs), [1.0] * len(pairs), {}
-    learner, source = config.section, config.strength
+    learner, source = config.section, str(config.strength)
     if source == "auto":
         split = any(judged.p2 not in (0, 0.5, 1) for judged in pairs)
         known = (one for one in ("strength", "scores") if any(strength_of(j, one) is not None for j in pairs))

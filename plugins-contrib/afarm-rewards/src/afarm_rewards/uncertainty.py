@@ -32,10 +32,11 @@ def posterior_covariance(information: Tensor, precision: float) -> Tensor:
     return torch.cholesky_inverse(torch.linalg.cholesky(information + precision * eye))
 
 
-def head_with_directions(weight: Tensor, covariance: Tensor) -> torch.nn.Linear:
-    """Make a layer of 1 + H labels: the reward wᵀφ, and Lᵀφ with LLᵀ = Σ, whose norm is a standard deviation."""
-    factor = torch.linalg.cholesky(covariance)  # [H, H]
-    layer = torch.nn.Linear(len(weight), 1 + len(weight), bias=False)
-    with torch.no_grad():
-        layer.weight.copy_(torch.cat([weight.unsqueeze(0), factor.T]))
-    return layer
+def sigma_points(weight: Tensor, covariance: Tensor) -> Tensor:
+    """Return 2H heads [2H, H] with mean `weight` and the covariance Σ, so that an ensemble of them is the Gaussian.
+
+    They are w ± √H · Lᵢ for the columns of L, with LLᵀ = Σ (Julier & Uhlmann 1997): over these heads a reward has the
+    mean wᵀφ, and the standard deviation √(φᵀ Σ φ) exactly.
+    """
+    steps = len(weight) ** 0.5 * torch.linalg.cholesky(covariance).T  # [H, H], a column of L in each row
+    return torch.cat([weight + steps, weight - steps])

@@ -1,0 +1,85 @@
+"""An evaluator of a plugin that takes a spec is an option of `afarm leaderboard`, and a column of the board."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from said import Afarm
+
+from afarm.core.plugins import choose_plugins
+
+PEOPLE = '''
+from pathlib import Path
+
+from afarm import Evaluation, Evaluator, hookimpl
+
+
+class People(Evaluator):
+    """How often people agree with the win rate's side, from a file of shares by system."""
+
+    needs = frozenset({"judgements"})
+
+    def __init__(self, config, spec, context):
+        self.shares = dict(line.split() for line in Path(spec).read_text().splitlines())
+
+    def evaluate(self, inputs):
+        return Evaluation("people", inputs.system, {"people_win_rate": float(self.shares[inputs.system])})
+
+
+class Met(Evaluator):
+    """The same, for evaluators of all systems."""
+
+    needs, many = frozenset({"judgements"}), True
+
+    def __init__(self, config, spec, context):
+        self.length = len(spec)
+
+    def evaluate(self, inputs):
+        systems = {row.pair.generator_2 for row in inputs.judgements}
+        return Evaluation("met-by", "", {}, tuple({"system": system, "met-by": self.length} for system in systems))
+
+
+class Ranks(Met):
+    """Called like an option of the command's own."""
+
+
+@hookimpl
+def register_evaluators(register):
+    register("people", People, spec="LABELS", summary="win rate by people, from a file of labels")
+    register("met-by", Met, spec="WORD", summary="letters of a word")
+    register("ranks", Ranks, spec="WORD", summary="letters of a word")
+'''
+
+
+@pytest.fixture(autouse=True)
+def no_plugins_of_files() -> Iterator[None]:
+    yield
+    choose_plugins()
+
+
+def test_an_evaluator_with_a_spec_is_an_option_and_a_column(afarm: Afarm) -> None:
+    Path("people.py").write_text(PEOPLE)
+    Path("labels.txt").write_text("direct 25\nnudge 75\n")
+    for method in ("direct", "nudge"):
+        assert afarm("run", "--recipe", "light.yaml", "--method", method).code == 0
+    board = ["--plugin-file", "people.py", "leaderboard"]
+    said = afarm(*board, "--help")
+    assert "--people LABELS" in said.out
+    assert "--ranks WORD" not in said.out
+    assert "--people" not in afarm("leaderboard", "--help").out
+    found = json.loads(afarm(*board, "--people", "labels.txt", "--met-by", "abc", "--json").out)
+    [entries] = [found["entries"] for found in found["boards"]]
+    for entry, share in zip(sorted(entries, key=lambda entry: entry["system"]), (25, 75), strict=True):
+        assert entry["metrics"]["people:labels.txt"]["value"] == share
+        assert entry["metrics"]["met-by:abc"]["value"] == 3
+    assert found == json.loads(
+        afarm(*board, "--evaluator", "people:labels.txt", "--evaluator", "met-by:abc", "--json").out
+    )
+    ordered = afarm(*board, "--people", "labels.txt", "--order-by", "people:labels.txt", "--format", "csv")
+    assert ordered.out.splitlines()[1].startswith("nudge")
+    missing = afarm(*board, "--people", "none.txt")
+    assert (missing.code, "Traceback" in missing.err) == (1, False)
+    assert "none.txt" in missing.err
