@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -69,13 +70,17 @@ def main() -> None:
 
 def run(command: list[str], environment: dict[str, str], seconds: float) -> tuple[str, int]:
     """Return what a module prints, with the end of its errors if it fails, and its exit status."""
+    if seconds < 1:
+        return "No time was left.", 1
+    pipe, module = subprocess.PIPE, [sys.executable, "-m", *command]
+    child = subprocess.Popen(module, stdout=pipe, stderr=pipe, text=True, env=environment, start_new_session=True)
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", *command], capture_output=True, text=True, env=environment, timeout=max(1, seconds)
-        )
+        printed, errors = child.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        return f"No time was left: it ended after {seconds:.0f} s.", 1
-    return done.stdout.strip() + (f"\n\n{done.stderr[-2000:]}" if done.returncode else ""), done.returncode
+        os.killpg(child.pid, signal.SIGKILL)  # with the sides that it measures: they would take the next part's time
+        child.wait()
+        return f"No time was left: it was ended after {seconds:.0f} s.", 1
+    return printed.strip() + (f"\n\n{errors[-2000:]}" if child.returncode else ""), child.returncode
 
 
 def install(wheels: Path) -> dict[str, str]:
