@@ -60,6 +60,7 @@ PLANNED = ["--dry-run", *TINY, "--output-dir", "planned"]
 PACKAGES: Mapping[str, Shown] = {
     "afarm-grpo": Shown(["run", "--method", "grpo", *SHARED, *to_set(f"grpo={STEPS}")], '"method": "grpo"'),
     "afarm-heuristics": Shown([*EVALUATE, "afarm-heuristics/longer"], "62.5"),
+    "afarm-people": Shown([*EVALUATE, "human:labels.jsonl"], "25.0"),
     "afarm-preferences": Shown(["run", "--method", "orpo", *SHARED], '"method": "orpo"'),
     "afarm-slurm": Shown(
         ["run", "--method", "best_of_n", "--launcher", "slurm:all", *PLANNED], "Slurm's partition all"
@@ -129,6 +130,10 @@ def ended(directory: Path, clean: CleanEnvironment) -> Callable[[str], str]:
     """What a command of `COMMANDS` has printed on stdout, once it has ended well."""
     write_outputs(directory / "mine.json", "mine", ["bbbb", "bbbbb", "b", "bbb"])
     write_outputs(directory / "theirs.json", "theirs", ["aaa"] * 4)
+    label = {"instruction": "task 0", "output_1": "aaa", "output_2": "bbbb", "preference": 2, "source": "human"}
+    other = {**label, "instruction": "task 1", "output_2": "bbbbb", "preference": 1}
+    more = [{**other, "instruction": f"task {n}", "output_2": text} for n, text in ((2, "b"), (3, "bbb"))]
+    (directory / "labels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (label, other, *more)))
     every: dict[str, Ended] = clean.run_all(COMMANDS, directory)
 
     def printed(name: str) -> str:
