@@ -59,11 +59,16 @@ class FirstAnswers:
         """Count an answer that has a text which cannot be read. Raises `JudgeError` if they are too many."""
         why = f"{text!r:.200} is not in the form that {request.annotator} asks for"
         if text.strip() and self.add("unreadable", why, tuple(shown.pair_id for shown in request.comparisons)):
-            mend = f"What is paid for is kept. Choose another judge: --judge {request.role}=…"
+            mend = f"What is paid for is kept. Choose another judge: {judge_option(request.role)}"
             raise JudgeError(f"{judge}{self}. {mend}")
 
     def __str__(self) -> str:
         return f" has given no answer that can be used: {len(self.about)} came to nothing, the last one: {self.why}"
+
+
+def judge_option(role: str) -> str:
+    """Write the option that names a role's judge: the usual role need not be named."""
+    return "--judge …" if role == "strong" else f"--judge {role}=…"
 
 
 class Refusals:

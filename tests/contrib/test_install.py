@@ -60,6 +60,7 @@ PLANNED = ["--dry-run", *TINY, "--output-dir", "planned"]
 PACKAGES: Mapping[str, Shown] = {
     "afarm-grpo": Shown(["run", "--method", "grpo", *SHARED, *to_set(f"grpo={STEPS}")], '"method": "grpo"'),
     "afarm-heuristics": Shown([*EVALUATE, "afarm-heuristics/longer"], "62.5"),
+    "afarm-online": Shown(["run", "--method", "online_dpo", *SHARED, *to_set(f"online_dpo={STEPS}")], '"online_dpo"'),
     "afarm-people": Shown([*EVALUATE, "human:labels.jsonl"], "25.0"),
     "afarm-preferences": Shown(["run", "--method", "orpo", *SHARED], '"method": "orpo"'),
     "afarm-slurm": Shown(
@@ -212,6 +213,14 @@ def test_all_of_them_are_loaded_without_torch(clean: CleanEnvironment) -> None:
 def test_a_package_works_as_installed(package: str, ended: Callable[[str], str]) -> None:
     assert package in PACKAGES, f"{package} has no command here: add one that takes seconds to PACKAGES"
     assert PACKAGES[package].holds in ended(package)
+
+
+def test_a_method_of_a_package_has_all_that_methods_share(ended: Callable[[str], str], directory: Path) -> None:
+    record = json.loads(ended("afarm-grpo"))
+    stages = {stage["stage"] for stage in record["stages"]}
+    assert {"train grpo", "fit-reward", "outputs grpo"} <= stages
+    assert record["headline"]["win_rate"] is not None
+    assert (directory / record["report"]).is_file()
 
 
 def test_the_table_names_packages_that_exist() -> None:
