@@ -81,7 +81,7 @@ def _figures(
     labels: Sequence[Labelled],
     agreed: Mapping[int, tuple[float, int]],
 ) -> dict[str, Any]:
-    """Return a person's figures: `agreed` of `compared` is `agreement`; pairs of numbers are (some, of all)."""
+    """Return a person's figures: `agreed` of `compared` is `agreement`; pairs are (some, of all)."""
     given, pay = of_person.get(person.id, ()), project.rules.pay
     spent = sum(one.seconds for one in given)
     sides = [one.choice if one.shown == "12" else -one.choice for one in given if one.choice]

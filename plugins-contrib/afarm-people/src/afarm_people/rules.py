@@ -203,7 +203,7 @@ class Project:
         return {name: counts[name] or 0 for name in ("pairs", "labels", "done")}
 
     def export(self) -> Iterator[dict[str, Any]]:
-        """Yield the labels of active people as AlpacaEval's annotations with afarm's columns, under pseudonyms.
+        """Yield the labels of active people as rows: AlpacaEval's columns and afarm's, under pseudonyms.
 
         `preference` is 1 or 2, or 1.5 for a tie; `strength` 0.5 says "slightly"; `order` "12" if output_1 came first.
         """
