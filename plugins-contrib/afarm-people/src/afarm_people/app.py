@@ -27,7 +27,6 @@ from starlette.routing import Route
 from afarm.report import visible
 from afarm.results import json_text
 from afarm_people import signing_in
-from afarm_people.export import exported_rows
 from afarm_people.organiser import describe_project
 from afarm_people.rules import Project, StaleError
 from afarm_people.signing_in import JOIN, ORGANISER
@@ -257,7 +256,7 @@ class LabelPages:
 
     def download(self, request: Request) -> Response:
         self.organiser(request)
-        text = "".join(json_text(row) + "\n" for row in exported_rows(self.project))
+        text = "".join(json_text(row) + "\n" for row in self.project.export())
         headers = {"content-disposition": 'attachment; filename="labels.jsonl"'}
         return Response(text.encode("utf-8", "replace"), headers=headers, media_type="application/jsonl")
 

@@ -251,7 +251,6 @@ def _tell(project: Project, served: Any, base: str, links: Sequence[tuple[str, s
 def _end(project: Project, export: Path | None, discard: str | None, reason: str, delete: str | None) -> None:
     """Do what needs no page: discard or delete a person, export the labels."""
     from afarm import write_rows
-    from afarm_people.export import exported_rows
 
     if discard:
         if not reason.strip():
@@ -262,7 +261,7 @@ def _end(project: Project, export: Path | None, discard: str | None, reason: str
         count = project.store.delete_person(_person(project.store, delete))
         _say(f"{delete} and {count:,} labels are deleted.")
     if export:
-        rows = list(exported_rows(project))
+        rows = list(project.export())
         if not rows:
             raise DataError(f"{project.store.path}: there are no labels yet")
         write_rows(export, rows)
