@@ -6,6 +6,7 @@ Chromium.
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,20 @@ PICTURES = {"report.png": "", "training.png": "#curves", "outputs.png": "#output
 
 VIEW = {"view.png": "outputs/{run}.html?verdict=loss&order=margin"}
 """Pages of the view, by the file that shows them: a pair that was lost although its gold is higher."""
+
+LABEL = {
+    "label.png": {
+        "instruction": "Explain to a ten-year-old why the sky is blue.",
+        "output_1": "Sunlight looks white, but it is a mix of all the colours of the rainbow. When it reaches the air, tiny "
+        "bits of air bounce the blue light around much more than the red light. So wherever you look up, some of that "
+        "bouncing blue light comes to your eyes, and the sky looks blue.\n\nIn the evening the light has to travel through "
+        "much more air. Most of the blue has bounced away before it gets to you, and what is left is orange and red.",
+        "output_2": "The sky is blue because of Rayleigh scattering, whose intensity goes with the inverse fourth power of the "
+        "wavelength. Since blue light has a shorter wavelength than red light, it is scattered more strongly by molecules of "
+        "nitrogen and oxygen.",
+    }
+}
+"""Pairs on the page of `afarm label`, by the file that shows them."""
 
 
 @contextmanager
@@ -60,7 +75,30 @@ def take() -> None:
                 page.goto(home + path.format(run=report.parent.name))
                 page.wait_for_selector(".vote .raw")
                 page.screenshot(path=IMAGES / name)
+        for name, pair in LABEL.items():
+            with labelled(pair) as address:
+                page.goto(address)
+                page.screenshot(path=IMAGES / name)
         browser.close()
+
+
+@contextmanager
+def labelled(pair: dict[str, str]) -> Iterator[str]:
+    """Serve the page of a pair meanwhile, from the package in this clone, and give its address."""
+    with take_port("127.0.0.1", 0) as listening:
+        port = listening.getsockname()[1]
+    file = RUNS / "pair.jsonl"
+    file.write_text(json.dumps(pair) + "\n", encoding="utf-8")
+    file.with_name("pair.people.sqlite").unlink(missing_ok=True)
+    source = str(Path(__file__).parents[1] / "plugins-contrib" / "afarm-people" / "src")
+    code = f"import sys; sys.path.insert(0, {source!r}); import afarm_people.command as c, typer; app = typer.Typer(); "
+    code += "c.add_commands(app); app.callback()(lambda: None); app()"
+    command = [sys.executable, "-c", code, "label", str(file), "--port", str(port)]
+    with subprocess.Popen(command, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        next(line for line in process.stdout if str(port) in line)
+        yield f"http://127.0.0.1:{port}/"
+        process.terminate()
 
 
 if __name__ == "__main__":

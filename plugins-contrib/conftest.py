@@ -1,4 +1,4 @@
-"""The package under test is installed, as its author has it: in the repository nothing of `plugins-contrib/` is."""
+"""The package under test, installed as its author has it: in the repository none of these is."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Requests that a judge refuses, and whose fault that is: the request's own, or the run's. And answers of no use.
+"""Requests that a judge refuses, and whose fault that is; answers of no use.
 
-It follows from who gets the refusal, whatever its words. If no request of an annotator to a judge was ever answered,
+The fault is the request's own, or the run's. It follows from who gets the refusal, whatever its words. If no request of an annotator to a judge was ever answered,
 earlier starts included, and five different ones are refused alike, then the run asks for something that the judge does
 not take: it ends with the vendor's words. Otherwise each is that request's own (a prompt that is too long, say): it is
 left without an answer, counted, and the run goes on.
@@ -38,7 +38,7 @@ ALIKE, IN_ALL = 5, 10
 
 @dataclass(slots=True)
 class FirstAnswers:
-    """Answers until a first one is of use: what they are `about`, None after that, and why the last one is of none."""
+    """Answers until one is of use: what they are `about`, None after that, and why the last is of none."""
 
     about: set[Hashable] | None = field(default_factory=set)
     why: str = ""

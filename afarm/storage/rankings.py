@@ -41,9 +41,9 @@ def with_trees_as_rankings(placed: Iterator[tuple[str, Row]]) -> Iterator[tuple[
     placed = chain([first] if first[0] else [], placed)
     if first[1].keys() >= RATED and first[1].keys().isdisjoint(ANSWERS):
         for _, group in groupby(placed, key=lambda one: one[1].get("prompt")):
-            answers = [(where, {**row, "rating": row.get("helpfulness")}) for where, row in group]
-            if len(answers) > 1:
-                yield answers[0][0], {"prompt": answers[0][1]["prompt"], "answers": [row for _, row in answers]}
+            rated = [(where, {**row, "rating": row.get("helpfulness")}) for where, row in group]
+            if len(rated) > 1:
+                yield rated[0][0], {"prompt": rated[0][1]["prompt"], "answers": [row for _, row in rated]}
         return
     if not first[1].keys() >= TREE:
         yield from placed

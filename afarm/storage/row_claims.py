@@ -142,8 +142,8 @@ def _numbers_of_both(row: Row) -> Iterator[tuple[str, Sequence[str], tuple[str, 
             found.setdefault((SIDES[side], "_".join(words)), []).append((side, name, value))
     for (sides, mark), columns in found.items():
         if len(columns) == 2:
-            (_, *first), (_, *second) = sorted(columns)
-            yield mark, sides, (first[0], first[1]), (second[0], second[1])
+            (_, one, first), (_, other, second) = sorted(columns)
+            yield mark, sides, (one, first), (other, second)
 
 
 def _numbers(row: Row) -> Iterator[tuple[str, float]]:

@@ -15,7 +15,7 @@ def taken() -> set[str]:
     script = ast.parse((DOCS / "screenshots.py").read_text("utf-8"))
     values = {node.targets[0].id: node.value for node in script.body  # type: ignore[attr-defined]
               if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)}  # fmt: skip
-    return {name for pictures in ("PICTURES", "VIEW") for name in ast.literal_eval(values[pictures])}
+    return {name for pictures in ("PICTURES", "VIEW", "LABEL") for name in ast.literal_eval(values[pictures])}
 
 
 def test_the_pictures_that_are_taken_are_those_that_are_shown() -> None:

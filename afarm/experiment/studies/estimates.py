@@ -56,7 +56,7 @@ def sample_size(difference: float, deviation: float) -> int:
 
 
 def decided_side(values: Sequence[float], *, level: float = 0.95) -> Literal["higher", "lower"] | None:
-    """Decide by a confidence sequence which side of 0.5 a mean is on, from values in [0, 1] in random order.
+    """Decide by a confidence sequence which side of 0.5 the mean of values in [0, 1] is on.
 
     None while it is open. However often one looks, it is wrong with probability 1 − `level` at most. Of two systems,
     give (1 + first − second) / 2. Raises `DataError` for a value out of range.

@@ -1,4 +1,4 @@
-"""Chain of Hindsight: sequences, the loss against numbers of its own, hidden tokens, the kit's verdict."""
+"""Chain of Hindsight: sequences, the loss by hand, hidden tokens, the kit's verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imitation from language feedback: what the policy is asked, what it learns, money, the kit's verdict."""
+"""Language feedback: what the policy is asked, what it learns, money, the kit's verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Regressions: tests and rates worked by hand, a planted one, runs that do not belong together, the command."""
+"""Regressions: figures by hand, a planted one, runs that do not belong together, the command."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from afarm import DataError
 
 
 def judged(n: int, truth: float, biased: float, labels: int, seed: int) -> list[JudgedTask]:
-    """A system that people let win with chance `truth`; the judge says so too, but calls `biased` of losses wins."""
+    """A system that wins with chance `truth` by people; the judge calls `biased` of losses wins."""
     rng = np.random.default_rng(seed)
     people = rng.random(n) < truth
     judge = people | (rng.random(n) < biased)

@@ -26,7 +26,7 @@ def wins(system: str, number: int) -> float:
 
 
 def judged() -> list[JudgedPair]:
-    """Verdicts of a judge who is right but for every fifth task, of pairs without texts as boards hold them."""
+    """Verdicts that are wrong in every fifth task, of pairs without texts as boards hold them."""
     rows = []
     for number in range(60):
         for system in "abc":

@@ -189,7 +189,7 @@ class SegmentReinforce(Method):
 
 
 class PTrueConfig(Config):
-    """How a policy is asked if an answer is good."""
+    """The question whether an answer is good, as a policy is asked."""
 
     section: ClassVar[str] = "p_true"
 

@@ -41,7 +41,7 @@ def regressions(
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
     as_json: Json = False,
 ) -> None:
-    """List categories and instructions where a policy lost to its reference, though the mean may have risen."""
+    """List categories and instructions that a policy lost, though the mean may have risen."""
     from afarm.results import open_run
     from afarm_neighbours.regressions import find_regressions, read_categories, show_rate, show_task
 

@@ -87,7 +87,7 @@ def train_hindsight(config: ChainOfHindsightConfig, inputs: MethodInputs, contex
 
 
 def with_phrases(config: ChainOfHindsightConfig, start: CheckpointPolicy) -> tuple[CheckpointPolicy, str, str]:
-    """Return the policy to start from, the good phrase and the bad one. Raises `ConfigError` if they are one."""
+    """Return the policy to start from and both phrases. Raises `ConfigError` if they are one."""
     if config.control == "token":
         return start.copy_with_tokens([GOOD, BAD]), GOOD, BAD
     good, bad = config.good_text, config.bad_text
@@ -128,7 +128,7 @@ def encode_chains(
 
 
 def hidden_tokens(seed: int, step: int, number: int, length: int, mask_ratio: float) -> list[int]:
-    """Draw which of a sequence's tokens are hidden in a step, as 1: a share up to `mask_ratio`, never the first."""
+    """Draw the tokens that a step hides, as 1: a share up to `mask_ratio`, never the first."""
     generator = torch.Generator().manual_seed(seeding.integer(seed, "hidden tokens", step, number))
     share, *draws = torch.rand(1 + length, generator=generator).tolist()
     return [int(place > 0 and draw < share * mask_ratio) for place, draw in enumerate(draws)]
@@ -142,7 +142,7 @@ def collate(pad_id: int, examples: Sequence[Mapping[str, Any]]) -> Mapping[str, 
 
 
 class HindsightTrainer(LengthSortedTrainer, Trainer):
-    """Minimises the mean negative log-likelihood of a step's learned tokens; demonstrations' have a weight."""
+    """Minimises the negative log-likelihood of learned tokens; demonstrations have a weight."""
 
     loss_is_scaled_for_ga = True
 

@@ -1,4 +1,4 @@
-"""What got worse while the mean got better: categories and instructions that a policy loses.
+"""Regressions while the mean got better: categories and instructions that a policy loses.
 
 A category is a regression if the policy loses to the reference there by a one-sided sign test over instructions, at a
 false discovery rate of 5 % among all categories (Benjamini and Hochberg 1995). One judgement of an instruction is no
@@ -29,7 +29,7 @@ Categories = Callable[[Instruction], str]
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How a category or an instruction fared, over `count` instructions or judgements of one.
+    """Wins and losses of a category or an instruction, over `count` instructions or judgements of one.
 
     `win_rate` and its 95 % interval (Wilson) are in percent, a draw counting half; `p` is of a one-sided sign test of
     lost against won, `q` the lowest false discovery rate at which it is a regression.
@@ -206,7 +206,7 @@ def sign_test(lost: int, won: int) -> float:
 
 
 def with_rates(tallies: Sequence[Tally]) -> list[Tally]:
-    """Fill in `q`: the least p · m / rank of a tally and of those with higher p, of m (Benjamini and Hochberg)."""
+    """Fill in `q`, the false discovery rate of each of m tallies (Benjamini and Hochberg)."""
     ordered, least, found = sorted(tallies, key=lambda t: -t.p), 1.0, list[Tally]()
     for number, each in enumerate(ordered):
         least = min(least, each.p * len(ordered) / (len(ordered) - number))

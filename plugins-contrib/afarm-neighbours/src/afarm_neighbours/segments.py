@@ -1,4 +1,4 @@
-"""Rewards of segments, as differences of a reward model's scores, in a clipped policy gradient without a value model.
+"""Segments rewarded by differences of a reward model's scores, in a clipped policy gradient.
 
 Fine-grained RLHF (Wu et al. 2023, arXiv 2306.01693) rewards sentences, and Yin et al. 2025 (arXiv 2501.02790) segments
 of a few tokens, by models made for that. Here segment k of a response gets what it adds to the score of the run's own
@@ -143,7 +143,7 @@ def segment_rewards(
 
 
 def segment_advantages(config: SegmentConfig, rewards: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Compute the advantage of each segment: its return less the mean of those at its place, over all their deviation.
+    """Compute the advantage of each segment: its return less its place's mean, over the deviation.
 
     Two returns at a place are the fewest to compare: a segment alone at its place has the advantage 0.
     """
@@ -180,7 +180,7 @@ def token_losses(
     reference: Tensor,
     advantages: Tensor,
 ) -> Tensor:
-    """Compute the share of m response tokens in a minibatch's mean loss; all tensors are [m]. Adds to `sums`."""
+    """Compute the share of m tokens in a minibatch's mean loss, tensors [m]. Adds to `sums`."""
     everywhere = torch.ones_like(advantages, dtype=torch.bool)
     policy = clipped_policy_loss(logprobs, old, advantages, everywhere, config.epsilon, tokens)
     ratio = (logprobs - old).exp()  # with it the gradient is that of KL(π ‖ start)

@@ -61,7 +61,7 @@ class PeoplesWinRate:
 
 
 def calibrate_win_rates(systems: Mapping[str, Sequence[JudgedTask]]) -> list[PeoplesWinRate]:
-    """Estimate every system's win rate in people's units from its judged pairs, some of which people labelled.
+    """Estimate systems' win rates in people's units from judged pairs, some labelled by people.
 
     Raises `DataError` if too few pairs are labelled to calibrate anything, or their draw is known for some alone.
     """

@@ -65,7 +65,7 @@ class PeoplesWinRates(Evaluator):
 
 
 def read_labels_of_pairs(file: str, scale: str) -> Mapping[str, LabelsOfPair]:
-    """Read people's labels by the id of their pair. Ties are one half. Raises `DataError` without systems' names."""
+    """Read people's labels by pair, ties as one half. Raises `DataError` without systems' names."""
     found = defaultdict[str, LabelsOfPair](LabelsOfPair)
     for where, row, people in read_labelled_pairs(file, scale or None):
         for judged in people:

@@ -1,4 +1,4 @@
-"""How far raters agree, people and judges alike: coefficients, abilities and the difficulty of pairs.
+"""Agreement of raters, people and judges alike: coefficients, abilities, difficulty of pairs.
 
 Votes are an array [raters, pairs] of answers 0 … K-1 (first, tie, second, say), −1 where a rater did not answer.
 """
@@ -17,7 +17,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class TruthOfVotes:
-    """What Dawid and Skene's model makes of votes.
+    """Dawid and Skene's model of votes.
 
     `answers` [pairs, K] are the probabilities of each pair's true answer, `shares` [K] of the answers altogether,
     `confusion` [raters, K, K] those of a rater's vote (last axis) given the truth. `ability` [raters] is the chance

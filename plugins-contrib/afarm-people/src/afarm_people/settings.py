@@ -23,6 +23,6 @@ class HumanConfig(Config):
 
 
 class PeoplesConfig(Config):
-    """How people's labels are read for `afarm leaderboard --people FILE`."""
+    """The reading of people's labels for `afarm leaderboard --people FILE`."""
 
     scale: str = setting("", 'the labels in FILE for the first output, the second and a draw, if not "1,2,0"')

@@ -25,7 +25,7 @@ from afarm import (
 
 
 class FittedConfig(TrainerConfig):
-    """What all reward models of this package are fitted by."""
+    """Settings of the fit that all reward models of this package share."""
 
     learning_rate: float = setting(3e-6, "peak learning rate of AdamW", gt=0)
     lr_scheduler_type: Scheduler = setting("cosine", "how the learning rates fall after warm-up")

@@ -1,4 +1,4 @@
-"""What pairs say beyond which output is better, and what is wrong with it. No torch."""
+"""Targets from pairs beyond which output is better, and their faults. No torch."""
 
 from __future__ import annotations
 
