@@ -58,6 +58,7 @@ EVALUATE = ["evaluate", "mine.json", "--reference", "theirs.json", "--annotator"
 PLANNED = ["--dry-run", *TINY, "--output-dir", "planned"]
 
 PACKAGES: Mapping[str, Shown] = {
+    "afarm-golden-traces": Shown(["traces", "show", "grpo"], "mean reward of the group that each response is in"),
     "afarm-grpo": Shown(["run", "--method", "grpo", *SHARED, *to_set(f"grpo={STEPS}")], '"method": "grpo"'),
     "afarm-heuristics": Shown([*EVALUATE, "afarm-heuristics/longer"], "62.5"),
     "afarm-preferences": Shown(["run", "--method", "orpo", *SHARED], '"method": "orpo"'),
