@@ -25,7 +25,7 @@ endef
 # two cores busy while one waits for a server, a browser or a process that was killed.
 WORKERS ?= 3
 
-.PHONY: demo test test-cluster quick lint docs notebooks screenshots bench release-check clean system browser server slurm
+.PHONY: demo test test-cluster quick lint docs notebooks screenshots bench gpu-wheels release-check clean system browser server slurm
 
 demo: $(VENV)/.demo
 	$(BIN)/afarm run --method ppo --annotator pool
@@ -68,6 +68,16 @@ release-check: $(VENV)/.release  ## build, check, install the wheel into an empt
 
 bench: $(VENV)/.test .cache/smollm2.gguf
 	$(BIN)/python -m benchmarks
+
+# What benchmarks.gpu needs beside torch and transformers, for Python 3.12 on x86-64 Linux: carry .wheels to a machine
+# without a network. The last TRL with a PPO trainer is apart.
+ON_GPU := --no-deps --only-binary=:all: --python-version 3.12 --implementation cp --platform manylinux_2_28_x86_64 \
+  --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64
+NAMES_ON_GPU := annotated-types datasets dill httpcore2 httpx2 multiprocess pydantic pydantic-core truststore trl
+gpu-wheels: $(VENV)/.test
+	rm -rf .wheels
+	$(PIP) download $(ON_GPU) -c constraints.txt -d .wheels $(NAMES_ON_GPU)
+	$(PIP) download $(ON_GPU) -d .wheels/peer trl==1.12.0
 
 system: browser  # one after the other: apt-get bears no second beside it
 	@$(MAKE) --no-print-directory server

@@ -87,8 +87,6 @@ if TYPE_CHECKING:
     from afarm.evaluation.metrics import NORMAL_95 as NORMAL_95
     from afarm.evaluation.metrics import Estimate as Estimate
     from afarm.evaluation.metrics import standard_error as standard_error
-    from afarm.evaluation.statistics.sequential import Decision as Decision
-    from afarm.evaluation.statistics.sequential import decide as decide
     from afarm.experiment.comparison.compare import compare_outputs as compare_outputs
     from afarm.experiment.farm import Farm as Farm
     from afarm.experiment.launching.launcher import Execute as Execute
@@ -105,6 +103,7 @@ if TYPE_CHECKING:
     from afarm.experiment.setting_errors import explain_validation_error as explain_validation_error
     from afarm.experiment.studies.estimates import as_bounded as as_bounded
     from afarm.experiment.studies.estimates import correlate_boards as correlate_boards
+    from afarm.experiment.studies.estimates import decided_side as decided_side
     from afarm.experiment.studies.estimates import mean_interval as mean_interval
     from afarm.experiment.studies.estimates import mean_percent as mean_percent
     from afarm.experiment.studies.estimates import rank_of_each as rank_of_each

@@ -22,6 +22,7 @@ from typing import Any
 from benchmarks.boards import boards
 from benchmarks.command_line import command_line
 from benchmarks.evaluators import evaluators
+from benchmarks.grpo import grpo
 from benchmarks.judging import judging, rate_limits
 from benchmarks.ppo import ppo
 from benchmarks.throughput import SMOL
@@ -150,6 +151,7 @@ def main() -> None:
         "Throughput": lambda: throughput(repeats),
         "Precisions": lambda: precisions(repeats),
         "PPO": ppo,
+        "GRPO": grpo,
         "Judging": judging,
         "Rate limits": rate_limits,
         "The view": view,

@@ -1,19 +1,28 @@
-"""PPO beside TRL 1.12 on the same work, how far each row is from the machine's matrix rate, and how a step grows."""
+"""PPO beside TRL 1.12 on the same work: `python -m benchmarks.ppo`, with `--device cuda` on a GPU.
+
+How far each row is from the CPU's matrix rate, whether both learn the same from the same rollouts, how a step grows.
+"""
 
 from __future__ import annotations
 
-import json
+import argparse
 import os
-import subprocess
+import shlex
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-PEER = os.environ.get("AFARM_BENCH_TRL", "")
-"""The Python of an environment with trl 1.12.0 (see `benchmarks.ppo_peer`); without it only our rows are measured."""
+from benchmarks.sides import arguments, parse, run_side
 
-ROWS: dict[str, tuple[list[str], list[str] | None]] = {
+PEER = os.environ.get("AFARM_BENCH_TRL", "")
+"""What starts the Python of an environment with trl 1.12.0 (see `benchmarks.ppo_peer`); without it only our rows are
+measured."""
+
+Rows = Mapping[str, tuple[Sequence[str], Sequence[str] | None]]
+
+ROWS: Rows = {
     "separate critic, micro-batch 32": (["--micro", "32"], ["--micro", "32"]),
     "separate critic, micro-batch 8": (["--micro", "8"], ["--micro", "8"]),
     "separate critic, bf16": (["--bf16"], ["--bf16"]),
@@ -29,25 +38,43 @@ ROWS: dict[str, tuple[list[str], list[str] | None]] = {
 CURVE: dict[str, list[int]] = {"resp-len": [32, 64, 128], "batch": [8, 16, 32], "vocab": [12288, 24576, 49152]}
 
 
-def ppo(rows: dict[str, tuple[list[str], list[str] | None]] = ROWS) -> list[str]:
-    """Tables in Markdown. Ours and the peer's run in turn, one core each, two iterations of which the second counts."""
+def ppo(given: Sequence[str] = ()) -> list[str]:
+    """Tables in Markdown. Ours and the peer's run in turn, two iterations of which the second counts.
+
+    Args:
+        given: settings of `benchmarks.sides` for both sides, such as `--device cuda`. With any, growth is left out;
+            with `--micro` there is one row.
+    """
+    rows: Rows = {"separate critic": ([], [])} if "--micro" in given else ROWS
     with tempfile.TemporaryDirectory() as name:
-        models = Path(name)
-        ours("--models", str(models), "--steps", "0")
-        return [*beside_the_peer(rows, models), "", *agreement(models), "", *growth()]
+        models = write_models(Path(name), given)
+        lines = beside_the_peer(rows, models, given)
+        return [*lines, "", *agreement(models, given), *([] if given else ["", *growth()])]
 
 
-def beside_the_peer(rows: dict[str, tuple[list[str], list[str] | None]], models: Path) -> list[str]:
+def write_models(directory: Path, given: Sequence[str]) -> Path:
+    """Have weights and prompts that both sides load."""
+    from afarm.backend import Backend
+    from afarm.core.config import BackendConfig
+    from benchmarks.ppo_step import load
+
+    a = parse(arguments(argparse.ArgumentParser()), [*given, "--models", str(directory)])
+    load(a, Backend(BackendConfig(device="cpu")))
+    return directory
+
+
+def beside_the_peer(rows: Rows, models: Path, given: Sequence[str]) -> list[str]:
+    rate_of = "second" if "cuda" in given else "CPU second"
     lines = [
-        "| work | side | rollouts per CPU second | peak memory, MB | above the models, MB | of the matrix rate |",
+        f"| work | side | rollouts per {rate_of} | peak memory, MB | above the models, MB | of the matrix rate |",
         "|---|---|---|---|---|---|",
     ]
     for title, (own, other) in rows.items():
-        found = ours("--steps", "2", *own)
+        found = ours("--steps", "2", *own, *given)
         lines.append(row(title, "afarm", found))
         if other is None or not PEER:
             continue
-        peer = theirs(models, "--steps", "2", *other)
+        peer = theirs(models, "--steps", "2", *other, *given)
         lines.append(row("", "TRL 1.12", peer))
         rate, peak, above = (measure(found) / measure(peer) for measure in (rollouts, peak_memory, above_models))
         lines.append(f"| | *afarm / TRL* | *{rate:.2f}* | *{peak:.2f}* | *{above:.2f}* | |")
@@ -57,15 +84,13 @@ def beside_the_peer(rows: dict[str, tuple[list[str], list[str] | None]], models:
 def row(title: str, side: str, found: dict[str, Any]) -> str:
     share = ""
     if "gflop" in found:
-        share = (
-            f"{found['gflop'] / found['cpu_s'][-1] / found['gflop_per_s']:.0%} of {found['gflop_per_s']:.0f} GFLOP/s"
-        )
+        share = f"{found['gflop'] / found['seconds'] / found['gflop_per_s']:.0%} of {found['gflop_per_s']:.0f} GFLOP/s"
     figures = f"{rollouts(found):.2f} | {peak_memory(found):,.0f} | {above_models(found):,.0f}"
     return f"| {title} | {side} | {figures} | {share} |"
 
 
 def rollouts(found: dict[str, Any]) -> float:
-    return 32 / float(found["cpu_s"][-1])
+    return float(found["rollouts"])
 
 
 def peak_memory(found: dict[str, Any]) -> float:
@@ -76,13 +101,16 @@ def above_models(found: dict[str, Any]) -> float:
     return float(found["peak_mb"] - found["before_mb"])
 
 
-def agreement(models: Path) -> list[str]:
-    """Metrics of the first two iterations of both sides on the same weights and the same rollouts."""
+def agreement(models: Path, given: Sequence[str]) -> list[str]:
+    """Metrics of the first two iterations of both sides on the same weights and the same rollouts, in float32.
+
+    The KL of a step is less than what bfloat16 rounds.
+    """
     if not PEER:
         return ["(No peer: set `AFARM_BENCH_TRL`.)"]
-    record = models / "rollouts.pt"
-    peer = theirs(models, "--steps", "2", "--record", str(record))["metrics"]
-    own = ours("--steps", "2", "--replay", str(record))["metrics"]
+    record, given = models / "rollouts.pt", [word for word in given if word != "--bf16"]
+    peer = theirs(models, "--steps", "2", "--record", str(record), *given)["metrics"]
+    own = ours("--steps", "2", "--replay", str(record), *given)["metrics"]
     names = ["objective/kl", "objective/scores", "loss/policy_avg", "loss/value_avg", "policy/approxkl_avg"]
     lines = ["| the same rollouts | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
     for step in range(2):
@@ -107,7 +135,7 @@ def growth() -> list[str]:
             micro = ["--micro", str(size if name == "batch" else 8)]
             found.append(ours("--steps", "2", "--epochs", "1", *fixed, *micro, f"--{name}", str(size)))
         cells = [
-            f"{size:,}: {f['cpu_s'][-1]:.2f} s, {above_models(f):,.0f} MB" for size, f in zip(sizes, found, strict=True)
+            f"{size:,}: {f['seconds']:.2f} s, {above_models(f):,.0f} MB" for size, f in zip(sizes, found, strict=True)
         ]
         time, memory = (exponent(measure(found[0]), measure(found[-1]), sizes) for measure in (seconds, above_models))
         lines.append(f"| {name} | {' | '.join(cells)} | {time:.2f} | {memory:.2f} |")
@@ -122,23 +150,16 @@ def exponent(first: float, last: float, sizes: list[int]) -> float:
 
 
 def seconds(found: dict[str, Any]) -> float:
-    return float(found["cpu_s"][-1])
+    return float(found["seconds"])
 
 
-def ours(*arguments: str) -> dict[str, Any]:
-    return measured([sys.executable, "-m", "benchmarks.ppo_step", *arguments])
+def ours(*given: str) -> dict[str, Any]:
+    return run_side([sys.executable, "-m", "benchmarks.ppo_step", *given])
 
 
-def theirs(models: Path, *arguments: str) -> dict[str, Any]:
-    return measured([PEER, "benchmarks/ppo_peer.py", "--models", str(models), *arguments])
-
-
-def measured(command: list[str]) -> dict[str, Any]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+def theirs(models: Path, *given: str) -> dict[str, Any]:
+    return run_side([*shlex.split(PEER), "-m", "benchmarks.ppo_peer", "--models", str(models), *given])
 
 
 if __name__ == "__main__":
-    sys.stdout.write("\n".join(ppo()) + "\n")
+    sys.stdout.write("\n".join(ppo(sys.argv[1:])) + "\n")

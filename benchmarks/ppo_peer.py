@@ -1,8 +1,8 @@
 """The same PPO iterations in TRL 1.12, the last TRL with a PPO trainer; runs in an environment of its own.
 
-`AFARM_BENCH_TRL` names that environment's Python (torch 2.13, transformers 5.23, peft, trl 1.12.0). Weights and
-prompts are those that `benchmarks.ppo_step --models` wrote. Prints one JSON line as that module does, and writes what
-was sampled and scored to `--record`, so that both sides can be compared on the same rollouts.
+`AFARM_BENCH_TRL` is what starts that environment's Python (torch 2.13, transformers 5.23, peft, trl 1.12.0). Weights
+and prompts are those that `benchmarks.ppo_step --models` wrote. Prints one JSON line as that module does, and writes
+what was sampled and scored to `--record`, so that both sides can be compared on the same rollouts.
 """
 
 from __future__ import annotations
@@ -12,41 +12,28 @@ import json
 import os
 import sys
 import tempfile
-import time
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+from benchmarks.sides import Meter, arguments, parse, take_cores
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    for name, value in {"batch": 32, "resp-len": 64, "epochs": 4, "micro": 32, "steps": 3, "threads": 1}.items():
-        parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--lora", action="store_true")
-    parser.add_argument("--bf16", action="store_true")
-    parser.add_argument("--models", type=Path, required=True)
+    parser = arguments(argparse.ArgumentParser())
     parser.add_argument("--record", type=Path)
-    a = parser.parse_args()
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-a.threads :])
-
-    import torch
-
-    torch.set_num_threads(a.threads)
-    trainer = build(a)
-    cpu: list[float] = []
-    logged: list[dict[str, float]] = []
-    recorded: list[dict[str, Any]] = []
-    watch(trainer, cpu, logged, recorded)
-    held = memory("VmRSS")
+    a = parse(parser)
+    take_cores(a)
+    trainer, meter, recorded = build(a), Meter(a.device), list[dict[str, Any]]()
+    watch(trainer, meter, recorded)
     trainer.train()
-    found = {"cpu_s": [after - before for before, after in pairwise(cpu)], "before_mb": held}
-    found |= {"peak_mb": memory("VmHWM"), "metrics": logged}
     if a.record:
+        import torch
+
         torch.save(recorded, a.record)
-    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.write(json.dumps(meter.figures(a.batch)) + "\n")
 
 
 def build(a: argparse.Namespace) -> Any:
@@ -93,7 +80,7 @@ def build(a: argparse.Namespace) -> Any:
         num_sample_generations=0,
         logging_steps=1,
         disable_tqdm=True,
-        use_cpu=True,
+        use_cpu=a.device == "cpu",
         seed=0,
     )
     return PPOTrainer(
@@ -109,43 +96,37 @@ def build(a: argparse.Namespace) -> Any:
     )
 
 
-def watch(trainer: Any, cpu: list[float], logged: list[dict[str, float]], recorded: list[dict[str, Any]]) -> None:
-    """Collect CPU time and metrics of each iteration, and what was sampled and scored."""
+def watch(trainer: Any, meter: Meter, recorded: list[dict[str, Any]]) -> None:
+    """Collect time, memory and metrics of each iteration, and what was sampled and scored."""
     import torch
     from transformers import TrainerCallback
     from trl.experimental.ppo import ppo_trainer
 
     class Clock(TrainerCallback):
         def on_train_begin(self, *_: Any, **__: Any) -> None:
-            cpu.append(time.process_time())
+            meter.tick()
 
         def on_step_end(self, *_: Any, **__: Any) -> None:
-            cpu.append(time.process_time())
+            meter.tick()
 
         def on_log(self, _args: Any, _state: Any, _control: Any, logs: dict[str, float], **_: Any) -> None:
-            logged.append(dict(logs))
+            meter.metrics.append(dict(logs))
 
     trainer.add_callback(Clock())
     generate, score = ppo_trainer.batch_generation, ppo_trainer.get_reward
 
     def generation(*given: Any, **named: Any) -> Any:
         found = generate(*given, **named)
-        recorded.append({"tokens": found[0].clone(), "scores": torch.empty(0)})
+        recorded.append({"tokens": found[0].cpu().clone(), "scores": torch.empty(0)})
         return found
 
     def reward(model: Any, *given: Any, **named: Any) -> Any:
         found = score(model, *given, **named)
         if model is trainer.reward_model:
-            recorded[-1]["scores"] = torch.cat([recorded[-1]["scores"], found[1].detach()])
+            recorded[-1]["scores"] = torch.cat([recorded[-1]["scores"], found[1].detach().cpu()])
         return found
 
     ppo_trainer.batch_generation, ppo_trainer.get_reward = generation, reward
-
-
-def memory(name: str) -> float:
-    """Megabytes: VmRSS held now, VmHWM held at most so far."""
-    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith(name))
-    return int(line.split()[1]) / 1024
 
 
 if __name__ == "__main__":

@@ -1,15 +1,13 @@
 """PPO iterations on a random Llama, in a process of its own: `python -m benchmarks.ppo_step --micro 8`.
 
-Prints one JSON line: CPU seconds of each iteration, memory before training and at its peak, the metrics of the first
-iterations, and how fast this machine multiplied matrices in the same run.
+Prints one JSON line: seconds of an iteration, memory before training and at its peak, the metrics of the first
+iterations, and on a CPU how fast it multiplied matrices in the same run.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import resource
 import sys
 import tempfile
 import time
@@ -29,46 +27,29 @@ from afarm.core.config import BackendConfig
 from afarm.core.records import Sample
 from afarm.storage.checkpoints import DirectoryCheckpoints
 from afarm_plugins.ppo import PPOConfig, ppo
-
-
-def arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """The sizes that both sides of the comparison share."""
-    for name, value in {
-        "batch": 32, "prompt-len": 64, "resp-len": 64, "hidden": 256, "layers": 4, "heads": 4,
-        "vocab": 49152, "epochs": 4, "micro": 32, "steps": 3, "threads": 1,
-    }.items():  # fmt: skip
-        parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--lora", action="store_true", help="rank 8 on the attention projections")
-    parser.add_argument("--models", type=Path, help="weights and prompts that both sides load: written where missing")
-    return parser
+from benchmarks.sides import Meter, arguments, parse, take_cores
 
 
 def main() -> None:
     parser = arguments(argparse.ArgumentParser())
     parser.add_argument("--layout", choices=["separate", "shared"], default="separate")
     parser.add_argument("--shared-value", choices=["adapter", "backbone"], default="backbone")
-    parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--replay", type=Path, help="rollouts of the other side to train on instead of sampled ones")
-    a = parser.parse_args()
-    torch.set_num_threads(a.threads)
-    if hasattr(os, "sched_setaffinity"):  # the peer has as many cores
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-a.threads :])
-    backend = Backend(BackendConfig(device="cpu", threads=a.threads, mixed_precision="bf16" if a.bf16 else "no"))
+    a = parse(parser)
+    take_cores(a)
+    backend = Backend(BackendConfig(device=a.device, threads=a.threads, mixed_precision="bf16" if a.bf16 else "no"))
     config, inputs = build(a, backend)
-    watched = Watched(a.steps)
+    watched = Watched(a.steps, a.device)
     directory = Path(tempfile.mkdtemp())
     context = TrainContext(0, directory, backend, DirectoryCheckpoints(directory), watched.log)
     if a.replay:
         replay(config, torch.load(a.replay))
-    with (
-        backend.autocast(),
-        suppress(Enough),
-        patch.multiple(ppo, start_ppo=watched.start, begin_update=watched.update),
-    ):
+    with backend.autocast(), suppress(Enough), patch.object(ppo, "start_ppo", watched.start):
         ppo.train_ppo(config, inputs, context)
-    found = {**watched.figures(), "peak_mb": peak()}
-    found["gflop"] = floating_point_work(a) / 1e9
-    found["gflop_per_s"] = matrix_rate(torch.bfloat16 if a.bf16 else torch.float32)
+    found = watched.meter.figures(a.batch)
+    if a.device == "cpu":
+        found["gflop"] = floating_point_work(a) / 1e9
+        found["gflop_per_s"] = matrix_rate(torch.bfloat16 if a.bf16 else torch.float32)
     sys.stdout.write(json.dumps(found) + "\n")
 
 
@@ -77,35 +58,21 @@ class Enough(Exception):
 
 
 class Watched:
-    """CPU seconds of each step, and its metrics, from what PPO's loop calls."""
+    """Time, memory and metrics of each step, from what PPO's loop calls."""
 
-    def __init__(self, steps: int):
-        self.steps, self.before = steps, 0.0
-        self.parts: list[list[float]] = []
-        self.metrics: list[dict[str, float]] = []
-        self._start, self._update = ppo.start_ppo, ppo.begin_update
-        self._began = self._collected = 0.0
+    def __init__(self, steps: int, device: str):
+        self.steps, self.meter, self._start = steps, Meter(device), ppo.start_ppo
 
     def start(self, *args: Any) -> Any:
         started = self._start(*args)
-        self.before, self._began = resident(), time.process_time()
+        self.meter.tick()
         return started
 
-    def update(self, training: Training, step: int) -> float:
-        self._collected = time.process_time()
-        return self._update(training, step)
-
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        end = time.process_time()
-        self.parts.append([self._collected - self._began, end - self._collected])
-        self.metrics.append(dict(metrics))
+        self.meter.tick()
+        self.meter.metrics.append(dict(metrics))
         if step == self.steps:
             raise Enough
-        self._began = time.process_time()
-
-    def figures(self) -> dict[str, Any]:
-        cpu = [collecting + learning for collecting, learning in self.parts]
-        return {"cpu_s": cpu, "collect_update_s": self.parts, "before_mb": self.before, "metrics": self.metrics}
 
 
 def build(a: argparse.Namespace, backend: Backend) -> tuple[PPOConfig, MethodInputs]:
@@ -135,18 +102,18 @@ def load(a: argparse.Namespace, backend: Backend) -> tuple[CheckpointPolicy, Tor
         chat_template="{% for m in messages %}{{ m['content'] }}{% endfor %}",
     )  # fmt: skip
     config = LlamaConfig(
-        hidden_size=a.hidden, intermediate_size=4 * a.hidden, num_hidden_layers=a.layers, num_attention_heads=a.heads,
-        num_key_value_heads=a.heads, vocab_size=a.vocab, max_position_embeddings=2048, tie_word_embeddings=True,
+        hidden_size=a.hidden, intermediate_size=a.inner, num_hidden_layers=a.layers, num_attention_heads=a.heads,
+        num_key_value_heads=a.kv_heads, vocab_size=a.vocab, max_position_embeddings=2048, tie_word_embeddings=True,
         pad_token_id=0, bos_token_id=None, eos_token_id=1,
     )  # fmt: skip
     torch.manual_seed(0)
     template = PromptTemplate("chat", tokenizer)
     policy = CheckpointPolicy(LlamaForCausalLM(config).eval(), tokenizer, template, backend)
-    reward_model = TorchRewardModel(
-        TorchRewardModel.make_classifier(policy, head_std=0.02).eval(), tokenizer, template, backend
-    )
+    classifier = TorchRewardModel.make_classifier(policy, head_std=0.02).eval()
+    reward_model = TorchRewardModel(classifier.to(backend.device), tokenizer, template, backend)
+    policy.model.to(backend.device)
     prompts = torch.randint(3, a.vocab, (a.batch, a.prompt_len)).tolist()
-    if a.models:
+    if a.models and not (a.models / "prompts.json").is_file():
         a.models.mkdir(parents=True, exist_ok=True)
         policy.save(a.models / "policy")
         reward_model.save(a.models / "reward")
@@ -164,14 +131,15 @@ def replay(config: PPOConfig, recorded: list[dict[str, Any]]) -> None:
         return list(range(len(rows))), samples
 
     scores = iter([r["scores"].tolist() for r in recorded])
-    ppo.rollout = rollout  # type: ignore[attr-defined]
-    ppo.score = lambda training, prompts, samples: next(scores)  # type: ignore[attr-defined]
+    ppo.rollout = rollout  # type: ignore[assignment]
+    ppo.score = lambda training, prompts, samples: next(scores)
 
 
 def floating_point_work(a: argparse.Namespace) -> float:
     """Floating-point operations of an iteration's matrix products: what cannot be left out."""
     tokens, responses = a.batch * (a.prompt_len + a.resp_len), a.batch * a.resp_len
-    backbone = 2 * tokens * a.layers * 16 * a.hidden**2  # 4 attention and 3·4 feed-forward matrices
+    of_layer = a.hidden * (2 * a.hidden + 2 * a.hidden * a.kv_heads // a.heads + 3 * a.inner)  # attention, feed-forward
+    backbone = 2 * tokens * a.layers * of_layer
     backbone += 2 * tokens * a.layers * 2 * a.hidden * (a.prompt_len + a.resp_len) / 2  # attention itself, causal
     head = 2 * responses * a.hidden * a.vocab
     collect = (backbone + head) * 2 + backbone * 2  # sample, reference; value, reward
@@ -189,17 +157,6 @@ def matrix_rate(dtype: torch.dtype) -> float:
     for _ in range(10):
         one @ two
     return 10 * 2 * 4096 * 1024**2 / (time.process_time() - begin) / 1e9
-
-
-def resident() -> float:
-    """Megabytes held now."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
-
-
-def peak() -> float:
-    """Megabytes held at most so far."""
-    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith("VmHWM"))
-    return int(line.split()[1]) / 1024
 
 
 if __name__ == "__main__":

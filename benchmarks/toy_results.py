@@ -76,12 +76,12 @@ def write_part(page: Path, name: str, lines: Sequence[str]) -> None:
 
 def board(seeds: Sequence[int], output_dir: Path, plots: Path) -> list[str]:
     """Tables of all methods on shared artifacts: figures, paired differences, and the paper's order beside."""
-    figures = _compared("toy", seeds, output_dir)
+    figures = compare("toy", METHODS, seeds, output_dir)
     rates = {method: found["win rate"] for method, found in figures.items()}
     return [
-        *_standings(figures),
+        *standings(figures),
         "",
-        *_differences(rates),
+        *table_differences(rates),
         "",
         *_paper_order({**rates, "sft": [50.0] * len(seeds)}, plots / "toy-paper-order.svg"),
     ]
@@ -89,22 +89,22 @@ def board(seeds: Sequence[int], output_dir: Path, plots: Path) -> list[str]:
 
 def full(seeds: Sequence[int], output_dir: Path, plots: Path) -> list[str]:
     """Tables of all methods with the paper's numbers of instructions: figures, and the paper's order."""
-    figures = _compared("toy-full", seeds, output_dir)
+    figures = compare("toy-full", METHODS, seeds, output_dir)
     rates = {method: found["win rate"] for method, found in figures.items()}
-    return [*_standings(figures), "", _order_line({**rates, "sft": [50.0] * len(seeds)})]
+    return [*standings(figures), "", _order_line({**rates, "sft": [50.0] * len(seeds)})]
 
 
-def _compared(recipe: str, seeds: Sequence[int], output_dir: Path) -> dict[str, Figures]:
+def compare(recipe: str, methods: Sequence[str], seeds: Sequence[int], output_dir: Path) -> dict[str, Figures]:
     """Return the figures of each method over the seeds, the highest win rate first."""
     with Farm(recipe, output_dir=output_dir, progress=False) as farm:
-        compared = farm.compare_methods(METHODS, seeds=seeds)
+        compared = farm.compare_methods(methods, seeds=seeds)
     if compared.failed:
         raise SystemExit("\n".join(f"{name}: {why}" for name, why in compared.failed.items()))
-    figures = {method: _figures(compared[method]) for method in METHODS}
+    figures = {method: _figures(compared[method]) for method in methods}
     return dict(sorted(figures.items(), key=lambda item: -statistics.fmean(item[1]["win rate"])))
 
 
-def _standings(figures: Mapping[str, Figures]) -> list[str]:
+def standings(figures: Mapping[str, Figures]) -> list[str]:
     columns = {"win rate": ".1f", "reward": "+.2f", "gold": "+.2f", "characters": ".0f"}
     lines = ["| system | win rate | reward gained | gold gained | characters |", "|---|---|---|---|---|"]
     for method, found in figures.items():
@@ -132,7 +132,7 @@ def _gain(result: Result, evaluator: str) -> float:
     return figure.difference
 
 
-def _differences(rates: Figures) -> list[str]:
+def table_differences(rates: Figures) -> list[str]:
     """Table the differences from the best, paired by seed."""
     names = list(rates)
     lines = ["| against " + f"`{names[0]}`" + " | win rate | 95 % | p, Holm |", "|---|---|---|---|"]

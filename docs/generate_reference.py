@@ -276,7 +276,6 @@ PROVISIONAL = (
     "afarm.cli.tables",
     "afarm.evaluation.agreement",
     "afarm.evaluation.labels",
-    "afarm.evaluation.statistics.sequential",
     "afarm.experiment.studies.estimates",
     "afarm.experiment.studies.study",
     "afarm.backend.on_policy",

@@ -222,7 +222,7 @@ class TorchSampler:
             )
             # As [B, H]: given [B, 1, H], the head would multiply each row separately
             logits.append(project(model, output.last_hidden_state[:, -1]))
-        return logits[0] if self.mixed_with is None else torch.lerp(*logits, self.mixed_with[1])
+        return logits[0] if self.mixed_with is None else logits[0].lerp(logits[1], self.mixed_with[1])
 
 
 def choose(

@@ -48,9 +48,10 @@ Orders = Annotated[
 
 
 def with_evaluators(command: Callable[..., None]) -> Callable[..., None]:
-    """Give the command an option for each evaluator that takes a spec: `--people FILE` is `--evaluator people:FILE`.
+    """Give the command an option for each evaluator that takes a spec.
 
-    One that is called like an option of the command's own, or like another package's, is found by `--evaluator` alone.
+    `--people FILE` is `--evaluator people:FILE`. One that is called like an option of the command's own, or like
+    another package's, is found by `--evaluator` alone.
     """
     from afarm.core.plugins import discover
 

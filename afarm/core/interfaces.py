@@ -427,7 +427,7 @@ class Method(ABC):
     def plan_judging(self, instructions: Mapping[str, Sequence[Instruction]], judge: MethodJudge) -> None:  # noqa: B027
         """Ask `judge` all that `train` will ask it, for estimates: nothing is sent, and every answer is None.
 
-        `instructions` are as in `plan_pairs`. Outputs do not exist yet: any text stands for one of medium length.
+        `instructions` are as in `plan_pairs`. Outputs do not exist yet: any text stands for one as long as the data's.
         """
 
     def check(self, reward_model: type[RewardModel] | None = None) -> Sequence[str]:

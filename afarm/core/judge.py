@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -244,11 +244,11 @@ class Ask(Protocol):
         """
         ...
 
-    def stream(self, requests: Iterable[ChatRequest]) -> Iterator[tuple[int, Completion]]:
+    def stream(self, requests: Iterable[ChatRequest]) -> Generator[tuple[int, Completion], None, None]:
         """Yield (number of the request, completion) as answers arrive, in bounded memory.
 
         Requests are taken from the iterable as slots become free, so that as many as allowed are in flight throughout.
-        A caller that stops early pays for requests in flight only.
+        A caller that stops early closes it, and pays for requests in flight only.
         """
         ...
 

@@ -100,12 +100,13 @@ PACKAGES = {
     "afarm-grpo": "grpo dr_grpo dapo gspo cispo rloo",
     "afarm-neighbours": "chain_of_hindsight language_feedback segment_reinforce self_reward p_true",
     "afarm-online": "online_dpo iterative_dpo xpo nash_md",
+    "afarm-people": "human",
     "afarm-preferences": "kto ipo simpo orpo cpo conservative_dpo robust_dpo sppo apo_zero apo_down mpo",
     "afarm-rewards": "margin_reward scaled_reward ordinal_reward regression_reward attributes_reward uncertain_reward "
     "generative_reward",
     "afarm-slurm": "slurm",
 }
-"""The launchers, reward models and methods that packages of `plugins-contrib/` bring, each a section of recipes too."""
+"""Names of components that packages of `plugins-contrib/` bring, each a section of recipes too."""
 ELSEWHERE = {name: package for package, names in PACKAGES.items() for name in names.split()}
 
 

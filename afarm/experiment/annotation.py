@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -20,7 +19,6 @@ from afarm.core.interfaces import AnnotateContext, Method
 from afarm.core.judge import CHARACTERS_PER_TOKEN, ChatRequest
 from afarm.core.records import Instruction, JudgedPair, Output, Pair, Preference
 from afarm.core.seeding import digest
-from afarm.experiment.processes import make_on_main_process
 from afarm.experiment.stage import Inputs, Labelling, Stage
 from afarm.experiment.stage_code import code_identity
 from afarm.experiment.workspace import Workspace
@@ -29,10 +27,12 @@ from afarm.judging.dispatch import LARGEST_BATCH
 from afarm.judging.labelling import CHUNK, annotate_in_chunks, number_occurrences
 from afarm.judging.ledger import Ledger
 from afarm.judging.method_judge import PlannedJudge, PromptedJudge, Question
-from afarm.storage.checkpoints import CHECKPOINTS
+from afarm.storage.checkpoints import CHECKPOINTS, wait_for
+from afarm.storage.disk import write_json
 from afarm.storage.rows import read_outputs, write_rows
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 SHOWN = 3
 """Pairs without a label that are named."""
@@ -165,6 +165,19 @@ COUNTS = "judged.txt"
 """The file beside a stage's checkpoints with a line per question to a method's judge: id, kind, 1 if unreadable."""
 
 
+def ask_once(
+    workspace: Workspace, directory: Path | None, about: object, ask: Callable[[], list[T]], kind: Any
+) -> list[T]:
+    """Return the answers, of a `kind`. Of several processes that train in `directory` the main one asks."""
+    if directory is None or not workspace.process_info.is_distributed:
+        return ask()
+    path, adapter = directory / CHECKPOINTS / f"asked-{digest(workspace.session, about)}.json", TypeAdapter(list[kind])
+    if workspace.process_info.is_main_process:
+        write_json(path, adapter.dump_python(ask(), warnings=False))
+    wait_for(path.is_file)
+    return adapter.validate_json(path.read_bytes())
+
+
 @dataclass(frozen=True)
 class OnlineAnnotator:
     """The run's annotator for pairs of one's own, within the run's budget, with its label noise.
@@ -188,16 +201,8 @@ class OnlineAnnotator:
 
     def __call__(self, pairs: Sequence[Pair], *, noiseless: bool = False) -> list[Preference]:
         """Label pairs; of several processes that call this with the same ones, the main one asks."""
-        workspace = self.workspace
-        if self.directory is None or not workspace.process_info.is_distributed:
-            return self._label(pairs, noiseless)
-        about = digest(workspace.session, noiseless, [[pair.id, pair.is_canonical] for pair in pairs])
-        rows = make_on_main_process(
-            self.directory / CHECKPOINTS / f"labels-{about}.json",
-            workspace.process_info,
-            lambda: [asdict(preference) for preference in self._label(pairs, noiseless)],
-        )
-        return TypeAdapter(list[Preference]).validate_python(rows)
+        about = noiseless, [[pair.id, pair.is_canonical] for pair in pairs]
+        return ask_once(self.workspace, self.directory, about, lambda: self._label(pairs, noiseless), Preference)
 
     def plan(
         self, learning: Sequence[Instruction], selecting: Sequence[Instruction], steps: int, candidates: int
@@ -240,7 +245,7 @@ class OnlineJudge(PromptedJudge):
     def within(self, directory: Path) -> OnlineJudge:
         """Return it for the stage that trains in `directory`."""
         inside = copy(self)
-        inside.directory = directory / CHECKPOINTS  # which is no part of the artifact
+        inside.directory = directory
         return inside
 
     @property
@@ -250,15 +255,13 @@ class OnlineJudge(PromptedJudge):
 
     def collect(self, questions: Sequence[Question]) -> list[Any]:
         """Answer questions; of several processes that call this with the same ones, the main one asks."""
-        assert self.directory is not None
-        ask, process_info = partial(self._ask_and_count, questions, self.directory), self.workspace.process_info
-        if not process_info.is_distributed:
-            return ask()
-        about = digest(self.workspace.session, self.name, [question.id for question in questions])
-        return make_on_main_process(self.directory / f"judged-{about}.json", process_info, ask)
+        about = self.name, [question.id for question in questions]
+        return ask_once(self.workspace, self.directory, about, lambda: self._ask_and_count(questions), Any)
 
-    def _ask_and_count(self, questions: Sequence[Question], directory: Path) -> list[Any]:
+    def _ask_and_count(self, questions: Sequence[Question]) -> list[Any]:
         answers = super().collect(questions)
+        assert self.directory is not None
+        directory = self.directory / CHECKPOINTS  # which is no part of the artifact
         directory.mkdir(parents=True, exist_ok=True)
         with (directory / COUNTS).open("a", encoding="utf-8") as file:
             file.writelines(f"{q.id} {q.kind} {int(a is None)}\n" for q, a in zip(questions, answers, strict=True))
@@ -266,7 +269,7 @@ class OnlineJudge(PromptedJudge):
 
     def counts(self) -> dict[str, int]:
         """Count the questions of each kind, and unreadable answers: a part of the stage's summary."""
-        path, found = (self.directory or Path()) / COUNTS, Counter[str]()
+        path, found = (self.directory or Path()) / CHECKPOINTS / COUNTS, Counter[str]()
         lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else ()
         for _, kind, unread in {tuple(line.split(" ")) for line in lines if line.count(" ") == 2}:
             found.update({f"judge/{kind}": 1, f"judge/{kind} unreadable": int(unread or 0)})
@@ -274,8 +277,8 @@ class OnlineJudge(PromptedJudge):
 
     def plan(self, rows: Mapping[str, Sequence[Instruction]], method: Method | None = None) -> PlannedJudge:
         """Return what training on these splits will ask, by another `method` of the kind if it is given."""
-        words, method = self.workspace.config.evaluate.max_new_tokens // 2, method or self.method
-        planned = PlannedJudge(self.ask, self.name, self.role, self.seed, words)
+        text, *_ = find_stand_in(self.workspace, self.workspace.config.evaluate.max_new_tokens)
+        planned, method = PlannedJudge(self.ask, self.name, self.role, self.seed, text), method or self.method
         with attribute_failures("methods", self.name, method):
             method.plan_judging(rows, planned)
         return planned

@@ -19,6 +19,7 @@ from afarm.core.interfaces import AnnotateContext
 from afarm.core.judge import ChatRequest, Judge, Judgement, JudgementKey
 from afarm.core.records import Instruction, Pair
 from afarm.experiment import pipeline
+from afarm.experiment.annotation import find_stand_in
 from afarm.experiment.own_preferences import describe_pairs
 from afarm.experiment.return_checks import requests_planned
 from afarm.experiment.stage import Inputs, Labelling, Stage, walk
@@ -30,6 +31,7 @@ from afarm.judging.dispatch import misfit, unpriced
 from afarm.judging.labelling import CHUNK, rule_or_noise
 from afarm.judging.ledger import Ledger
 from afarm.judging.method_judge import PlannedJudge
+from afarm.judging.refusals import judge_option
 from afarm.storage.artifacts import Artifact, artifact_key
 from afarm.storage.reuse import why_not_reused
 from afarm.storage.text import dollars
@@ -245,18 +247,16 @@ def _estimate_judges(workspace: Workspace, stage: Stage, inputs: Inputs) -> tupl
         found = estimate_labels(workspace, labelling, reading_client(workspace, by_role))
         length = labelling.length if found else ""
     if stage.plan_requests and stage.kind == "train":
-        found += estimate_requests(stage.plan_requests(), reading_client(workspace, by_role))
+        left = iter(stage.plan_requests())
+        made_up = Labelling("", (), "", 0.0, *find_stand_in(workspace, workspace.config.evaluate.max_new_tokens))
+        chunks = iter(lambda: list(islice(left, CHUNK)), [])
+        judged = estimates(reading_client(workspace, by_role), chunks, made_up)
+        found, length = found + judged, made_up.length if judged else length
     elif stage.plan_requests:
         requests = list(stage.plan_requests())
         client = reading_client(workspace, {request.role: workspace.judges.judge(request.role) for request in requests})
         found += estimates(client, [requests])
     return found, length
-
-
-def estimate_requests(requests: Iterable[ChatRequest], client: JudgeClient) -> tuple[JudgeEstimate, ...]:
-    """Estimate many requests by judge, a chunk at a time."""
-    left = iter(requests)
-    return estimates(client, iter(lambda: list(islice(left, CHUNK)), []))
 
 
 def estimate_labels(workspace: Workspace, labelling: Labelling, client: JudgeClient) -> tuple[JudgeEstimate, ...]:
@@ -290,7 +290,7 @@ def estimates(
 ) -> tuple[JudgeEstimate, ...]:
     """Estimate by judge, of the requests that the ledger does not answer.
 
-    Those of a `labelling` may be made up."""
+    Those of a `labelling`, or of its stand-in's making, may be made up."""
 
     @cache
     def mean_answer(judge: str, annotator: str | None) -> float | None:
@@ -410,34 +410,24 @@ def require_method_judge(workspace: Workspace, name: str, *, is_capped: bool = F
     """Raise `JudgeError` if a method asks a judge while it trains, and none answers its role.
 
     Raises `ConfigError` if that judge only compares, if its price is unknown and there is a budget to keep and, if what
-    it costs is to be `is_capped`, without a budget for one that may cost something: also for the annotator's, if the
-    method learns from labels that it asks for. Who is asked is kept for the run's record.
+    it costs is to be `is_capped`, without a budget for one that may cost something. Who is asked is kept for the run's
+    record.
     """
     run, method = workspace.config, workspace.components.method(name)
-    if "judge" in method.needs:
-        role = method.judge_role
-        with Ledger(Path(":memory:")) as empty:
-            client = JudgeClient(workspace.judges.by_role, empty)
-            if not client.capabilities(role).alone:
-                raise ConfigError(
-                    f"method {name!r} asks a judge about single outputs, and {client.judge(role)} only compares two: "
-                    f"choose a language model with --judge {role}=…"
-                )
-        workspace.judges.asked[f"method {name}"] = {role}
-        _require_cap(workspace, name, role, is_capped=is_capped)
-    if is_capped and "annotator" in method.needs & type(method).needs:  # not only to choose a checkpoint
-        for role in workspace.judges.answering([run.annotate.annotator]):
-            _require_cap(workspace, name, role, is_capped=True)
-
-
-def _require_cap(workspace: Workspace, name: str, role: str, *, is_capped: bool) -> None:
-    """Raise `ConfigError` for a judge whose price a budget cannot keep or, if it `is_capped`, that no budget caps."""
-    run = workspace.config
+    if "judge" not in method.needs:
+        return
     with Ledger(Path(":memory:")) as empty:
         client = JudgeClient(workspace.judges.by_role, empty)
+        role = method.judge_role
+        if not client.capabilities(role).alone:
+            raise ConfigError(
+                f"method {name!r} asks a judge about single outputs, and {client.judge(role)} only compares two: "
+                f"choose a language model with {judge_option(role)}"
+            )
         planned = PlannedJudge(lambda: client, name, role)
         planned.rate([Instruction("stand-in")], [""])
         [estimate] = estimates(client, [[*map(planned.request, planned.questions)]])
+    workspace.judges.asked[f"method {name}"] = {role}
     spec, most = run.judge.get(role) or run.judge["*"], estimate.most_dollars
     if run.budget is not None and most is None:
         raise ConfigError([unpriced(spec)])

@@ -10,9 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from afarm.experiment.process_info import ProcessInfo
 from afarm.storage.artifacts import Artifact, Store
 from afarm.storage.checkpoints import CHECKPOINTS, wait_for
 from afarm.storage.disk import write_json
@@ -48,17 +46,6 @@ def follow(
         run_collective(partial)
         run_collective = None
     return found
-
-
-def make_on_main_process(path: Path, process_info: ProcessInfo, make: Callable[[], Any]) -> Any:
-    """Return the JSON value that the main process makes and writes to `path` for the other processes.
-
-    `path` must name the launch, so that no earlier launch's value is read.
-    """
-    if process_info.is_main_process:
-        write_json(path, make())
-    wait_for(path.is_file)
-    return _read(path)
 
 
 def _read(marker: Path) -> object:

@@ -10,7 +10,7 @@ import asyncio
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from itertools import islice
@@ -116,7 +116,7 @@ class JudgeClient:
         answers: dict[int, Completion] = dict(self.stream(requests))
         return [answers[index] for index in range(len(requests))]
 
-    def stream(self, requests: Iterable[ChatRequest]) -> Iterator[tuple[int, Completion]]:
+    def stream(self, requests: Iterable[ChatRequest]) -> Generator[tuple[int, Completion], None, None]:
         """See `afarm.core.judge.Ask.stream`."""
         indices: dict[str, list[int]] = {}
         direct: set[str] = set()
@@ -279,6 +279,8 @@ class JudgeClient:
         """Close the judges and stop the loop's thread. The ledger stays open: it is the caller's."""
         if self._loop is None or self._thread is None:
             return
+        for dispatcher in self.dispatchers:  # of a stream whose reader failed, which its traceback keeps
+            self._loop.call_soon_threadsafe(dispatcher.stop)
         self._wait(_other_tasks_done())
         for judge in dict.fromkeys(self.judges.values()):
             try:

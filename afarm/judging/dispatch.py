@@ -234,11 +234,14 @@ class Dispatcher:
                 self.refused.append((pending, error))
             else:
                 self._failure = self._failure or explained(error, pending)
+        self._store(answered, free, charged)
+        if len(self.client.dispatchers) > 1:
+            self.client.wake()
+
+    def _store(self, answered: list[Answered], free: Sequence[str] = (), charged: Sequence[str] = ()) -> None:
         answers = [(pending.request, pending.queue.identity, completion) for pending, completion in answered]
         self.client.ledger.resolve(answers, self.client.run, free, charged, self.client.stage())
         self.deliver(answered)
-        if len(self.client.dispatchers) > 1:
-            self.client.wake()
 
     def _lose_patience(self, refusal: SlowDown, pending: PendingRequest, is_long: bool) -> JudgeError | None:
         """The error to end `pending` with after `refusal`; None as long as it is to be sent again."""
@@ -275,9 +278,7 @@ class Dispatcher:
             else:
                 self.refused.append((pending, refusal))
         if settled:
-            answers = [(pending.request, pending.queue.identity, completion) for pending, completion in settled]
-            self.client.ledger.resolve(answers, self.client.run, stage=self.client.stage())
-            self.deliver(settled)
+            self._store(settled)
         if fault := find_fault(self.refused, is_all=False):
             raise fault
 
@@ -298,7 +299,7 @@ class Dispatcher:
         for pending, completion in answered:
             if completion.text.strip() or completion.finish_reason not in EMPTY:
                 if completion.finish_reason != REQUEST_REFUSED:
-                    pending.queue.first_answers.end()
+                    pending.queue.first_answers.about = None
                     self.client.refusals.answered[pending.asker] = True
             elif purchased:
                 self._count_useless(pending.queue, "empty", f"it is empty{EMPTY[completion.finish_reason]}")

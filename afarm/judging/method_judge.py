@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -107,16 +108,16 @@ class PromptedJudge(MethodJudge):
         waiting, ask = [*range(len(questions))], self.ask()
         for attempt in range(ATTEMPTS):
             requests = [self.request(questions[i], attempt) for i in waiting]
-            stream: Iterator[Any] = ask.stream(requests)
-            stream = self.progress(stream, "judge requests", len(waiting)) if len(waiting) > 1 else stream
-            for number, completion in stream:
-                question = questions[waiting[number]]
-                text = "" if completion.finish_reason in REFUSALS else completion.text
-                if (read := question.read(text)) is None:
-                    self.first[question.kind].add_unreadable(text, ask.judge(self.role), requests[number])
-                else:
-                    self.first[question.kind].end()
-                answers[waiting[number]] = read
+            with closing(ask.stream(requests)) as stream:
+                several = len(waiting) > 1
+                for number, completion in self.progress(stream, "judge requests", len(waiting)) if several else stream:
+                    question = questions[waiting[number]]
+                    text = "" if completion.finish_reason in REFUSALS else completion.text
+                    if (read := question.read(text)) is None:
+                        self.first[question.kind].add_unreadable(text, ask.judge(self.role), requests[number])
+                    else:
+                        self.first[question.kind].about = None
+                    answers[waiting[number]] = read
             waiting = [i for i in waiting if answers[i] is None]
         return answers
 
@@ -146,16 +147,16 @@ class PromptedJudge(MethodJudge):
 
 
 class PlannedJudge(PromptedJudge):
-    """Keeps the `questions` that it is asked, and answers none. An output stands for a text of `words`."""
+    """Keeps the `questions` that it is asked, and answers none. An output is taken to begin with `text`."""
 
-    def __init__(self, ask: Callable[[], Ask], name: str, role: str = "strong", seed: int = 0, words: int = 1):
+    def __init__(self, ask: Callable[[], Ask], name: str, role: str = "strong", seed: int = 0, text: str = "word"):
         super().__init__(ask, name, role, seed)
-        self.words, self.made_up, self.questions = words, 0, list[Question]()
+        self.text, self.made_up, self.questions = text, 0, list[Question]()
 
     def texts(self, outputs: Sequence[str]) -> Sequence[str]:
         """Make up as many texts, each another one."""
         self.made_up += len(outputs)
-        return [f"{'word ' * self.words}{self.made_up - number}" for number in range(len(outputs))]
+        return [f"{self.text} {self.made_up - number}" for number in range(len(outputs))]
 
     def collect(self, questions: Sequence[Question]) -> list[Any]:
         """Keep the questions."""

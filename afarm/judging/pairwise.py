@@ -224,8 +224,8 @@ def _ask(
     Raises `JudgeError` if none of the `first` answers to a prompt can be read.
     """
     batches = list(_pack(draws))
-    answers = context.ask.stream(map(_request, batches))
-    answers = context.progress(answers, "judge requests", len(batches)) if len(batches) > 1 else answers
+    stream = context.ask.stream(map(_request, batches))
+    answers = context.progress(stream, "judge requests", len(batches)) if len(batches) > 1 else stream
     learned: dict[JudgementKey, Judgement] = {}
     fresh: dict[JudgementKey, Judgement] = {}
     try:
@@ -234,7 +234,7 @@ def _ask(
             judgements = prompt.read(completion, len(batch))
             outcomes = {judgement.outcome for judgement in judgements}
             if not outcomes.isdisjoint(SETTLED):
-                first[prompt.name].end()
+                first[prompt.name].about = None
             elif "refused" not in outcomes:
                 first[prompt.name].add_unreadable(completion.text, prompt.judge, _request(batch))
             fresh |= {draw.key: judgement for draw, judgement in zip(batch, judgements, strict=True)}
@@ -243,6 +243,7 @@ def _ask(
                 learned |= fresh
                 fresh = {}
     finally:  # also what was learned before a failure or an interrupt
+        stream.close()  # at once: the failure's traceback would keep it open
         if fresh:
             context.ask.learn(fresh)
     return learned | fresh

@@ -38,32 +38,35 @@ ALIKE, IN_ALL = 5, 10
 
 @dataclass(slots=True)
 class FirstAnswers:
-    """Answers until a first one is of use: what they are `about`, and why the last one is of none."""
+    """Answers until a first one is of use: what they are `about`, None after that, and why the last one is of none."""
 
-    about: set[Hashable] = field(default_factory=set)
+    about: set[Hashable] | None = field(default_factory=set)
     why: str = ""
-    is_over: bool = False
-
-    def end(self) -> None:
-        """Count no more: an answer is of use."""
-        self.about, self.is_over = set(), True
 
     def add(self, kind: str, why: str, about: Hashable = None) -> bool:
         """Count an answer of no use, of a kind in `USELESS`. True if they are too many to go on."""
-        if not self.is_over:
-            self.about.add(about or object())
-            self.why = why
+        if self.about is None:
+            return False
+        self.about.add(about or object())
+        self.why = why
         return len(self.about) >= USELESS[kind]
 
     def add_unreadable(self, text: str, judge: str, request: ChatRequest) -> None:
         """Count an answer that has a text which cannot be read. Raises `JudgeError` if they are too many."""
         why = f"{text!r:.200} is not in the form that {request.annotator} asks for"
         if text.strip() and self.add("unreadable", why, tuple(shown.pair_id for shown in request.comparisons)):
-            mend = f"What is paid for is kept. Choose another judge: --judge {request.role}=…"
+            mend = f"What is paid for is kept. Choose another judge: {judge_option(request.role)}"
             raise JudgeError(f"{judge}{self}. {mend}")
 
     def __str__(self) -> str:
-        return f" has given no answer that can be used: {len(self.about)} came to nothing, the last one: {self.why}"
+        return (
+            f" has given no answer that can be used: {len(self.about or ())} came to nothing, the last one: {self.why}"
+        )
+
+
+def judge_option(role: str) -> str:
+    """Write the option that names a role's judge: the usual role need not be named."""
+    return "--judge …" if role == "strong" else f"--judge {role}=…"
 
 
 class Refusals:

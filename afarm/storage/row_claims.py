@@ -104,7 +104,7 @@ def _claims(row: Row, label: str) -> Iterator[tuple[str, Sequence[str], float]]:
 
 
 def with_numbers(judged: JudgedPair, row: Row) -> JudgedPair:
-    """Return the label with what a row says in numbers: of both outputs, and by how much the better one is better.
+    """Return the label with what a row says in numbers: of both outputs, and of how far apart they are.
 
     Columns that are called by `chosen` and `rejected` belong to these, others to the first output and the second.
     """

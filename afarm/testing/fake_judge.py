@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
 from afarm.core.judge import Capabilities, ChatRequest, Completion, Judgement, JudgementKey
 from afarm.core.seeding import uniform
@@ -50,7 +50,7 @@ class FakeJudgeClient:
         """See `afarm.core.judge.Ask.__call__`."""
         return [self._complete(request) for request in requests]
 
-    def stream(self, requests: Iterable[ChatRequest]) -> Iterator[tuple[int, Completion]]:
+    def stream(self, requests: Iterable[ChatRequest]) -> Generator[tuple[int, Completion], None, None]:
         """See `afarm.core.judge.Ask.stream`. Answers come in reverse."""
         landed = [(index, self._complete(request)) for index, request in enumerate(requests)]
         yield from reversed(landed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import re
@@ -95,6 +96,8 @@ def check_goes_on(
     `ConformanceError` naming the broken promise.
     """
     log = InterruptedLog()
+    gc.collect()
+    gc.freeze()  # trainers of transformers collect garbage twice a run, and modules are none: half of the check's time
 
     def resumed() -> TrainContext:
         context = train_context(directory, log_metrics=log)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from operator import methodcaller
 from pathlib import Path
 from typing import Any
@@ -78,10 +78,10 @@ class StoredAnswersClient(JudgeClient):
         super().__init__(workspace.judges.by_role, ledger, allow_degraded=workspace.config.allow_degraded)
         self.read: set[str] = set()
 
-    def stream(self, requests: Iterable[ChatRequest]) -> Iterator[tuple[int, Completion]]:
+    def stream(self, requests: Iterable[ChatRequest]) -> Generator[tuple[int, Completion], None, None]:
         if missing := sum(1 for _ in requests):
             raise JudgeError(f"{missing} answers are not in the bundle")
-        return iter(())
+        yield from ()
 
     def recall(self, keys: Sequence[JudgementKey]) -> dict[JudgementKey, Judgement]:
         judgements = self.ledger.recall(keys)

@@ -221,7 +221,7 @@ class CompatibleJudge(OpenAIJudge):
 
     section, vendor = "openai-compatible", "the server"
     limit_names = ("max_tokens", "max_completion_tokens")
-    priced_as = "compatible server"  # no vendor, though a model may be named as one of theirs
+    priced_as = ""  # by nobody, though a model may be named as a vendor's
     needs_key = False
     beyond = frozenset({"logit_bias", "batch"})
 

@@ -94,8 +94,8 @@ class VendorJudge(Judge):
     section: str
     vendor: str
     vendor_url: str
-    priced_as: str = ""
-    """The provider in lists of prices, where it is not the judge's own name."""
+    priced_as: str | None = None
+    """The provider in lists of prices, where it is not the judge's own name; empty if there is none."""
 
     needs_key = True
     beyond: frozenset[str] = frozenset()
@@ -271,7 +271,7 @@ class VendorJudge(Judge):
 
     @cached_property
     def _price(self) -> Price | None:
-        return self._context.price(self.priced_as or self.section, self.model)
+        return self._context.price(self.section if self.priced_as is None else self.priced_as, self.model)
 
     def worst_case_price(self, request: ChatRequest) -> float | None:
         price = self.price()

@@ -175,7 +175,7 @@ def test_a_cached_evaluation_loads_no_sdk_and_leaves_the_report_as_it_is(
         (tmp_path / f"{name}.json").write_text(json.dumps(rows))
     spec = f"openai-compatible:tiny@http://127.0.0.1:{judge.server_address[1]}/v1"
     evaluate = ["evaluate", "mine.json", "--reference", "theirs.json", "--annotator", "chatgpt_1", "--judge", spec]
-    ended, said, loaded = afarm_loads(tmp_path, *evaluate, "--allow-degraded", among=["openai"])
+    ended, said, loaded = afarm_loads(tmp_path, *evaluate, "--allow-degraded", among=["openai", "genai_prices"])
     assert (ended, loaded) == (0, ["openai"]), said
     asked = len(judge.asked)  # type: ignore[attr-defined]
     assert asked >= 40

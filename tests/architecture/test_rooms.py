@@ -11,25 +11,25 @@ from syntax import AFARM, ALL, PLUGINS, Module, modules
 
 BESIDE_THE_ROOMS = {"__init__.py", "__main__.py", "py.typed", "recipes"}
 
-CORE_LINES, CORE_MODULES = 2350, 11
+CORE_LINES, CORE_MODULES = 2370, 11
 LONGEST_MODULE, LONGEST_FUNCTION = 500, 80
 
 LINES = {
-    "core": 2380,
-    "storage": 4560,
-    "judging": 3600,
+    "core": 2400,
+    "storage": 4640,
+    "judging": 3650,
     "evaluation": 5170,
-    "backend": 4850,
-    "experiment": 7890,
+    "backend": 4860,
+    "experiment": 7930,
     "report": 1610,
     "results": 350,
     "experiments": 70,
-    "testing": 2040,
-    "cli": 4540,
+    "testing": 2070,
+    "cli": 4570,
 }
 """The most lines of each room. A room that outgrows its budget wants another idea, or gives something away."""
 
-PLUGIN_LINES, PACKAGE_LINES = 3000, 1500
+PLUGIN_LINES, PACKAGE_LINES = 3000, {"afarm-people": 3000}
 
 CONTRIB = sorted(path.parent.name for path in (ROOT / "plugins-contrib").glob("*/src"))
 
@@ -73,7 +73,7 @@ def test_a_plugin_keeps_its_budget(plugin: str) -> None:
 
 @pytest.mark.parametrize("package", CONTRIB)
 def test_a_package_keeps_its_budget(package: str) -> None:
-    assert sum(module.lines for module in modules(f"plugins-contrib/{package}/src")) <= PACKAGE_LINES
+    assert sum(module.lines for module in modules(f"plugins-contrib/{package}/src")) <= PACKAGE_LINES.get(package, 1500)
 
 
 def test_modules_are_short() -> None:

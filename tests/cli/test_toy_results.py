@@ -12,7 +12,7 @@ import pytest
 from places import DOCS
 from said import Afarm
 
-from benchmarks import toy_results, toy_studies
+from benchmarks import method_board, toy_results, toy_studies
 
 PAGE = DOCS / "notes" / "toy-results.md"
 
@@ -22,6 +22,14 @@ def test_each_part_lies_once_on_the_page_between_its_marks() -> None:
     for name in toy_results.PARTS:
         assert (text.count(f"<!-- {name} -->\n"), text.count(f"<!-- /{name} -->")) == (1, 1), name
     assert len(re.findall(r"^<!-- \S+ -->$", text, re.MULTILINE)) == 2 * len(toy_results.PARTS)
+
+
+def test_the_methods_of_packages_have_the_board_on_their_pages() -> None:
+    for page in method_board.PAGES:
+        text = (DOCS.parent / page).read_text()
+        assert (text.count("<!-- board -->\n"), text.count("<!-- /board -->\n")) == (1, 1), page
+        lines = text.partition("<!-- board -->\n")[2].partition("<!-- /board -->")[0]
+        assert {line.split("`")[1] for line in lines.splitlines() if line.startswith("| `")} == {*method_board.METHODS}
 
 
 def test_best_of_n_is_tabled_from_the_studys_own_runs(

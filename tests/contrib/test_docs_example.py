@@ -9,9 +9,11 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 from places import DOCS
@@ -20,7 +22,7 @@ from afarm.cli import main
 from afarm.core.hooks import GROUP
 from afarm.core.plugins import discover
 from afarm.judging import JudgingConfig
-from afarm.testing import check_annotator, check_evaluator, check_method, check_study
+from afarm.testing import check_annotator, check_evaluator, check_method, check_study, tiny_config
 
 PAGE = DOCS / "guides" / "write-a-plugin.md"
 
@@ -69,13 +71,25 @@ def test_the_settings_are_settings(shown: Path) -> None:
     assert config.result_fields() == {"margin": 3}
 
 
+def shortened(method: Any) -> Any:
+    """The same with samples of few tokens."""
+    method.decoding_of_samples = replace(method.decoding_of_samples, max_new_tokens=6)
+    return method
+
+
 def test_the_method_keeps_a_methods_promises(shown: Path) -> None:
-    check_method(import_module("self_imitation").SelfImitation(), shown / "method")
+    check_method(shortened(import_module("self_imitation").SelfImitation()), shown / "method")
     assert names_registered("self_imitation") == ["self_imitation"]
 
 
+def test_the_loop_keeps_a_methods_promises_also_in_two_processes(shown: Path) -> None:
+    loop = import_module("reinforce")
+    method = loop.Reinforce(tiny_config(loop.ReinforceConfig, total_steps=4))
+    check_method(method, shown / "method", processes=2)
+
+
 def test_the_method_with_a_judge_in_the_loop_keeps_a_methods_promises(shown: Path) -> None:
-    check_method(import_module("judged_imitation").JudgedImitation(), shown / "method")
+    check_method(shortened(import_module("judged_imitation").JudgedImitation()), shown / "method")
 
 
 def test_the_evaluator_keeps_an_evaluators_promises(shown: Path) -> None:
@@ -106,7 +120,7 @@ def test_the_study_and_the_command_are_on_the_command_line(shown: Path) -> None:
 
 
 def test_all_of_them_are_planned_by_the_command(shown: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    declare(shown, "self_imitation", "judged_imitation", "impatient", "stars", "terse")
+    declare(shown, "self_imitation", "judged_imitation", "reinforce", "impatient", "stars", "terse")
     rated = ["--set", "evaluate.annotator=stars"]
     chosen = ["--method", "self_imitation", "--annotator", "impatient", "--judge", "offline", *rated]
     with pytest.raises(SystemExit, match=r"^0$"):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from zipfile import ZipFile
 
 import pytest
-from clean_environment import CleanEnvironment, Ended, build_wheels, run
+from clean_environment import BESIDE, CleanEnvironment, Ended, build_wheels, run
 from pipeline_alone import ALONE
 from places import ROOT
 
@@ -57,17 +57,29 @@ class Shown(NamedTuple):
 EVALUATE = ["evaluate", "mine.json", "--reference", "theirs.json", "--annotator"]
 PLANNED = ["--dry-run", *TINY, "--output-dir", "planned"]
 
+SMALL_STEP = STEPS.replace("mini_batch_size: 8", "mini_batch_size: 4")
+HEAD = to_set("best_of_n.n=2", "uncertain_reward={num_train_epochs: 1, members: 2}")
+
 PACKAGES: Mapping[str, Shown] = {
-    "afarm-golden-traces": Shown(["traces", "show", "grpo"], "mean reward of the group that each response is in"),
+    "afarm-golden-traces": Shown(["traces", "show", "grpo"], "advantages"),
     "afarm-grpo": Shown(["run", "--method", "grpo", *SHARED, *to_set(f"grpo={STEPS}")], '"method": "grpo"'),
     "afarm-heuristics": Shown([*EVALUATE, "afarm-heuristics/longer"], "62.5"),
+    "afarm-neighbours": Shown(["run", "--method", "chain_of_hindsight", *SHARED], '"method": "chain_of_hindsight"'),
+    "afarm-online": Shown(
+        ["run", "--method", "online_dpo", *SHARED, *to_set(f"online_dpo={SMALL_STEP}")], '"method": "online_dpo"'
+    ),
+    "afarm-people": Shown([*EVALUATE, "human:labels.jsonl"], "75.0"),
     "afarm-preferences": Shown(["run", "--method", "orpo", *SHARED], '"method": "orpo"'),
+    "afarm-rewards": Shown(
+        ["run", "--method", "best_of_n", "--reward-model", "uncertain_reward", *SHARED, *HEAD], '"method": "best_of_n"'
+    ),
     "afarm-slurm": Shown(
         ["run", "--method", "best_of_n", "--launcher", "slurm:all", *PLANNED], "Slurm's partition all"
     ),
 }
 """By package, a command that takes seconds. With `SHARED`, a run learns from what the demo has made before it."""
 
+MINE = ["bbbb", "bbbbb", "b", "bbb"]
 CHOSEN = [word for kind in ("method", "annotator", "judge", "reward-model") for word in (f"--{kind}", f"my-{kind}")]
 SCAFFOLDED = to_set(
     "start=model",  # it is sampled as it is: no SFT
@@ -128,8 +140,13 @@ def clean(directory: Path, wheels: Path, wheel: Path) -> CleanEnvironment:
 @pytest.fixture(scope="module")
 def ended(directory: Path, clean: CleanEnvironment) -> Callable[[str], str]:
     """What a command of `COMMANDS` has printed on stdout, once it has ended well."""
-    write_outputs(directory / "mine.json", "mine", ["bbbb", "bbbbb", "b", "bbb"])
+    write_outputs(directory / "mine.json", "mine", MINE)
     write_outputs(directory / "theirs.json", "theirs", ["aaa"] * 4)
+    labels = [
+        {"instruction": f"task {n}", "output_1": "aaa", "output_2": mine, "preference": 1 if mine == "b" else 2}
+        for n, mine in enumerate(MINE)
+    ]
+    (directory / "labels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in labels))
     every: dict[str, Ended] = clean.run_all(COMMANDS, directory)
 
     def printed(name: str) -> str:
@@ -192,8 +209,18 @@ def test_training_without_torch_says_what_to_install(clean: CleanEnvironment, tm
 # --------------------------------------------------------------------------------------------------- contrib packages
 
 
+LISTED = """
+import sys
+from afarm.cli import main
+try:
+    main(["plugins", "--json"])
+finally:
+    assert "torch" not in sys.modules
+"""
+
+
 def test_all_of_them_are_loaded_without_torch(clean: CleanEnvironment) -> None:
-    listed = json.loads(run(clean.binaries / "afarm", "plugins", "--json"))
+    listed = json.loads(run(clean.binaries / "python", "-c", LISTED, env=BESIDE))
     assert {row["plugin"]: (row["error"], row["notes"]) for row in listed if row["error"] or row["notes"]} == {}
     assert {*CONTRIB, *(f"afarm-my-{kind}" for kind in KINDS)} <= {row["package"] for row in listed}
     [heuristics] = [row for row in listed if row["package"] == "afarm-heuristics"]
@@ -208,6 +235,14 @@ def test_all_of_them_are_loaded_without_torch(clean: CleanEnvironment) -> None:
 def test_a_package_works_as_installed(package: str, ended: Callable[[str], str]) -> None:
     assert package in PACKAGES, f"{package} has no command here: add one that takes seconds to PACKAGES"
     assert PACKAGES[package].holds in ended(package)
+
+
+def test_a_method_of_a_package_has_all_that_methods_share(ended: Callable[[str], str], directory: Path) -> None:
+    record = json.loads(ended("afarm-grpo"))
+    stages = {stage["stage"] for stage in record["stages"]}
+    assert {"train grpo", "fit-reward", "outputs grpo"} <= stages
+    assert record["headline"]["win_rate"] is not None
+    assert (directory / record["report"]).is_file()
 
 
 def test_the_table_names_packages_that_exist() -> None:

@@ -1,12 +1,8 @@
-"""afarm-people: its own tests, and `human:FILE` where commands take an annotator."""
+"""afarm-people: `human:FILE` where commands take an annotator."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,21 +30,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.fixture
-def on_the_path(site: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def on_the_path(site: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     for directory in site:
         monkeypatch.syspath_prepend(directory)
-    yield
-    for name in [name for name in sys.modules if name.partition(".")[0] == "afarm_people"]:
-        del sys.modules[name]
-
-
-def test_the_packages_own_tests_pass(site: list[str]) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(site), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, cwd=PACKAGE, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert " passed" in done.stdout, done.stdout
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,8 @@
-"""afarm-rewards: its own tests, and its reward models by the command line, with methods, in sums and refused."""
+"""afarm-rewards: its reward models by the command line, with methods, in sums and refused."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -33,16 +29,8 @@ SMALL = {
 SETTINGS = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
 
 
-def test_the_packages_own_tests_pass() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=SOURCE.parent, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert " passed" in done.stdout, done.stdout
-
-
 @pytest.fixture
-def on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The package, and afarm-grpo, as if they were installed."""
     for name, module in (("rewards", "afarm_rewards"), ("grpo", "afarm_grpo")):
         described = tmp_path / "site" / f"afarm_{name}-0.1.0.dist-info"
@@ -52,9 +40,6 @@ def on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
     monkeypatch.chdir(tmp_path)
     for directory in (GRPO, SOURCE, tmp_path / "site"):
         monkeypatch.syspath_prepend(str(directory))
-    yield
-    for name in [name for name in sys.modules if name.partition(".")[0] == "afarm_rewards"]:
-        del sys.modules[name]
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
@@ -75,7 +60,7 @@ def fitted(kind: str) -> dict[str, float]:
     raise AssertionError(f"nothing logged {kind}")
 
 
-def test_best_of_n_and_grpo_choose_by_them_and_sums_hold_them(
+def test_methods_choose_by_them_sums_hold_them_and_rows_that_lack_something_are_refused(
     on_the_path: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = run(capsys, "--method", "best_of_n", "--reward-model", "margin_reward")
@@ -84,7 +69,16 @@ def test_best_of_n_and_grpo_choose_by_them_and_sums_hold_them(
     assert metrics["pairs_without_strength"] == metrics["pairs_decided"] > 0
     assert metrics["eval_pairs"] >= 1
 
-    grpo = ["--set", "grpo={total_steps: 1, rollout_batch_size: 8, mini_batch_size: 8, num_generations: 4}"]
+    [stored] = Path("afarm-runs").glob("artifacts/annotate/*/preferences.jsonl")
+    with pytest.raises(SystemExit, match=r"^[12]$"):
+        main(["fit-reward", "--preferences", str(stored), "--reward-model", "attributes_reward", *SETTINGS])
+    said = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert (
+        "attributes_reward: none of 24 pairs has attributes; files of preferences have them as 'score_chosen'" in said
+    )
+
+    steps = "total_steps: 1, warmup_steps: 0, rollout_batch_size: 8, mini_batch_size: 8, num_generations: 4"
+    grpo = ["--set", f"grpo={{{steps}}}"]
     careful = ["--set", "uncertain_reward.conservatism=2"]
     run(capsys, "--method", "grpo", "--reward-model", "uncertain_reward", *careful, *grpo)
     assert fitted("prior_precision")["eval_spread"] > 0
@@ -93,19 +87,7 @@ def test_best_of_n_and_grpo_choose_by_them_and_sums_hold_them(
         "def short(prompts, completions, **columns):\n    return [-len(c) for c in completions]\n"
     )
     both = "sum:margin_reward=1,function:rewards.py:short=0.01"
-    assert run(capsys, "--method", "best_of_n", "--reward-model", both)["reward_model"]
-
-
-def test_own_pairs_without_what_is_learned_from_are_refused_before_training(
-    on_the_path: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    row = {"prompt": "w", "chosen": "a", "rejected": "b"}
-    Path("mine.jsonl").write_text("".join(json.dumps({**row, "prompt": f"{n}"}) + "\n" for n in range(8)))
-    chosen = ["--preferences", "mine.jsonl", "--reward-model", "attributes_reward"]
-    with pytest.raises(SystemExit, match=r"^[12]$"):
-        main(["fit-reward", *chosen, *SETTINGS])
-    said = " ".join(capsys.readouterr().err.replace("│", " ").split())
-    assert "attributes_reward: none of 8 pairs has attributes; files of preferences have them as 'score_chosen'" in said
+    assert run(capsys, "--method", "best_of_n", "--reward-model", both)["method"] == "best_of_n"
 
 
 def test_without_the_package_the_error_says_what_brings_it(capsys: pytest.CaptureFixture[str]) -> None:

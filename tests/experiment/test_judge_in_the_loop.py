@@ -13,6 +13,7 @@ from light_plugin import RAN, Asks, CountingJudge, WordPolicy
 
 from afarm.core.errors import BudgetError, ConfigError, TrainingError
 from afarm.core.judge import ChatRequest, Completion
+from afarm.experiment.annotation import OnlineJudge, find_stand_in
 from afarm.experiment.components import Components
 from afarm.experiment.dry_run import over_budget, plan_run
 from afarm.experiment.farm import Farm
@@ -50,6 +51,12 @@ def test_what_is_asked_is_estimated_accounted_for_and_counted(farm: Make, bought
     one = farm(method="asks", budget=9.0)
     [planned] = [stage for stage in plan_run(one.workspace, "asks") if stage.label == "train asks"]
     assert planned.calls == QUESTIONS
+    text, length, _ = find_stand_in(one.workspace, one.workspace.config.evaluate.max_new_tokens)
+    judge = OnlineJudge(one.workspace, "asks", one.workspace.components.method("asks"))
+    splits = {name: one.workspace.data.instructions(name) for name in ("unlabeled", "validation")}
+    shown = {pair.first for request in judge.plan_requests(splits) for pair in request.comparisons}
+    assert {first.rpartition(" ")[0] for first in shown} == {text}, "as long as the data's"
+    assert planned.unwritten == length
     assert planned.asks_less_by == ("rows.unlabeled",)
     assert "of the rows (rows.unlabeled" in over_budget([planned], 0.0001, 0.0, "evaluation") or planned.dollars is None
     _, summary = trained(one)

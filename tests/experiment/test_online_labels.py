@@ -190,4 +190,4 @@ def test_all_processes_get_what_the_first_is_answered(tmp_path: Path, monkeypatc
     assert one[0] == one[3]
     assert farms[1].workspace.judges.spend is None, "it has asked no judge"
     artifact = farms[0].workspace.history["train online"].artifact
-    assert not [path for path in artifact.path.rglob("*labels*") if not path.name.startswith(".")]
+    assert not [path for path in artifact.path.rglob("*asked-*") if not path.name.startswith(".")]

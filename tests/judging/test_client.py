@@ -539,6 +539,16 @@ def test_without_a_budget_lost_answers_are_counted_and_hold_nothing_up(ledger: L
     assert ledger.committed("run") == pytest.approx(10 * 0.1 + 10 * 0.5)
 
 
+def test_a_reader_that_fails_leaves_nothing_behind_that_asks_on(ledger: Ledger) -> None:
+    judge = ScriptedJudge(seconds=0.005)
+    ask = JudgeClient({"*": judge}, ledger, max_concurrency=4)
+    stream = ask.stream(questions(200))
+    next(stream)
+    ask.close()  # while the traceback of a failure keeps the stream
+    stream.close()
+    assert len(judge.asked) < 200
+
+
 def test_another_attempt_is_not_made_after_a_failure(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing(Repeating):
         async def complete(self, request: ChatRequest) -> Completion:

@@ -175,7 +175,7 @@ def test_a_judge_that_never_answers_in_the_form_ends_the_training() -> None:
     asked, client = judge(lambda request: "Splendid!")
     assert asked.rate(TASKS[:19], ["x"] * 19) == [None] * 19
     assert len(client.sent) == 38, "the same questions, asked once more, are no others"
-    said = r"fake has given no answer .*: 20 came .*: 'Splendid!' is not in the form that mine:rate .*--judge strong="
+    said = r"fake has given no answer .*: 20 came .*: 'Splendid!' is not in the form that mine:rate .*--judge …"
     with pytest.raises(JudgeError, match=said):
         asked.rate(TASKS[19:21], ["x"] * 2)
     assert len(client.sent) == 40
@@ -201,7 +201,7 @@ def test_a_scale_has_two_to_101_marks(scale: tuple[int, int]) -> None:
 
 def test_a_plan_asks_what_the_method_will_about_other_texts_each() -> None:
     client = FakeJudgeClient(by_length)
-    planned = PlannedJudge(lambda: client, "mine", words=20)
+    planned = PlannedJudge(lambda: client, "mine", text="word " * 20)
     assert planned.rate(TASKS[:4] * 2, [""] * 8) == [None] * 8
     assert planned.rank(TASKS[:2], [[""] * 4] * 2) == [None] * 2
     assert planned.criticise(TASKS[:1], [""]) == [None]

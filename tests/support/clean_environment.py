@@ -61,6 +61,10 @@ for number, command in enumerate(json.load(sys.stdin)):
 """Runs commands one after the other, each in a fork of a process that has imported what training needs."""
 
 
+BESIDE = {"BESIDE": sysconfig.get_path("purelib"), "OMP_NUM_THREADS": "1"}
+"""What lets a command find torch and others behind its own packages."""
+
+
 class Ended(NamedTuple):
     """A command that has ended: its exit status and what it printed."""
 
@@ -92,9 +96,8 @@ class CleanEnvironment:
 
     def run_all(self, commands: Mapping[str, Sequence[str]], directory: Path) -> dict[str, Ended]:
         """Run commands of `afarm`, `pytest` and of programs' texts in a directory, which has torch beside it."""
-        beside = {"BESIDE": sysconfig.get_path("purelib"), "OMP_NUM_THREADS": "1"}
         program = (self.binaries / "python", "-c", COMMANDS, json.dumps(PRELOADED))
-        run(*program, cwd=directory, env=beside, given=json.dumps(list(commands.values())))
+        run(*program, cwd=directory, env=BESIDE, given=json.dumps(list(commands.values())))
         parts = [[directory / f"{n}.{part}" for part in ("code", "out", "err")] for n in range(len(commands))]
         read = [[path.read_text(encoding="utf-8") for path in of_one] for of_one in parts]
         return {name: Ended(int(code), out, err) for name, (code, out, err) in zip(commands, read, strict=True)}

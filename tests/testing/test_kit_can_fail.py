@@ -52,6 +52,7 @@ from afarm.testing import (
     check_policy,
     check_reward_model,
     make_instructions,
+    separable_preferences,
     tiny_policy,
 )
 
@@ -522,6 +523,18 @@ def test_a_broken_fitted_reward_model_is_caught(case: str, tmp_path: Path) -> No
     model, promise = broken(case, FITTED)
     with pytest.raises(ConformanceError, match=promise):
         check_fitted_reward_model(model, None, tmp_path)
+
+
+def fit_and_log_a_share(cls: Any, preferences: Any, start: Any, config: Any, context: Any) -> CountsWords:
+    context.log_metrics(1, {"loss": 1 / world_size()})
+    return CountsWords.fit(preferences, start, config, context)
+
+
+def test_a_reward_model_whose_processes_log_a_share_each_is_caught(tmp_path: Path) -> None:
+    check_fitted_reward_model(CountsWords, None, tmp_path / "sound", preferences=separable_preferences(8), processes=2)
+    shares: Any = type("Shares", (CountsWords,), {"fit": classmethod(fit_and_log_a_share)})
+    with pytest.raises(ConformanceError, match=r"in 2 processes, .* step 1, loss: 1, not 0\.5"):
+        check_fitted_reward_model(shares, None, tmp_path / "shares", processes=2)
 
 
 # -------------------------------------------------------------------------------------------- methods and policies

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import le
+from typing import Literal
 
 from afarm.evaluation.metrics import NORMAL_95, Estimate, within_percent
 from afarm.experiment.studies.study import Bounded
@@ -52,6 +53,17 @@ def sample_size(difference: float, deviation: float) -> int:
     from afarm.evaluation.statistics.intervals import instructions_needed
 
     return instructions_needed(difference, deviation)
+
+
+def decided_side(values: Sequence[float], *, level: float = 0.95) -> Literal["higher", "lower"] | None:
+    """Decide by a confidence sequence which side of 0.5 a mean is on, from values in [0, 1] in random order.
+
+    None while it is open. However often one looks, it is wrong with probability 1 − `level` at most. Of two systems,
+    give (1 + first − second) / 2. Raises `DataError` for a value out of range.
+    """
+    from afarm.evaluation.statistics.sequential import decide
+
+    return decide(values, level=level).side
 
 
 def rank_of_each(board: Sequence[Sequence[float]]) -> list[Bounded]:

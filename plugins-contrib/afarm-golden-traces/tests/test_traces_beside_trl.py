@@ -1,4 +1,4 @@
-"""TRL's trainers on the traces' tokens and weights, two steps of their own each: TRL 1.16, and PPO of TRL 1.12.
+"""TRL's trainers, two steps of their own each on the traces' tokens: TRL 1.16, and PPO of TRL 1.12.
 
 The dump of PPO is what `python examples/dump_trl.py tests/trl_1_12_ppo.json ppo trl` writes beside `trl==1.12.*`.
 """

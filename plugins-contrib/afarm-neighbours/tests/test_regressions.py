@@ -57,6 +57,8 @@ def test_tests_and_rates_are_those_worked_by_hand() -> None:
     q = {each.name: each.q for each in with_rates(fifth)}
     assert q == pytest.approx({"9": 44 / 1024, "6": 16 / 128, "5": 4 / 3 * 7 / 64, "2": 0.5})
     assert [each.name for each in with_rates(fifth) if each.is_regression] == ["9"]
+    close = with_rates([tally(f"{lost}", [0.0] * lost + [1.0]) for lost in (9, 8)])  # p: 11/1024, 10/512
+    assert [each.q for each in close] == pytest.approx([10 / 512] * 2)  # never above that of a higher p
 
 
 def test_a_category_that_got_worse_is_found_though_the_mean_rose(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What TRL's trainers and ours are given: prompts, responses, scores, and a policy that has left its start."""
+"""Prompts, responses, scores and a moved policy, as TRL's trainers and ours are given them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def move(model: Any, scale: float) -> None:
 
 
 def describe_gradient(model: Any) -> dict[str, list[float]]:
-    """Each weight's gradient as its norm and its product with a fixed direction."""
+    """Describe each weight's gradient as its norm and its product with a fixed direction."""
     found = {}
     for name, weight in model.named_parameters():
         direction = torch.arange(weight.numel(), dtype=torch.float64).cos().view(weight.shape)

@@ -1,6 +1,6 @@
-"""Write `trl_1_12.json`: losses and gradients of TRL 1.12's trainers, the last with XPO and Nash-MD, on fixed tokens.
+"""Write `trl_1_12.json`: losses and gradients of TRL 1.12's trainers on fixed tokens.
 
-Run it in an environment with `trl==1.12.*` beside afarm and its packages:
+Later versions have no XPO and Nash-MD. Run it in an environment with `trl==1.12.*` beside afarm and its packages:
 
     python plugins-contrib/afarm-online/tests/make_trl_1_12.py
 
@@ -59,7 +59,10 @@ def make_trainer(kind: str, settings: dict[str, Any], directory: str) -> Any:
 
 
 def take_step(kind: str, settings: dict[str, Any], also_generated: tuple[Any, ...] = ()) -> dict[str, Any]:
-    """Have a trainer take one step on the fixed tokens, and describe it; later versions generate something more."""
+    """Have a trainer take one step on the fixed tokens, and describe it.
+
+    Later versions generate something more.
+    """
     with tempfile.TemporaryDirectory() as directory:
         trainer = make_trainer(kind, settings, directory)
     own, other = (pad(rows, 0)[0] for rows in RESPONSES)

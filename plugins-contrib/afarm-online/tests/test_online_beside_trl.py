@@ -1,4 +1,4 @@
-"""Losses and gradients of the loops beside TRL's trainers: 1.12, whose numbers are stored, and the installed one.
+"""Losses and gradients of the loops beside those of TRL 1.12, which are stored, and of the installed.
 
 `make_trl_1_12.py` has made the numbers. Each loop runs as it is; only what it samples and how that scores is given.
 """

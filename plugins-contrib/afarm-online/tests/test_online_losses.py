@@ -1,4 +1,4 @@
-"""Losses, advantages and labels beside numbers worked by hand, in double precision; settings that are refused."""
+"""Losses, advantages and labels beside numbers worked by hand; settings that are refused."""
 
 from __future__ import annotations
 

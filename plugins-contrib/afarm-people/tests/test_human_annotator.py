@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from afarm_people.annotator import HumanAnnotator
-from afarm_people.export import exported_rows
 from afarm_people.settings import HumanConfig
 from label_client import make_project, make_rows, write_pairs
 
@@ -134,10 +133,10 @@ def test_what_the_page_exports_is_what_it_reads(tmp_path: Path) -> None:
         number = project.next_number(person)
         assert number
         project.answer(person, number, choice, "", 0, None)
-    write_rows(tmp_path / "labels.jsonl", exported_rows(project))
+    write_rows(tmp_path / "labels.jsonl", project.export())
     wins = {one.pair.id: one.win for one in project.store.labels()}
     human = annotator(tmp_path / "labels.jsonl")
     pairs = [Pair(Instruction(row["instruction"]), row["output_1"], row["output_2"]) for row in make_rows(5)]
     assert [one.win for one in human.annotate(pairs, annotate_context())] == [wins[pair.id] for pair in pairs]
     assert sorted(wins.values()) != [1.0] * 5
-    assert write_pairs(tmp_path / "again.jsonl", list(exported_rows(project))).exists()
+    assert write_pairs(tmp_path / "again.jsonl", list(project.export())).exists()

@@ -62,7 +62,7 @@ def opened() -> Iterator[tuple[Page, list[str]]]:
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("dialog", lambda dialog: (complaints.append(dialog.message), dialog.dismiss()))
         page.on("request", lambda r: None if r.url.startswith("http://127.0.0.1:") else complaints.append(r.url))
-        page.on("console", lambda m: None if "ERR_CONNECTION" in m.text else complaints.append(m.text))
+        page.on("console", lambda m: None if "net::ERR_" in m.text else complaints.append(m.text))
         yield page, complaints
         browser.close()
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from afarm_people import signing_in
 from afarm_people.app import label_app
-from afarm_people.export import exported_rows
 from afarm_people.guideline import render_markdown
 from afarm_people.rules import Project, Rules
 from afarm_people.store import GOLD, ProjectStore
@@ -47,7 +46,7 @@ def test_a_person_labels_all_pairs_and_the_export_says_what_they_chose(project: 
         me.send(choice, {"reason": f" why {choice} "})
     assert (me.path, "6 labels are saved" in me.page) == ("/done", True)
 
-    by_task = {row["output_1"]: row for row in exported_rows(project)}
+    by_task = {row["output_1"]: row for row in project.export()}
     assert len(by_task) == 6
     for choice, (first, second) in shown:
         row = by_task.get(first) or by_task[second]
@@ -82,7 +81,7 @@ def test_back_skip_and_next_unlabelled(project: Project) -> None:
     me.open("/pair/2")
     me.send("0")
     assert "6 labels are saved" in me.page
-    assert sorted(row["reason"] for row in exported_rows(project)) == [*[""] * 5, "on second thoughts"]
+    assert sorted(row["reason"] for row in project.export()) == [*[""] * 5, "on second thoughts"]
 
 
 def test_the_same_form_twice_counts_once_and_a_stale_one_changes_nothing(project: Project) -> None:
@@ -216,7 +215,7 @@ def test_people_whom_services_send_take_part_once_and_get_their_code(tmp_path: P
     first.send("2")
     assert "C0DE&amp;1" in first.page
     assert 'href="https://app.prolific.com/submissions/complete?cc=C0DE%261"' in first.page
-    assert not any("p1" in str(row) for row in exported_rows(project))
+    assert not any("p1" in str(row) for row in project.export())
 
 
 def test_who_fails_the_gold_pairs_labels_nothing(tmp_path: Path) -> None:
@@ -240,7 +239,11 @@ def test_who_fails_the_gold_pairs_labels_nothing(tmp_path: Path) -> None:
         "good": "3 of 4 gold pairs right",
         "bad": "2 of 4 gold pairs right",
     }
-    assert len(list(exported_rows(project))) == 3
+    assert len(list(project.export())) == 3
+    for person in project.store.people():  # whoever is taken back has not passed by that
+        project.store.discard(person, "by mistake")
+        project.restore(project.store.find_person(person.id) or person)
+    assert {person.name: person.state for person in project.store.people()} == {"good": "active", "bad": "failed"}
 
 
 def test_the_organiser_discards_restores_and_deletes(tmp_path: Path) -> None:
@@ -255,12 +258,12 @@ def test_the_organiser_discards_restores_and_deletes(tmp_path: Path) -> None:
     post = {"headers": {"origin": HOME}}
     assert organiser.client.post("/organiser/discard", data={**form, "why": " "}, **post).status_code == 400
     assert "answers at random" in organiser.client.post("/organiser/discard", data=form, **post).text
-    assert list(exported_rows(project)) == []
+    assert list(project.export()) == []
     assert "Your part has ended" in ann.open("/done")
     bo.open("/")
     assert bo.path == "/pair/1"  # reopened
     organiser.client.post("/organiser/restore", data=form, **post)
-    assert len(list(exported_rows(project))) == 2
+    assert len(list(project.export())) == 2
     assert organiser.client.post("/organiser/delete", data=form, **post).status_code == 400
     organiser.client.post("/organiser/delete", data={**form, "sure": "yes"}, **post)
     assert [person.name for person in project.store.people()] == ["bo"]
@@ -297,7 +300,7 @@ def test_hostile_texts_are_shown_as_text(tmp_path: Path) -> None:
             assert raw not in me.page
         me.send("2", {"reason": HOSTILE[1]})
     assert me.path == "/done"
-    assert len(list(exported_rows(project))) == len(HOSTILE)
+    assert len(list(project.export())) == len(HOSTILE)
     me.open("/organiser")
     assert me.status == 200
 

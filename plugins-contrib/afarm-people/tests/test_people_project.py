@@ -184,6 +184,8 @@ def test_it_stops_once_the_better_finalist_is_clear(tmp_path: Path) -> None:
     assert project.decision.startswith("a is better than b, after ")
     assert 20 < count < 120
     assert project.next_number(people) is None
+    store.discard(people, "asked a model")
+    assert project.decision == ""
 
 
 def test_it_names_what_it_cannot_decide(tmp_path: Path) -> None:
@@ -213,7 +215,7 @@ def test_people_who_answer_always_left_at_random_or_in_haste_stand_out(tmp_path:
         label_all(project, project.enter(name), way)
     with project.store.writing() as db:
         db.execute("UPDATE assignments SET seconds = CASE person WHEN 2 THEN 1 ELSE 5 END")
-    flags = {one.person.name: " ".join(one.flags) for one in describe_project(project)["people"]}
+    flags = {one["person"].name: " ".join(one["flags"]) for one in describe_project(project)["people"]}
     assert flags["ann"] == ""
     assert flags["bo"] == "takes 1 s a label, others 5 s"
     assert "prefers the response shown first in 60 of 60" in flags["left"]

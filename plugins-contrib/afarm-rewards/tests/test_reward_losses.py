@@ -1,4 +1,4 @@
-"""Losses against numbers worked by hand and against TRL's reward trainer; Laplace's Gaussian against formulas."""
+"""Losses against numbers worked by hand and TRL's trainer; Laplace's Gaussian against formulas."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_swapped_pair_and_a_cut_step_give_the_same_loss(loss: str, tmp_path: P
 
 
 def logistic_data(seed: int, count: int = 400, width: int = 6) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Differences of features [N, H], of which the last one hardly varies; the weights, and labels drawn by them."""
+    """Differences of features [N, H], the last hardly varying; the weights, and labels drawn by them."""
     generator = torch.Generator().manual_seed(seed)
     weight = torch.randn(width, generator=generator, dtype=torch.float64)
     features = torch.randn(count, width, generator=generator, dtype=torch.float64)
@@ -148,7 +148,7 @@ def logistic_data(seed: int, count: int = 400, width: int = 6) -> tuple[torch.Te
 def fit_logistic(features: torch.Tensor, labels: torch.Tensor, precision: float) -> tuple[torch.Tensor, torch.Tensor]:
     """The mode and Λ by Newton's method, in closed steps."""
     weight = torch.zeros(features.shape[1], dtype=torch.float64)
-    for _ in range(30):
+    for _ in range(12):
         p = (features @ weight).sigmoid()
         information = features.T @ (features * (p * (1 - p)).unsqueeze(-1))
         gradient = features.T @ (p - labels) + precision * weight

@@ -19,12 +19,6 @@ from afarm.testing import check_launcher, judge_context
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # jobs cannot import this file
 
 
-@pytest.fixture(autouse=True)
-def path_of_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs import what this process can."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-
-
 def launcher(cluster: str) -> SlurmLauncher:
     return SlurmLauncher(SlurmConfig(cluster=cluster), "", judge_context())
 

@@ -42,10 +42,10 @@ def regressions(
     as_json: Json = False,
 ) -> None:
     """List categories and instructions where a policy lost to its reference, though the mean may have risen."""
-    from afarm import results
+    from afarm.results import open_run
     from afarm_neighbours.regressions import find_regressions, read_categories, show_rate, show_task
 
-    opened = [results.open_run(run, output_dir) for run in runs]
+    opened = [open_run(run, output_dir) for run in runs]
     found = find_regressions(opened, read_categories(categories) if categories else None)
     if as_json:
         print_json(found.to_row())

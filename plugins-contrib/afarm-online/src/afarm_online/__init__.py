@@ -22,7 +22,7 @@ from afarm import (
 
 
 class OnlineConfig(OnPolicyConfig):
-    """Settings of all four: who says which of two responses is better. TRL's names, but `kl_coef` for its β."""
+    """Settings of all four. TRL's names, but `kl_coef` for its β."""
 
     even_sizes: ClassVar[Sequence[str]] = ("rollout_batch_size", "mini_batch_size", "pairs_per_step")
     responses_per_pair: ClassVar[int] = 2
@@ -52,7 +52,7 @@ class OnlineConfig(OnPolicyConfig):
 
     @property
     def pairs_per_step(self) -> int:
-        """The pairs that a step makes: two by two for the annotator, else the best and the worst of each group."""
+        """The pairs of a step: each two for the annotator, else the best and the worst of a group."""
         return self.groups_per_step * (self.group_size // 2 if self.labels == "annotator" else 1)
 
     @model_validator(mode="after")
@@ -80,7 +80,7 @@ class OnlineDPOConfig(OnlineConfig):
 
 
 class IterativeDPOConfig(OnlineDPOConfig):
-    """Iterative DPO (Xiong et al. 2024, Dong et al. 2024): few rounds of many pairs, learned from for epochs."""
+    """Iterative DPO (Xiong et al. 2024, Dong et al. 2024): few rounds of many pairs, and epochs."""
 
     method_name: ClassVar[str] = "Iterative DPO"
 
@@ -95,7 +95,7 @@ class IterativeDPOConfig(OnlineDPOConfig):
 
 
 class XPOConfig(OnlineConfig):
-    """Exploratory preference optimisation (Xie et al. 2024): online DPO with a bonus for leaving the start."""
+    """Exploratory preference optimisation (Xie et al. 2024): online DPO with a bonus."""
 
     method_name: ClassVar[str] = "XPO"
     responses_per_pair: ClassVar[int] = 1
@@ -126,7 +126,7 @@ class NashMDConfig(OnlineConfig):
 
 
 class Online(Method):
-    """What the four have in common: their needs, and what they ask about."""
+    """The base of the four: their needs, and the questions that they ask."""
 
     config: OnlineConfig
     needs = frozenset({"unlabeled", "annotator"})
@@ -202,7 +202,7 @@ class NashMD(Online):
     search_space = {**Online.search_space, "mixture_coef": [0.0, 0.125, 0.25, 0.5]}
 
     def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
-        """Raises as `OnlineDPO.train` does, and `TrainingError` if the run's engine cannot sample from a mixture."""
+        """Raises as `OnlineDPO.train` does, and `TrainingError` if the engine cannot sample a mixture."""
         from afarm_online.nash_md import train_nash_md
 
         return train_nash_md(self.config, inputs, context)

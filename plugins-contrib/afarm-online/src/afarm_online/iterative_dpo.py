@@ -1,4 +1,4 @@
-"""Iterative DPO (Xiong et al. 2024; Dong et al. 2024): few rounds, each of many fresh pairs and epochs of DPO.
+"""Iterative DPO (Xiong et al. 2024; Dong et al. 2024): few rounds of many fresh pairs, and epochs.
 
 A round samples the policy of the round before, has the pairs labelled, and goes on training it on the pairs of all
 rounds so far (or its own). The reference stays the first start π₀: all rounds minimise −log σ(β h), h the difference of

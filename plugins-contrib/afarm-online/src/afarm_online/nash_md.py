@@ -1,7 +1,7 @@
-"""Nash-MD (Munos et al. 2023): a policy gradient towards what is preferred to a mixture of the policy and its start.
+"""Nash-MD (Munos et al. 2023): towards what is preferred to a mixture of the policy and its start.
 
 Each response y of the policy π meets a response y' of the opponent, whose logits are (1 − β) those of π + β those of
-the start π₀ (`mixture_coef`). With P(y ≻ y') from the annotator, the gradient is (section 7)
+the start π₀ (`mixture_coef`). With P(y ≻ y') from the annotator, the policy gradient is (section 7)
 
     E[∇ log π(y|x) · (P(y ≻ y') − ½ − τ log π(y|x)/π₀(y|x))],    τ = `kl_coef`
 
@@ -92,9 +92,10 @@ def train_nash_md(config: NashMDConfig, inputs: MethodInputs, context: TrainCont
 
 
 def nash_advantages(config: NashMDConfig, preferred: Tensor, log_ratios: Tensor, mask: Tensor) -> Tensor:
-    """Compute what multiplies ∇ log π of each token: P − ½ less τ times the KL it answers for, [B, R], 0 at pads.
+    """Compute the factor of each ∇ log π: P − ½ less τ times the KL that the token answers for.
 
-    `preferred` [B] are P(y ≻ y'), `log_ratios` [B, R] those of the policy to its start, 0 at pads.
+    `preferred` [B] are P(y ≻ y'), `log_ratios` [B, R] those of the policy to its start, 0 at pads. Returns [B, R], 0 at
+    pads.
     """
     kl = log_ratios if config.kl_level == "token" else log_ratios.sum(1, keepdim=True)
     return (preferred.unsqueeze(1) - 0.5 - config.kl_coef * kl) * mask

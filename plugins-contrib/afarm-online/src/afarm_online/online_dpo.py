@@ -1,4 +1,4 @@
-"""Online DPO (Guo et al. 2024, "OAIF"): DPO on pairs that the policy has just sampled and the annotator has labelled.
+"""Online DPO (Guo et al. 2024, "OAIF"): DPO on pairs that have just been sampled and labelled.
 
 With h the difference of log π/π₀ between the better and the worse response, the loss of a pair is −log σ(β h): DPO's,
 whose pairs come from the policy as it is now. π₀ is the start policy and β `kl_coef`.

@@ -130,7 +130,7 @@ def ask_annotator(
 def mark_responses(
     training: Training, step: int, prompts: Sequence[int], tasks: Sequence[Instruction], samples: Sequence[Sample]
 ) -> list[float]:
-    """Give B responses a mark each: score, rating, or minus the place in a ranking; NaN if it cannot be read."""
+    """Mark B responses each: score, rating, or minus the place in a ranking; NaN if unreadable."""
     config, judge, size = training.config, training.inputs.judge, training.config.group_size
     if config.labels == "reward_model":
         scores = score(training, prompts, samples)
@@ -166,9 +166,10 @@ def compare_extremes(marks: Sequence[float], group: Sequence[int], *, soft: bool
 
 @dataclass(frozen=True, slots=True)
 class PairBatch:
-    """b pairs that are read together; all tensors but `p` and `weight` [b] are [2, b], the first responses first.
+    """Pairs that are read together, b of them.
 
-    `logps` are log π(y|x), summed over tokens, with gradient, and `reference` those of the start policy.
+    All tensors but `p` and `weight` [b] are [2, b], the first responses first. `logps` are log π(y|x), summed over
+    tokens, with gradient, and `reference` those of the start policy.
     """
 
     logps: Tensor

@@ -1,4 +1,4 @@
-"""Exploratory preference optimisation (Xie et al. 2024, "XPO"): online DPO with a bonus for what the start rarely says.
+"""Exploratory preference optimisation (Xie et al. 2024): online DPO with a bonus for exploring.
 
 Each response y of the policy π meets a response ỹ of its start π₀ to the same prompt. With h the difference of
 log π/π₀ between the better and the worse of them, the loss of a pair is −log σ(β h) + α log π(ỹ|x) (Algorithm 1). The

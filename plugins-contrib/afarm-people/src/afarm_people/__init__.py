@@ -1,4 +1,4 @@
-"""People in the loop: the page `afarm label`, and their labels as the annotator `human:FILE`."""
+"""People in the loop: the page `afarm label`, their labels as an annotator, and boards in their units."""
 
 from __future__ import annotations
 
@@ -20,6 +20,19 @@ def register_annotators(register: Register) -> None:
         config=HumanConfig,
         summary="people's labels from a file, no call: human:FILE, as afarm label exports them",
         spec="FILE",
+    )
+
+
+@hookimpl
+def register_evaluators(register: Register) -> None:
+    from afarm_people.settings import PeoplesConfig
+
+    register(
+        "people",
+        "afarm_people.evaluator:PeoplesWinRates",
+        config=PeoplesConfig,
+        summary="win rates as people would have given them, by their labels in LABELS of some of the pairs",
+        spec="LABELS",
     )
 
 

@@ -27,7 +27,6 @@ from starlette.routing import Route
 from afarm.report import visible
 from afarm.results import json_text
 from afarm_people import signing_in
-from afarm_people.export import exported_rows
 from afarm_people.organiser import describe_project
 from afarm_people.rules import Project, StaleError
 from afarm_people.signing_in import JOIN, ORGANISER
@@ -180,19 +179,19 @@ class LabelPages:
         cookie, person = self.person(request)
         require_own(request, form, cookie)
         number, choice = request.path_params["number"], form.get("choice", "")
-        if choice == "skip":
-            self.project.skip(person, number)
-        elif choice not in CHOICES or (choice == "0" and not self.project.rules.tie):
+        if choice != "skip" and (choice not in CHOICES or (choice == "0" and not self.project.rules.tie)):
             raise Refusal(400, "Choose one of the answers.")
-        else:
-            reason = form.get("reason", "") if self.project.rules.reasons else ""
-            version, seconds = _number(form.get("version")), _number(form.get("seconds"))
-            try:
-                self.project.answer(person, number, CHOICES[choice], reason, int(version or 0), seconds)
-            except StaleError as error:
-                return self.stale(request, cookie, person, str(error))
-        fresh = self.store.find_person(person.id) or person
-        path = self.next_path(fresh, number if choice == "skip" else 0)
+        reason = form.get("reason", "") if self.project.rules.reasons else ""
+        version, seconds = _number(form.get("version")), _number(form.get("seconds"))
+        try:
+            with self.store.writing():  # the label and the next pair are one write
+                if choice == "skip":
+                    self.project.skip(person, number)
+                else:
+                    self.project.answer(person, number, CHOICES[choice], reason, int(version or 0), seconds)
+                path = self.next_path(person, number if choice == "skip" else 0)
+        except StaleError as error:
+            return self.stale(request, cookie, person, str(error))
         return JSONResponse({"next": path}) if wants_json(request) else RedirectResponse(path, 303)
 
     def stale(self, request: Request, cookie: str, person: Person, problem: str) -> Response:
@@ -250,14 +249,14 @@ class LabelPages:
         if what == "discard":
             self.store.discard(person, why)
         elif what == "restore":
-            self.store.restore(person)
+            self.project.restore(person)
         else:
             self.store.delete_person(person)
         return RedirectResponse("/organiser", 303)
 
     def download(self, request: Request) -> Response:
         self.organiser(request)
-        text = "".join(json_text(row) + "\n" for row in exported_rows(self.project))
+        text = "".join(json_text(row) + "\n" for row in self.project.export())
         headers = {"content-disposition": 'attachment; filename="labels.jsonl"'}
         return Response(text.encode("utf-8", "replace"), headers=headers, media_type="application/jsonl")
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from afarm import ConfigError, DataError, Pair, PluginError, did_you_mean, write_rows
+from afarm import ConfigError, DataError, PluginError, did_you_mean
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, LABELS, LABELS_HELP, OutputDir, err, option, write_examples
 
 if TYPE_CHECKING:
+    from afarm import Pair
     from afarm_people.rules import Project
     from afarm_people.store import Person, ProjectStore
 
@@ -151,17 +152,19 @@ def label(
     if read is None:
         _end(project, export, discard, reason, delete)
         return
-    _fill(project.store, read, ordered=bool(from_run))
+    for kind, rows in read.items():
+        project.store.add_pairs(rows, kind, ordered=bool(from_run) or kind in given)
     served = Place(host, port, address, str(certificate) if certificate else None, str(key) if key else None)
     links = _prepare(project, names, join, new_link or [], served)
     serve(project, served, lambda base: _tell(project, served, base, links))
 
 
-Known = Mapping[str, Sequence[tuple[Pair, Mapping[str, Any]]]]
+Known = Mapping[str, Sequence[tuple["Pair", Mapping[str, Any]]]]
 
 
 def _draw(runs: Sequence[str], source: Path, finalists: int, n: int, seed: int, output_dir: Path) -> None:
     """Draw pairs of runs into a file."""
+    from afarm import write_rows
     from afarm_people.draw import bare_row, draw_pairs, read_runs
 
     drawn, names = draw_pairs(read_runs(runs, output_dir), finalists, n, seed)
@@ -175,9 +178,8 @@ def _read(source: str, labels: str | None, given: Mapping[str, str | None]) -> K
     from afarm_people.draw import read_known, read_pairs
     from afarm_people.store import EQUAL, PAIR
 
-    known = {
-        kind: read_known(file, f"--{'checks' if kind == 'check' else kind}") for kind, file in given.items() if file
-    }
+    options = {"gold": "--gold", "check": "--checks"}
+    known = {kind: read_known(file, options[kind], labels) for kind, file in given.items() if file}
     read = read_pairs(source, labels)
     taken = {pair.id for rows in known.values() for pair, _ in rows}
     to_label = [one for one in read.pairs if not one[0].identical and one[0].id not in taken]
@@ -188,15 +190,6 @@ def _read(source: str, labels: str | None, given: Mapping[str, str | None]) -> K
     if not to_label:
         raise DataError(f"{source}: all its pairs are among those with known answers, so that none is left to label")
     return {**known, PAIR: to_label, EQUAL: [one for one in read.pairs if one[0].identical]}
-
-
-def _fill(store: ProjectStore, read: Known, ordered: bool) -> None:
-    from afarm_people.store import EQUAL, PAIR
-
-    for kind, rows in read.items():
-        if kind == EQUAL and store.count_pairs(EQUAL):
-            continue
-        store.add_pairs(rows, kind, ordered or kind not in (PAIR, EQUAL))
 
 
 def _prepare(
@@ -257,7 +250,7 @@ def _tell(project: Project, served: Any, base: str, links: Sequence[tuple[str, s
 
 def _end(project: Project, export: Path | None, discard: str | None, reason: str, delete: str | None) -> None:
     """Do what needs no page: discard or delete a person, export the labels."""
-    from afarm_people.export import exported_rows
+    from afarm import write_rows
 
     if discard:
         if not reason.strip():
@@ -268,7 +261,7 @@ def _end(project: Project, export: Path | None, discard: str | None, reason: str
         count = project.store.delete_person(_person(project.store, delete))
         _say(f"{delete} and {count:,} labels are deleted.")
     if export:
-        rows = list(exported_rows(project))
+        rows = list(project.export())
         if not rows:
             raise DataError(f"{project.store.path}: there are no labels yet")
         write_rows(export, rows)

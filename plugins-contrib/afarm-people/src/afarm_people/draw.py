@@ -58,10 +58,10 @@ def bare_row(pair: Pair) -> dict[str, Any]:
     return {name: row[name] for name in PAIR_COLUMNS if name in row}
 
 
-def read_known(source: str, option: str) -> list[tuple[Pair, Mapping[str, Any]]]:
+def read_known(source: str, option: str, scale: str | None = None) -> list[tuple[Pair, Mapping[str, Any]]]:
     """Read pairs with a known answer. Raises `DataError` if a row has none, or two contradict each other."""
     found = dict[str, tuple[Pair, Mapping[str, Any]]]()
-    for where, _, people in read_labelled_pairs(source, None, average=True):
+    for where, _, people in read_labelled_pairs(source, scale, average=True):
         for judged in people:
             pair, p2 = replace(judged.pair, occurrence=0), judged.p2
             if p2 not in (0.0, 1.0):
@@ -79,7 +79,7 @@ def read_known(source: str, option: str) -> list[tuple[Pair, Mapping[str, Any]]]
 def read_runs(runs: Sequence[str], output_dir: Path) -> dict[str, list[JudgedPair]]:
     """Read what was judged in runs, by system; a directory of runs stands for all of them.
 
-    Raises `DataError` if they have no reference in common.
+    Raises `DataError` if they have no reference in common, or differ in a system's outputs.
     """
     opened = [
         run
@@ -88,10 +88,16 @@ def read_runs(runs: Sequence[str], output_dir: Path) -> dict[str, list[JudgedPai
     ]
     found: dict[str, dict[str, JudgedPair]] = {}
     references: dict[str, None] = {}
+    outputs: dict[tuple[str, str], str] = {}  # of each system to each instruction
     for run in opened:
         for judged in run.judgements():
-            references[judged.pair.generator_1] = None
-            found.setdefault(judged.pair.generator_2, {})[judged.pair.instruction.id] = judged
+            pair, task = judged.pair, judged.pair.instruction.id
+            references[pair.generator_1] = None
+            for system, output in ((pair.generator_1, pair.output_1), (pair.generator_2, pair.output_2)):
+                if outputs.setdefault((system, task), output) != output:
+                    other = f"{run.name} has other outputs of {system!r} than a run before it"
+                    raise DataError(f"--from-run: {other}: name runs that share them, of one seed")
+            found.setdefault(pair.generator_2, {})[task] = judged
     if len(references) != 1:
         names = ", ".join(references) or "none"
         raise DataError(f"--from-run {' '.join(runs)}: systems must share one reference; theirs are: {names}")

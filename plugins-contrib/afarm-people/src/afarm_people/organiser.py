@@ -6,7 +6,6 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
@@ -21,23 +20,6 @@ ATTENTIVE = 0.9
 """How often a person who pays attention answers a check as known."""
 HASTE = 1 / 3
 """The share of the others' median time below which a person is fast."""
-
-
-@dataclass(frozen=True, slots=True)
-class PersonFigures:
-    """Figures of a person: `agreed` of `compared` is `agreement`; pairs of numbers are (some, of all)."""
-
-    person: Person
-    labels: int
-    seconds: float | None
-    pay: float
-    hourly: float | None
-    first: tuple[int, int]
-    agreed: float
-    compared: int
-    gold: tuple[int, int]
-    checks: tuple[int, int]
-    flags: Sequence[str]
 
 
 def describe_project(project: Project) -> dict[str, Any]:
@@ -98,7 +80,8 @@ def _figures(
     of_person: Mapping[int, Sequence[Labelled]],
     labels: Sequence[Labelled],
     agreed: Mapping[int, tuple[float, int]],
-) -> PersonFigures:
+) -> dict[str, Any]:
+    """Return a person's figures: `agreed` of `compared` is `agreement`; pairs are (some, of all)."""
     given, pay = of_person.get(person.id, ()), project.rules.pay
     spent = sum(one.seconds for one in given)
     sides = [one.choice if one.shown == "12" else -one.choice for one in given if one.choice]
@@ -120,19 +103,10 @@ def _figures(
         flags.append(f"{checks[0]} of {checks[1]} attention checks right")
     if len(given) >= ENOUGH and pace and seconds is not None and seconds < HASTE * median(pace):
         flags.append(f"takes {seconds:.0f} s a label, others {median(pace):.0f} s")
-    return PersonFigures(
-        person=person,
-        labels=len(given),
-        seconds=seconds,
-        pay=pay * len(given),
-        hourly=pay * len(given) / spent * 3600 if spent and pay else None,
-        first=first,
-        agreed=mine,
-        compared=compared,
-        gold=project.known_answers(person, GOLD),
-        checks=checks,
-        flags=flags,
-    )
+    paid = {"pay": pay * len(given), "hourly": pay * len(given) / spent * 3600 if spent and pay else None}
+    known = {"gold": project.known_answers(person, GOLD), "checks": checks}
+    about = {"person": person, "labels": len(given), "seconds": seconds, "flags": flags}
+    return {**about, **paid, **known, "first": first, "agreed": mine, "compared": compared}
 
 
 def tail(successes: int, trials: int, probability: float) -> float:

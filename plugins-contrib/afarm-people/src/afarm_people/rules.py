@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from afarm_people.store import CHECK, GOLD, PAIR, Assignment, Person, ProjectStore
@@ -66,6 +67,12 @@ class Project:
         """Add a person, who must pass the gold pairs first if there are any."""
         return self.store.add_person(name, secret, "qualifying" if self.store.count_pairs(GOLD) else "active", outside)
 
+    def restore(self, person: Person) -> None:
+        """Take back a person who was discarded, as their gold pairs say."""
+        with self.store.writing():
+            self.store.restore(person)
+            self._graded(replace(person, state="qualifying"))
+
     # ----------------------------------------------------------------------------------------------------- the next
 
     def next_number(self, person: Person, after: int = 0) -> int | None:
@@ -114,7 +121,7 @@ class Project:
             return person
         right, asked = self.known_answers(person, GOLD)
         passed = right >= self.rules.pass_mark * asked
-        self.store.qualify(person, passed, f"{right} of {asked} gold pairs right")
+        self.store.qualify(person, passed, f"{right} of {asked} gold pairs right" if asked else "")
         found = self.store.find_person(person.id)
         assert found
         return found
@@ -194,3 +201,18 @@ class Project:
             each=self.rules.each,
         )
         return {name: counts[name] or 0 for name in ("pairs", "labels", "done")}
+
+    def export(self) -> Iterator[dict[str, Any]]:
+        """Yield the labels of active people as rows: AlpacaEval's columns and afarm's, under pseudonyms.
+
+        `preference` is 1 or 2, or 1.5 for a tie; `strength` 0.5 says "slightly"; `order` "12" if output_1 came first.
+        """
+        for one in self.store.labels():
+            yield {
+                **one.judged().to_row(),
+                "reason": one.reason,
+                "time_per_example": round(one.seconds, 1),
+                **({"price_per_example": self.rules.pay} if self.rules.pay else {}),
+                "labelled_at": datetime.fromtimestamp(one.labelled, UTC).isoformat(timespec="seconds"),
+                **one.extra,
+            }

@@ -1,4 +1,4 @@
-"""Settings of `human:FILE`."""
+"""Settings of `human:FILE` and of `--people FILE`."""
 
 from __future__ import annotations
 
@@ -19,4 +19,10 @@ class HumanConfig(Config):
     slight: Literal["plain", "soft", "drop"] = setting(
         "plain", "slightly better counts as better (plain), as 0.75 (soft), or as no label (drop)"
     )
+    scale: str = setting("", 'the labels in FILE for the first output, the second and a draw, if not "1,2,0"')
+
+
+class PeoplesConfig(Config):
+    """How people's labels are read for `afarm leaderboard --people FILE`."""
+
     scale: str = setting("", 'the labels in FILE for the first output, the second and a draw, if not "1,2,0"')

@@ -13,7 +13,7 @@ from itertools import combinations
 from statistics import fmean
 from typing import Any
 
-from afarm import DataError, decide
+from afarm import DataError, decided_side
 from afarm_people.store import EQUAL, Labelled, ProjectStore
 
 ALPHA = 0.05
@@ -59,7 +59,7 @@ def decision(store: ProjectStore, each: int) -> str:
         whole = [task for task in order if first in wins[task] and (not second or second in wins[task])]
         gains = [wins[task][first] - wins[task][second] if second else 2 * wins[task][first] - 1 for task in whole]
         values = [(1 + weights[task] * gain / bound) / 2 for task, gain in zip(whole, gains, strict=True)]
-        side = decide(values, level=level).side
+        side = decided_side(values, level=level)
         if side is None:
             return ""
         found.append(_sentence(first, second, reference, side == "higher", len(values)))

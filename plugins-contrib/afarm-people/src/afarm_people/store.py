@@ -47,6 +47,8 @@ PAIR, EQUAL, GOLD, CHECK = "pair", "equal", "gold", "check"
 """Kinds of pairs: to be labelled; with equal responses, which are draws; with a known answer, for qualification and to
 check attention."""
 
+JUST = 10.0
+"""Seconds for which a pair counts as just given: a page that is opened then needs no write."""
 ROWS_OF_KIND = "SELECT row, extra FROM pairs WHERE kind = :kind"
 
 State = Literal["qualifying", "active", "failed", "discarded"]
@@ -186,12 +188,12 @@ class ProjectStore:
         """Add pairs that are not there yet, each with further columns; return their number.
 
         They are handed out in an order drawn by the seed, or, if they are `ordered`, as given. Raises `DataError` if
-        the file has pairs of this kind, and none of these.
+        the file has pairs to be labelled, and none of these.
         """
         listed = list(pairs)
         with self.writing() as db:
             there = {row["id"] for row in self.rows("SELECT id FROM pairs WHERE kind = :kind", kind=kind)}
-            if there and listed and there.isdisjoint(pair.id for pair, _ in listed):
+            if kind == PAIR and there and there.isdisjoint(pair.id for pair, _ in listed):
                 raise DataError(
                     f"{self.path} is of other pairs: none of these {len(listed):,} is among its {len(there):,}. "
                     "Name another file for their labels: --store FILE"
@@ -240,11 +242,12 @@ class ProjectStore:
         return [_person(row) for row in self.rows("SELECT * FROM people ORDER BY id")]
 
     def discard(self, person: Person, why: str) -> None:
-        """Leave a person's labels out from now on: others are given their pairs. `restore` takes it back."""
+        """Leave a person's labels out from now on: others are given their pairs."""
         self._set_state(person, "discarded", why)
 
     def restore(self, person: Person) -> None:
-        self._set_state(person, "active", "")
+        """Take a person back, who is to be graded anew."""
+        self._set_state(person, "qualifying", "")
 
     def qualify(self, person: Person, passed: bool, why: str) -> None:
         self._set_state(person, "active" if passed else "failed", why)
@@ -252,6 +255,8 @@ class ProjectStore:
     def _set_state(self, person: Person, state: State, why: str) -> None:
         with self.writing() as db:
             db.execute("UPDATE people SET state = ?, why = ? WHERE id = ?", (state, why, person.id))
+            if "discarded" in (state, person.state):
+                self.set("decision", "")  # it was of other labels
 
     def delete_person(self, person: Person) -> int:
         """Delete a person with all their labels from the disk; return the number of labels."""
@@ -260,6 +265,7 @@ class ProjectStore:
                 "SELECT count(*) FROM assignments WHERE person = ? AND choice IS NOT NULL", (person.id,)
             ).fetchone()[0]
             db.execute("DELETE FROM people WHERE id = ?", (person.id,))
+            self.set("decision", "")
         with self.lock:
             self.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return int(count)
@@ -272,8 +278,9 @@ class ProjectStore:
             shown = "12" if seeding.uniform(self.seed, "order", person, pair) < 0.5 else "21"
             last = self.row("SELECT max(number) AS last FROM assignments WHERE person = :person", person=person)
             number = (last["last"] or 0) + 1
-            values = (person, pair, number, shown, time.time())
-            db.execute("INSERT INTO assignments (person, pair, number, shown, given) VALUES (?, ?, ?, ?, ?)", values)
+            now = time.time()
+            statement = "INSERT INTO assignments (person, pair, number, shown, given, opened) VALUES (?, ?, ?, ?, ?, ?)"
+            db.execute(statement, (person, pair, number, shown, now, now))
         return number
 
     def assignment(self, person: int, number: int) -> Assignment | None:
@@ -309,13 +316,13 @@ class ProjectStore:
         return row["id"] if row else None
 
     def open(self, person: int, number: int) -> None:
-        """Note that a person looks at a pair: the time that it is held for begins anew."""
+        """Note that a person looks at a pair, unless they just got it: it is held for them anew."""
+        now = time.time()
         with self.writing() as db:
-            values = (time.time(), time.time(), person, number)
             db.execute(
                 "UPDATE assignments SET given = ?, opened = CASE WHEN choice IS NULL THEN ? ELSE opened END "
-                "WHERE person = ? AND number = ?",
-                values,
+                "WHERE person = ? AND number = ? AND given < ?",
+                (now, now, person, number, now - JUST),
             )
 
     def skip(self, person: int, number: int) -> None:

@@ -1,4 +1,4 @@
-"""Reward models: by strength, by scores, of several attributes, generative, and with their uncertainty."""
+"""Reward models: by strength, by scores, of several attributes, generative, with uncertainty."""
 
 from __future__ import annotations
 
@@ -223,5 +223,5 @@ def register_reward_models(register: Register) -> None:
         UnfittedGenerative,
         config=GenerativeConfig,
         summary="a language model that says if an answer is good, with a reason or without: the odds of its verdict",
-        recipes={"toy": {**TOY, "verdicts": ("yes", "no")}, "smol": SMOL},
+        recipes={"toy": {**TOY, "verdicts": ("yes", "no"), "max_length": 160}, "smol": SMOL},
     )

@@ -1,4 +1,4 @@
-"""A generative reward model: a language model says if an answer is good, perhaps after a reason of its own.
+"""A generative reward model: a language model says if an answer is good, perhaps after a reason.
 
 It learns the verdict of each output of a pair by the loss of the next token, and the reward is the log odds of the two
 verdicts (GenRM, Zhang et al. 2024, arXiv 2408.15240, sections 3.1 and 3.2). With reasons, P(good) is averaged over
@@ -161,7 +161,7 @@ class GenerativeRewardModel(RewardModel):
         return [Score(v, spread=s) for v, s in zip(values, (spread / self.std).tolist(), strict=True)]
 
     def standardize(self, rows: Sequence[Row]) -> dict[str, float]:
-        """Make rewards of these outputs mean 0, std 1. Returns how often verdicts are right, the chosen ones first."""
+        """Make rewards of these outputs mean 0, std 1, and measure verdicts; every other one is chosen."""
         if not rows:
             return {}
         odds, _ = self.raw(rows)

@@ -1,4 +1,4 @@
-"""Reward models with one or several heads on the policy's backbone, fitted to pairs with strengths or to numbers.
+"""Reward models with heads on the policy's backbone, fitted to pairs with strengths or to numbers.
 
 While it is fitted, a sequence classifier has a label for each of A numbers (attributes; 1 for pairs) of each of K
 members of an ensemble, member by member. Then a member's numbers are added up into one label, so that what is stored is
@@ -97,7 +97,7 @@ class HeadRewardModel(TorchRewardModel):
 
     @classmethod
     def untrained(cls, start: CheckpointPolicy, config: HeadsConfig, count: int) -> HeadRewardModel:
-        """Put fresh heads for `count` numbers of each member, and adapters if configured, on the policy's backbone."""
+        """Put fresh heads for `count` numbers of each member, and adapters, on the policy's backbone."""
         members = config.members if config.uncertainty == "ensemble" else 1
         width = start.model.config.get_text_config().hidden_size
         deviation = 0.0 if members == 1 else 1 / math.sqrt(width + 1)  # equal members would differ by their data alone
@@ -206,7 +206,7 @@ class HeadRewardModel(TorchRewardModel):
         return metrics
 
     def measure_odds(self, pairs: Sequence[JudgedPair]) -> dict[str, float]:
-        """Measure raw rewards as log odds: cross-entropy in nats and Brier score, members' probabilities averaged."""
+        """Measure raw rewards as log odds, members averaged: cross-entropy in nats and Brier score."""
         first, second = (labels.double() for labels in self.both(pairs))
         p2 = torch.tensor([judged.p2 for judged in pairs], dtype=torch.float64)
         p = (second - first).sigmoid().mean(-1).clamp(1e-12, 1 - 1e-12)
@@ -277,7 +277,7 @@ def standardize_targets(examples: Sequence[Mapping[str, Any]]) -> list[tuple[flo
 
 
 def collate(pad_id: int, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-    """Batch B pairs as 2B rows, the chosen outputs first: `targets` is [2B, A], `weights` [B, K], the others [B]."""
+    """Batch B pairs as 2B rows, chosen first: `targets` is [2B, A], `weights` [B, K], others [B]."""
     ids, mask = pad([example[side] for side in ("chosen", "rejected") for example in examples], pad_id)
     turned = [example["targets"][:: -1 if example["chosen_is_second"] else 1] for example in examples]
     return {
@@ -291,7 +291,7 @@ def collate(pad_id: int, examples: Sequence[Mapping[str, Any]]) -> dict[str, Ten
 
 
 class HeadsTrainer(LengthSortedTrainer, Trainer):
-    """Minimises the mean over a step's pairs of the config's loss, averaged over members, however the step is cut."""
+    """Minimises the mean over a step's pairs of the config's loss, averaged over members."""
 
     loss_is_scaled_for_ga = True
     settings: HeadsConfig

@@ -36,7 +36,7 @@ def curvature(loss: str, difference: Tensor, p: Tensor, strength: Tensor) -> Ten
 
 
 def squared_errors(predicted: Tensor, targets: Tensor) -> Tensor:
-    """Compute the mean squared error [B, K] of both outputs of B pairs, from [2B, K, A] and targets [2B, A].
+    """Compute the mean squared error [B, K] of B pairs' outputs, from [2B, K, A] and targets [2B, A].
 
     Rows of B chosen outputs come first. Source: Wang et al. 2023 (HelpSteer, arXiv 2311.09528), for A attributes.
     """

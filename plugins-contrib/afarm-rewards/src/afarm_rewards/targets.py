@@ -27,7 +27,7 @@ NO_NUMBERS = (
 
 
 def numbers(judged: JudgedPair, name: str) -> tuple[float, float] | None:
-    """Return the finite numbers that a pair has under a name for output 1 and output 2; None if it lacks one."""
+    """Return the finite numbers of output 1 and output 2 under a name; None if one is lacking."""
     preference = judged.preference
     attributes = {attribute: (one, two) for attribute, one, two in preference.attributes}
     both = preference.scores if name == SCORE else attributes.get(name)
@@ -127,7 +127,7 @@ def with_numbers(
 def _deal_with(
     lacking: Sequence[JudgedPair], pairs: Sequence[JudgedPair], config: HeadsConfig, what: str, mend: str
 ) -> None:
-    """Raise `DataError` for pairs that lack what is learned from, unless they are dropped or taken as they are."""
+    """Raise `DataError` for pairs that lack what is learned from, unless `on_missing` takes them."""
     if not lacking or config.on_missing == "plain" or (config.on_missing == "drop" and len(lacking) < len(pairs)):
         return
     first = lacking[0].pair.instruction.instruction
@@ -139,7 +139,7 @@ def _deal_with(
 
 
 def split(judged: Sequence[JudgedPair], fraction: float, key: Callable[[str], object]) -> tuple[list[int], list[int]]:
-    """Return the places of the pairs to train on and of those held out: `fraction` of the instructions by `key`."""
+    """Return the places of the pairs to train on and to hold out, a `fraction` of instructions by `key`."""
     ranked = sorted({j.pair.instruction.id for j in judged}, key=key)  # type: ignore[arg-type]
     held_out = set(ranked[: min(round(fraction * len(ranked)), len(ranked) - 1)])
     places: Mapping[bool, list[int]] = {True: [], False: []}

@@ -16,7 +16,7 @@ PRECISIONS = torch.logspace(-6, 6, 49, dtype=torch.float64)
 
 
 def evidence_precision(information: Tensor, weight: Tensor) -> float:
-    """Choose the prior's precision λ by the evidence, from Λ [H, H] and the head's weights [H], in double precision.
+    """Choose the prior's precision λ by the evidence, from Λ [H, H] and the head's weights [H].
 
     The log evidence, up to what does not depend on λ: ½ H log λ − ½ λ ‖w‖² − ½ log det(Λ + λI).
     """
@@ -33,7 +33,7 @@ def posterior_covariance(information: Tensor, precision: float) -> Tensor:
 
 
 def sigma_points(weight: Tensor, covariance: Tensor) -> Tensor:
-    """Return 2H heads [2H, H] with mean `weight` and the covariance Σ, so that an ensemble of them is the Gaussian.
+    """Return heads [2H, H] with mean `weight` and covariance Σ: an ensemble that is the Gaussian.
 
     They are w ± √H · Lᵢ for the columns of L, with LLᵀ = Σ (Julier & Uhlmann 1997): over these heads a reward has the
     mean wᵀφ, and the standard deviation √(φᵀ Σ φ) exactly.

@@ -1,0 +1,156 @@
+"""Judged systems in people's units: each one's win rate as people would have given it.
+
+The estimates are those of Causal Judge Evaluation (`cje-eval`, arXiv 2512.11150): one calibration from the judge's
+verdicts to people's is fitted on all labelled pairs, and each system's mean is corrected by the residuals of its own.
+So its interval holds also if the calibration does not transfer to it. A system with too few labels of its own keeps the
+judge's figure: nobody has checked it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist, fmean, stdev
+from typing import Any
+
+from afarm import DataError
+
+LEAST_LABELS = 30
+"""Labelled pairs, of all systems, below which nothing is calibrated."""
+LEAST_OWN = 20
+"""Labelled pairs of a system, drawn at random, below which its figure stays the judge's."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedTask:
+    """A system's pair with the reference: its win by the judge and by people, from 0 to 1.
+
+    `people` is the mean over those who labelled the pair; None if nobody did. `task` is the instruction, which systems
+    share. `probability` is the one with which the pair was drawn to be labelled; None if all of a system's pairs had
+    the same.
+    """
+
+    task: str
+    judge: float
+    people: float | None = None
+    probability: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PeoplesWinRate:
+    """A system's win rates, in percent, with 95% intervals.
+
+    `judge` is the raw one. `people` is the calibrated one; None if it was `not_checked`, which says why. `labels` is
+    the number of labelled pairs. `transfer` is how much higher people set the system than a calibration fitted on the
+    other systems' labels would, in points, with its interval; None if there are too few labels to tell.
+    """
+
+    system: str
+    judge: float
+    judge_low: float
+    judge_high: float
+    labels: int
+    people: float | None = None
+    low: float | None = None
+    high: float | None = None
+    transfer: tuple[float, float, float] | None = None
+    not_checked: str = ""
+
+
+def calibrate_win_rates(systems: Mapping[str, Sequence[JudgedTask]]) -> list[PeoplesWinRate]:
+    """Estimate every system's win rate in people's units from its judged pairs, some of which people labelled.
+
+    Raises `DataError` if too few pairs are labelled to calibrate anything, or their draw is known for some alone.
+    """
+    labelled = {name: [row for row in rows if row.people is not None] for name, rows in systems.items()}
+    total = sum(map(len, labelled.values()))
+    if total < LEAST_LABELS:
+        raise DataError(
+            f"people labelled {total} of the judged pairs, too few to calibrate a judge by: {LEAST_LABELS} are the "
+            f"least, and {LEAST_OWN} drawn at random of each system; draw and label more: afarm label --from-run RUN "
+            "--n 300"
+        )
+    drawn = {row.probability is not None for rows in labelled.values() for row in rows}
+    if len(drawn) == 2:
+        raise DataError(
+            "some labelled pairs say with what probability they were drawn, and some do not: give the labels of one "
+            "draw, or draw all anew with afarm label --from-run RUN"
+        )
+    checked = {name for name, rows in labelled.items() if len(rows) >= LEAST_OWN}
+    estimates = _estimate({name: systems[name] for name in checked}, drawn == {True}) if checked else {}
+    return [
+        _describe(name, rows, labelled[name], estimates.get(name), [r for o in checked - {name} for r in labelled[o]])
+        for name, rows in systems.items()
+    ]
+
+
+def _estimate(systems: Mapping[str, Sequence[JudgedTask]], drawn: bool) -> dict[str, tuple[float, float, float]]:
+    """Return each system's calibrated (win rate, low, high), from 0 to 1."""
+    from cje import analyze_dataset
+
+    design: dict[str, Any] = {}
+    if drawn:  # of rows without labels no probability is looked at
+        chances = {name: [row.probability or 1.0 for row in rows] for name, rows in systems.items()}
+        design = {"label_design": "known_propensity", "label_propensities": chances}
+    draws = {
+        name: [{"prompt_id": row.task, "judge_score": row.judge, "oracle_label": row.people} for row in rows]
+        for name, rows in systems.items()
+    }
+    with warnings.catch_warnings():  # what they say of borrowed calibrations does not arise
+        warnings.simplefilter("ignore")
+        logging.getLogger("cje").setLevel(logging.ERROR)
+        found = analyze_dataset(
+            fresh_draws_data=draws, fresh_judge_scale=(0.0, 1.0), fresh_oracle_scale=(0.0, 1.0), **design
+        )
+    return {
+        name: (float(value), float(low), float(high))
+        for name, value, (low, high) in zip(found.target_policies, found.estimates, found.ci(), strict=True)
+    }
+
+
+def _describe(
+    name: str,
+    rows: Sequence[JudgedTask],
+    labelled: Sequence[JudgedTask],
+    estimate: tuple[float, float, float] | None,
+    others: Sequence[JudgedTask],
+) -> PeoplesWinRate:
+    judge = mean_interval([row.judge for row in rows])
+    if estimate is None:
+        why = (
+            f"{len(labelled)} of its pairs are labelled: {LEAST_OWN} drawn at random would check it"
+            if labelled
+            else f"none of its pairs is labelled: {LEAST_OWN} drawn at random would check it"
+        )
+        return PeoplesWinRate(name, *judge, len(labelled), not_checked=why)
+    low, high = max(0.0, estimate[1]), min(1.0, estimate[2])
+    return PeoplesWinRate(
+        name, *judge, len(labelled), 100 * estimate[0], 100 * low, 100 * high, transfer_error(labelled, others)
+    )
+
+
+def mean_interval(wins: Sequence[float]) -> tuple[float, float, float]:
+    """Compute the mean of wins in percent, with its 95% interval by the normal distribution."""
+    mean = fmean(wins)
+    half = NormalDist().inv_cdf(0.975) * stdev(wins) / math.sqrt(len(wins)) if len(wins) > 1 else 0.5
+    return 100 * mean, 100 * max(0.0, mean - half), 100 * min(1.0, mean + half)
+
+
+def transfer_error(own: Sequence[JudgedTask], others: Sequence[JudgedTask]) -> tuple[float, float, float] | None:
+    """Audit the calibration of the other systems on a system's own labels: (error, low, high), in points.
+
+    The error is people's mean less the one predicted from the judge's verdicts. None with too few labels of others.
+    """
+    if len(others) < LEAST_LABELS:
+        return None
+    import numpy as np
+    from sklearn.isotonic import IsotonicRegression
+
+    fitted = IsotonicRegression(out_of_bounds="clip").fit([r.judge for r in others], [r.people for r in others])
+    left = np.asarray([row.people for row in own]) - fitted.predict([row.judge for row in own])
+    half = NormalDist().inv_cdf(0.975) * float(left.std(ddof=1)) / math.sqrt(len(left))
+    mean = float(left.mean())
+    return 100 * mean, 100 * (mean - half), 100 * (mean + half)
