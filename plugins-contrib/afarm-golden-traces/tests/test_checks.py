@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import typer
 from afarm_golden_traces import METHODS, TraceError, check, load_trace
 from afarm_golden_traces.__main__ import main
+from afarm_golden_traces.commands import register_commands
 
 Dump = dict[str, Any]
 
@@ -153,3 +155,11 @@ def test_the_command_line(tmp_path: Path, grpo: Dump, capsys: pytest.CaptureFixt
         code, text = run(*words)
         assert code == 2
         assert message in text
+
+
+def test_the_command_is_among_afarms(capsys: pytest.CaptureFixture[str]) -> None:
+    app = typer.Typer()
+    register_commands(app)
+    with pytest.raises(SystemExit, match="2"):
+        app(["check", "grop", "dump.json"])
+    assert "Did you mean 'grpo'?" in capsys.readouterr().err

@@ -7,6 +7,7 @@ a whole (turned, scaled, shifted, another quantity).
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ def find_cause(
 
     `others` are quantities by name; `padded` those of tokens, with what the dump has at pads.
     """
+    others = {name: other for name, other in others.items() if name != quantity.name}
     read = Values(values)
     right, reads = np.real(quantity.formula(read)), list(read.read)
     with_pads = {name: padded[name] for name in reads if name in padded}
@@ -49,7 +51,7 @@ def find_cause(
             yield text, lambda result=result: result
 
     for text, compute in candidates():
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
             try:
                 if fits(np.real(compute())):
                     return text
@@ -85,7 +87,7 @@ def replacements(name: str, value: Any, values: Values, others: Mapping[str, Any
     elif name.endswith("weights"):
         alike = [other for other, w in values.items() if other.endswith("weights") and w.keys() == value.keys()]
         yield from ((f"the weights are {other}, not {name}", values[other]) for other in alike if other != name)
-    elif isinstance(value, np.ndarray | list) and np.asarray(value).dtype.kind in "fib":
+    elif isinstance(value, np.ndarray) or (isinstance(value, list) and np.isscalar(value[0])):
         array = np.asarray(value, dtype=float)
         yield f"{name} has the other sign", 1 - array if np.asarray(value).dtype.kind == "b" else -array
         yield f"{name} is left out", np.zeros_like(array)
@@ -121,10 +123,8 @@ def reductions(reads: Sequence[str], values: Values, right: Array) -> Named:
     """Other ways to make one number of what a formula reads."""
     tokens = sum(value.mask.sum() for value in values.values() if isinstance(value, Batch))
     for name in reads if not right.ndim else ():
-        array, mask = (
-            np.real(values[name]) if isinstance(values[name], np.ndarray) else right,
-            values.get("response_mask"),
-        )
+        array, mask = values[name], values.get("response_mask")
+        array = np.real(array) if isinstance(array, np.ndarray) else right
         found = {}
         if array.ndim == 1:
             found = {"a sum of": array.sum(), "not by rows but by response tokens divided": array.sum() / tokens}
@@ -145,7 +145,7 @@ def reductions(reads: Sequence[str], values: Values, right: Array) -> Named:
 def transformed(quantity: Quantity, right: Array, values: Values, found: Array, others: Mapping[str, Any]) -> Named:
     """Each way in which the result as a whole may be another."""
     for other, instead in others.items():
-        if other != quantity.name and np.shape(instead) == right.shape:
+        if np.shape(instead) == right.shape:
             yield from ((f"it is {other}", np.asarray(instead)), (f"it is −{other}", -np.asarray(instead)))
     if right.ndim:
         yield from ((f"it is {text}", array) for text, array in moved(right))
@@ -156,7 +156,8 @@ def transformed(quantity: Quantity, right: Array, values: Values, found: Array, 
     yield from (("squared", right**2), ("its exponential", np.exp(np.clip(right, -50, 50))))
     square = float((right * right).sum())
     factor = float((right * found).sum()) / square if square else 0.0  # by least squares
-    yield f"it is {factor:.6g} times the trace's{name_factor(values, factor)}", factor * right
+    if (named := name_factor(values, factor)) or right.size > 1:  # a number is always some multiple
+        yield f"it is {factor:.6g} times the trace's{named}", factor * right
 
 
 def name_factor(values: Values, factor: float) -> str:

@@ -27,9 +27,7 @@ def read_dump(path: Path) -> dict[str, Any]:
     except (ValueError, OSError) as error:
         raise TraceError(f"{path} cannot be read as JSON: {error}") from None
     if not isinstance(dump, dict):
-        raise TraceError(
-            f"{path} holds a {type(dump).__name__}; a dump is an object, from quantities' names to values."
-        )
+        raise TraceError(f"{path} holds a {type(dump).__name__}; a dump is an object: values by quantities' names.")
     return dump
 
 
