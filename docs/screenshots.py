@@ -34,14 +34,14 @@ VIEW = {"view.png": "outputs/{run}.html?verdict=loss&order=margin"}
 LABEL = {
     "label.png": {
         "instruction": "Explain to a ten-year-old why the sky is blue.",
-        "output_1": "Sunlight looks white, but it is a mix of all the colours of the rainbow. When it reaches the air, "
-        "tiny bits of air bounce the blue light around much more than the red light. So wherever you look up, some of "
-        "that bouncing blue light comes to your eyes, and the sky looks blue.\n\nIn the evening the light has to "
-        "travel through much more air. Most of the blue has bounced away before it gets to you, and what is left is orange "
-        "and red.",
+        "output_1": "Sunlight looks white, but it is a mix of all the colours of the rainbow. When it reaches the "
+        "air, tiny bits of air bounce the blue light around much more than the red light. So wherever "
+        "you look up, some of that bouncing blue light comes to your eyes, and the sky looks blue.\n\nIn"
+        " the evening the light has to travel through much more air. Most of the blue has bounced away "
+        "before it gets to you, and what is left is orange and red.",
         "output_2": "The sky is blue because of Rayleigh scattering, whose intensity goes with the inverse fourth "
-        "power of the wavelength. Since blue light has a shorter wavelength than red light, it is scattered more strongly by "
-        "molecules of nitrogen and oxygen.",
+        "power of the wavelength. Since blue light has a shorter wavelength than red light, it is "
+        "scattered more strongly by molecules of nitrogen and oxygen.",
     }
 }
 """Pairs on the page of `afarm label`, by the file that shows them."""
