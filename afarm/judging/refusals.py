@@ -1,9 +1,9 @@
 """Requests that a judge refuses, and whose fault that is; answers of no use.
 
-The fault is the request's own, or the run's. It follows from who gets the refusal, whatever its words. If no request of an annotator to a judge was ever answered,
-earlier starts included, and five different ones are refused alike, then the run asks for something that the judge does
-not take: it ends with the vendor's words. Otherwise each is that request's own (a prompt that is too long, say): it is
-left without an answer, counted, and the run goes on.
+The fault is the request's own, or the run's. It follows from who gets the refusal, whatever its words. If no request
+of an annotator to a judge was ever answered, earlier starts included, and five different ones are refused alike, then
+the run asks for something that the judge does not take: it ends with the vendor's words. Otherwise each is that
+request's own (a prompt that is too long, say): it is left without an answer, counted, and the run goes on.
 
 Answers of no use are each request's own as well, unless all of the first ones are: see `USELESS`.
 """
