@@ -280,7 +280,9 @@ def resolve(
     `backend.dtype=auto` becomes the dtype that a run in `runs` was begun in with the same settings, else the device's
     own: keys and records hold that.
     """
-    values = read_recipe(recipe)
+    values: dict[str, Any] = {}
+    for own in read_bases(recipe).values():
+        values = merge(_with_label_noise(values, own, plugins), own)
     given: dict[str, Any] = {}
     unreadable: list[str] = []
     for override in overrides:
@@ -289,9 +291,9 @@ def resolve(
         except ConfigError as error:
             unreadable += error.problems
     values = _with_prompts_of_preferences(merge(_with_label_noise(values, given, plugins), given))
-    own = {k: v for k, v in values.items() if k in RunConfig.model_fields}
-    sections = {str(k): v for k, v in values.items() if k not in own}
-    run, wrong = _validate(own)
+    fields = {k: v for k, v in values.items() if k in RunConfig.model_fields}
+    sections = {str(k): v for k, v in values.items() if k not in fields}
+    run, wrong = _validate(fields)
     problems = [*unreadable, *wrong, *_idle_labels(values, given)]
     names: dict[str, list[Component]] = {}
     for component in plugins.registry:
@@ -334,9 +336,9 @@ def _with_dtype(settings: Settings, native: str, plugins: Plugins, runs: Path) -
 
 
 def _with_label_noise(values: dict[str, Any], given: Mapping[str, Any], plugins: Plugins) -> dict[str, Any]:
-    """Give each annotator that an override names the label noise of its own, if it states one.
+    """Give each annotator that `given` names the label noise of its own, if it states one.
 
-    A recipe's noise is meant for the recipe's annotator; one that an override names holds.
+    A recipe's noise is meant for the recipe's annotator. What `given` itself says is merged over it.
     """
     for section in ("annotate", "evaluate"):
         with suppress(PluginError, LookupError, AttributeError, TypeError):  # what is no name is reported later

@@ -279,7 +279,7 @@ class JudgeClient:
         """Close the judges and stop the loop's thread. The ledger stays open: it is the caller's."""
         if self._loop is None or self._thread is None:
             return
-        for dispatcher in self.dispatchers:  # of a stream whose reader failed, which its traceback keeps
+        for dispatcher in tuple(self.dispatchers):  # of a stream whose reader failed, which its traceback keeps
             self._loop.call_soon_threadsafe(dispatcher.stop)
         self._wait(_other_tasks_done())
         for judge in dict.fromkeys(self.judges.values()):

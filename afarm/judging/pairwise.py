@@ -179,6 +179,9 @@ def collect_judgements(
     first = defaultdict[str, FirstAnswers](FirstAnswers)
     for attempt in range(attempts):
         draws, stored = _recall(waiting, attempt, context)
+        for draw in draws.values():  # an earlier start's answers count as well
+            if draw.key in stored and stored[draw.key].outcome in SETTLED:
+                first[draw.prompt.name].about = None
         if missing := _not_stored(draws, stored):
             stored |= _ask(missing, context, first)
         answers |= {slot: stored[draw.key] for slot, draw in draws.items()}

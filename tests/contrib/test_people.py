@@ -46,9 +46,12 @@ def on_the_path(site: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ],
 )
 def test_peoples_labels_have_no_noise_unless_it_is_asked_for(
-    given: dict[str, Any], noise: float, on_the_path: None
+    given: dict[str, Any], noise: float, on_the_path: None, tmp_path: Path
 ) -> None:
     assert resolve("toy", [given], discover()).run.annotate.label_noise == noise
+    own = tmp_path / "own.yaml"  # JSON is YAML
+    own.write_text(json.dumps({"based_on": "toy", **given}))
+    assert resolve(str(own), [], discover()).run.annotate.label_noise == noise
 
 
 def test_outputs_are_evaluated_by_peoples_labels(
