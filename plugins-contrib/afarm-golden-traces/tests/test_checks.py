@@ -123,6 +123,12 @@ def test_bad_dumps_are_named(dump: Dump, message: str) -> None:
         check("grpo", dump)
 
 
+@pytest.mark.parametrize("tolerance", [0.0, -1.0, 1.0, float("inf"), float("nan")])
+def test_a_tolerance_that_lets_all_or_nothing_pass_is_refused(tolerance: float) -> None:
+    with pytest.raises(TraceError, match="a relative error between 0 and 1"):
+        check("grpo", {"loss": 1.0}, tolerance=tolerance)
+
+
 def test_the_command_line(tmp_path: Path, grpo: Dump, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "dump.json"
 

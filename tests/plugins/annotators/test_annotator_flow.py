@@ -139,9 +139,7 @@ def test_a_judge_none_of_whose_first_answers_can_be_read_is_asked_no_further():
     assert outcomes == {"decided": 3, "unparsed": 27}
     known = ScriptedAsk(lambda c: longer(c) if c.pair_id in readable else None)
     annotate(make_pairs(30), known, members=["chatgpt_1"], max_reasks=0)
-    again = annotate(
-        make_pairs(30), known, members=["chatgpt_1"]
-    )  # as after a kill: unread ones are left
+    again = annotate(make_pairs(30), known, members=["chatgpt_1"])  # as after a kill: unread ones are left
     assert Counter(p.outcome for p in again) == outcomes
 
 

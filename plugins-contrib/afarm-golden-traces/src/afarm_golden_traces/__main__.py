@@ -70,8 +70,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m afarm
     except TraceError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    found = {"follows": report.follows, **asdict(report)}
-    print(json.dumps(found, ensure_ascii=False, indent=1) if given.json else report)
+    print(json.dumps({"follows": report.follows, **asdict(report)}, ensure_ascii=False) if given.json else report)
     return int(not report.follows)
 
 

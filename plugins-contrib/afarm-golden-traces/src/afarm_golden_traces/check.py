@@ -79,6 +79,8 @@ def check(method: str, dump: Mapping[str, Any], variant: str = "", tolerance: fl
 
     Raises `TraceError` for an unknown method, variant or quantity, a wrong shape, or a value that is not finite.
     """
+    if not 0 < tolerance < 1:
+        raise TraceError(f"tolerance is {tolerance:g}: it is a relative error between 0 and 1, such as 1e-5")
     trace = load_trace(method, variant or str(dump.get("variant", "")))
     check_names(dump, trace)
     report = Walk(trace, dump, tolerance).run()
