@@ -11,6 +11,7 @@ from afarm_people import signing_in
 from afarm_people.app import label_app
 from afarm_people.guideline import render_markdown
 from afarm_people.rules import Project, Rules
+from afarm_people.server import Place
 from afarm_people.store import GOLD, ProjectStore
 from label_client import HOME, Browser, make_project
 
@@ -314,3 +315,70 @@ def test_a_guideline_links_to_pages_alone() -> None:
         ("a", "href", "http://away/x.png"),
         ("a", "href", "https://lab.org"),
     ]
+
+
+def test_the_code_is_for_who_has_labelled_and_has_nothing_left(tmp_path: Path) -> None:
+    project = make_project(tmp_path, count=2, code="C0DE")
+    gold = [(Pair(Instruction("gold"), "wrong", "right"), {"p2": 1.0})]
+    project.store.add_pairs(gold, GOLD)
+    ann, late = enter(project, "ann"), enter(project, "late")
+    for word in ("right", "better", "better"):  # before each answer, the end is not shown
+        ann.open("/done")
+        assert (ann.path[:6], "C0DE" in ann.page) == ("/pair/", False)
+        ann.prefer(word)
+    assert "C0DE" in ann.open("/done")
+    late.prefer("right")
+    assert ("There is nothing to label" in late.open("/done"), "C0DE" in late.page) == (True, False)
+
+
+def test_an_unknown_change_of_a_person_is_refused(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    enter(project, "ann")
+    organiser = organise(project)
+    organiser.open("/organiser")
+    form = {**organiser.fields(), "person": "1", "why": "x", "sure": "yes"}
+    answer = organiser.client.post("/organiser/discrad", data=form, headers={"origin": HOME})
+    assert (answer.status_code, len(project.store.people())) == (404, 1)
+
+
+def test_numbers_of_forms_that_are_none_are_no_fault(project: Project) -> None:
+    me = Browser(project)
+    me.open("/")
+    for count, text in enumerate(("9" * 400, "[" * 20_000, "NaN", "1e999", "-1", '"3"'), 1):
+        me.send("2", {"seconds": text})
+        assert (me.status, len(project.store.labels())) == (200, count)
+
+
+@pytest.mark.parametrize(
+    ("address", "origin", "status"),
+    [
+        ("https://labels.lab.org", "https://labels.lab.org", 200),
+        ("https://Labels.lab.org:443/", "https://labels.lab.org", 200),
+        ("https://labels.lab.org:8443", "https://labels.lab.org:8443", 200),
+        ("https://labels.lab.org", "https://away.example", 403),
+        ("https://labels.lab.org", "null", 403),
+        ("", "null", 403),
+    ],
+)
+def test_a_proxy_that_passes_on_its_own_host_is_answered(
+    project: Project, address: str, origin: str, status: int
+) -> None:
+    place = Place(address=address)
+    me = Browser(project, app=label_app(project, public=place.public))  # Host: 127.0.0.1:8650, as nginx sends
+    me.open("/")
+    me.send("2", origin=origin)
+    assert me.status == status
+
+
+def test_an_address_is_a_scheme_and_a_name() -> None:
+    for address in (
+        "https://lab.org/labels",
+        "lab.org",
+        "https://",
+        "ftp://lab.org",
+        "https://lab.org:x",
+        "https://a@b",
+    ):
+        assert "without a path" in Place(address=address).check(is_open=False)[0]
+    assert Place(address="https://lab.org:8443/").check(is_open=False) == []
+    assert (Place(address="http://lab.org").is_secure, Place(certificate="c", key="k").is_secure) == (False, True)

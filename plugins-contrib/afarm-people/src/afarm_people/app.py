@@ -54,6 +54,7 @@ OUTSIDE = {
 }
 """The ids with which services send people, the person's first."""
 PROLIFIC_END = "https://app.prolific.com/submissions/complete?cc="
+OTHER_NAME = "Open this page at the address that afarm label printed, or start it with --address https://NAME."
 REASON = 500
 """Characters of a reason for discarding somebody."""
 
@@ -69,8 +70,8 @@ class Refusal(Exception):
 class LabelPages:
     """Answers to requests, by the rules of a project."""
 
-    def __init__(self, project: Project, secure: bool = False):
-        self.project, self.store, self.secure = project, project.store, secure
+    def __init__(self, project: Project, secure: bool = False, public: str = ""):
+        self.project, self.store, self.secure, self.public = project, project.store, secure, public
         self.cookie = f"afarm_label_{self.store.project}"
 
     # ---------------------------------------------------------------------------------------------------- signing in
@@ -177,7 +178,7 @@ class LabelPages:
 
     def answer(self, request: Request, form: Mapping[str, str]) -> Response:
         cookie, person = self.person(request)
-        require_own(request, form, cookie)
+        require_own(request, form, cookie, self.public)
         number, choice = request.path_params["number"], form.get("choice", "")
         if choice != "skip" and (choice not in CHOICES or (choice == "0" and not self.project.rules.tie)):
             raise Refusal(400, "Choose one of the answers.")
@@ -206,22 +207,28 @@ class LabelPages:
         return RedirectResponse(self.next_path(self.person(request)[1]), 303)
 
     def done(self, request: Request) -> Response:
-        """The end: thanks, the code to hand in, and the way to pairs that were skipped."""
+        """The end: thanks, the code to hand in, and the way to pairs that were skipped.
+
+        The code is for who has labelled, and has nothing left; whoever has not seen a pair yet is sent there.
+        """
         _, person = self.person(request)
+        number = self.project.next_number(person)  # which grades, too
         person = self.store.find_person(person.id) or person
-        rules, skipped = self.project.rules, [] if self.project.decision else self.project.open_numbers(person)
-        if person.state not in ("qualifying", "active"):
-            skipped = []
-        code = "" if skipped else rules.code_failed if person.state == "failed" else rules.code
-        done, total = self.project.progress(person)
+        open_numbers = [] if number is None else self.project.open_numbers(person)
+        if number is not None and not dict(open_numbers)[number]:
+            return RedirectResponse(f"/pair/{number}", 303)
+        rules, (done, total) = self.project.rules, self.project.progress(person)
+        code = "" if open_numbers or not done else rules.code
+        if person.state in ("failed", "discarded"):
+            code = rules.code_failed if person.state == "failed" else ""
         return self.render(
             "done.html.jinja",
             person=person,
             done=done,
             total=total,
-            skipped=[number for number, _ in skipped],
+            skipped=[number for number, _ in open_numbers],
             decided=bool(self.project.decision),
-            code="" if person.state == "discarded" else code,
+            code=code,
             link=PROLIFIC_END + quote(code, safe="") if code and "PROLIFIC_PID" in person.outside else "",
             is_open=rules.is_open,
         )
@@ -237,9 +244,11 @@ class LabelPages:
 
     def change(self, request: Request, form: Mapping[str, str]) -> Response:
         """Discard, restore or delete a person."""
-        require_own(request, form, self.organiser(request))
+        require_own(request, form, self.organiser(request), self.public)
         person = self.store.find_person(int(_number(form.get("person")) or 0))
         what, why = request.path_params["what"], form.get("why", "").strip()[:REASON]
+        if what not in ("discard", "restore", "delete"):
+            raise Refusal(404, "There is no such page.")
         if person is None:
             raise Refusal(404, "There is no such person (any more).")
         if what == "discard" and not why:
@@ -271,9 +280,12 @@ class LabelPages:
         return Response(_read(name), media_type=STATIC[name])
 
 
-def label_app(project: Project, hosts: Collection[str] = (), secure: bool = False) -> Starlette:
-    """Make the application. `hosts` are names that it answers to, beside addresses and localhost."""
-    pages = LabelPages(project, secure)
+def label_app(project: Project, hosts: Collection[str] = (), secure: bool = False, public: str = "") -> Starlette:
+    """Make the application. `hosts` are names that it answers to, beside addresses and localhost.
+
+    `public` is the name, with its port if it is not the scheme's, that people open where a proxy passes on another.
+    """
+    pages = LabelPages(project, secure, public)
 
     def form(take: Callable[[Request, Mapping[str, str]], Response]) -> Callable[[Request], Awaitable[Response]]:
         async def respond(request: Request) -> Response:
@@ -289,9 +301,8 @@ def label_app(project: Project, hosts: Collection[str] = (), secure: bool = Fals
 
     async def guard(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
         """Refuse requests under another name, and add headers to every answer."""
-        known = is_own_host(request.headers.get("host", ""), {"localhost", *hosts})
-        told = "This page answers under its own address alone. Under another name: afarm label … --allow-host NAME"
-        response = await answer(request) if known else PlainTextResponse(told, status_code=403)
+        is_own = is_own_host(request.headers.get("host", ""), {"localhost", *hosts})
+        response = await answer(request) if is_own else PlainTextResponse(OTHER_NAME, status_code=403)
         for name, value in HEADERS.items():
             response.headers.setdefault(name, value)
         return response
@@ -326,10 +337,10 @@ def is_own_host(named: str, hosts: Collection[str]) -> bool:
     return named.lower() in (written, f"{written}:{port}")
 
 
-def require_own(request: Request, form: Mapping[str, str], cookie: str) -> None:
-    """Require that a form is the page's own. Raises `Refusal`."""
+def require_own(request: Request, form: Mapping[str, str], cookie: str, public: str = "") -> None:
+    """Require that a form is the page's own, by the name that was asked or the `public` one. Raises `Refusal`."""
     origin = request.headers.get("origin")
-    own = origin is None or urlsplit(origin).netloc == request.headers.get("host", "")
+    own = origin is None or urlsplit(origin).netloc in {request.headers.get("host", ""), public} - {""}
     site = request.headers.get("sec-fetch-site", "same-origin")
     if (
         not own
@@ -358,7 +369,7 @@ def _number(text: str | None) -> float | None:
     """Read a number of a form; None for what is none."""
     try:
         number = float(json.loads(text or "null"))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, RecursionError):
         return None
     return number if 0 <= number < 2**53 else None
 

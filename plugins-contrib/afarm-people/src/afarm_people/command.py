@@ -156,7 +156,7 @@ def label(
         project.store.add_pairs(rows, kind, ordered=bool(from_run) or kind in given)
     served = Place(host, port, address, str(certificate) if certificate else None, str(key) if key else None)
     links = _prepare(project, names, join, new_link or [], served)
-    serve(project, served, lambda base: _tell(project, served, base, links))
+    serve(project, served, lambda base: print_addresses(project, served, base, links))
 
 
 Known = Mapping[str, Sequence[tuple["Pair", Mapping[str, Any]]]]
@@ -231,12 +231,12 @@ def _prepare(
     return links
 
 
-def _tell(project: Project, served: Any, base: str, links: Sequence[tuple[str, str]]) -> None:
+def print_addresses(project: Project, served: Any, base: str, links: Sequence[tuple[str, str]]) -> None:
     """Print where the page is, and the links that were made."""
     store, counts = project.store, project.summary()
-    if not served.is_loopback and not served.is_secure:
-        told = "without TLS, whoever is on the way can read links and labels"
-        _say(f"Warning: {told}: --certificate FILE --key FILE, or a proxy with TLS and --address https://…")
+    if not served.is_secure and (served.address or not served.is_loopback):
+        _say("Warning: without TLS, whoever is on the way can read links and labels.")
+        _say("Give --certificate FILE --key FILE, or a proxy with TLS and --address https://NAME")
     if project.rules.is_open:
         _say(f"Label: {base}/ (Ctrl-C ends it). The organiser's page: {base}/organiser")
     else:

@@ -104,9 +104,9 @@ def _figures(
     if len(given) >= ENOUGH and pace and seconds is not None and seconds < HASTE * median(pace):
         flags.append(f"takes {seconds:.0f} s a label, others {median(pace):.0f} s")
     paid = {"pay": pay * len(given), "hourly": pay * len(given) / spent * 3600 if spent and pay else None}
-    known = {"gold": project.known_answers(person, GOLD), "checks": checks}
+    graded = {"gold": project.known_answers(person, GOLD), "checks": checks}
     about = {"person": person, "labels": len(given), "seconds": seconds, "flags": flags}
-    return {**about, **paid, **known, "first": first, "agreed": mine, "compared": compared}
+    return {**about, **paid, **graded, "first": first, "agreed": mine, "compared": compared}
 
 
 def tail(successes: int, trials: int, probability: float) -> float:
