@@ -7,15 +7,17 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import typer
 from afarm_people import rules
-from afarm_people.draw import DIFFER, SAME, draw_pairs, draw_tasks, focus_on, read_known, read_pairs
+from afarm_people.command import add_commands, name_draw
+from afarm_people.draw import DIFFER, SAME, beside, draw_pairs, draw_tasks, focus_on, read_known, read_pairs
 from afarm_people.organiser import describe_project, tail
 from afarm_people.rules import Project
 from afarm_people.stopping import decision
 from afarm_people.store import CHECK, PAIR, Person, ProjectStore
 from label_client import make_project, make_rows, write_pairs
 
-from afarm import DataError, Instruction, JudgedPair, Pair, Preference, StoreError
+from afarm import DataError, Instruction, JudgedPair, Pair, Preference, StoreError, read_rows
 
 
 def label_all(project: Project, person: Person, choose: object, most: int = 10**6) -> int:
@@ -112,6 +114,39 @@ def test_pairs_are_read_with_or_without_labels_and_equal_ones_counted(tmp_path: 
         read_known(str(write_pairs(tmp_path / "gold.jsonl", [{**row, "preference": 1.5}])), "--gold")
     with pytest.raises(DataError, match="no pair of different outputs"):
         read_pairs(str(write_pairs(tmp_path / "equal.jsonl", rows[2:])))
+
+
+def serve(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Project:
+    """Run `afarm label` until it would serve; return the project that it would serve."""
+    app, served = typer.Typer(), list[Project]()
+    add_commands(app)
+    app.callback()(lambda: None)
+    monkeypatch.setattr("afarm_people.server.serve", lambda project, place, ready: served.append(project))
+    app(["label", *arguments], standalone_mode=False)
+    return served[0] if served else Project(ProjectStore(Path("pairs.people.sqlite")), rules.Rules())
+
+
+def test_a_project_keeps_its_rules_until_others_are_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_pairs(tmp_path / "pairs.jsonl", make_rows(3))
+    given = ["--people", "ann", "--each", "3", "--pay", "0.25", "--until", "decided", "--no-tie", "--timeout", "5"]
+    first = serve(monkeypatch, "pairs.jsonl", *given)
+    again = serve(monkeypatch, "pairs.jsonl")
+    assert again.rules == first.rules
+    assert (again.rules.each, again.rules.pay, again.rules.until_decided) == (3, 0.25, True)
+    label_all(again, again.store.people()[0], rightly)
+    serve(monkeypatch, "pairs.jsonl", "--export", "labels.jsonl")
+    assert [row["price_per_example"] for row in read_rows("labels.jsonl")] == [0.25] * 3
+    other = serve(monkeypatch, "pairs.jsonl", "--until", "all", "--each", "1")
+    assert (other.rules.each, other.rules.until_decided, other.rules.tie) == (1, False, False)
+
+
+def test_draws_and_files_of_other_names_have_their_own_store() -> None:
+    named = [["a", "b"], ["x/a", "y/b"], ["z/a", "y/b"], ["y/b"], ["/y/b"], ["r" * 90, "s" * 90], ["r" * 90, "t" * 90]]
+    assert len({name_draw(runs) for runs in named}) == len(named)
+    assert name_draw(["a", "b"]) == "a-b"
+    places = {"data.v1.jsonl": "data.v1.x", "data.v2.jsonl.gz": "data.v2.x", "data": "data.x", ".d.json": ".d.x"}
+    assert {file: beside(Path(file), ".x").name for file in places} == places
 
 
 # ----------------------------------------------------------------------------------------------------------- drawing

@@ -58,6 +58,12 @@ def bare_row(pair: Pair) -> dict[str, Any]:
     return {name: row[name] for name in PAIR_COLUMNS if name in row}
 
 
+def beside(file: Path, ending: str) -> Path:
+    """The place beside a file, by its name: a.v1.jsonl and a.v1.jsonl.gz have a.v1 and the `ending`."""
+    name = file.name.removesuffix(".gz")
+    return file.with_name(f"{Path(name).stem}{ending}")
+
+
 def read_known(source: str, option: str, scale: str | None = None) -> list[tuple[Pair, Mapping[str, Any]]]:
     """Read pairs with a known answer. Raises `DataError` if a row has none, or two contradict each other."""
     found = dict[str, tuple[Pair, Mapping[str, Any]]]()
