@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 from collections import Counter
 from pathlib import Path
 
@@ -74,6 +75,19 @@ def test_a_discarded_persons_pairs_are_open_again(tmp_path: Path) -> None:
     assert label_all(project, bo, rightly) == 0
     project.store.discard(ann, "asked a model")
     assert label_all(project, bo, rightly) == 4
+
+
+def test_labels_that_another_program_keeps_on_disk_are_not_called_deleted(tmp_path: Path) -> None:
+    project = make_project(tmp_path, count=1)
+    ann = project.enter("ann")
+    label_all(project, ann, rightly)
+    other = sqlite3.connect(project.store.path)
+    other.execute("BEGIN")
+    assert other.execute("SELECT count(*) FROM people").fetchone() == (1,)
+    project.store.db.execute("PRAGMA busy_timeout = 10")
+    with pytest.raises(StoreError, match="ann is deleted, but another program reads the file"):
+        project.store.delete_person(ann)
+    assert project.store.people() == []
 
 
 def test_checks_come_between_and_count_for_nothing(tmp_path: Path) -> None:
@@ -179,6 +193,9 @@ def test_pairs_are_drawn_where_finalists_differ_with_known_probabilities() -> No
         assert extra["probability"] == by_stratum[extra["stratum"]] / {DIFFER: 200, SAME: 800}[extra["stratum"]]
     with pytest.raises(DataError, match="the runs have 3 systems"):
         draw_pairs(judged_systems(10, 5), 4, 10, 1)
+    unread = [JudgedPair(row.pair, Preference(row.pair.id, None, "unparsed")) for row in judged_systems(10, 5)["c"]]
+    with pytest.raises(DataError, match="the runs have 2 systems with labels: a, b"):
+        draw_pairs({**judged_systems(10, 5), "c": unread}, 3, 10, 1)
 
 
 @pytest.mark.parametrize(
@@ -221,6 +238,22 @@ def test_it_stops_once_the_better_finalist_is_clear(tmp_path: Path) -> None:
     assert project.next_number(people) is None
     store.discard(people, "asked a model")
     assert project.decision == ""
+
+
+def test_it_waits_for_open_pairs_and_counts_skipped_ones_against_it(tmp_path: Path) -> None:
+    store = ProjectStore(tmp_path / "people.sqlite")
+    store.add_pairs([(judged.pair, {}) for judged in judged_systems(40, 0)["a"]], ordered=True)
+    project = Project(store, rules.Rules(is_open=False))
+    slow, ann = project.enter("slow"), project.enter("ann")
+    number = project.next_number(slow)
+    assert number
+    assert label_all(project, ann, lambda first: -2 if first[0] == "a" else 2) == 39
+    assert decision(store, 1) == ""  # slow pairs differ from the others, and this is the first
+    project.skip(slow, number)
+    assert decision(store, 1) == "a is better than base, after 40 instructions."
+    with store.writing() as db:
+        db.execute("UPDATE assignments SET skipped = 1, choice = NULL WHERE number < 20")
+    assert decision(store, 1) == ""
 
 
 def test_it_names_what_it_cannot_decide(tmp_path: Path) -> None:

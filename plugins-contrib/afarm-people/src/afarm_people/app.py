@@ -24,6 +24,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from afarm import StoreError
 from afarm.report import visible
 from afarm.results import json_text
 from afarm_people import signing_in
@@ -260,7 +261,10 @@ class LabelPages:
         elif what == "restore":
             self.project.restore(person)
         else:
-            self.store.delete_person(person)
+            try:
+                self.store.delete_person(person)
+            except StoreError as error:
+                raise Refusal(503, str(error)) from error
         return RedirectResponse("/organiser", 303)
 
     def download(self, request: Request) -> Response:

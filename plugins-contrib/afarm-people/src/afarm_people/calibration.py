@@ -142,15 +142,19 @@ def mean_interval(wins: Sequence[float]) -> tuple[float, float, float]:
 def transfer_error(own: Sequence[JudgedTask], others: Sequence[JudgedTask]) -> tuple[float, float, float] | None:
     """Audit the calibration of the other systems on a system's own labels: (error, low, high), in points.
 
-    The error is people's mean less the one predicted from the judge's verdicts. None with too few labels of others.
+    The error is people's mean less the one predicted from the judge's verdicts, each pair weighted by the inverse of
+    the probability with which it was drawn. None with too few labels of others.
     """
     if len(others) < LEAST_LABELS:
         return None
     import numpy as np
     from sklearn.isotonic import IsotonicRegression
 
-    fitted = IsotonicRegression(out_of_bounds="clip").fit([r.judge for r in others], [r.people for r in others])
-    left = np.asarray([row.people for row in own]) - fitted.predict([row.judge for row in own])
-    half = NormalDist().inv_cdf(0.975) * float(left.std(ddof=1)) / math.sqrt(len(left))
-    mean = float(left.mean())
+    of_others, of_own = ([1 / (row.probability or 1.0) for row in rows] for rows in (others, own))
+    calibration = IsotonicRegression(out_of_bounds="clip")
+    calibration.fit([row.judge for row in others], [row.people for row in others], sample_weight=of_others)
+    left = np.asarray([row.people for row in own]) - calibration.predict([row.judge for row in own])
+    weights, n = np.asarray(of_own) / sum(of_own), len(own)
+    mean = float(weights @ left)
+    half = NormalDist().inv_cdf(0.975) * math.sqrt(n / (n - 1) * float(weights**2 @ (left - mean) ** 2))
     return 100 * mean, 100 * (mean - half), 100 * (mean + half)

@@ -154,7 +154,10 @@ def label(
     given = {"gold": gold, "check": checks}
     read = None if ends else _read(str(source), labels, given)
     opened = ProjectStore(place, seed)
-    project = Project(opened, Rules(**{**rules, **_stored_rules(opened, context)}))
+    kept = {name: value for name, value in _stored_rules(opened, context).items() if rules[name] != value}
+    project = Project(opened, Rules(**{**rules, **kept}))
+    if kept:
+        _say(f"As last time, since these options are not given: {', '.join(sorted(kept))}")
     if read is None:
         _end(project, export, discard, reason, delete)
         return

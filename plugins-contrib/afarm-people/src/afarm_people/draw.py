@@ -118,12 +118,13 @@ def draw_pairs(
     Returns them and the finalists. Raises `DataError` if there are fewer systems, or none of their instructions is
     every one's.
     """
-    rates = {system: fmean(row.win for row in rows if row.win is not None) for system, rows in judged.items()}
+    wins = {system: [row.win for row in rows if row.win is not None] for system, rows in judged.items()}
+    rates = {system: fmean(given) for system, given in wins.items() if given}
     names = sorted(rates, key=lambda system: (-rates[system], system))[:finalists]
     if len(names) < finalists:
         raise DataError(
-            f"the runs have {len(names)} systems: {', '.join(names)}; name more with --from-run RUN --from-run RUN …, "
-            f"or ask for --finalists {len(names)}"
+            f"the runs have {len(names)} systems with labels: {', '.join(names)}; name more with "
+            f"--from-run RUN --from-run RUN …, or ask for --finalists {max(1, len(names))}"
         )
     by_task = {name: {row.pair.instruction.id: row for row in judged[name] if row.win is not None} for name in names}
     shared = sorted(set.intersection(*(set(rows) for rows in by_task.values())))
