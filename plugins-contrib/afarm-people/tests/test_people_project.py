@@ -283,7 +283,12 @@ def test_people_who_answer_always_left_at_random_or_in_haste_stand_out(tmp_path:
         label_all(project, project.enter(name), way)
     with project.store.writing() as db:
         db.execute("UPDATE assignments SET seconds = CASE person WHEN 2 THEN 1 ELSE 5 END")
-    flags = {one["person"].name: " ".join(one["flags"]) for one in describe_project(project)["people"]}
+    figures = describe_project(project)
+    ability = {one["person"].name: one["ability"] for one in figures["people"]}
+    assert all(ability[name] > 0.99 for name in ("ann", "bo", "cy"))
+    assert max(ability["left"], ability["random"]) < 0.75
+    assert 0 < figures["alpha"] < 1
+    flags = {one["person"].name: " ".join(one["flags"]) for one in figures["people"]}
     assert flags["ann"] == ""
     assert flags["bo"] == "takes 1 s a label, others 5 s"
     assert "prefers the response shown first in 60 of 60" in flags["left"]

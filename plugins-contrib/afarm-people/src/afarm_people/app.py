@@ -30,7 +30,7 @@ from afarm.results import json_text
 from afarm_people import signing_in
 from afarm_people.organiser import describe_project
 from afarm_people.rules import Project, StaleError
-from afarm_people.signing_in import JOIN, ORGANISER
+from afarm_people.signing_in import JOIN, OPEN, ORGANISER
 from afarm_people.store import Assignment, Person
 
 POLICY = (
@@ -86,7 +86,7 @@ class LabelPages:
     def person(self, request: Request) -> tuple[str, Person]:
         cookie, person = self.session(request)
         if person is None:
-            raise Refusal(403, "Open the page by the link that you were given.")
+            raise Refusal(403, "Open the page by the link that you were given, or that afarm label printed.")
         return cookie, person
 
     def organiser(self, request: Request) -> str:
@@ -134,19 +134,20 @@ class LabelPages:
     # ------------------------------------------------------------------------------------------------------ labelling
 
     def start(self, request: Request) -> Response:
-        """The next pair; on an open page, whoever comes first without a session is let in."""
+        """The next pair; the organiser's page for the organiser."""
         cookie, person = self.session(request)
-        if self.project.rules.is_open and person is None:
-            return self.let_in("/")
         if cookie and person is None:
             return RedirectResponse("/organiser", 303)
         return RedirectResponse(self.next_path(self.person(request)[1]), 303)
 
-    def let_in(self, to: str) -> Response:
-        """Begin a session of the one person of an open page."""
+    def let_in(self, request: Request) -> Response:
+        """Begin a session of the one person of an open page, by its link."""
+        is_right = signing_in.matches(request.path_params["secret"], self.store.get(OPEN))
+        if not is_right or not self.project.rules.is_open:
+            raise Refusal(403, "This link is not valid, or a newer one was made.")
         with self.store.writing():
             person = next(iter(self.store.people()), None) or self.project.enter("me")
-        return self.signed_in(person, to)
+        return self.signed_in(person)
 
     def next_path(self, person: Person, after: int = 0) -> str:
         number = self.project.next_number(person, after)
@@ -237,11 +238,9 @@ class LabelPages:
     # ------------------------------------------------------------------------------------------------- the organiser
 
     def organise(self, request: Request) -> Response:
-        if self.project.rules.is_open and self.session(request)[1] is None:
-            return self.let_in("/organiser")
         cookie = self.organiser(request)
-        found = describe_project(self.project)
-        return self.render("organiser.html.jinja", **found, token=signing_in.form_token(cookie))
+        figures = describe_project(self.project)
+        return self.render("organiser.html.jinja", **figures, token=signing_in.form_token(cookie))
 
     def change(self, request: Request, form: Mapping[str, str]) -> Response:
         """Discard, restore or delete a person."""
@@ -315,6 +314,7 @@ def label_app(project: Project, hosts: Collection[str] = (), secure: bool = Fals
         Route("/", pages.start),
         Route("/in/{link}", pages.sign_in),
         Route("/join/{secret}", pages.join),
+        Route("/open/{secret}", pages.let_in),
         Route("/pair/{number:int}", pages.show),
         Route("/pair/{number:int}", form(pages.answer), methods=["POST"]),
         Route("/next", pages.unmarked),

@@ -13,7 +13,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist, fmean, stdev
+from statistics import NormalDist, fmean
 from typing import Any
 
 from afarm import DataError
@@ -41,17 +41,16 @@ class JudgedTask:
 
 @dataclass(frozen=True, slots=True)
 class PeoplesWinRate:
-    """A system's win rates, in percent, with 95% intervals.
+    """A system's win rates, in percent.
 
-    `judge` is the raw one. `people` is the calibrated one; None if it was `not_checked`, which says why. `labels` is
-    the number of labelled pairs. `transfer` is how much higher people set the system than a calibration fitted on the
-    other systems' labels would, in points, with its interval; None if there are too few labels to tell.
+    `judge` is the raw one. `people` is the calibrated one, with its 95% interval; None if it was `not_checked`, which
+    says why. `labels` is the number of labelled pairs. `transfer` is how much higher people set the system than a
+    calibration fitted on the other systems' labels would, in points, with its interval; None if there are too few
+    labels to tell.
     """
 
     system: str
     judge: float
-    judge_low: float
-    judge_high: float
     labels: int
     people: float | None = None
     low: float | None = None
@@ -118,25 +117,18 @@ def _describe(
     estimate: tuple[float, float, float] | None,
     others: Sequence[JudgedTask],
 ) -> PeoplesWinRate:
-    judge = mean_interval([row.judge for row in rows])
+    judge = 100 * fmean(row.judge for row in rows)
     if estimate is None:
         why = (
             f"{len(labelled)} of its pairs are labelled: {LEAST_OWN} drawn at random would check it"
             if labelled
             else f"none of its pairs is labelled: {LEAST_OWN} drawn at random would check it"
         )
-        return PeoplesWinRate(name, *judge, len(labelled), not_checked=why)
+        return PeoplesWinRate(name, judge, len(labelled), not_checked=why)
     low, high = max(0.0, estimate[1]), min(1.0, estimate[2])
     return PeoplesWinRate(
-        name, *judge, len(labelled), 100 * estimate[0], 100 * low, 100 * high, transfer_error(labelled, others)
+        name, judge, len(labelled), 100 * estimate[0], 100 * low, 100 * high, transfer_error(labelled, others)
     )
-
-
-def mean_interval(wins: Sequence[float]) -> tuple[float, float, float]:
-    """Compute the mean of wins in percent, with its 95% interval by the normal distribution."""
-    mean = fmean(wins)
-    half = NormalDist().inv_cdf(0.975) * stdev(wins) / math.sqrt(len(wins)) if len(wins) > 1 else 0.5
-    return 100 * mean, 100 * max(0.0, mean - half), 100 * min(1.0, mean + half)
 
 
 def transfer_error(own: Sequence[JudgedTask], others: Sequence[JudgedTask]) -> tuple[float, float, float] | None:

@@ -217,7 +217,7 @@ def _prepare(
     """Make the links that are asked for, and set the rest of the rules. Returns new links by name."""
     from dataclasses import replace
 
-    from afarm_people.signing_in import JOIN, ORGANISER, digest_secret, new_secret, renew_link
+    from afarm_people.signing_in import JOIN, OPEN, ORGANISER, renew_link, renew_secret
     from afarm_people.stopping import decision, find_systems
 
     store, links = project.store, []
@@ -241,12 +241,12 @@ def _prepare(
     wanted = {JOIN: join, ORGANISER: has_links}
     for name, path in ((JOIN, "/join/"), (ORGANISER, "/organiser/in/")):
         if name in new_links or (wanted[name] and not store.get(name)):
-            secret = new_secret()
-            store.set(name, digest_secret(secret))
+            links.append((name, path + renew_secret(store, name)))
             if name == ORGANISER:
                 with store.writing() as db:
                     db.execute("DELETE FROM sessions WHERE person IS NULL")
-            links.append((name, path + secret))
+    if not has_links:  # anew at every start, and open pages stay signed in
+        project.open_link = f"/open/{renew_secret(store, OPEN)}"
     return links
 
 
@@ -257,7 +257,7 @@ def print_addresses(project: Project, served: Any, base: str, links: Sequence[tu
         _say("Warning: without TLS, whoever is on the way can read links and labels.")
         _say("Give --certificate FILE --key FILE, or a proxy with TLS and --address https://NAME")
     if project.rules.is_open:
-        _say(f"Label: {base}/ (Ctrl-C ends it). The organiser's page: {base}/organiser")
+        _say(f"Label: {base}{project.open_link} (Ctrl-C ends it). Then the organiser's page: {base}/organiser")
     else:
         _say(f"Served at {base}/ (Ctrl-C ends it).")
     for name, path in links:

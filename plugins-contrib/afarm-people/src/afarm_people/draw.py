@@ -118,8 +118,8 @@ def draw_pairs(
     Returns them and the finalists. Raises `DataError` if there are fewer systems, or none of their instructions is
     every one's.
     """
-    wins = {system: [row.win for row in rows if row.win is not None] for system, rows in judged.items()}
-    rates = {system: fmean(given) for system, given in wins.items() if given}
+    read = {system: [row.win for row in rows if row.win is not None] for system, rows in judged.items()}
+    rates = {system: fmean(wins) for system, wins in read.items() if wins}
     names = sorted(rates, key=lambda system: (-rates[system], system))[:finalists]
     if len(names) < finalists:
         raise DataError(

@@ -52,6 +52,7 @@ class Project:
 
     def __init__(self, store: ProjectStore, rules: Rules, decide: Callable[[], str] = lambda: ""):
         self.store, self.rules, self.decide = store, rules, decide
+        self.open_link = ""
 
     @property
     def oldest(self) -> float:

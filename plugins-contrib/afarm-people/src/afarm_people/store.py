@@ -213,9 +213,10 @@ class ProjectStore:
         rows = self.rows("SELECT id, row, extra FROM pairs WHERE kind = :kind ORDER BY position, id", kind=kind)
         return [(row["id"], JudgedPair.from_row(json.loads(row["row"])).pair, json.loads(row["extra"])) for row in rows]
 
-    def skipped_pairs(self) -> set[str]:
+    def skipped_pairs(self) -> frozenset[str]:
         """The ids of pairs that somebody skipped, and has not labelled since."""
-        return {row["pair"] for row in self.rows("SELECT pair FROM assignments WHERE skipped = 1 AND choice IS NULL")}
+        rows = self.rows("SELECT pair FROM assignments WHERE skipped = 1 AND choice IS NULL")
+        return frozenset(row["pair"] for row in rows)
 
     # ------------------------------------------------------------------------------------------------------ people
 
