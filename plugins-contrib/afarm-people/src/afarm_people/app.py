@@ -80,8 +80,8 @@ class LabelPages:
     def session(self, request: Request) -> tuple[str, Person | None]:
         """The cookie of a request and whose session it is; ("", None) if it is nobody's."""
         cookie = request.cookies.get(self.cookie, "")
-        known, person = signing_in.find_session(self.store, cookie)
-        return (cookie, person) if known else ("", None)
+        is_valid, person = signing_in.find_session(self.store, cookie)
+        return (cookie, person) if is_valid else ("", None)
 
     def person(self, request: Request) -> tuple[str, Person]:
         cookie, person = self.session(request)
