@@ -342,7 +342,7 @@ def is_own_host(named: str, hosts: Collection[str]) -> bool:
 
 
 def require_own(request: Request, form: Mapping[str, str], cookie: str, public: str = "") -> None:
-    """Require that a form is the page's own, by the name that was asked or the `public` one. Raises `Refusal`."""
+    """Require that a form is of the page under this name or the `public` one. Raises `Refusal`."""
     origin = request.headers.get("origin")
     own = origin is None or urlsplit(origin).netloc in {request.headers.get("host", ""), public} - {""}
     site = request.headers.get("sec-fetch-site", "same-origin")

@@ -1,4 +1,4 @@
-"""The stop once it is clear: a confidence sequence over instructions, in the order in which they were drawn.
+"""The stop once it is clear: a confidence sequence over instructions, in the order of the draw.
 
 It looks at instructions up to the first that somebody still works on: in the order of the labels, those that take long
 would come late, and they differ from the others. One that was skipped counts against what is to be decided.
