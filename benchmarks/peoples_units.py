@@ -20,7 +20,7 @@ from statistics import NormalDist, fmean, stdev
 from typing import Any
 
 import numpy as np
-from afarm_people.calibration import JudgedTask, calibrate_win_rates, mean_interval
+from afarm_people.calibration import JudgedTask, calibrate_win_rates
 
 from afarm import DataError
 from afarm_plugins.evaluators.prediction_powered import prediction_powered
@@ -76,12 +76,18 @@ def draw(
     return systems
 
 
+def normal_interval(wins: Sequence[float]) -> Interval:
+    """Compute the 95% interval of a mean by the normal distribution, in percent; all there is of one value."""
+    half = NormalDist().inv_cdf(0.975) * stdev(wins) / math.sqrt(len(wins)) if len(wins) > 1 else 0.5
+    return 100 * (fmean(wins) - half), 100 * (fmean(wins) + half)
+
+
 def intervals(rows: Sequence[JudgedTask], calibrated: Interval | None) -> dict[str, Interval | None]:
     """Compute each method's 95% interval of one system, in percent; None where it refuses."""
     own = [row.people for row in rows if row.people is not None]
-    half = NormalDist().inv_cdf(0.975) * stdev(own) / math.sqrt(len(own)) if len(own) > 1 else math.inf
-    found: dict[str, Interval | None] = {"judge, raw": mean_interval([row.judge for row in rows])[1:]}
-    found["people alone"] = (100 * (fmean(own) - half), 100 * (fmean(own) + half)) if len(own) > 1 else None
+    low, high = normal_interval([row.judge for row in rows])
+    found: dict[str, Interval | None] = {"judge, raw": (max(0.0, low), min(100.0, high))}
+    found["people alone"] = normal_interval(own) if len(own) > 1 else None
     try:
         humans = [math.nan if row.people is None else row.people for row in rows]
         ppi = prediction_powered(humans, [row.judge for row in rows]).combined

@@ -98,8 +98,8 @@ def labelled(pair: dict[str, str]) -> Iterator[str]:
     command = [sys.executable, "-c", code, "label", str(file), "--port", str(port)]
     with subprocess.Popen(command, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
-        next(line for line in process.stdout if str(port) in line)
-        yield f"http://127.0.0.1:{port}/"
+        line = next(line for line in process.stdout if str(port) in line)
+        yield next(word for word in line.split() if word.startswith("http"))
         process.terminate()
 
 

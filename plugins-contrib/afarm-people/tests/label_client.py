@@ -9,6 +9,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
+from afarm_people import signing_in
 from afarm_people.app import label_app
 from afarm_people.draw import read_pairs
 from afarm_people.rules import Project, Rules
@@ -44,6 +45,13 @@ def make_project(directory: Path, count: int = 6, **rules: Any) -> Project:
     pairs = read_pairs(str(write_pairs(directory / "pairs.jsonl", make_rows(count)))).pairs
     store.add_pairs(pairs)
     return Project(store, Rules(**{"is_open": False, **rules}))
+
+
+def open_page(project: Project) -> Browser:
+    """Open the page of one person, without sign-in, by its link."""
+    found = Browser(project)
+    found.open(f"/open/{signing_in.renew_secret(project.store, signing_in.OPEN)}")
+    return found
 
 
 class Browser:

@@ -62,6 +62,27 @@ def test_a_pair_gets_the_label_that_people_gave_it(
     assert turned.p2 == (None if win is None else 1 - win)
 
 
+def test_a_draw_has_no_strength_and_what_is_decided_has(tmp_path: Path) -> None:
+    for given, strength in ((people(1, 2, strength=1.0), None), (people(2, 2, strength=0.5), 0.5)):
+        human = annotator(labels(tmp_path / "labels.jsonl", *given))
+        assert human.annotate([PAIR], annotate_context())[0].strength == strength
+
+
+def test_pairs_that_come_in_parts_are_collected_in_one_file(tmp_path: Path) -> None:
+    """A run's pairs come by the thousand: the second thousand leaves the labelled first ones in the file."""
+    file = tmp_path / "labels.v1.jsonl"
+    parts = [[Pair(Instruction(f"{part} {n}"), "a", "b") for n in range(2)] for part in range(3)]
+    for part in parts:
+        with pytest.raises(DataError, match=r"afarm label \S+labels\.v1\.pairs\.jsonl"):
+            annotator(file).annotate(part, annotate_context())
+        rows = list(read_rows(tmp_path / "labels.v1.pairs.jsonl"))
+        if part is parts[1]:  # nobody labels these, and the third part does not need them
+            assert len(rows) == 4
+        else:
+            write_rows(file, [{**row, "preference": 2} for row in rows[:2]])
+    assert [row["instruction"] for row in rows] == ["0 0", "0 1", "2 0", "2 1"]
+
+
 def test_one_persons_label_is_drawn_by_seed(tmp_path: Path) -> None:
     human = annotator(labels(tmp_path / "labels.jsonl", *people(1, 2)), vote="one")
     drawn = [human.annotate([PAIR], annotate_context(seed=seed))[0].p2 for seed in range(20)]
@@ -109,6 +130,7 @@ def test_its_identity_is_the_labels(tmp_path: Path) -> None:
     first = annotator(labels(tmp_path / "a.jsonl", *people(1, 2))).identity
     assert annotator(labels(tmp_path / "b.jsonl", *people(1, 2, reason="x"))).identity == first
     assert annotator(labels(tmp_path / "c.jsonl", *people(2, 2))).identity != first
+    assert annotator(labels(tmp_path / "d.jsonl", *people(1, 2, strength=0.5))).identity != first
 
 
 def test_it_keeps_the_promises_of_an_annotator_once_its_pairs_are_labelled(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ from afarm_people import signing_in
 from afarm_people.app import label_app
 from afarm_people.guideline import render_markdown
 from afarm_people.rules import Project, Rules
+from afarm_people.server import Place
 from afarm_people.store import GOLD, ProjectStore
-from label_client import HOME, Browser, make_project
+from label_client import HOME, Browser, make_project, open_page
 
 from afarm import Instruction, Message, Pair
 
@@ -39,8 +40,7 @@ def organise(project: Project) -> Browser:
 
 
 def test_a_person_labels_all_pairs_and_the_export_says_what_they_chose(project: Project) -> None:
-    me, shown = Browser(project), []
-    me.open("/")
+    me, shown = open_page(project), list[tuple[str, list[str]]]()
     for choice in ("-2", "-1", "0", "1", "2", "2"):
         shown.append((choice, me.responses()))
         me.send(choice, {"reason": f" why {choice} "})
@@ -62,8 +62,7 @@ def test_a_person_labels_all_pairs_and_the_export_says_what_they_chose(project: 
 
 
 def test_back_skip_and_next_unlabelled(project: Project) -> None:
-    me = Browser(project)
-    me.open("/")
+    me = open_page(project)
     me.send("2")
     me.send("skip")
     me.send("-1")
@@ -85,8 +84,7 @@ def test_back_skip_and_next_unlabelled(project: Project) -> None:
 
 
 def test_the_same_form_twice_counts_once_and_a_stale_one_changes_nothing(project: Project) -> None:
-    me = Browser(project)
-    me.open("/")
+    me = open_page(project)
     path, form = me.path, {**me.fields(), "choice": "2"}
     for _ in range(2):  # a double click
         answer = me.client.post(path, data=form, headers={"accept": "application/json", "origin": HOME})
@@ -100,8 +98,7 @@ def test_the_same_form_twice_counts_once_and_a_stale_one_changes_nothing(project
 
 
 def test_labels_survive_and_forms_go_on_after_a_new_start(project: Project, tmp_path: Path) -> None:
-    me = Browser(project)
-    me.open("/")
+    me = open_page(project)
     me.send("2")
     again = Browser(make_project(tmp_path, is_open=True))  # nothing was closed
     again.client.cookies = me.client.cookies
@@ -121,8 +118,7 @@ def test_labels_survive_and_forms_go_on_after_a_new_start(project: Project, tmp_
     ],
 )
 def test_forms_of_other_sites_are_refused(project: Project, headers: dict[str, str], fields: dict[str, str]) -> None:
-    me = Browser(project)
-    me.open("/")
+    me = open_page(project)
     me.send("2", fields, **headers)
     assert me.status == 403
     assert project.store.labels() == []
@@ -130,15 +126,13 @@ def test_forms_of_other_sites_are_refused(project: Project, headers: dict[str, s
 
 @pytest.mark.parametrize("choice", ["", "3", "2.0", "__proto__", "-0"])
 def test_what_is_no_answer_is_refused(project: Project, choice: str) -> None:
-    me = Browser(project)
-    me.open("/")
+    me = open_page(project)
     assert "Choose one of the answers" in me.send(choice)
     assert (me.status, project.store.labels()) == (400, [])
 
 
 def test_a_form_that_is_too_large_is_refused(project: Project) -> None:
-    me = Browser(project)
-    me.open("/")
+    me = open_page(project)
     me.send("2", {"reason": "w" * 100_000})
     assert me.status == 413
 
@@ -175,6 +169,21 @@ def test_people_see_nothing_of_others_and_nothing_of_the_organisers(tmp_path: Pa
     [of_ann] = [person.id for person in project.store.people() if person.name == "ann"]
     form = {"token": ann.fields()["token"], "person": str(of_ann), "sure": "yes"}
     assert ann.client.post("/organiser/delete", data=form, headers={"origin": HOME}).status_code == 403
+
+
+def test_a_page_of_one_person_opens_by_its_link_alone(project: Project) -> None:
+    me, other = open_page(project), Browser(project)  # of another user of this machine
+    for path in ("/", "/pair/1", "/organiser", "/organiser/labels.jsonl", "/open/x", "/open/"):
+        other.open(path)
+        assert (path, other.status) == (path, 404 if path == "/open/" else 403)
+    open_page(project)  # a new start makes another link
+    for path in ("/", "/organiser"):
+        me.open(path)
+        assert me.status == 200
+    shared = make_project(project.store.path.parent)
+    other = Browser(shared)
+    other.open(f"/open/{signing_in.renew_secret(shared.store, signing_in.OPEN)}")
+    assert other.status == 403
 
 
 def test_a_link_is_of_one_person_and_a_new_one_ends_the_old(tmp_path: Path) -> None:
@@ -292,8 +301,7 @@ def test_hostile_texts_are_shown_as_text(tmp_path: Path) -> None:
     pairs = [(Pair(Instruction(text, text, messages=turns), text, f"{text}2", 0, text, text), {}) for text in HOSTILE]
     store.add_pairs(pairs)
     project = Project(store, Rules(guideline=render_markdown("\n\n".join(HOSTILE[:-1]))))
-    me = Browser(project)
-    me.open("/")
+    me = open_page(project)
     for _ in HOSTILE:
         assert me.status == 200
         for raw in ("<script>alert", "<img", 'onfocus=alert(1) x=""', "\0", "1337"):
@@ -314,3 +322,69 @@ def test_a_guideline_links_to_pages_alone() -> None:
         ("a", "href", "http://away/x.png"),
         ("a", "href", "https://lab.org"),
     ]
+
+
+def test_the_code_is_for_who_has_labelled_and_has_nothing_left(tmp_path: Path) -> None:
+    project = make_project(tmp_path, count=2, code="C0DE")
+    gold = [(Pair(Instruction("gold"), "wrong", "right"), {"p2": 1.0})]
+    project.store.add_pairs(gold, GOLD)
+    ann, late = enter(project, "ann"), enter(project, "late")
+    for word in ("right", "better", "better"):  # before each answer, the end is not shown
+        ann.open("/done")
+        assert (ann.path[:6], "C0DE" in ann.page) == ("/pair/", False)
+        ann.prefer(word)
+    assert "C0DE" in ann.open("/done")
+    late.prefer("right")
+    assert ("There is nothing to label" in late.open("/done"), "C0DE" in late.page) == (True, False)
+
+
+def test_an_unknown_change_of_a_person_is_refused(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    enter(project, "ann")
+    organiser = organise(project)
+    organiser.open("/organiser")
+    form = {**organiser.fields(), "person": "1", "why": "x", "sure": "yes"}
+    answer = organiser.client.post("/organiser/discrad", data=form, headers={"origin": HOME})
+    assert (answer.status_code, len(project.store.people())) == (404, 1)
+
+
+def test_numbers_of_forms_that_are_none_are_no_fault(project: Project) -> None:
+    me = open_page(project)
+    for count, text in enumerate(("9" * 400, "[" * 20_000, "NaN", "1e999", "-1", '"3"'), 1):
+        me.send("2", {"seconds": text})
+        assert (me.status, len(project.store.labels())) == (200, count)
+
+
+@pytest.mark.parametrize(
+    ("address", "origin", "status"),
+    [
+        ("https://labels.lab.org", "https://labels.lab.org", 200),
+        ("https://Labels.lab.org:443/", "https://labels.lab.org", 200),
+        ("https://labels.lab.org:8443", "https://labels.lab.org:8443", 200),
+        ("https://labels.lab.org", "https://away.example", 403),
+        ("https://labels.lab.org", "null", 403),
+        ("", "null", 403),
+    ],
+)
+def test_a_proxy_that_passes_on_its_own_host_is_answered(
+    project: Project, address: str, origin: str, status: int
+) -> None:
+    place = Place(address=address)
+    me = Browser(project, app=label_app(project, public=place.public))  # Host: 127.0.0.1:8650, as nginx sends
+    me.open(f"/open/{signing_in.renew_secret(project.store, signing_in.OPEN)}")
+    me.send("2", origin=origin)
+    assert me.status == status
+
+
+def test_an_address_is_a_scheme_and_a_name() -> None:
+    for address in (
+        "https://lab.org/labels",
+        "lab.org",
+        "https://",
+        "ftp://lab.org",
+        "https://lab.org:x",
+        "https://a@b",
+    ):
+        assert "without a path" in Place(address=address).check(is_open=False)[0]
+    assert Place(address="https://lab.org:8443/").check(is_open=False) == []
+    assert (Place(address="http://lab.org").is_secure, Place(certificate="c", key="k").is_secure) == (False, True)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 from collections import Counter
 from pathlib import Path
 
 import pytest
+import typer
 from afarm_people import rules
-from afarm_people.draw import DIFFER, SAME, draw_pairs, draw_tasks, focus_on, read_known, read_pairs
+from afarm_people.command import add_commands, name_draw
+from afarm_people.draw import DIFFER, SAME, beside, draw_pairs, draw_tasks, focus_on, read_known, read_pairs
 from afarm_people.organiser import describe_project, tail
 from afarm_people.rules import Project
 from afarm_people.stopping import decision
 from afarm_people.store import CHECK, PAIR, Person, ProjectStore
 from label_client import make_project, make_rows, write_pairs
 
-from afarm import DataError, Instruction, JudgedPair, Pair, Preference, StoreError
+from afarm import DataError, Instruction, JudgedPair, Pair, Preference, StoreError, read_rows
 
 
 def label_all(project: Project, person: Person, choose: object, most: int = 10**6) -> int:
@@ -74,6 +77,19 @@ def test_a_discarded_persons_pairs_are_open_again(tmp_path: Path) -> None:
     assert label_all(project, bo, rightly) == 4
 
 
+def test_labels_that_another_program_keeps_on_disk_are_not_called_deleted(tmp_path: Path) -> None:
+    project = make_project(tmp_path, count=1)
+    ann = project.enter("ann")
+    label_all(project, ann, rightly)
+    other = sqlite3.connect(project.store.path)
+    other.execute("BEGIN")
+    assert other.execute("SELECT count(*) FROM people").fetchone() == (1,)
+    project.store.db.execute("PRAGMA busy_timeout = 10")
+    with pytest.raises(StoreError, match="ann is deleted, but another program reads the file"):
+        project.store.delete_person(ann)
+    assert project.store.people() == []
+
+
 def test_checks_come_between_and_count_for_nothing(tmp_path: Path) -> None:
     project = make_project(tmp_path, count=9, check_every=3, per_person=8)
     known = [(Pair(Instruction(f"check {n}"), "better", "worse"), {"p2": 0.0}) for n in range(5)]
@@ -114,6 +130,39 @@ def test_pairs_are_read_with_or_without_labels_and_equal_ones_counted(tmp_path: 
         read_pairs(str(write_pairs(tmp_path / "equal.jsonl", rows[2:])))
 
 
+def serve(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Project:
+    """Run `afarm label` until it would serve; return the project that it would serve."""
+    app, served = typer.Typer(), list[Project]()
+    add_commands(app)
+    app.callback()(lambda: None)
+    monkeypatch.setattr("afarm_people.server.serve", lambda project, place, ready: served.append(project))
+    app(["label", *arguments], standalone_mode=False)
+    return served[0] if served else Project(ProjectStore(Path("pairs.people.sqlite")), rules.Rules())
+
+
+def test_a_project_keeps_its_rules_until_others_are_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_pairs(tmp_path / "pairs.jsonl", make_rows(3))
+    given = ["--people", "ann", "--each", "3", "--pay", "0.25", "--until", "decided", "--no-tie", "--timeout", "5"]
+    first = serve(monkeypatch, "pairs.jsonl", *given)
+    again = serve(monkeypatch, "pairs.jsonl")
+    assert again.rules == first.rules
+    assert (again.rules.each, again.rules.pay, again.rules.until_decided) == (3, 0.25, True)
+    label_all(again, again.store.people()[0], rightly)
+    serve(monkeypatch, "pairs.jsonl", "--export", "labels.jsonl")
+    assert [row["price_per_example"] for row in read_rows("labels.jsonl")] == [0.25] * 3
+    other = serve(monkeypatch, "pairs.jsonl", "--until", "all", "--each", "1")
+    assert (other.rules.each, other.rules.until_decided, other.rules.tie) == (1, False, False)
+
+
+def test_draws_and_files_of_other_names_have_their_own_store() -> None:
+    named = [["a", "b"], ["x/a", "y/b"], ["z/a", "y/b"], ["y/b"], ["/y/b"], ["r" * 90, "s" * 90], ["r" * 90, "t" * 90]]
+    assert len({name_draw(runs) for runs in named}) == len(named)
+    assert name_draw(["a", "b"]) == "a-b"
+    places = {"data.v1.jsonl": "data.v1.x", "data.v2.jsonl.gz": "data.v2.x", "data": "data.x", ".d.json": ".d.x"}
+    assert {file: beside(Path(file), ".x").name for file in places} == places
+
+
 # ----------------------------------------------------------------------------------------------------------- drawing
 
 
@@ -144,6 +193,9 @@ def test_pairs_are_drawn_where_finalists_differ_with_known_probabilities() -> No
         assert extra["probability"] == by_stratum[extra["stratum"]] / {DIFFER: 200, SAME: 800}[extra["stratum"]]
     with pytest.raises(DataError, match="the runs have 3 systems"):
         draw_pairs(judged_systems(10, 5), 4, 10, 1)
+    unread = [JudgedPair(row.pair, Preference(row.pair.id, None, "unparsed")) for row in judged_systems(10, 5)["c"]]
+    with pytest.raises(DataError, match="the runs have 2 systems with labels: a, b"):
+        draw_pairs({**judged_systems(10, 5), "c": unread}, 3, 10, 1)
 
 
 @pytest.mark.parametrize(
@@ -188,6 +240,22 @@ def test_it_stops_once_the_better_finalist_is_clear(tmp_path: Path) -> None:
     assert project.decision == ""
 
 
+def test_it_waits_for_open_pairs_and_counts_skipped_ones_against_it(tmp_path: Path) -> None:
+    store = ProjectStore(tmp_path / "people.sqlite")
+    store.add_pairs([(judged.pair, {}) for judged in judged_systems(40, 0)["a"]], ordered=True)
+    project = Project(store, rules.Rules(is_open=False))
+    slow, ann = project.enter("slow"), project.enter("ann")
+    number = project.next_number(slow)
+    assert number
+    assert label_all(project, ann, lambda first: -2 if first[0] == "a" else 2) == 39
+    assert decision(store, 1) == ""  # slow pairs differ from the others, and this is the first
+    project.skip(slow, number)
+    assert decision(store, 1) == "a is better than base, after 40 instructions."
+    with store.writing() as db:
+        db.execute("UPDATE assignments SET skipped = 1, choice = NULL WHERE number < 20")
+    assert decision(store, 1) == ""
+
+
 def test_it_names_what_it_cannot_decide(tmp_path: Path) -> None:
     project = make_project(tmp_path, count=2)
     label_all(project, project.enter("ann"), rightly)
@@ -215,7 +283,12 @@ def test_people_who_answer_always_left_at_random_or_in_haste_stand_out(tmp_path:
         label_all(project, project.enter(name), way)
     with project.store.writing() as db:
         db.execute("UPDATE assignments SET seconds = CASE person WHEN 2 THEN 1 ELSE 5 END")
-    flags = {one["person"].name: " ".join(one["flags"]) for one in describe_project(project)["people"]}
+    figures = describe_project(project)
+    ability = {one["person"].name: one["ability"] for one in figures["people"]}
+    assert all(ability[name] > 0.99 for name in ("ann", "bo", "cy"))
+    assert max(ability["left"], ability["random"]) < 0.75
+    assert 0 < figures["alpha"] < 1
+    flags = {one["person"].name: " ".join(one["flags"]) for one in figures["people"]}
     assert flags["ann"] == ""
     assert flags["bo"] == "takes 1 s a label, others 5 s"
     assert "prefers the response shown first in 60 of 60" in flags["left"]

@@ -27,7 +27,7 @@ from afarm import (
     why_left_out,
     write_rows,
 )
-from afarm_people.draw import bare_row
+from afarm_people.draw import bare_row, beside, read_pairs
 from afarm_people.settings import HumanConfig
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class HumanAnnotator(Annotator):
     @property
     def identity(self) -> str:
         """A digest of the labels: another person's, and nothing else, makes what follows again."""
-        rows = ([id, [[p.p2, p.outcome] for p in given]] for id, given in sorted(self.by_pair.items()))
+        rows = ([id, [[p.p2, p.outcome, p.strength] for p in given]] for id, given in sorted(self.by_pair.items()))
         return seeding.digest("human", *rows)
 
     def annotate(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Preference]:
@@ -96,13 +96,20 @@ class HumanAnnotator(Annotator):
         win = win if pair.is_canonical else 1 - win
         strengths = {preference.strength for preference in given}
         strength = strengths.pop() if len(strengths) == 1 else None
-        is_draw = win == 0.5
-        return Preference(pair.id, None if is_draw else win, "draw" if is_draw else "decided", "human", strength)
+        if win == 0.5:
+            return Preference(pair.id, None, "draw", "human")
+        return Preference(pair.id, win, "decided", "human", strength)
+
+    def labelled_in(self, file: Path) -> list[Pair]:
+        """The pairs of a file that people have labelled: pairs come in parts, and one file collects them."""
+        with suppress(DataError):
+            return [pair for pair, _ in read_pairs(str(file)).pairs if pair.id in self.by_pair] if file.exists() else []
+        return []
 
     def explain_none(self, pairs: Sequence[Pair]) -> str:
         """Say that nobody labelled these pairs, and how to: the pairs are written to a file beside the labels."""
         place = Path(self.file).expanduser()
-        beside = place.with_name(f"{place.name.partition('.')[0]}.pairs.jsonl")
+        open_pairs = beside(place, ".pairs.jsonl")
         if place.exists() and not self.by_pair:
             what = "holds no labels"
         elif place.exists():
@@ -110,7 +117,7 @@ class HumanAnnotator(Annotator):
         else:
             what = "is not there yet"
         with suppress(StoreError):
-            write_rows(beside, map(bare_row, pairs))
-            how = f"afarm label {beside}, then afarm label {beside} --export {self.file}"
-            return f"human:{self.file} {what}. The pairs are now in {beside}. Label them: {how}"
+            write_rows(open_pairs, map(bare_row, [*self.labelled_in(open_pairs), *pairs]))
+            how = f"afarm label {open_pairs}, then afarm label {open_pairs} --export {self.file}"
+            return f"human:{self.file} {what}. The pairs are now in {open_pairs}. Label them: {how}"
         return f"human:{self.file} {what}. Label its pairs: afarm label PAIRS.jsonl --export {self.file}"

@@ -24,12 +24,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from afarm import StoreError
 from afarm.report import visible
 from afarm.results import json_text
 from afarm_people import signing_in
 from afarm_people.organiser import describe_project
 from afarm_people.rules import Project, StaleError
-from afarm_people.signing_in import JOIN, ORGANISER
+from afarm_people.signing_in import JOIN, OPEN, ORGANISER
 from afarm_people.store import Assignment, Person
 
 POLICY = (
@@ -54,6 +55,7 @@ OUTSIDE = {
 }
 """The ids with which services send people, the person's first."""
 PROLIFIC_END = "https://app.prolific.com/submissions/complete?cc="
+OTHER_NAME = "Open this page at the address that afarm label printed, or start it with --address https://NAME."
 REASON = 500
 """Characters of a reason for discarding somebody."""
 
@@ -69,8 +71,8 @@ class Refusal(Exception):
 class LabelPages:
     """Answers to requests, by the rules of a project."""
 
-    def __init__(self, project: Project, secure: bool = False):
-        self.project, self.store, self.secure = project, project.store, secure
+    def __init__(self, project: Project, secure: bool = False, public: str = ""):
+        self.project, self.store, self.secure, self.public = project, project.store, secure, public
         self.cookie = f"afarm_label_{self.store.project}"
 
     # ---------------------------------------------------------------------------------------------------- signing in
@@ -78,13 +80,13 @@ class LabelPages:
     def session(self, request: Request) -> tuple[str, Person | None]:
         """The cookie of a request and whose session it is; ("", None) if it is nobody's."""
         cookie = request.cookies.get(self.cookie, "")
-        known, person = signing_in.find_session(self.store, cookie)
-        return (cookie, person) if known else ("", None)
+        is_valid, person = signing_in.find_session(self.store, cookie)
+        return (cookie, person) if is_valid else ("", None)
 
     def person(self, request: Request) -> tuple[str, Person]:
         cookie, person = self.session(request)
         if person is None:
-            raise Refusal(403, "Open the page by the link that you were given.")
+            raise Refusal(403, "Open the page by the link that you were given, or that afarm label printed.")
         return cookie, person
 
     def organiser(self, request: Request) -> str:
@@ -132,19 +134,20 @@ class LabelPages:
     # ------------------------------------------------------------------------------------------------------ labelling
 
     def start(self, request: Request) -> Response:
-        """The next pair; on an open page, whoever comes first without a session is let in."""
+        """The next pair; the organiser's page for the organiser."""
         cookie, person = self.session(request)
-        if self.project.rules.is_open and person is None:
-            return self.let_in("/")
         if cookie and person is None:
             return RedirectResponse("/organiser", 303)
         return RedirectResponse(self.next_path(self.person(request)[1]), 303)
 
-    def let_in(self, to: str) -> Response:
-        """Begin a session of the one person of an open page."""
+    def let_in(self, request: Request) -> Response:
+        """Begin a session of the one person of an open page, by its link."""
+        is_right = signing_in.matches(request.path_params["secret"], self.store.get(OPEN))
+        if not is_right or not self.project.rules.is_open:
+            raise Refusal(403, "This link is not valid, or a newer one was made.")
         with self.store.writing():
             person = next(iter(self.store.people()), None) or self.project.enter("me")
-        return self.signed_in(person, to)
+        return self.signed_in(person)
 
     def next_path(self, person: Person, after: int = 0) -> str:
         number = self.project.next_number(person, after)
@@ -177,7 +180,7 @@ class LabelPages:
 
     def answer(self, request: Request, form: Mapping[str, str]) -> Response:
         cookie, person = self.person(request)
-        require_own(request, form, cookie)
+        require_own(request, form, cookie, self.public)
         number, choice = request.path_params["number"], form.get("choice", "")
         if choice != "skip" and (choice not in CHOICES or (choice == "0" and not self.project.rules.tie)):
             raise Refusal(400, "Choose one of the answers.")
@@ -206,22 +209,28 @@ class LabelPages:
         return RedirectResponse(self.next_path(self.person(request)[1]), 303)
 
     def done(self, request: Request) -> Response:
-        """The end: thanks, the code to hand in, and the way to pairs that were skipped."""
+        """The end: thanks, the code to hand in, and the way to pairs that were skipped.
+
+        The code is for who has labelled, and has nothing left; whoever has not seen a pair yet is sent there.
+        """
         _, person = self.person(request)
+        number = self.project.next_number(person)  # which grades, too
         person = self.store.find_person(person.id) or person
-        rules, skipped = self.project.rules, [] if self.project.decision else self.project.open_numbers(person)
-        if person.state not in ("qualifying", "active"):
-            skipped = []
-        code = "" if skipped else rules.code_failed if person.state == "failed" else rules.code
-        done, total = self.project.progress(person)
+        open_numbers = [] if number is None else self.project.open_numbers(person)
+        if number is not None and not dict(open_numbers)[number]:
+            return RedirectResponse(f"/pair/{number}", 303)
+        rules, (done, total) = self.project.rules, self.project.progress(person)
+        code = "" if open_numbers or not done else rules.code
+        if person.state in ("failed", "discarded"):
+            code = rules.code_failed if person.state == "failed" else ""
         return self.render(
             "done.html.jinja",
             person=person,
             done=done,
             total=total,
-            skipped=[number for number, _ in skipped],
+            skipped=[number for number, _ in open_numbers],
             decided=bool(self.project.decision),
-            code="" if person.state == "discarded" else code,
+            code=code,
             link=PROLIFIC_END + quote(code, safe="") if code and "PROLIFIC_PID" in person.outside else "",
             is_open=rules.is_open,
         )
@@ -229,17 +238,17 @@ class LabelPages:
     # ------------------------------------------------------------------------------------------------- the organiser
 
     def organise(self, request: Request) -> Response:
-        if self.project.rules.is_open and self.session(request)[1] is None:
-            return self.let_in("/organiser")
         cookie = self.organiser(request)
-        found = describe_project(self.project)
-        return self.render("organiser.html.jinja", **found, token=signing_in.form_token(cookie))
+        figures = describe_project(self.project)
+        return self.render("organiser.html.jinja", **figures, token=signing_in.form_token(cookie))
 
     def change(self, request: Request, form: Mapping[str, str]) -> Response:
         """Discard, restore or delete a person."""
-        require_own(request, form, self.organiser(request))
+        require_own(request, form, self.organiser(request), self.public)
         person = self.store.find_person(int(_number(form.get("person")) or 0))
         what, why = request.path_params["what"], form.get("why", "").strip()[:REASON]
+        if what not in ("discard", "restore", "delete"):
+            raise Refusal(404, "There is no such page.")
         if person is None:
             raise Refusal(404, "There is no such person (any more).")
         if what == "discard" and not why:
@@ -251,7 +260,10 @@ class LabelPages:
         elif what == "restore":
             self.project.restore(person)
         else:
-            self.store.delete_person(person)
+            try:
+                self.store.delete_person(person)
+            except StoreError as error:
+                raise Refusal(503, str(error)) from error
         return RedirectResponse("/organiser", 303)
 
     def download(self, request: Request) -> Response:
@@ -271,9 +283,12 @@ class LabelPages:
         return Response(_read(name), media_type=STATIC[name])
 
 
-def label_app(project: Project, hosts: Collection[str] = (), secure: bool = False) -> Starlette:
-    """Make the application. `hosts` are names that it answers to, beside addresses and localhost."""
-    pages = LabelPages(project, secure)
+def label_app(project: Project, hosts: Collection[str] = (), secure: bool = False, public: str = "") -> Starlette:
+    """Make the application. `hosts` are names that it answers to, beside addresses and localhost.
+
+    `public` is the name, with its port if it is not the scheme's, that people open where a proxy passes on another.
+    """
+    pages = LabelPages(project, secure, public)
 
     def form(take: Callable[[Request, Mapping[str, str]], Response]) -> Callable[[Request], Awaitable[Response]]:
         async def respond(request: Request) -> Response:
@@ -289,9 +304,8 @@ def label_app(project: Project, hosts: Collection[str] = (), secure: bool = Fals
 
     async def guard(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
         """Refuse requests under another name, and add headers to every answer."""
-        known = is_own_host(request.headers.get("host", ""), {"localhost", *hosts})
-        told = "This page answers under its own address alone. Under another name: afarm label … --allow-host NAME"
-        response = await answer(request) if known else PlainTextResponse(told, status_code=403)
+        is_own = is_own_host(request.headers.get("host", ""), {"localhost", *hosts})
+        response = await answer(request) if is_own else PlainTextResponse(OTHER_NAME, status_code=403)
         for name, value in HEADERS.items():
             response.headers.setdefault(name, value)
         return response
@@ -300,6 +314,7 @@ def label_app(project: Project, hosts: Collection[str] = (), secure: bool = Fals
         Route("/", pages.start),
         Route("/in/{link}", pages.sign_in),
         Route("/join/{secret}", pages.join),
+        Route("/open/{secret}", pages.let_in),
         Route("/pair/{number:int}", pages.show),
         Route("/pair/{number:int}", form(pages.answer), methods=["POST"]),
         Route("/next", pages.unmarked),
@@ -326,10 +341,10 @@ def is_own_host(named: str, hosts: Collection[str]) -> bool:
     return named.lower() in (written, f"{written}:{port}")
 
 
-def require_own(request: Request, form: Mapping[str, str], cookie: str) -> None:
-    """Require that a form is the page's own. Raises `Refusal`."""
+def require_own(request: Request, form: Mapping[str, str], cookie: str, public: str = "") -> None:
+    """Require that a form is of the page under this name or the `public` one. Raises `Refusal`."""
     origin = request.headers.get("origin")
-    own = origin is None or urlsplit(origin).netloc == request.headers.get("host", "")
+    own = origin is None or urlsplit(origin).netloc in {request.headers.get("host", ""), public} - {""}
     site = request.headers.get("sec-fetch-site", "same-origin")
     if (
         not own
@@ -358,7 +373,7 @@ def _number(text: str | None) -> float | None:
     """Read a number of a form; None for what is none."""
     try:
         number = float(json.loads(text or "null"))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, RecursionError):
         return None
     return number if 0 <= number < 2**53 else None
 

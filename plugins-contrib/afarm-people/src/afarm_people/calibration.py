@@ -13,7 +13,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist, fmean, stdev
+from statistics import NormalDist, fmean
 from typing import Any
 
 from afarm import DataError
@@ -41,17 +41,16 @@ class JudgedTask:
 
 @dataclass(frozen=True, slots=True)
 class PeoplesWinRate:
-    """A system's win rates, in percent, with 95% intervals.
+    """A system's win rates, in percent.
 
-    `judge` is the raw one. `people` is the calibrated one; None if it was `not_checked`, which says why. `labels` is
-    the number of labelled pairs. `transfer` is how much higher people set the system than a calibration fitted on the
-    other systems' labels would, in points, with its interval; None if there are too few labels to tell.
+    `judge` is the raw one. `people` is the calibrated one, with its 95% interval; None if it was `not_checked`, which
+    says why. `labels` is the number of labelled pairs. `transfer` is how much higher people set the system than a
+    calibration fitted on the other systems' labels would, in points, with its interval; None if there are too few
+    labels to tell.
     """
 
     system: str
     judge: float
-    judge_low: float
-    judge_high: float
     labels: int
     people: float | None = None
     low: float | None = None
@@ -118,39 +117,36 @@ def _describe(
     estimate: tuple[float, float, float] | None,
     others: Sequence[JudgedTask],
 ) -> PeoplesWinRate:
-    judge = mean_interval([row.judge for row in rows])
+    judge = 100 * fmean(row.judge for row in rows)
     if estimate is None:
         why = (
             f"{len(labelled)} of its pairs are labelled: {LEAST_OWN} drawn at random would check it"
             if labelled
             else f"none of its pairs is labelled: {LEAST_OWN} drawn at random would check it"
         )
-        return PeoplesWinRate(name, *judge, len(labelled), not_checked=why)
+        return PeoplesWinRate(name, judge, len(labelled), not_checked=why)
     low, high = max(0.0, estimate[1]), min(1.0, estimate[2])
     return PeoplesWinRate(
-        name, *judge, len(labelled), 100 * estimate[0], 100 * low, 100 * high, transfer_error(labelled, others)
+        name, judge, len(labelled), 100 * estimate[0], 100 * low, 100 * high, transfer_error(labelled, others)
     )
-
-
-def mean_interval(wins: Sequence[float]) -> tuple[float, float, float]:
-    """Compute the mean of wins in percent, with its 95% interval by the normal distribution."""
-    mean = fmean(wins)
-    half = NormalDist().inv_cdf(0.975) * stdev(wins) / math.sqrt(len(wins)) if len(wins) > 1 else 0.5
-    return 100 * mean, 100 * max(0.0, mean - half), 100 * min(1.0, mean + half)
 
 
 def transfer_error(own: Sequence[JudgedTask], others: Sequence[JudgedTask]) -> tuple[float, float, float] | None:
     """Audit the calibration of the other systems on a system's own labels: (error, low, high), in points.
 
-    The error is people's mean less the one predicted from the judge's verdicts. None with too few labels of others.
+    The error is people's mean less the one predicted from the judge's verdicts, each pair weighted by the inverse of
+    the probability with which it was drawn. None with too few labels of others.
     """
     if len(others) < LEAST_LABELS:
         return None
     import numpy as np
     from sklearn.isotonic import IsotonicRegression
 
-    fitted = IsotonicRegression(out_of_bounds="clip").fit([r.judge for r in others], [r.people for r in others])
-    left = np.asarray([row.people for row in own]) - fitted.predict([row.judge for row in own])
-    half = NormalDist().inv_cdf(0.975) * float(left.std(ddof=1)) / math.sqrt(len(left))
-    mean = float(left.mean())
+    of_others, of_own = ([1 / (row.probability or 1.0) for row in rows] for rows in (others, own))
+    calibration = IsotonicRegression(out_of_bounds="clip")
+    calibration.fit([row.judge for row in others], [row.people for row in others], sample_weight=of_others)
+    left = np.asarray([row.people for row in own]) - calibration.predict([row.judge for row in own])
+    weights, n = np.asarray(of_own) / sum(of_own), len(own)
+    mean = float(weights @ left)
+    half = NormalDist().inv_cdf(0.975) * math.sqrt(n / (n - 1) * float(weights**2 @ (left - mean) ** 2))
     return 100 * mean, 100 * (mean - half), 100 * (mean + half)

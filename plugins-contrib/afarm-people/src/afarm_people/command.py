@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from afarm import ConfigError, DataError, PluginError, did_you_mean
+from afarm import ConfigError, DataError, PluginError, did_you_mean, seeding
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, LABELS, LABELS_HELP, OutputDir, err, option, write_examples
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ def _option(panel: str, shown: str, help: str, default: str | bool = True, **mor
 
 
 def label(
+    context: typer.Context,
     pairs: Annotated[str | None, typer.Argument(help="Pairs of outputs, labelled or not.", show_default=False)] = None,
     from_run: Annotated[
         list[str] | None, _option(HOW, "--from-run RUN", "Draw pairs of a stored run instead; repeatable.")
@@ -54,8 +57,9 @@ def label(
         bool, typer.Option("--reasons/--no-reasons", help="Ask for a reason, which is optional.", rich_help_panel=HOW)
     ] = True,
     until: Annotated[
-        Literal["decided"] | None, _option(HOW, "--until decided", "Stop once it is clear which system is better.")
-    ] = None,
+        Literal["decided", "all"],
+        _option(HOW, "--until WHEN", "Stop once it is clear which system is better (decided), or all is labelled."),
+    ] = "all",
     labels: Annotated[str | None, _option(HOW, LABELS, LABELS_HELP)] = None,
     people: Annotated[
         str | None, _option(WHO, "--people NAME,NAME", "Make a sign-in link for each.", "one person, without a link")
@@ -115,6 +119,7 @@ def label(
         from afarm_people.app import label_app  # noqa: F401
     except ModuleNotFoundError as error:
         raise PluginError(f"afarm label needs {error.name}: pip install 'afarm[view]' markdown-it-py") from error
+    from afarm_people.draw import beside
     from afarm_people.guideline import read_guideline
     from afarm_people.rules import Project, Rules
     from afarm_people.server import Place, serve
@@ -123,8 +128,8 @@ def label(
     if bool(pairs) == bool(from_run):
         raise ConfigError(["name the pairs to label: afarm label PAIRS.jsonl, or afarm label --from-run RUN"])
     names = [name.strip() for name in (people or "").split(",") if name.strip()]
-    source = Path(pairs).expanduser() if pairs else output_dir / "people" / f"{_plain('-'.join(from_run or []))}.jsonl"
-    place = store or source.with_name(f"{source.name.partition('.')[0]}.people.sqlite")
+    source = Path(pairs).expanduser() if pairs else output_dir / "people" / f"{name_draw(from_run or [])}.jsonl"
+    place = store or beside(source, ".people.sqlite")
     is_there, ends = place.exists(), export or discard or delete
     if ends and not is_there:
         raise DataError(f"{place}: there are no labels of {source} yet; first: afarm label {pairs or '--from-run RUN'}")
@@ -132,23 +137,27 @@ def label(
         _draw(from_run, source, finalists, n, seed, output_dir)
     elif from_run and not ends:
         _say(f"{source} was drawn before, and is taken as it is. For another draw delete it, and {place}.")
-    rules = Rules(
-        each=each,
-        timeout=60 * timeout,
-        per_person=per_person,
-        tie=tie,
-        reasons=reasons,
-        pay=pay,
-        pass_mark=pass_mark,
-        check_every=check_every,
-        until_decided=until is not None,
-        guideline=read_guideline(guideline),
-        code=code,
-        code_failed=code_failed,
-    )
+    rules = {
+        "each": each,
+        "timeout": 60 * timeout,
+        "per_person": per_person,
+        "tie": tie,
+        "reasons": reasons,
+        "pay": pay,
+        "pass_mark": pass_mark,
+        "check_every": check_every,
+        "until_decided": until == "decided",
+        "guideline": read_guideline(guideline),
+        "code": code,
+        "code_failed": code_failed,
+    }
     given = {"gold": gold, "check": checks}
     read = None if ends else _read(str(source), labels, given)
-    project = Project(ProjectStore(place, seed), rules)
+    opened = ProjectStore(place, seed)
+    kept = {name: value for name, value in _stored_rules(opened, context).items() if rules[name] != value}
+    project = Project(opened, Rules(**{**rules, **kept}))
+    if kept:
+        _say(f"As last time, since these options are not given: {', '.join(sorted(kept))}")
     if read is None:
         _end(project, export, discard, reason, delete)
         return
@@ -156,7 +165,17 @@ def label(
         project.store.add_pairs(rows, kind, ordered=bool(from_run) or kind in given)
     served = Place(host, port, address, str(certificate) if certificate else None, str(key) if key else None)
     links = _prepare(project, names, join, new_link or [], served)
-    serve(project, served, lambda base: _tell(project, served, base, links))
+    opened.set("rules", json.dumps(asdict(project.rules)))
+    serve(project, served, lambda base: print_addresses(project, served, base, links))
+
+
+def _stored_rules(store: ProjectStore, context: typer.Context) -> dict[str, Any]:
+    """The rules by which the project was served last, without those that the command line gives now."""
+    options = {"until_decided": "until", "is_open": ""}
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    given = {name for name, source in sources.items() if source and source.name != "DEFAULT"}
+    stored = json.loads(store.get("rules") or "{}")
+    return {name: value for name, value in stored.items() if options.get(name, name) not in {"", *given}}
 
 
 Known = Mapping[str, Sequence[tuple["Pair", Mapping[str, Any]]]]
@@ -198,7 +217,7 @@ def _prepare(
     """Make the links that are asked for, and set the rest of the rules. Returns new links by name."""
     from dataclasses import replace
 
-    from afarm_people.signing_in import JOIN, ORGANISER, digest_secret, new_secret, renew_link
+    from afarm_people.signing_in import JOIN, OPEN, ORGANISER, renew_link, renew_secret
     from afarm_people.stopping import decision, find_systems
 
     store, links = project.store, []
@@ -222,23 +241,23 @@ def _prepare(
     wanted = {JOIN: join, ORGANISER: has_links}
     for name, path in ((JOIN, "/join/"), (ORGANISER, "/organiser/in/")):
         if name in new_links or (wanted[name] and not store.get(name)):
-            secret = new_secret()
-            store.set(name, digest_secret(secret))
+            links.append((name, path + renew_secret(store, name)))
             if name == ORGANISER:
                 with store.writing() as db:
                     db.execute("DELETE FROM sessions WHERE person IS NULL")
-            links.append((name, path + secret))
+    if not has_links:  # anew at every start, and open pages stay signed in
+        project.open_link = f"/open/{renew_secret(store, OPEN)}"
     return links
 
 
-def _tell(project: Project, served: Any, base: str, links: Sequence[tuple[str, str]]) -> None:
+def print_addresses(project: Project, served: Any, base: str, links: Sequence[tuple[str, str]]) -> None:
     """Print where the page is, and the links that were made."""
     store, counts = project.store, project.summary()
-    if not served.is_loopback and not served.is_secure:
-        told = "without TLS, whoever is on the way can read links and labels"
-        _say(f"Warning: {told}: --certificate FILE --key FILE, or a proxy with TLS and --address https://…")
+    if not served.is_secure and (served.address or not served.is_loopback):
+        _say("Warning: without TLS, whoever is on the way can read links and labels.")
+        _say("Give --certificate FILE --key FILE, or a proxy with TLS and --address https://NAME")
     if project.rules.is_open:
-        _say(f"Label: {base}/ (Ctrl-C ends it). The organiser's page: {base}/organiser")
+        _say(f"Label: {base}{project.open_link} (Ctrl-C ends it). Then the organiser's page: {base}/organiser")
     else:
         _say(f"Served at {base}/ (Ctrl-C ends it).")
     for name, path in links:
@@ -278,9 +297,12 @@ def _person(store: ProjectStore, name: str) -> Person:
     return person
 
 
-def _plain(name: str) -> str:
-    """Make part of a file's name of a run's."""
-    return "".join(c if c.isalnum() or c in "-_" else "-" for c in Path(name).name)[:100]
+def name_draw(runs: Sequence[str]) -> str:
+    """Name the file of a draw by its runs; of paths, and of very many runs, with a digest of them all."""
+    names = ["".join(c if c.isalnum() or c in "-_" else "-" for c in Path(run).name) for run in runs]
+    name, places = "-".join(names), [str(Path(run).expanduser().resolve()) if "/" in run else run for run in runs]
+    is_plain = len(name) <= 100 and not any("/" in run for run in runs)
+    return name if is_plain else f"{name[:100]}-{seeding.digest(*places, length=8)}"
 
 
 def _say(text: str) -> None:

@@ -58,6 +58,12 @@ def bare_row(pair: Pair) -> dict[str, Any]:
     return {name: row[name] for name in PAIR_COLUMNS if name in row}
 
 
+def beside(file: Path, ending: str) -> Path:
+    """The place beside a file, by its name: a.v1.jsonl and a.v1.jsonl.gz have a.v1 and the `ending`."""
+    name = file.name.removesuffix(".gz")
+    return file.with_name(f"{Path(name).stem}{ending}")
+
+
 def read_known(source: str, option: str, scale: str | None = None) -> list[tuple[Pair, Mapping[str, Any]]]:
     """Read pairs with a known answer. Raises `DataError` if a row has none, or two contradict each other."""
     found = dict[str, tuple[Pair, Mapping[str, Any]]]()
@@ -112,12 +118,13 @@ def draw_pairs(
     Returns them and the finalists. Raises `DataError` if there are fewer systems, or none of their instructions is
     every one's.
     """
-    rates = {system: fmean(row.win for row in rows if row.win is not None) for system, rows in judged.items()}
+    read = {system: [row.win for row in rows if row.win is not None] for system, rows in judged.items()}
+    rates = {system: fmean(wins) for system, wins in read.items() if wins}
     names = sorted(rates, key=lambda system: (-rates[system], system))[:finalists]
     if len(names) < finalists:
         raise DataError(
-            f"the runs have {len(names)} systems: {', '.join(names)}; name more with --from-run RUN --from-run RUN …, "
-            f"or ask for --finalists {len(names)}"
+            f"the runs have {len(names)} systems with labels: {', '.join(names)}; name more with "
+            f"--from-run RUN --from-run RUN …, or ask for --finalists {max(1, len(names))}"
         )
     by_task = {name: {row.pair.instruction.id: row for row in judged[name] if row.win is not None} for name in names}
     shared = sorted(set.intersection(*(set(rows) for rows in by_task.values())))

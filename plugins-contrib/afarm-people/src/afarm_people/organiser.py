@@ -29,8 +29,11 @@ def describe_project(project: Project) -> dict[str, Any]:
     of_person = defaultdict[int, list[Labelled]](list)
     for one in everybodys:
         of_person[one.person].append(one)
-    agreed, (mean, compared) = agreement(labels), mean_agreement(labels)
-    figures = [_figures(project, person, of_person, labels, agreed) for person in store.people()]
+    agreed, (mean, compared), (alpha, abilities) = agreement(labels), mean_agreement(labels), rate_people(labels)
+    figures = [
+        {**_figures(project, person, of_person, labels, agreed), "ability": abilities.get(person.id)}
+        for person in store.people()
+    ]
     hour = time.time() - 3600
     return {
         "people": figures,
@@ -42,6 +45,7 @@ def describe_project(project: Project) -> dict[str, Any]:
         "pay": rules.pay,
         "agreement": mean if compared else None,
         "compared": compared,
+        "alpha": alpha,
         "decision": project.decision,
         "until_decided": rules.until_decided,
         "has_gold": store.count_pairs(GOLD) > 0,
@@ -65,6 +69,29 @@ def agreement(labels: Iterable[Labelled]) -> dict[int, tuple[float, int]]:
             total, count = found.get(one.person, (0.0, 0))
             found[one.person] = total + same, count + 1
     return found
+
+
+def rate_people(labels: Iterable[Labelled]) -> tuple[float | None, dict[int, float]]:
+    """Krippendorff's alpha of all labels, and people's abilities, both over pairs with two labels or more.
+
+    Alpha is None where there is none. Abilities are of people with at least `ENOUGH` such labels. Sides of every other
+    pair are turned: if one side were always better, neither could tell agreement from a habit.
+    """
+    of_pair = defaultdict[str, dict[int, int]](dict)
+    for one in labels:
+        of_pair[one.pair.id][one.person] = round(2 * one.win)
+    shared = [given for given in of_pair.values() if len(given) > 1]
+    if not shared:
+        return None, {}
+    from afarm_people.raters import estimate_truth, krippendorffs_alpha
+
+    people = sorted({person for given in shared for person in given})
+    turned = [{p: 2 - vote if n % 2 else vote for p, vote in given.items()} for n, given in enumerate(shared)]
+    votes = [[given.get(person, -1) for given in turned] for person in people]
+    alpha, abilities = krippendorffs_alpha(votes), estimate_truth(votes, rounds=50).ability
+    enough = (sum(vote >= 0 for vote in row) >= ENOUGH for row in votes)
+    rated = {p: float(a) for p, a, is_enough in zip(people, abilities, enough, strict=True) if is_enough}
+    return None if math.isnan(alpha) else alpha, rated
 
 
 def mean_agreement(labels: Iterable[Labelled]) -> tuple[float, int]:
@@ -104,9 +131,9 @@ def _figures(
     if len(given) >= ENOUGH and pace and seconds is not None and seconds < HASTE * median(pace):
         flags.append(f"takes {seconds:.0f} s a label, others {median(pace):.0f} s")
     paid = {"pay": pay * len(given), "hourly": pay * len(given) / spent * 3600 if spent and pay else None}
-    known = {"gold": project.known_answers(person, GOLD), "checks": checks}
+    graded = {"gold": project.known_answers(person, GOLD), "checks": checks}
     about = {"person": person, "labels": len(given), "seconds": seconds, "flags": flags}
-    return {**about, **paid, **known, "first": first, "agreed": mine, "compared": compared}
+    return {**about, **paid, **graded, "first": first, "agreed": mine, "compared": compared}
 
 
 def tail(successes: int, trials: int, probability: float) -> float:

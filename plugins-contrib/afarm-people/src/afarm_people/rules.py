@@ -25,7 +25,7 @@ class Rules:
     `each` people label a pair; who has it before them holds it for `timeout` seconds. `per_person` bounds the labels of
     one person. `pay` is in US dollars per label. Of the gold pairs a person must answer `pass_mark`, a share, as
     known; after every `check_every` labels comes a pair that checks their attention. `is_open`: whoever opens the page
-    is the one person who labels, with the organiser's page.
+    by its one link is the one person who labels, with the organiser's page.
     """
 
     is_open: bool = True
@@ -52,6 +52,7 @@ class Project:
 
     def __init__(self, store: ProjectStore, rules: Rules, decide: Callable[[], str] = lambda: ""):
         self.store, self.rules, self.decide = store, rules, decide
+        self.open_link = ""
 
     @property
     def oldest(self) -> float:

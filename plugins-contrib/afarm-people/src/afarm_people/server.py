@@ -37,7 +37,14 @@ class Place:
 
     @property
     def is_secure(self) -> bool:
-        return bool(self.certificate) or self.address.startswith("https://")
+        """Tell if people open it over TLS."""
+        return urlsplit(self.address).scheme == "https" if self.address else bool(self.certificate)
+
+    @property
+    def public(self) -> str:
+        """The name of the address as browsers send it: in small letters, without the port of its scheme."""
+        parts = urlsplit(self.address.lower())
+        return parts.netloc.removesuffix(f":{PORTS[parts.scheme]}") if self.address else ""
 
     def check(self, is_open: bool) -> list[str]:
         """List what is wrong with it; an open page is one without sign-in links."""
@@ -45,14 +52,27 @@ class Place:
         if is_open and not (self.is_loopback and not self.address):
             where = f"--address {self.address}" if self.address else f"--host {self.host}"
             problems.append(f"{where} needs sign-in links, or anybody could label: add --people NAME,NAME or --join")
-        if self.address and (not urlsplit(self.address).hostname or urlsplit(self.address).scheme not in PORTS):
-            problems.append(f"--address {self.address}: write it whole, such as https://labels.example.org")
+        if self.address and not is_base(self.address):
+            problems.append(
+                f"--address {self.address}: give scheme and name, without a path, such as https://labels.example.org"
+            )
         if bool(self.certificate) != bool(self.key):
             problems.append("--certificate and --key belong together: give both")
         return problems
 
 
 PORTS = {"http": 80, "https": 443}
+
+
+def is_base(address: str) -> bool:
+    """Tell if an address is a scheme and a name, with a port or without."""
+    try:
+        parts = urlsplit(address)
+        parts.port  # noqa: B018  # one that is none raises
+    except ValueError:
+        return False
+    rest = parts.path.strip("/") or parts.query or parts.fragment or "@" in parts.netloc
+    return parts.scheme in PORTS and bool(parts.hostname) and not rest
 
 
 def take_port(host: str, port: int | None) -> socket.socket:
@@ -77,7 +97,7 @@ def serve(project: Project, place: Place, ready: Callable[[str], None]) -> None:
     own = f"{'https' if place.certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
     names = {place.host, urlsplit(place.address).hostname or place.host}
     config = uvicorn.Config(
-        label_app(project, names, place.is_secure),
+        label_app(project, names, place.is_secure, place.public),
         log_level="warning",
         access_log=False,
         lifespan="off",

@@ -13,8 +13,8 @@ import secrets
 
 from afarm_people.store import Person, ProjectStore
 
-ORGANISER, JOIN = "organiser", "join"
-"""The names of the secrets that are the project's: of the organiser's link, and of the link by which anybody joins."""
+ORGANISER, JOIN, OPEN = "organiser", "join", "open"
+"""The names of the project's secrets: of the links of the organiser, of who joins, and of a page for one person."""
 
 
 def new_secret() -> str:
@@ -33,6 +33,13 @@ def matches(secret: str, stored: str) -> bool:
 def form_token(session: str) -> str:
     """The token that the forms of a session carry."""
     return hmac.new(session.encode(), b"afarm-people form", hashlib.sha256).hexdigest()
+
+
+def renew_secret(store: ProjectStore, name: str) -> str:
+    """Make a secret of the project's anew."""
+    secret = new_secret()
+    store.set(name, digest_secret(secret))
+    return secret
 
 
 def renew_link(store: ProjectStore, person: Person) -> str:

@@ -1,4 +1,7 @@
-"""The stop once it is clear: a confidence sequence over instructions, as they are finished.
+"""The stop once it is clear: a confidence sequence over instructions, in the order of the draw.
+
+It looks at instructions up to the first that somebody still works on: in the order of the labels, those that take long
+would come late, and they differ from the others. One that was skipped counts against what is to be decided.
 
 Systems are compared with one reference. Of one system it is decided if its win rate is above or below one half; of
 several, which of each two is better. An instruction that was drawn from its stratum with another probability than the
@@ -7,14 +10,15 @@ stratum's share of all counts so much more or less, within bounds, so that the m
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Mapping
-from itertools import combinations
+from collections.abc import Mapping, Sequence
+from itertools import combinations, takewhile
 from statistics import fmean
 from typing import Any
 
 from afarm import DataError, decided_side
-from afarm_people.store import EQUAL, Labelled, ProjectStore
+from afarm_people.store import EQUAL, PAIR, Labelled, ProjectStore
 
 ALPHA = 0.05
 """The probability that anything is decided wrongly, over all comparisons together."""
@@ -43,27 +47,36 @@ def decision(store: ProjectStore, each: int) -> str:
     for one in store.labels():
         of_pair[one.pair.id].append(one)
     wins: dict[str, dict[str, float]] = {}  # of each instruction's systems; equal responses are a draw
-    for task, system in store.systems_by_task(EQUAL):
-        wins.setdefault(task, {})[system] = 0.5
-    finished, weights = dict[str, float](), {}
-    for labels in of_pair.values():
-        if len(labels) >= each:
-            pair, task = labels[0].pair, labels[0].pair.instruction.id
-            wins.setdefault(task, {})[pair.generator_2] = fmean(one.win for one in labels)
-            finished[task] = max(finished.get(task, 0.0), *(one.labelled for one in labels))
-            weights[task] = weight_of(labels[0].extra)
-    order = sorted(finished, key=lambda task: finished[task])
+    for _, pair, _ in store.pairs_in_order(EQUAL):
+        wins.setdefault(pair.instruction.id, {})[pair.generator_2] = 0.5
+    skipped, open_tasks, last, weights = store.skipped_pairs(), set[str](), dict[str, int](), dict[str, float]()
+    for number, (id, pair, extra) in enumerate(store.pairs_in_order(PAIR)):
+        task, labels = pair.instruction.id, of_pair.get(id, [])
+        weights[task], last[task] = weight_of(extra), number
+        is_done = len(labels) >= each
+        wins.setdefault(task, {})[pair.generator_2] = fmean(one.win for one in labels) if is_done else math.nan
+        if not is_done and id not in skipped:
+            open_tasks.add(task)
+    order = list(takewhile(lambda task: task not in open_tasks, sorted(last, key=lambda task: last[task])))
     several: list[tuple[str, str]] = list(combinations(systems, 2)) or [(systems[0], "")]
-    level, bound, found = 1 - ALPHA / len(several), max(map(weight_of, store.extras())), []
+    level, bound, sentences = 1 - ALPHA / len(several), max(weights.values()), []
     for first, second in several:
         whole = [task for task in order if first in wins[task] and (not second or second in wins[task])]
         gains = [wins[task][first] - wins[task][second] if second else 2 * wins[task][first] - 1 for task in whole]
         values = [(1 + weights[task] * gain / bound) / 2 for task, gain in zip(whole, gains, strict=True)]
-        side = decided_side(values, level=level)
+        side = decide(values, level)
         if side is None:
             return ""
-        found.append(_sentence(first, second, reference, side == "higher", len(values)))
-    return " ".join(found)
+        sentences.append(_sentence(first, second, reference, side == "higher", len(values)))
+    return " ".join(sentences)
+
+
+def decide(values: Sequence[float], level: float) -> str | None:
+    """Decide which side of 0.5 the mean is on, whatever the values are that are not known, NaN."""
+    for side, worst in (("higher", 0.0), ("lower", 1.0)):
+        if decided_side([worst if math.isnan(value) else value for value in values], level=level) == side:
+            return side
+    return None
 
 
 def weight_of(extra: Mapping[str, Any]) -> float:

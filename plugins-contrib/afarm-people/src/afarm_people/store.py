@@ -49,7 +49,6 @@ check attention."""
 
 JUST = 10.0
 """Seconds for which a pair counts as just given: a page that is opened then needs no write."""
-ROWS_OF_KIND = "SELECT row, extra FROM pairs WHERE kind = :kind"
 
 State = Literal["qualifying", "active", "failed", "discarded"]
 
@@ -209,14 +208,15 @@ class ProjectStore:
     def count_pairs(self, kind: str = PAIR) -> int:
         return int(self.row("SELECT count(*) AS n FROM pairs WHERE kind = :kind", kind=kind)["n"])
 
-    def systems_by_task(self, kind: str) -> list[tuple[str, str]]:
-        """The instruction's id and the second system of each pair of a kind."""
-        pairs = (JudgedPair.from_row(json.loads(row["row"])).pair for row in self.rows(ROWS_OF_KIND, kind=kind))
-        return [(pair.instruction.id, pair.generator_2) for pair in pairs]
+    def pairs_in_order(self, kind: str) -> list[tuple[str, Pair, dict[str, Any]]]:
+        """The pairs of a kind in the order that they are handed out: id, pair and further columns."""
+        rows = self.rows("SELECT id, row, extra FROM pairs WHERE kind = :kind ORDER BY position, id", kind=kind)
+        return [(row["id"], JudgedPair.from_row(json.loads(row["row"])).pair, json.loads(row["extra"])) for row in rows]
 
-    def extras(self) -> list[dict[str, Any]]:
-        """The further columns of each pair to be labelled."""
-        return [json.loads(row["extra"]) for row in self.rows(ROWS_OF_KIND, kind=PAIR)]
+    def skipped_pairs(self) -> frozenset[str]:
+        """The ids of pairs that somebody skipped, and has not labelled since."""
+        rows = self.rows("SELECT pair FROM assignments WHERE skipped = 1 AND choice IS NULL")
+        return frozenset(row["pair"] for row in rows)
 
     # ------------------------------------------------------------------------------------------------------ people
 
@@ -259,7 +259,10 @@ class ProjectStore:
                 self.set("decision", "")  # it was of other labels
 
     def delete_person(self, person: Person) -> int:
-        """Delete a person with all their labels from the disk; return the number of labels."""
+        """Delete a person with all their labels from the disk; return the number of labels.
+
+        Raises `StoreError` if another program keeps the deleted rows on disk.
+        """
         with self.writing() as db:
             count = db.execute(
                 "SELECT count(*) FROM assignments WHERE person = ? AND choice IS NOT NULL", (person.id,)
@@ -267,7 +270,12 @@ class ProjectStore:
             db.execute("DELETE FROM people WHERE id = ?", (person.id,))
             self.set("decision", "")
         with self.lock:
-            self.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            is_busy = self.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        if is_busy:
+            raise StoreError(
+                f"{self.path}: {person.name} is deleted, but another program reads the file, so that the labels are "
+                f"still in {self.path}-wal: end that program, and the page, and they are gone"
+            )
         return int(count)
 
     # ------------------------------------------------------------------------------------------------- assignments

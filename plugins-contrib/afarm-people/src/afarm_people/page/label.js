@@ -26,13 +26,13 @@ if (form) {
         const answer = await fetch(form.action, {
           method: "POST", body: fields, headers: { accept: "application/json" }, signal: AbortSignal.timeout(15000),
         });
-        const told = await answer.json();
-        if (answer.ok) { removeEventListener("beforeunload", warn); location.assign(told.next); return; }
-        tell(told.problem);
+        const reply = await answer.json();
+        if (answer.ok) { removeEventListener("beforeunload", warn); location.assign(reply.next); return; }
+        tell(reply.problem);
         byId("status").textContent = "";
-        if (told.next) {
+        if (reply.next) {
           const link = document.createElement("a");
-          link.href = told.next;
+          link.href = reply.next;
           link.textContent = "Go on";
           byId("problem").append(" ", link);
         }
