@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from afarm_online import METHODS, Online
+from afarm_online.pairs import label_pairs
 
 from afarm import JudgeError, MethodInputs, Pair, Preference, TrainingError
+from afarm.backend import rollout, start_training
 from afarm.testing import (
     MetricsRecorder,
     check_method,
@@ -71,6 +73,17 @@ def test_a_judge_can_label(name: str, labels: str, tmp_path: Path) -> None:
     check_method(method, tmp_path)
     lines = train(method, tmp_path / "log", tiny_inputs(method.needs))
     assert sum(line["pairs/unread"] for line in lines) + sum(line["objective/unjudged"] for line in lines) > 0
+
+
+@pytest.mark.parametrize("labels", ["rating", "ranking", "reward_model"])
+def test_nash_md_takes_a_probability_from_a_reward_models_scores_alone(labels: str, tmp_path: Path) -> None:
+    method = make("nash_md", labels=labels)
+    training = start_training(method.config, tiny_inputs(method.needs), train_context(tmp_path))
+    prompts, samples = rollout(training, 0)
+    pairs, _ = label_pairs(training, 0, prompts, samples, soft=True)
+    decided = {pair.p for pair in pairs if pair.weight}
+    assert decided <= {0.0, 1.0} if labels != "reward_model" else all(0 < p < 1 for p in decided)
+    assert len(decided) > 1
 
 
 def train(method: Online, directory: Path, inputs: MethodInputs) -> list[dict[str, float]]:
