@@ -94,7 +94,10 @@ def require_alike(weights: Mapping[str, Tensor]) -> None:
 # ------------------------------------------------------------------------------------------ sizes that processes share
 
 ON_POLICY_SIZES = ("rollout_batch_size", "mini_batch_size")
-"""Settings that the world size must divide if on-policy training shards; a config's `even_sizes` replace them."""
+"""Sizes that the world size must divide if on-policy training shards; a config's `even_sizes` replace them.
+
+A name is that of a setting, or of a property that follows from `rollout_batch_size`.
+"""
 
 
 def shared_batch(config: TrainerConfig, processes: int) -> tuple[int, int]:
@@ -121,7 +124,10 @@ def uneven_sizes(section: str, config: Any, processes: int, *, sharded: bool) ->
         return []
     names: Iterable[str] = getattr(type(config), "even_sizes", ON_POLICY_SIZES)
     uneven = {name: size for name in names if (size := getattr(config, name)) % processes}
-    return [
-        f"{section}.{name} ({size}) must be divisible by the {processes} processes of FSDP2"
-        for name, size in uneven.items()
-    ]
+    problems = []
+    for name, size in uneven.items():
+        fields = type(config).model_fields
+        what = f"{section}.{name}" if name in fields else f"{section}'s {name.replace('_', ' ')}"
+        change = "" if name in fields else f": change {section}.rollout_batch_size"
+        problems.append(f"{what} ({size}) must be divisible by the {processes} processes of FSDP2{change}")
+    return problems

@@ -135,10 +135,11 @@ def read_responses(
     pad_id: int,
     device: torch.device | str = "cpu",
     progress: Progress = no_progress,
+    shared: bool = True,
 ) -> Tensor:
     """Read a value for each token of N responses: [N, R] in float32, left-aligned, 0 after each row's end.
 
-    Rows of like length are read together, and each process reads a shard of them. Without gradient.
+    Rows of like length are read together, without gradient.
 
     Args:
         read: returns a value (log-probability, state value …) for each of a batch's n response tokens, row by row.
@@ -148,9 +149,11 @@ def read_responses(
         pad_id: the token that fills a batch up.
         device: the device of batches and result.
         progress: shows how many batches are read.
+        shared: each process reads a shard of the rows and gets all values, which every process must ask for; False to
+            read all rows in this process alone, as a reward model's `score` must.
     """
     values = torch.zeros(len(responses), max(map(len, responses), default=0), device=device)
-    rows = shard(range(len(responses)))
+    rows = shard(range(len(responses))) if shared else range(len(responses))
     lengths = [len(prompts[row]) + len(responses[row]) for row in rows]
     batches = length_sorted_batches(lengths, batch_size)
     for places in progress(batches, "batches read") if len(batches) > 1 else batches:
@@ -158,7 +161,8 @@ def read_responses(
         batch = join_and_pad([prompts[row] for row in picked], [responses[row] for row in picked], pad_id, device)
         aligned = response_scatter(read(batch), batch.response_mask)
         values[picked, : aligned.shape[1]] = aligned
-    all_reduce_sum([values])
+    if shared:
+        all_reduce_sum([values])
     return values
 
 

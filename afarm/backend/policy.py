@@ -316,10 +316,12 @@ def batched_logprobs(
     *,
     batch_size: int,
     temperature: float = 1.0,
+    shared: bool = True,
 ) -> Tensor:
     """Compute log-probabilities [N, R] of N responses to their prompts under `policy`.
 
-    R is the longest response; 0 after each row's end. Without gradient, see `read_responses`.
+    R is the longest response; 0 after each row's end. Without gradient. The processes share the rows, unless `shared`
+    is false; see `read_responses`.
     """
 
     def read(batch: TokenBatch) -> Tensor:
@@ -329,5 +331,12 @@ def batched_logprobs(
     pad_id, device, progress = policy.pad_id, policy.backend.device, policy.backend.progress
     with evaluating(policy.model), on_device(policy.model, policy.backend):
         return read_responses(
-            read, prompts, responses, batch_size=batch_size, pad_id=pad_id, device=device, progress=progress
+            read,
+            prompts,
+            responses,
+            batch_size=batch_size,
+            pad_id=pad_id,
+            device=device,
+            progress=progress,
+            shared=shared,
         )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from afarm_neighbours import LanguageFeedback, LanguageFeedbackConfig, language_feedback
 
-from afarm import BudgetError, ChatRequest, DataError, Instruction, MethodInputs, Sample
+from afarm import BudgetError, ChatRequest, DataError, Decoding, Instruction, MethodInputs, Sample
 from afarm.testing import (
     MetricsRecorder,
     check_method,
@@ -20,6 +20,7 @@ from afarm.testing import (
     tiny_policy,
     train_context,
 )
+from afarm.testing.processes import train_together
 
 
 def has_w1(text: str) -> bool:
@@ -79,6 +80,25 @@ def test_a_reward_model_reads_refinements_as_answers_to_the_prompt_alone(
     kept = list(language_feedback.refine(method.config, tiny_policy(), inputs.unlabeled, inputs, context))
     assert len(kept) > 10
     assert read <= {tuple(ids) for ids in tiny_policy().prompt_ids(inputs.unlabeled)}
+
+
+def test_each_of_two_processes_scores_half_of_the_refinements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, start, tasks = make(choose_by="reward_model").config, tiny_policy(), make_instructions(3)
+    inputs, counts = tiny_inputs({"reward_model"}), list[int]()
+    groups = [list(start.sample([task], Decoding(1.0, max_new_tokens=6, n=3), seed=0)) for task in tasks]
+
+    def scorer(*models: object) -> Callable[..., list[float]]:
+        def score(owners: Sequence[Instruction], samples: Sequence[Sample]) -> list[float]:
+            counts.append(len(samples))
+            return [float(len(sample.token_ids)) for sample in samples]
+
+        return score
+
+    def rank(context: Any) -> list[Any]:
+        return [language_feedback.rank_groups(config, [(task, 0, 0) for task in tasks], groups, start, inputs), counts]
+
+    monkeypatch.setattr(language_feedback, "sample_scorer", scorer)
+    assert train_together(rank, 2, tmp_path) == [rank(None)[0], [5]]
 
 
 def test_the_answer_itself_is_never_learned(tmp_path: Path) -> None:

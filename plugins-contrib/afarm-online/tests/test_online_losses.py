@@ -14,6 +14,7 @@ from afarm_online.xpo import exploration
 from pydantic import ValidationError
 from torch import Tensor
 
+from afarm.backend.distributed import uneven_sizes
 from afarm.testing import make_instructions, tiny_config
 
 
@@ -103,6 +104,15 @@ def test_the_best_and_the_worst_of_a_group_make_a_pair(marks: list[float], soft:
 def test_settings_that_make_no_pairs_are_refused(name: str, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         METHODS[name][1].model_validate(settings, context={"section": name})
+
+
+def test_of_sizes_that_processes_do_not_divide_the_setting_to_change_is_named() -> None:
+    config = OnlineDPOConfig(rollout_batch_size=12, mini_batch_size=4, num_generations=2)
+    [problem] = uneven_sizes("online_dpo", config, 4, sharded=True)
+    assert problem == (
+        "online_dpo's pairs per step (6) must be divisible by the 4 processes of FSDP2: change "
+        "online_dpo.rollout_batch_size"
+    )
 
 
 def test_needs_and_plans_follow_the_labels() -> None:

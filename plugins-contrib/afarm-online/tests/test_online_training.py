@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from afarm_online import METHODS, Online
+from afarm_online import METHODS, Online, xpo
+from afarm_online.pairs import label_pairs
 
 from afarm import JudgeError, MethodInputs, Pair, Preference, TrainingError
+from afarm.backend import read_logprobs, rollout, start_training
 from afarm.testing import (
     MetricsRecorder,
     check_method,
@@ -73,6 +75,17 @@ def test_a_judge_can_label(name: str, labels: str, tmp_path: Path) -> None:
     assert sum(line["pairs/unread"] for line in lines) + sum(line["objective/unjudged"] for line in lines) > 0
 
 
+@pytest.mark.parametrize("labels", ["rating", "ranking", "reward_model"])
+def test_nash_md_takes_a_probability_from_a_reward_models_scores_alone(labels: str, tmp_path: Path) -> None:
+    method = make("nash_md", labels=labels)
+    training = start_training(method.config, tiny_inputs(method.needs), train_context(tmp_path))
+    prompts, samples = rollout(training, 0)
+    pairs, _ = label_pairs(training, 0, prompts, samples, soft=True)
+    decided = {pair.p for pair in pairs if pair.weight}
+    assert decided <= {0.0, 1.0} if labels != "reward_model" else all(0 < p < 1 for p in decided)
+    assert len(decided) > 1
+
+
 def train(method: Online, directory: Path, inputs: MethodInputs) -> list[dict[str, float]]:
     """Return the metrics that each step logs."""
     log = MetricsRecorder()
@@ -107,6 +120,18 @@ def test_of_a_draw_nash_md_keeps_the_kl_alone_and_xpo_its_bonus(tmp_path: Path) 
     lines = train(xpo, tmp_path / "xpo", inputs_of(xpo, annotate=draw))
     assert all(line["policy/grad_norm"] > 0 for line in lines)
     assert lines[-1]["objective/kl"] > lines[0]["objective/kl"] + 0.1  # it leaves what the start says
+
+
+def test_in_xpo_the_start_reads_each_response_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    method, counts = make("xpo", total_steps=2, save_steps=1), list[int]()
+
+    def read(training: Any, policy: Any, samples: Sequence[Any]) -> Any:
+        counts.append(len(samples))
+        return read_logprobs(training, policy, samples)
+
+    monkeypatch.setattr(xpo, "read_logprobs", read)
+    train(method, tmp_path, inputs_of(method))
+    assert counts == [32, 32, 16]
 
 
 def test_equal_responses_are_never_asked_about(tmp_path: Path) -> None:

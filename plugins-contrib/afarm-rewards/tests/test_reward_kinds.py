@@ -15,6 +15,7 @@ from afarm_rewards.heads import HeadRewardModel
 from afarm_rewards.targets import with_numbers, with_strengths
 
 from afarm import DataError, JudgedPair, LoraConfig, Preference, RewardModel
+from afarm.backend import all_gather, all_gather_object, shard
 from afarm.testing import (
     MetricsRecorder,
     check_fitted_reward_model,
@@ -24,6 +25,7 @@ from afarm.testing import (
     tiny_policy,
     train_context,
 )
+from afarm.testing.processes import train_together
 
 Change = Callable[[int, JudgedPair], Preference]
 
@@ -72,6 +74,22 @@ def test_a_generative_one_conforms(tmp_path: Path) -> None:
         GenerativeConfig, verdicts=("w38", "w39"), per_device_train_batch_size=16, max_length=128, learning_rate=0.02
     )
     check_fitted_reward_model(GenerativeRewardModel, config, tmp_path)
+
+
+def test_a_generative_one_scores_the_rows_of_its_own_process(tmp_path: Path) -> None:
+    """Each of two processes scores its shard, as in training; then the first scores alone, as best-of-n does."""
+    config = tiny_config(GenerativeConfig, verdicts=("w38", "w39"), max_length=128)
+    model = GenerativeRewardModel(tiny_policy(), config)
+    tasks, texts = make_instructions(5), ["w1", "w2 w3", "w4", "w5", ""]
+    whole = [score.value for score in model.score(tasks, texts)]
+
+    def score_shards(context: Any) -> list[list[float]]:
+        own = [score.value for score in model.score(shard(tasks), shard(texts))]
+        alone = [score.value for score in model.score(tasks, texts)] if len(own) == 3 else []
+        return [all_gather(own), all_gather_object(alone)[0]]
+
+    for scores in train_together(score_shards, 2, tmp_path):
+        assert scores == pytest.approx(whole, abs=1e-4)
 
 
 def fit(name: str, pairs: list[JudgedPair], directory: Path, **settings: Any) -> tuple[RewardModel, dict[str, float]]:

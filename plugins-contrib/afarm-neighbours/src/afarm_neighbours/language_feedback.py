@@ -115,7 +115,7 @@ def refine_chunk(
     inputs: MethodInputs,
     seed: int,
 ) -> list[Refinement]:
-    """Answer, criticise, refine and choose: each process samples its shard, all share the answers."""
+    """Answer, criticise, refine and choose: each process samples and scores its shard, all share the results."""
     assert inputs.judge is not None  # named in `needs`
     answers = sample(config, start, tasks, 1, seeding.integer(seed, config.section, "answers"))
     said = inputs.judge.criticise(tasks, [answer.text for answer in answers], rubric=config.rubric)
@@ -172,6 +172,7 @@ def rank_groups(
         return inputs.judge.rank(tasks, texts, rubric=config.rubric)
     assert inputs.reward_model is not None
     owners = [task for task, group in zip(tasks, groups, strict=True) for _ in group]
-    rewards = iter(sample_scorer(inputs.reward_model, start)(owners, [one for group in groups for one in group]))
+    samples = [one for group in groups for one in group]
+    rewards = iter(all_gather(sample_scorer(inputs.reward_model, start)(shard(owners), shard(samples))))
     scored = [[next(rewards) for _ in group] for group in groups]
     return [[sum(other > own for other in group) + (group.count(own) + 1) / 2 for own in group] for group in scored]

@@ -61,7 +61,7 @@ def label_pairs(
     The `group_size` responses to one prompt are consecutive; `prompts` [B] are indices, as from `rollout`. For the
     annotator each two are a pair, else the best and the worst of a group. Responses of equal text are undecided, and
     nobody is asked about them. P depends on the config alone, so that several processes get equal shares. With `soft` a
-    reward model's `p` is σ of the difference of scores (Bradley and Terry), else 0 or 1.
+    reward model's `p` is σ of the difference of scores (Bradley and Terry); that of ratings and rankings is 0 or 1.
 
     Raises `TrainingError` if the annotator can label none of many, and `Diverged` if a score is not finite.
     """
@@ -74,6 +74,7 @@ def label_pairs(
         marks = mark_responses(training, step, prompts, tasks, samples)
         known = [mark for mark in marks if not math.isnan(mark)]
         metrics = {"objective/scores": sum(known) / max(1, len(known)), "objective/unjudged": len(marks) - len(known)}
+        soft = soft and training.config.labels == "reward_model"  # ratings and places are no log odds
         verdicts = [compare_extremes(marks, group, soft=soft) for group in groups]
     pairs, outcomes = [], Counter[str]()
     for first, second, verdict in verdicts:

@@ -51,20 +51,24 @@ def train_xpo(config: XPOConfig, inputs: MethodInputs, context: TrainContext) ->
     try:
         done, _ = resume_training(training)
         for step in steps_left(training, done):
-            # Sample B responses of the policy; log-probabilities [B] of it and of its start
+            # Sample B responses of the policy and, if there is a step to take, as many of its start
             prompts, own = rollout(training, step)
+            samples, is_last = own, step == config.total_steps
+            if not is_last:
+                _, others = rollout(training, step, training.start, draws="start")
+                samples = [sample for both in zip(own, others, strict=True) for sample in both]  # the policy's first
+
+            # Read log π(y|x) [B] of the policy's, and log π₀ [2B] of both, in the last round [B]
             logps = sampled_logprobs(training, own).sum(1)
-            kl = float((logps - read_logprobs(training, training.start, own).sum(1)).mean())
+            reference = read_logprobs(training, training.start, samples).sum(1)
+            kl = float((logps - reference[:: 1 if is_last else 2]).mean())
             watch_kl(training, step, kl)
             if step > done:  # the policy of the step before has drawn sound samples: only now is it saved
                 save_if_due(training, step, kl=training.kl)
-            if step == config.total_steps:
+            if is_last:
                 break
 
             # Pair each with a response of the start, and have the B pairs labelled
-            _, others = rollout(training, step, training.start, draws="start")
-            samples = [sample for both in zip(own, others, strict=True) for sample in both]  # [2B], the policy's first
-            reference = read_logprobs(training, training.start, samples).sum(1)
             doubled = [number for number in prompts for _ in range(2)]
             pairs, metrics = label_pairs(training, step, doubled, samples)
 

@@ -129,7 +129,10 @@ class GenerativeRewardModel(RewardModel):
         return [texts[place : place + config.reasons] for place in range(0, len(texts), config.reasons)]
 
     def odds(self, rows: Sequence[Row], reasons: Sequence[str]) -> Tensor:
-        """Compute the log odds [N] of a good verdict on each output after its reason: what both share cancels."""
+        """Compute the log odds [N] of a good verdict on each output after its reason: what both share cancels.
+
+        It reads all rows in this process: callers that have several give each its own rows.
+        """
         config, questions = self.config, [self.question(*row) for row in rows]
         sums = []
         for is_good in (True, False):
@@ -137,7 +140,8 @@ class GenerativeRewardModel(RewardModel):
             encoded, _ = self.policy.encode(questions, answers, config.max_length, False)
             prompts, responses = [prompt for prompt, _ in encoded], [response for _, response in encoded]
             size = config.per_device_score_batch_size
-            sums.append(batched_logprobs(self.policy, prompts, responses, batch_size=size).double().sum(-1).cpu())
+            logprobs = batched_logprobs(self.policy, prompts, responses, batch_size=size, shared=False)
+            sums.append(logprobs.double().sum(-1).cpu())
         return sums[0] - sums[1]
 
     def raw(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
