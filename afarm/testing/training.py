@@ -85,7 +85,7 @@ class InterruptedLog(MetricsRecorder):
 
 @contextmanager
 def freeze_modules() -> Iterator[None]:
-    """Keep modules out of garbage collection meanwhile: trainers collect twice a run, half of a check's time."""
+    """Keep modules out of garbage collection meanwhile: half of a check's time goes there."""
     is_frozen = gc.get_freeze_count() > 0
     gc.collect()
     gc.freeze()

@@ -66,6 +66,13 @@ def test_pairs_drawn_with_known_chances_are_weighted() -> None:
     assert flat.high < 50
 
 
+def test_labels_that_are_all_alike_leave_room_for_others() -> None:
+    """Thirty of thirty: the exact interval begins at 0.025^(1/30)."""
+    rows = [JudgedTask(f"task {i}", 1.0, 1.0 if i < 30 else None) for i in range(60)]
+    [rate] = calibrate_win_rates({"a": rows})
+    assert (rate.people, rate.low, rate.high) == pytest.approx((100, 100 * 0.025 ** (1 / 30), 100))
+
+
 def test_too_few_labels_and_mixed_draws_are_refused() -> None:
     with pytest.raises(DataError, match="people labelled 29 of the judged pairs, too few"):
         calibrate_win_rates({"a": judged(100, 0.5, 0.1, 29, 0)})

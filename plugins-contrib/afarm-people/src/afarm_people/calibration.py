@@ -126,6 +126,10 @@ def _describe(
         )
         return PeoplesWinRate(name, judge, len(labelled), not_checked=why)
     low, high = max(0.0, estimate[1]), min(1.0, estimate[2])
+    alike = {row.people for row in labelled}
+    if len(alike) == 1:  # no spread to go by: as much else as n labels alike leave room for (Clopper and Pearson)
+        [same], room = alike, 1 - 0.025 ** (1 / len(labelled))
+        low, high = max(0.0, min(low, (same or 0.0) - room)), min(1.0, max(high, (same or 0.0) + room))
     return PeoplesWinRate(
         name, judge, len(labelled), 100 * estimate[0], 100 * low, 100 * high, transfer_error(labelled, others)
     )
