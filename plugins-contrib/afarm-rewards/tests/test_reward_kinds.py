@@ -77,7 +77,7 @@ def test_a_generative_one_conforms(tmp_path: Path) -> None:
 
 
 def test_a_generative_one_scores_the_rows_of_its_own_process(tmp_path: Path) -> None:
-    """Each of two processes scores its shard, as in training; then the first scores alone, as best-of-n does."""
+    """Each of two processes scores its shard, as in training; then the first one scores alone."""
     config = tiny_config(GenerativeConfig, verdicts=("w38", "w39"), max_length=128)
     model = GenerativeRewardModel(tiny_policy(), config)
     tasks, texts = make_instructions(5), ["w1", "w2 w3", "w4", "w5", ""]

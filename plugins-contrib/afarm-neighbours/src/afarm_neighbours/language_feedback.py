@@ -115,7 +115,7 @@ def refine_chunk(
     inputs: MethodInputs,
     seed: int,
 ) -> list[Refinement]:
-    """Answer, criticise, refine and choose: each process samples and scores its shard, all share the results."""
+    """Answer, criticise, refine and choose: processes sample and score shards, and share the results."""
     assert inputs.judge is not None  # named in `needs`
     answers = sample(config, start, tasks, 1, seeding.integer(seed, config.section, "answers"))
     said = inputs.judge.criticise(tasks, [answer.text for answer in answers], rubric=config.rubric)

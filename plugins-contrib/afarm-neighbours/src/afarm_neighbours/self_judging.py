@@ -142,7 +142,7 @@ class SelfReward(SelfJudge):
 
 
 def split(pairs: Sequence[JudgedPair], fraction: float, seed: int) -> tuple[list[JudgedPair], list[JudgedPair]]:
-    """Split pairs into (learned, held out), holding out a `fraction` of the instructions, never all of them."""
+    """Split pairs into (learned, held out), holding out a `fraction` of instructions, never all."""
     ids = {judged.pair.instruction.id for judged in pairs}
     ranked = sorted(ids, key=lambda number: (seeding.uniform(seed, "held out", number), number))
     measured = {*ranked[: min(round(fraction * len(ranked)), len(ranked) - 1)]}
