@@ -88,8 +88,8 @@ class BestOfNPolicy(Policy):
         if equal and 2 * equal >= count:
             logger.warning(
                 f"best of {self.n}: in {equal} of {count} groups all rewards are equal, and the first response was "
-                "taken: such a reward model does not tell them apart. Look at its scores, or name another with "
-                "--reward-model"
+                "taken: the reward model does not distinguish these responses. Look at its scores, or name another "
+                "with --reward-model"
             )
 
     def save(self, directory: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from afarm_neighbours import PTrueConfig, SelfRewardConfig
-from afarm_neighbours.self_judging import FittedSelfJudge, PTrue, SelfReward, judge_prompts
+from afarm_neighbours.self_judging import FittedSelfJudge, PTrue, SelfReward, judge_prompts, split
 
 from afarm import BuildContext, ConfigError, DataError, Instruction, JudgedPair, Message, ModelError, Preference
 from afarm.backend import Backend
@@ -73,6 +73,16 @@ def test_as_it_is_the_policy_is_measured_on_all_pairs_and_learns_nothing(tmp_pat
     draws = [JudgedPair(row.pair, Preference(row.pair.id, None, "draw")) for row in separable_preferences(3)]
     with pytest.raises(DataError, match="self_reward has nothing to learn from: 3 draw"):
         SelfReward.fit(draws, start, config, train_context(tmp_path))
+
+
+@pytest.mark.parametrize(("count", "fraction", "measured"), [(20, 0.05, 1), (20, 0.5, 10), (1, 0.9, 0), (8, 0.0, 0)])
+def test_a_share_of_the_instructions_is_held_out_and_never_learned(count: int, fraction: float, measured: int) -> None:
+    pairs = separable_preferences(count)
+    assert len({judged.pair.instruction.id for judged in pairs}) == count
+    for seed in range(20):
+        learned, held_out = split(pairs, fraction, seed)
+        assert (len(learned), len(held_out)) == (count - measured, measured)
+        assert not {judged.pair.id for judged in learned} & {judged.pair.id for judged in held_out}
 
 
 def test_a_model_in_a_directory_scores_as_it_does_in_memory(tmp_path: Path) -> None:

@@ -198,8 +198,8 @@ def test_strengths_are_taken_from_one_source_and_votes_are_not_counted_twice(cap
     equal = changed(bare, lambda n, j: replace(j.preference, strength=2.0))
     with caplog.at_level(logging.WARNING):
         with_strengths(equal, config_of("margin_reward"))
-    assert "4 of 4 pairs say nothing of how much" in caplog.text
-    assert "all 4 strengths (strength) are 2" in caplog.text
+    assert "4 of 4 pairs have no strength" in caplog.text
+    assert "all 4 strengths (strength) are equal (2), so they do not distinguish" in caplog.text
 
 
 @pytest.mark.parametrize(

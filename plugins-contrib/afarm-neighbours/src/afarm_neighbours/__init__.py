@@ -165,7 +165,7 @@ class SegmentConfig(OnPolicyConfig):
     method_name: ClassVar[str] = "segment_reinforce"
 
     segment_at: str = setting(".!?\n", "a segment ends behind a token whose text ends in one of these", min_length=1)
-    segment_tokens: int = setting(4, "fewest tokens of a segment; what is shorter belongs to the next", gt=0)
+    segment_tokens: int = setting(4, "fewest tokens of a segment; shorter segments are merged with the next one", gt=0)
     gamma: float = setting(
         1.0, "how much a segment learns from the one after it; 0: each from its own reward alone", ge=0, le=1
     )

@@ -111,7 +111,8 @@ def piece_reader(policy: CheckpointPolicy) -> Callable[[int], str]:
 def segment_ends(config: SegmentConfig, piece_of: Callable[[int], str], tokens: Sequence[int]) -> list[int]:
     """List how many tokens a response has at the end of each of its segments, the last one included.
 
-    A segment ends behind a token whose text ends in a character of `segment_at`, and has `segment_tokens` at least.
+    A segment ends behind a token whose text ends in a character of `segment_at`. Segments shorter than `segment_tokens`
+    are merged with the next one, at the end with the one before.
     """
     ends, last = list[int](), 0
     for count, token in enumerate(tokens, start=1):

@@ -123,11 +123,9 @@ class SelfReward(SelfJudge):
 
         policy = require_checkpoint(start, config.section)
         pairs, counts = usable_pairs(preferences, lambda judged: judged.chosen_rejected, config.section)
-        held_out, learned = pairs, list[JudgedPair]()
+        held_out = pairs
         if config.learn:
-            drawn = [seeding.uniform(context.seed, "held out", judged.pair.instruction.id) for judged in pairs]
-            held_out = [j for j, draw in zip(pairs, drawn, strict=True) if draw < config.eval_fraction]
-            learned = [j for j, draw in zip(pairs, drawn, strict=True) if draw >= config.eval_fraction] or pairs
+            learned, held_out = split(pairs, config.eval_fraction, context.seed)
             policy = fit_supervised(
                 policy, judgements_to_learn(config, policy, learned), config, context, config.section
             )
@@ -141,6 +139,15 @@ class SelfReward(SelfJudge):
         measured = {"eval_accuracy": pairwise_accuracy(held_out, first, second)} if held_out else {}
         context.log_metrics(newest[0] if newest else 0, {**counts, **measured, "eval_pairs": float(len(held_out))})
         return fitted
+
+
+def split(pairs: Sequence[JudgedPair], fraction: float, seed: int) -> tuple[list[JudgedPair], list[JudgedPair]]:
+    """Split pairs into (learned, held out), holding out a `fraction` of instructions, never all."""
+    ids = {judged.pair.instruction.id for judged in pairs}
+    ranked = sorted(ids, key=lambda number: (seeding.uniform(seed, "held out", number), number))
+    measured = {*ranked[: min(round(fraction * len(ranked)), len(ranked) - 1)]}
+    held_out = [judged for judged in pairs if judged.pair.instruction.id in measured]
+    return [judged for judged in pairs if judged.pair.instruction.id not in measured], held_out
 
 
 def judge_prompts(

@@ -64,13 +64,13 @@ def with_strengths(
     _deal_with(lacking, pairs, config, f"strength ({source})", NO_STRENGTH)
     if lacking and config.on_missing == "plain":
         logger.warning(
-            "%s: %d of %d pairs say nothing of how much better the better output is, and count as in Bradley–Terry; %s",
+            "%s: %d of %d pairs have no strength, and count as in Bradley–Terry; %s",
             learner, len(lacking), len(pairs), NO_STRENGTH,
         )  # fmt: skip
     said = [strength for strength in strengths if strength is not None]
     if len(said) > 1 and min(said) == max(said):
-        logger.warning("%s: all %d strengths (%s) are %g: they tell pairs apart by nothing", learner, len(said), source,
-                       said[0])  # fmt: skip
+        logger.warning("%s: all %d strengths (%s) are equal (%g), so they do not distinguish the pairs", learner,
+                       len(said), source, said[0])  # fmt: skip
     strongest = max(said, default=1.0) or 1.0
     scale = 1 / strongest if config.loss == "ordinal" else config.strength_scale
     kept, used = list[JudgedPair](), list[float]()
