@@ -19,6 +19,8 @@ from afarm_plugins.toy import dataset as toy
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Count the demonstrations and the prompts that are written."""
+    for cached in (toy._rows, toy._instructions):  # by other tests of this process
+        cached.cache_clear()
     counts: Counter[str] = Counter()
     answer, request = toy.write_answer, PoolMember.request
 
