@@ -19,12 +19,12 @@ LINES = {
     "storage": 4640,
     "judging": 3650,
     "evaluation": 5170,
-    "backend": 4860,
+    "backend": 4880,
     "experiment": 7930,
     "report": 1610,
     "results": 350,
     "experiments": 70,
-    "testing": 2070,
+    "testing": 2085,
     "cli": 4570,
 }
 """The most lines of each room. A room that outgrows its budget wants another idea, or gives something away."""
