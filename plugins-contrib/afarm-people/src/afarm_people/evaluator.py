@@ -59,7 +59,11 @@ class PeoplesWinRates(Evaluator):
                 "other outputs, or of another data set. Draw pairs from these runs: afarm label --from-run RUN --n 300"
             )
         rates = calibrate_win_rates(systems)
-        metrics = {"reference": reference, "n_systems": len(systems), "n_labels": matched}
+        metrics: dict[str, float | int | str | None] = {
+            "reference": reference,
+            "n_systems": len(systems),
+            "n_labels": matched,
+        }
         ordered = sorted(rates, key=lambda rate: (-(rate.judge if rate.people is None else rate.people), rate.system))
         return Evaluation("people", inputs.system, metrics, tuple(map(describe_rate, ordered)))
 
@@ -112,7 +116,7 @@ def match_labels(
         found = labels.get(row.preference.pair_id)  # the texts of a board's pairs are empty
         people = fmean(found.wins[system]) if found and found.wins.get(system) else None
         win = row.win if is_second else 1 - row.win
-        systems[system].append(JudgedTask(row.pair.instruction.id, win, people, found and found.probability))
+        systems[system].append(JudgedTask(row.pair.instruction.id, win, people, found.probability if found else None))
     return dict(systems)
 
 
