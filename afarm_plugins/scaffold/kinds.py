@@ -56,7 +56,7 @@ KINDS: Mapping[str, Kind] = {
         'check_judge({{ cls }}Judge("", {{ cls }}Settings(), judge_context()))',
         "from afarm.testing import check_judge, judge_context",
         (
-            "run --method best_of_n --judge {{ name }}",
+            "run --method best_of_n --judge {{ name }} --allow-degraded",
             "evaluate mine.json --reference theirs.json --judge {{ name }}",
         ),
     ),
