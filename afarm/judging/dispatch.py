@@ -368,7 +368,8 @@ class Dispatcher:
 
     def _count_useless(self, queue: JudgeQueue, kind: str, why: str) -> None:
         if queue.first_answers.add(kind, why):
-            self._failure = self._failure or JudgeError(f"{queue.identity}{queue.first_answers}; {GO_ON}")
+            mend = "mend it, or choose another with --judge"
+            self._failure = self._failure or JudgeError(f"{queue.identity}{queue.first_answers}; {mend}: {GO_ON}")
 
     def _send_again(self) -> None:
         """Allow retries within budget and rate limit. Raises `BudgetError` if nothing in flight frees money."""
