@@ -39,6 +39,7 @@ def train_together(train: Callable[[TrainContext], Any], processes: int, directo
         kept = FollowedCheckpoints(directory) if rank else context.checkpoints
         backend = cpu_backend(PATIENCE, is_distributed=True)  # waits for the others
         trained = train(replace(context, backend=backend, checkpoints=kept))
+        torch.distributed.barrier()  # all meet at the first one's address, so it stays until the last is done
         if rank == 0:
             torch.save(trained, directory / "trained.pt")
 
