@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import warm
-from places import ROOT
 from ports import free_port
 from safetensors.torch import load_file
 
@@ -21,7 +20,7 @@ from afarm.cli import main
 
 pytestmark = pytest.mark.xdist_group("end_to_end")
 
-SOURCE = ROOT / "plugins-contrib" / "afarm-neighbours" / "src"
+PACKAGE = "afarm-neighbours"
 SEGMENTS = {"total_steps": 3, "rollout_batch_size": 8, "mini_batch_size": 8, "save_steps": 1, "response_length": 8}
 SMALL = {
     "toy": "{sft: 48, preference: 24, unlabeled: 16, validation: 8, evaluation: 12}",
@@ -41,24 +40,6 @@ SETTINGS = [word for name, value in SMALL.items() for word in ("--set", f"{name}
 METHODS = {"chain_of_hindsight": "loss/good", "language_feedback": "objective/refined", "segment_reinforce": "lr"}
 """Each method, with a metric of its first line."""
 COMPARE = ["compare", "--methods", ",".join(METHODS), "--reward-model", "gold", *SETTINGS, "--json"]
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What Python's path needs for the package to be installed."""
-    directory = tmp_path_factory.mktemp("site")
-    described = directory / "afarm_neighbours-0.1.0.dist-info"
-    described.mkdir()
-    (described / "METADATA").write_text("Name: afarm-neighbours\nVersion: 0.1.0\n")
-    (described / "entry_points.txt").write_text("[afarm]\nneighbours = afarm_neighbours\n")
-    return [str(directory), str(SOURCE)]
-
-
-@pytest.fixture
-def on_the_path(site: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    for directory in site:
-        monkeypatch.syspath_prepend(directory)
 
 
 # ------------------------------------------------------------------------------------------------- what one is told

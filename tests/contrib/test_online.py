@@ -13,14 +13,13 @@ from pathlib import Path
 
 import pytest
 import warm
-from places import ROOT
 from ports import free_port
 
 from afarm.cli import main
 
 pytestmark = pytest.mark.xdist_group("end_to_end")
 
-SOURCE = ROOT / "plugins-contrib" / "afarm-online" / "src"
+PACKAGE = "afarm-online"
 SMALL = {
     "toy": "{sft: 48, preference: 16, unlabeled: 16, validation: 8, evaluation: 8}",
     "rows": "{sft: 48, preference: 8, unlabeled: 16, validation: 8, evaluation: 8}",
@@ -34,24 +33,6 @@ SMALL = {
 }
 SETTINGS = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
 RUN = ["run", "--method", "online_dpo", "--reward-model", "gold", *SETTINGS, "--json"]
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What Python's path needs for the package to be installed."""
-    directory = tmp_path_factory.mktemp("site")
-    described = directory / "afarm_online-0.1.0.dist-info"
-    described.mkdir()
-    (described / "METADATA").write_text("Name: afarm-online\nVersion: 0.1.0\n")
-    (described / "entry_points.txt").write_text("[afarm]\nonline = afarm_online\n")
-    return [str(directory), str(SOURCE)]
-
-
-@pytest.fixture
-def on_the_path(site: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    for directory in site:
-        monkeypatch.syspath_prepend(directory)
 
 
 # ------------------------------------------------------------------------------------------------- what one is told

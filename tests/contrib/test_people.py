@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from places import ROOT
 
 from afarm.cli import main
 from afarm.core.plugins import discover
@@ -15,25 +14,7 @@ from afarm.experiment.recipe import resolve
 
 pytestmark = pytest.mark.xdist_group("end_to_end")
 
-PACKAGE = ROOT / "plugins-contrib" / "afarm-people"
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What Python's path needs for the package to be installed."""
-    directory = tmp_path_factory.mktemp("site")
-    described = directory / "afarm_people-0.1.0.dist-info"
-    described.mkdir()
-    (described / "METADATA").write_text("Name: afarm-people\nVersion: 0.1.0\n")
-    (described / "entry_points.txt").write_text("[afarm]\npeople = afarm_people\n")
-    return [str(directory), str(PACKAGE / "src")]
-
-
-@pytest.fixture
-def on_the_path(site: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    for directory in site:
-        monkeypatch.syspath_prepend(directory)
+PACKAGE = "afarm-people"
 
 
 @pytest.mark.parametrize(

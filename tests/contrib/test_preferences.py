@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import warm
 import yaml
-from places import ROOT
 from ports import free_port
 from safetensors.torch import load_file
 
@@ -24,7 +23,7 @@ from afarm.core.plugins import discover
 
 pytestmark = pytest.mark.xdist_group("end_to_end")
 
-SOURCE = ROOT / "plugins-contrib" / "afarm-preferences" / "src"
+PACKAGE = "afarm-preferences"
 SMALL: dict[str, Any] = {
     "toy": "{sft: 48, preference: 24, unlabeled: 8, validation: 8, evaluation: 8}",
     "rows": "{sft: 48, preference: 24, unlabeled: 8, validation: 8, evaluation: 8}",
@@ -38,24 +37,6 @@ SETTINGS = [word for name, value in SMALL.items() for word in ("--set", f"{name}
 COLUMNS = ("kl", "loss/bco_pair")
 """A metric of KTO's, and one of MPO's."""
 COMPARE = ["compare", "--methods", "kto,mpo", *SETTINGS, "--json"]
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What Python's path needs for the package to be installed."""
-    directory = tmp_path_factory.mktemp("site")
-    described = directory / "afarm_preferences-0.1.0.dist-info"
-    described.mkdir()
-    (described / "METADATA").write_text("Name: afarm-preferences\nVersion: 0.1.0\n")
-    (described / "entry_points.txt").write_text("[afarm]\npreferences = afarm_preferences\n")
-    return [str(directory), str(SOURCE)]
-
-
-@pytest.fixture
-def on_the_path(site: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    for directory in site:
-        monkeypatch.syspath_prepend(directory)
 
 
 # ------------------------------------------------------------------------------------------------- what one is told
