@@ -199,14 +199,16 @@ def discover(
     packages: dict[Distribution | None, tuple[str, str, str]] = {None: ("unknown", "", "")}
     for point in sorted(points, key=lambda p: (p.value.partition(".")[0] != "afarm_plugins", p.name, p.value)):
         if point.dist and point.dist not in packages:
-            of_dist = point.dist.name, point.dist.version, unmet_requirement(point.dist)  # each parses METADATA anew
-            packages[point.dist] = of_dist
+            dist = point.dist  # each look at it parses METADATA anew
+            packages[dist] = dist.name, dist.version, unmet_requirement(dist)
         package, version, unmet = packages[point.dist]
         plugin = Plugin(point.name, package, version, point.value)
         if _choice[1] and _names(plugin) & {*map(name_as_pip, _choice[1])}:
             plugin.error = DISABLED
+        elif unmet:
+            plugin.error = f"PluginError: {unmet}: install versions that fit"
         else:
-            _load(plugin, point, plugins, alone, check_configs, kinds, unmet)
+            _load(plugin, point, plugins, alone, check_configs, kinds)
         plugins.found.append(plugin)
     return plugins
 
@@ -239,19 +241,11 @@ class _Manager(pluggy.PluginManager):
 
 
 def _load(
-    plugin: Plugin,
-    point: EntryPoint,
-    plugins: Plugins,
-    alone: _Manager,
-    check_configs: bool,
-    kinds: Iterable[str],
-    unmet: str,
+    plugin: Plugin, point: EntryPoint, plugins: Plugins, alone: _Manager, check_configs: bool, kinds: Iterable[str]
 ) -> None:
     name = f"{plugin.package}:{plugin.name}"
     plugin.notes = _notes.setdefault(name, [])
     try:
-        if unmet:
-            raise PluginError(f"{unmet}: install versions that fit")
         with contain(f"plugin {plugin.name!r}", plugin.notes, " while it is loaded"):
             module = point.load()
             _register_alone(alone, module, name)
