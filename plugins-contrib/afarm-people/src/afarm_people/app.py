@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from afarm import StoreError
+from afarm import StoreError, seeding
 from afarm.report import visible
 from afarm.results import json_text
 from afarm_people import signing_in
@@ -46,6 +46,8 @@ HEADERS = {
     "cache-control": "no-store",
 }
 STATIC = {"label.js": "text/javascript", "label.css": "text/css"}
+FOREVER = "private, max-age=31536000, immutable"
+"""For scripts and styles, whose links hold a digest of them: pages after the first load without them."""
 MOST_BODY = 64 * 1024
 """Bytes of a form that are read."""
 CHOICES = {"-2": -2, "-1": -1, "0": 0, "1": 1, "2": 2}
@@ -280,7 +282,7 @@ class LabelPages:
         name = request.path_params["name"]
         if name not in STATIC:
             raise Refusal(404, "There is no such file.")
-        return Response(_read(name), media_type=STATIC[name])
+        return Response(_read(name), headers={"cache-control": FOREVER}, media_type=STATIC[name])
 
 
 def label_app(project: Project, hosts: Collection[str] = (), secure: bool = False, public: str = "") -> Starlette:
@@ -383,6 +385,7 @@ def _templates() -> Environment:
     found = Environment(
         autoescape=True, loader=FunctionLoader(_read), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    found.globals["static"] = {name: f"/static/{name}?{seeding.digest(_read(name), length=8)}" for name in STATIC}
     found.finalize = lambda value: visible(value) if type(value) is str else value
     return found
 
