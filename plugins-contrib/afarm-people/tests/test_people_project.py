@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from afarm_people.command import add_commands, name_draw
 from afarm_people.draw import DIFFER, SAME, beside, draw_pairs, draw_tasks, focus_on, read_known, read_pairs
 from afarm_people.organiser import describe_project, tail
 from afarm_people.rules import Project
+from afarm_people.server import Place
 from afarm_people.stopping import decision
 from afarm_people.store import CHECK, PAIR, Person, ProjectStore
 from label_client import make_project, make_rows, write_pairs
@@ -135,7 +137,12 @@ def serve(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Project:
     app, served = typer.Typer(), list[Project]()
     add_commands(app)
     app.callback()(lambda: None)
-    monkeypatch.setattr("afarm_people.server.serve", lambda project, place, ready: served.append(project))
+
+    def begin(project: Project, place: Place, ready: Callable[[str], None]) -> None:
+        ready("http://127.0.0.1:1")
+        served.append(project)
+
+    monkeypatch.setattr("afarm_people.server.serve", begin)
     app(["label", *arguments], standalone_mode=False)
     return served[0] if served else Project(ProjectStore(Path("pairs.people.sqlite")), rules.Rules())
 

@@ -164,9 +164,14 @@ def label(
     for kind, rows in read.items():
         project.store.add_pairs(rows, kind, ordered=bool(from_run) or kind in given)
     served = Place(host, port, address, str(certificate) if certificate else None, str(key) if key else None)
-    links = _prepare(project, names, join, new_link or [], served)
+    _prepare(project, names, join, new_link or [], served)
     opened.set("rules", json.dumps(asdict(project.rules)))
-    serve(project, served, lambda base: print_addresses(project, served, base, links))
+
+    def announce(base: str) -> None:
+        """Make links only once the port is taken: they are shown once."""
+        print_addresses(project, served, base, _make_links(project, names, join, new_link or []))
+
+    serve(project, served, announce)
 
 
 def _stored_rules(store: ProjectStore, context: typer.Context) -> dict[str, Any]:
@@ -211,33 +216,34 @@ def _read(source: str, labels: str | None, given: Mapping[str, str | None]) -> K
     return {**known, PAIR: to_label, EQUAL: [one for one in read.pairs if one[0].identical]}
 
 
-def _prepare(
-    project: Project, names: Sequence[str], join: bool, new_links: Sequence[str], served: Any
-) -> list[tuple[str, str]]:
-    """Make the links that are asked for, and set the rest of the rules. Returns new links by name."""
+def _prepare(project: Project, names: Sequence[str], join: bool, new_links: Sequence[str], served: Any) -> None:
+    """Check what is asked for, and set the rest of the rules."""
     from dataclasses import replace
 
-    from afarm_people.signing_in import JOIN, OPEN, ORGANISER, renew_link, renew_secret
+    from afarm_people.signing_in import JOIN, ORGANISER
     from afarm_people.stopping import decision, find_systems
 
-    store, links = project.store, []
+    store = project.store
     has_links = bool(names or join or store.get(JOIN) or store.row("SELECT 1 FROM people WHERE secret != ''"))
     if problems := served.check(is_open=not has_links):
         raise ConfigError(problems)
-    if unknown := [name for name in new_links if name not in (JOIN, ORGANISER) and not store.find_person(name)]:
-        known = [person.name for person in store.people()]
+    known = [person.name for person in store.people()]
+    if unknown := [name for name in new_links if name not in (JOIN, ORGANISER, *names) and not store.find_person(name)]:
         raise ConfigError([f"--new-link {unknown[0]}: nobody here is called that.{did_you_mean(unknown[0], known)}"])
     project.rules = replace(project.rules, is_open=not has_links)
     if project.rules.until_decided:
         find_systems(store)
         project.decide = lambda: decision(store, project.rules.each)
-    for name in names:
+
+
+def _make_links(project: Project, names: Sequence[str], join: bool, new_links: Sequence[str]) -> list[tuple[str, str]]:
+    """Make the links that are asked for. Returns new ones by name."""
+    from afarm_people.signing_in import JOIN, OPEN, ORGANISER, renew_link, renew_secret
+
+    store, links, has_links = project.store, [], not project.rules.is_open
+    for name in dict.fromkeys([*names, *(name for name in new_links if name not in (JOIN, ORGANISER))]):
         if (person := store.find_person(name)) is None or name in new_links:
             links.append((name, renew_link(store, person or project.enter(name))))
-    for name in (name for name in new_links if name not in names and name not in (JOIN, ORGANISER)):
-        found = store.find_person(name)
-        assert found
-        links.append((name, renew_link(store, found)))
     wanted = {JOIN: join, ORGANISER: has_links}
     for name, path in ((JOIN, "/join/"), (ORGANISER, "/organiser/in/")):
         if name in new_links or (wanted[name] and not store.get(name)):
@@ -264,7 +270,7 @@ def print_addresses(project: Project, served: Any, base: str, links: Sequence[tu
         _say(f"  {name}: {base}{path}{PROLIFIC if name == 'join' else ''}")
     if links:
         _say("Links are shown once, and only their digests kept. To make one again: --new-link NAME")
-    _say(f"{counts['labels']:,} labels of {counts['pairs']:,} pairs so far, in {store.path}")
+    _say(f"{_count(counts['labels'], 'label')} of {_count(counts['pairs'], 'pair')} so far, in {store.path}")
 
 
 def _end(project: Project, export: Path | None, discard: str | None, reason: str, delete: str | None) -> None:
@@ -278,15 +284,16 @@ def _end(project: Project, export: Path | None, discard: str | None, reason: str
         _say(f"{discard}'s labels are left out from now on, and others are given those pairs.")
     if delete:
         count = project.store.delete_person(_person(project.store, delete))
-        _say(f"{delete} and {count:,} labels are deleted.")
+        _say(f"{delete} is deleted, with {_count(count, 'label')}.")
     if export:
         rows = list(project.export())
         if not rows:
             raise DataError(f"{project.store.path}: there are no labels yet")
         write_rows(export, rows)
         people, pairs = len({row["annotator"] for row in rows}), project.summary()
-        _say(f"{len(rows):,} labels by {people} {'person' if people == 1 else 'people'} written to {export}")
-        _say(f"{pairs['done']:,} of {pairs['pairs']:,} pairs are labelled by as many people as wanted.")
+        by = "1 person" if people == 1 else f"{people:,} people"
+        _say(f"{_count(len(rows), 'label')} by {by} written to {export}")
+        _say(f"{pairs['done']:,} of {_count(pairs['pairs'], 'pair')} labelled by as many people as wanted.")
         _say(f"Learn from them: afarm run --annotator {shlex.quote(f'human:{export}')}")
 
 
@@ -303,6 +310,10 @@ def name_draw(runs: Sequence[str]) -> str:
     name, places = "-".join(names), [str(Path(run).expanduser().resolve()) if "/" in run else run for run in runs]
     is_plain = len(name) <= 100 and not any("/" in run for run in runs)
     return name if is_plain else f"{name[:100]}-{seeding.digest(*places, length=8)}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _say(text: str) -> None:
