@@ -376,6 +376,15 @@ def test_an_unknown_change_of_a_person_is_refused(tmp_path: Path) -> None:
     assert (answer.status_code, len(project.store.people())) == (404, 1)
 
 
+@pytest.mark.parametrize("number", ["0", "x", "1.5", "\u0663", "9" * 30, "9" * 5000])
+def test_numbers_of_pairs_that_are_none_lead_to_the_next(project: Project, number: str) -> None:
+    me = open_page(project)
+    me.open(f"/pair/{number}")
+    assert (me.path, me.status) == ("/pair/1", 200)
+    answer = me.client.post(f"/pair/{number}", data={**me.fields(), "choice": "2"}, headers={"origin": HOME})
+    assert (answer.url.path, project.store.labels()) == ("/pair/1", [])
+
+
 def test_numbers_of_forms_that_are_none_are_no_fault(project: Project) -> None:
     me = open_page(project)
     for count, text in enumerate(("9" * 400, "[" * 20_000, "NaN", "1e999", "-1", '"3"'), 1):

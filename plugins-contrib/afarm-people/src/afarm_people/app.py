@@ -157,7 +157,7 @@ class LabelPages:
 
     def show(self, request: Request) -> Response:
         cookie, person = self.person(request)
-        number = request.path_params["number"]
+        number = signing_in.read_number(request.path_params["number"])
         one = self.project.look(person, number)
         return RedirectResponse(self.next_path(person), 303) if one is None else self.page_of(cookie, person, one)
 
@@ -183,7 +183,7 @@ class LabelPages:
     def answer(self, request: Request, form: Mapping[str, str]) -> Response:
         cookie, person = self.person(request)
         require_own(request, form, cookie, self.public)
-        number, choice = request.path_params["number"], form.get("choice", "")
+        number, choice = signing_in.read_number(request.path_params["number"]), form.get("choice", "")
         if choice != "skip" and (choice not in CHOICES or (choice == "0" and not self.project.rules.tie)):
             raise Refusal(400, "Choose one of the answers.")
         reason = form.get("reason", "") if self.project.rules.reasons else ""
@@ -200,7 +200,7 @@ class LabelPages:
         return JSONResponse({"next": path}) if wants_json(request) else RedirectResponse(path, 303)
 
     def stale(self, request: Request, cookie: str, person: Person, problem: str) -> Response:
-        one = self.project.look(person, request.path_params["number"])
+        one = self.project.look(person, signing_in.read_number(request.path_params["number"]))
         if wants_json(request):
             path = f"/pair/{one.number}" if one else self.next_path(person)
             return JSONResponse({"problem": problem, "next": path}, 409)
@@ -317,8 +317,8 @@ def label_app(project: Project, hosts: Collection[str] = (), secure: bool = Fals
         Route("/in/{link}", pages.sign_in),
         Route("/join/{secret}", pages.join),
         Route("/open/{secret}", pages.let_in),
-        Route("/pair/{number:int}", pages.show),
-        Route("/pair/{number:int}", form(pages.answer), methods=["POST"]),
+        Route("/pair/{number}", pages.show),
+        Route("/pair/{number}", form(pages.answer), methods=["POST"]),
         Route("/next", pages.unmarked),
         Route("/done", pages.done),
         Route("/organiser", pages.organise),

@@ -42,7 +42,8 @@ def label(
     context: typer.Context,
     pairs: Annotated[str | None, typer.Argument(help="Pairs of outputs, labelled or not.", show_default=False)] = None,
     from_run: Annotated[
-        list[str] | None, _option(HOW, "--from-run RUN", "Draw pairs of a stored run instead; repeatable.")
+        list[str] | None,
+        _option(HOW, "--from-run RUN", "Draw pairs of a stored run, or of all in a directory; repeatable."),
     ] = None,
     finalists: Annotated[
         int, _option(HOW, "--finalists N", "Of the runs' systems, those with the highest win rates.", min=1)
@@ -132,7 +133,8 @@ def label(
     place = store or beside(source, ".people.sqlite")
     is_there, ends = place.exists(), export or discard or delete
     if ends and not is_there:
-        raise DataError(f"{place}: there are no labels of {source} yet; first: afarm label {pairs or '--from-run RUN'}")
+        named = [pairs] if pairs else [word for run in from_run or [] for word in ("--from-run", run)]
+        raise DataError(f"{place}: there are no labels of {source} yet; first: afarm label {shlex.join(named)}")
     if from_run and not is_there:
         _draw(from_run, source, finalists, n, seed, output_dir)
     elif from_run and not ends:
@@ -209,6 +211,10 @@ def _read(source: str, labels: str | None, given: Mapping[str, str | None]) -> K
     to_label = [one for one in read.pairs if not one[0].identical and one[0].id not in taken]
     if read.identical:
         _say(f"{source}: pairs with equal responses, which are draws, so that nobody is asked: {read.identical:,}")
+    if read.shared:
+        _say(
+            f"{source}: pairs of which another system gave the same response, so that it is asked once: {read.shared:,}"
+        )
     if read.repeated:
         _say(f"{source}: rows that repeat a pair, and are left out: {read.repeated:,}")
     if not to_label:
