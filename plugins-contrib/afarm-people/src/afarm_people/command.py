@@ -30,6 +30,17 @@ PROLIFIC = "?PROLIFIC_PID={{%PROLIFIC_PID%}}&STUDY_ID={{%STUDY_ID%}}&SESSION_ID=
 WHO, HOW, WHERE, AFTER = "People", "Pairs and answers", "Server", "Labels that are there"
 
 
+OPTIONS = {
+    "until_decided": "--until",
+    "per_person": "--per-person",
+    "pass_mark": "--pass-mark",
+    "check_every": "--check-every",
+    "code": "--completion-code",
+    "code_failed": "--screen-out-code",
+}
+"""Rules whose option has another name."""
+
+
 def add_commands(app: typer.Typer) -> None:
     app.command("label", epilog=write_examples("label", *EXAMPLES))(label)
 
@@ -138,7 +149,7 @@ def label(
     if from_run and not is_there:
         _draw(from_run, source, finalists, n, seed, output_dir)
     elif from_run and not ends:
-        _say(f"{source} was drawn before, and is taken as it is. For another draw delete it, and {place}.")
+        _say(f"{source} was drawn before, and is taken as it is. For another draw delete it, and its {place.name}.")
     rules = {
         "each": each,
         "timeout": 60 * timeout,
@@ -159,9 +170,9 @@ def label(
     kept = {name: value for name, value in _stored_rules(opened, context).items() if rules[name] != value}
     project = Project(opened, Rules(**{**rules, **kept}))
     if kept:
-        _say(f"As last time, since these options are not given: {', '.join(sorted(kept))}")
+        _say(f"As last time, since not given: {', '.join(sorted(OPTIONS.get(name, f'--{name}') for name in kept))}")
     if read is None:
-        _end(project, export, discard, reason, delete)
+        _end(project, export, discard, reason, delete, is_drawn=bool(from_run))
         return
     for kind, rows in read.items():
         project.store.add_pairs(rows, kind, ordered=bool(from_run) or kind in given)
@@ -209,14 +220,14 @@ def _read(source: str, labels: str | None, given: Mapping[str, str | None]) -> K
     read = read_pairs(source, labels)
     taken = {pair.id for rows in known.values() for pair, _ in rows}
     to_label = [one for one in read.pairs if not one[0].identical and one[0].id not in taken]
-    if read.identical:
-        _say(f"{source}: pairs with equal responses, which are draws, so that nobody is asked: {read.identical:,}")
-    if read.shared:
-        _say(
-            f"{source}: pairs of which another system gave the same response, so that it is asked once: {read.shared:,}"
-        )
-    if read.repeated:
-        _say(f"{source}: rows that repeat a pair, and are left out: {read.repeated:,}")
+    counts = {
+        "have equal responses, which are draws: nobody is asked": read.identical,
+        "are of two systems that gave the same response: it is asked once": read.shared,
+        "repeat a row, and are left out": read.repeated,
+    }
+    for what, count in counts.items():
+        if count:
+            _say(f"{Path(source).name}: pairs that {what}: {count:,}")
     if not to_label:
         raise DataError(f"{source}: all its pairs are among those with known answers, so that none is left to label")
     return {**known, PAIR: to_label, EQUAL: [one for one in read.pairs if one[0].identical]}
@@ -239,7 +250,13 @@ def _prepare(project: Project, names: Sequence[str], join: bool, new_links: Sequ
     project.rules = replace(project.rules, is_open=not has_links)
     if project.rules.until_decided:
         find_systems(store)
-        project.decide = lambda: decision(store, project.rules.each)
+
+        def decide() -> str:
+            if found := decision(store, project.rules.each):
+                _say(f"Decided: {found} Nobody is given further pairs.")
+            return found
+
+        project.decide = decide
 
 
 def _make_links(project: Project, names: Sequence[str], join: bool, new_links: Sequence[str]) -> list[tuple[str, str]]:
@@ -274,12 +291,17 @@ def print_addresses(project: Project, served: Any, base: str, links: Sequence[tu
         _say(f"Served at {base}/ (Ctrl-C ends it).")
     for name, path in links:
         _say(f"  {name}: {base}{path}{PROLIFIC if name == 'join' else ''}")
-    if links:
-        _say("Links are shown once, and only their digests kept. To make one again: --new-link NAME")
+    if not project.rules.is_open:
+        shown = "Links are shown once, and only their digests kept." if links else "Links that were made still hold."
+        _say(f"{shown} To make one again: --new-link NAME")
+    if project.decision:
+        _say(f"Decided: {project.decision} Nobody is given further pairs.")
     _say(f"{_count(counts['labels'], 'label')} of {_count(counts['pairs'], 'pair')} so far, in {store.path}")
 
 
-def _end(project: Project, export: Path | None, discard: str | None, reason: str, delete: str | None) -> None:
+def _end(
+    project: Project, export: Path | None, discard: str | None, reason: str, delete: str | None, is_drawn: bool
+) -> None:
     """Do what needs no page: discard or delete a person, export the labels."""
     from afarm import write_rows
 
@@ -300,7 +322,12 @@ def _end(project: Project, export: Path | None, discard: str | None, reason: str
         by = "1 person" if people == 1 else f"{people:,} people"
         _say(f"{_count(len(rows), 'label')} by {by} written to {export}")
         _say(f"{pairs['done']:,} of {_count(pairs['pairs'], 'pair')} labelled by as many people as wanted.")
-        _say(f"Learn from them: afarm run --annotator {shlex.quote(f'human:{export}')}")
+        if project.decision:
+            _say(f"Decided: {project.decision}")
+        if is_drawn:
+            _say(f"Boards in people's units: afarm leaderboard --people {shlex.quote(str(export))}")
+        else:
+            _say(f"Learn from them: afarm run --annotator {shlex.quote(f'human:{export}')}")
 
 
 def _person(store: ProjectStore, name: str) -> Person:
