@@ -70,6 +70,20 @@ def test_a_pair_that_is_left_open_goes_to_others_after_a_time(tmp_path: Path, mo
     assert [label.person for label in project.store.labels()] == [bo.id]
 
 
+def test_a_pair_that_is_skipped_goes_to_others_at_once(tmp_path: Path) -> None:
+    project = make_project(tmp_path, count=2)
+    ann, bo = project.enter("ann"), project.enter("bo")
+    for number in (1, 2):  # who skips all keeps nothing from the others
+        assert project.next_number(ann, number - 1) == number
+        project.skip(ann, number)
+    assert label_all(project, bo, rightly, most=1) == 1
+    assert [number for number, _ in project.open_numbers(ann)] == [2]
+    assert project.look(ann, 2)  # hers again, as long as she looks at it
+    assert label_all(project, bo, rightly) == 0
+    project.answer(ann, 2, 1, "", 0, None)
+    assert len(project.store.labels()) == 2
+
+
 def test_a_discarded_persons_pairs_are_open_again(tmp_path: Path) -> None:
     project = make_project(tmp_path, count=4)
     ann, bo = project.enter("ann"), project.enter("bo")
