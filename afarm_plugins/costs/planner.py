@@ -29,7 +29,7 @@ LARGEST = 50.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Seeds per candidate, finalists and human labels for each; dollars for simulation and people, their minutes."""
+    """Seeds per candidate, finalists and human labels for each, dollars, and people's minutes."""
 
     difference: float
     seeds: int
@@ -80,7 +80,7 @@ def plan_difference(config: CostsConfig, run: float, run_spread: float, differen
 
 
 def plan_within(config: CostsConfig, run: float, run_spread: float) -> Plan | None:
-    """Plan for the smallest difference, to a tenth of a point, that `config` has dollars and minutes for, or None."""
+    """Plan for the smallest difference, to a tenth of a point, that the budget pays; None for none."""
     plans = (plan_difference(config, run, run_spread, tenth / 10) for tenth in range(1, round(10 * LARGEST) + 1))
     return next((plan for plan in plans if plan.fits(config)), None)
 

@@ -1,4 +1,4 @@
-"""The page over TLS: a certificate that a client verifies, and those that are refused before any link is made."""
+"""The page over TLS: a certificate that clients verify, and those refused before links are made."""
 
 from __future__ import annotations
 

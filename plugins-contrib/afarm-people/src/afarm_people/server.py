@@ -113,7 +113,7 @@ def take_port(host: str, port: int | None) -> socket.socket:
 
 
 def serve(project: Project, place: Place, ready: Callable[[str], None]) -> None:
-    """Serve until Ctrl-C; `ready` is called once the port is taken, with the address, without a slash at its end."""
+    """Serve until Ctrl-C; `ready` is called once the port is taken, with the address, no slash at its end."""
     import uvicorn
 
     listening = take_port(place.host, place.port)
