@@ -609,7 +609,8 @@ def members(cls: type) -> Iterator[str]:
         is_property = bool(decorators & {"property", "cached_property", "functools.cached_property"})
         returns = f": {ast.unparse(node.returns)}".replace("'", '"') if node.returns else ""
         yield f"### `{cls.__name__}.{node.name}`"
-        yield python(f"{node.name}{returns}" if is_property else signature(node))
+        above = "".join(f"@{name}\n" for name in ("classmethod", "staticmethod") if name in decorators)
+        yield python(f"{node.name}{returns}" if is_property else above + signature(node))
         yield markdown(text)
 
 
