@@ -38,7 +38,7 @@ class Vendor:
     limit: str = "max_tokens"
     """The parameter of an answer's limit."""
     logprobs: str = ""
-    """How log-probabilities are asked for: "flag" (as OpenAI), "count" (their number), empty where there are none."""
+    """The way to ask for log-probabilities: "flag" (OpenAI's), "count" (their number), or none."""
     schema: bool = True
     """True if every model can be held to a JSON schema."""
     thinks: str = OPEN_THINKERS
@@ -46,7 +46,7 @@ class Vendor:
     thinking_lacks: tuple[str, ...] = ()
     """Capabilities that a model does not have while it thinks."""
     without_thoughts: tuple[tuple[str, Any], ...] = (("reasoning_effort", "none"),)
-    """What `effort=none` sends."""
+    """The fields that `effort=none` sends."""
 
 
 VENDORS = {
