@@ -1,6 +1,6 @@
 """Vendors by name, each against a server that takes what its documentation lists and refuses what it refuses.
 
-The forms are those of the pages that `VENDORS` names, read on its date: a request's fields, errors, what is counted.
+The forms are those of the pages that vendors.yaml names, read on its date: a request's fields, errors, what is counted.
 """
 
 from __future__ import annotations

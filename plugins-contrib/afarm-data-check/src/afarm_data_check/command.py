@@ -153,8 +153,8 @@ def show(file: str, checked: Checked, against: Sequence[str] | None) -> None:
         told = f"it has {flips.accuracy:.0%} of these labels right"
         planted = f"Of {flips.planted} labels that were flipped on purpose it found {flips.recall:.0%}"
         screen.print(
-            f"\nLikely flips are told by a logistic regression on words and length, out of fold: {told}. {planted}, and "
-            f"suspected {flips.false_alarms:.1%} of the others: if 5% of labels were flipped, at least "
+            f"\nLikely flips are told by a logistic regression on words and length, out of fold: {told}. {planted}, "
+            f"and suspected {flips.false_alarms:.1%} of the others: if 5% of labels were flipped, at least "
             f"{flips.precision:.0%} of its suspects would be."
         )
     else:
