@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from afarm import ConfigError, DataError, compare_outputs, read_user_text, stem
+from afarm import ConfigError, DataError, compare_outputs, read_user_text
 from afarm.cli.options import (
     DEFAULT_RECIPE,
     DryRun,
@@ -90,7 +90,7 @@ def alpaca_eval(
         result = compare_outputs(outputs, against, annotator=annotator, settings=[given, options.as_recipe()], **places)
         metrics: dict[str, Any] = {n: value for _, made in result.evaluations for n, value in made.metrics.items()}
         document: dict[str, Any] = {"judged_by": result.judged_by, "flags": [*result.flags], "metrics": metrics}
-        name = stem(stem(str(outputs)))
+        name = result.system
     else:
         recipe = "alpaca-eval" if options.recipe in (None, DEFAULT_RECIPE) else options.recipe
         settings = [f"evaluate.annotator={annotator}", *(options.settings or [])]
