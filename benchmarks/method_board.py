@@ -1,4 +1,4 @@
-"""GRPO and KTO beside PPO and DPO in the toy world: `python -m benchmarks.method_board`.
+"""Methods of packages beside PPO and DPO in the toy world: `python -m benchmarks.method_board`.
 
 Compares methods over five seeds, as `afarm compare --methods grpo,ppo,dpo,kto --seeds 1,2,3,4,5` does, and writes the
 board between the marks of each of `--pages`. Stored runs under `--output-dir` are reused. The packages that bring the
@@ -8,11 +8,11 @@ methods must be installed.
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from afarm.results import open_runs
 from benchmarks.toy_plots import half_interval
 from benchmarks.toy_results import SEEDS, compare, standings, table_differences, write_part
 
@@ -47,13 +47,8 @@ def board(methods: Sequence[str], seeds: Sequence[int], output_dir: Path) -> lis
 
 def training_seconds(method: str, seeds: Sequence[int], output_dir: Path) -> list[float]:
     """Seconds of the wall that a method's training took with each seed."""
-    return [
-        row["seconds"]
-        for run in open_runs(output_dir)
-        if run.record.get("seed") in seeds
-        for row in run.costs()
-        if row["stage"] == f"train {method}"
-    ]
+    stored = [json.loads(file.read_text()) for file in output_dir.glob("artifacts/train/*/artifact.json")]
+    return [a["seconds"] for a in stored if a["label"] == f"train {method}" and a["key_fields"]["seed"] in seeds]
 
 
 if __name__ == "__main__":
