@@ -167,7 +167,7 @@ class Registry:
         candidates = [components[name]] if name in components else [c for c in components.values() if c.name == name]
         if not candidates:
             writable = [c.full_name if "/" in name else self.list_names(c)[-1] for c in components.values()]
-            near = self.suggest_judge(name) if kind == "judges" else ""
+            near = self._suggest_judge(name) if kind == "judges" else ""
             near = near or why_unknown(name, did_you_mean(name, [*also, *writable]))
             elsewhere = kind == "methods" and "\n" not in near and name not in ELSEWHERE
             others = " Other methods are plugins: docs/methods/README.md" if elsewhere else ""
@@ -179,7 +179,7 @@ class Registry:
             raise PluginError(f"{KINDS[kind]} {component.full_name!r} takes nothing after a colon")
         return component
 
-    def suggest_judge(self, model: str) -> str:
+    def _suggest_judge(self, model: str) -> str:
         """Say how to name a judge for what is a model's name; empty for others."""
         vendor, _, rest = model.partition("/")
         judges = [f"{name}:{model}" for name, pattern in MODELS_OF.items() if re.match(pattern, model)]

@@ -1,4 +1,4 @@
-"""Vendors whose endpoint speaks OpenAI's format, by name: an entry of vendors.yaml each, over one client."""
+"""Vendors that speak OpenAI's format, by name: an entry of vendors.yaml each, over one client."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMITS = ("max_tokens", "max_completion_tokens")
 
 @dataclass(frozen=True)
 class Vendor:
-    """A vendor's endpoint: address, key, prices, a model's name as `example`, and what differs from OpenAI's.
+    """A vendor's endpoint: address, key, prices, a model as `example`, and what differs from OpenAI's.
 
     `limit` is the parameter of an answer's limit. Log-probabilities are asked for by a "flag", as OpenAI's, or by their
     "count"; empty where there are none. `schema` holds if every model can be held to a JSON schema. `thinks` is a

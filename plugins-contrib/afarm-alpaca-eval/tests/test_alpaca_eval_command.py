@@ -1,4 +1,4 @@
-"""`afarm alpaca-eval`: published figures come out of stored annotations, and one's own model stands beside."""
+"""`afarm alpaca-eval`: published figures from stored annotations, one's own model beside them."""
 
 from __future__ import annotations
 

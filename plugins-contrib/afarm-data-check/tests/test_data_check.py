@@ -1,4 +1,4 @@
-"""The check of preference data: every fault is planted and found, by its own name, and nothing else is."""
+"""The check of preference data: every planted fault is found by its own name, and nothing else."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_a_marker_nobody_named_is_found(tmp_path: Path) -> None:
 
 
 def learnable(count: int, clear: float) -> list[tuple[str, str, str]]:
-    """Pairs whose better output mostly has words of the first half of the list: the larger `clear`, the clearer."""
+    """Pairs whose better output has words of the list's first half, in the share `clear`."""
     draw = random.Random(1)
     half = len(WORDS) // 2
     sides = (WORDS[:half], WORDS[half:])

@@ -110,7 +110,7 @@ def alpaca_eval(
 
 
 def find_reference(edition: Edition) -> Path:
-    """The reference's outputs in the cache of the Hub. Raises `DataError` with the command that fetches them."""
+    """Find the reference's outputs in the cache of the Hub. Raises `DataError` that says how to get them."""
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
     files = sorted(cache.glob(f"datasets--{HUB.replace('/', '--')}/snapshots/*/{edition.file}"))
@@ -123,7 +123,7 @@ def find_reference(edition: Edition) -> Path:
 
 
 def installed() -> Path | None:
-    """The folder of the package alpaca-eval, which is read and never imported; None if it is not installed."""
+    """Return the folder of the package alpaca-eval, None without. It is read, never imported."""
     package = importlib.util.find_spec("alpaca_eval")
     roots = package.submodule_search_locations if package else None
     return Path(next(iter(roots))) if roots else None
