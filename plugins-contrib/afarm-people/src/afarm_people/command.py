@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -27,6 +27,8 @@ EXAMPLES = (
 )
 PROLIFIC = "?PROLIFIC_PID={{%PROLIFIC_PID%}}&STUDY_ID={{%STUDY_ID%}}&SESSION_ID={{%SESSION_ID%}}"
 """What Prolific puts its ids into."""
+TOOLS = ("label_studio", "argilla", "potato")
+Form = Literal["alpaca_eval", "csv", "arena", "label_studio", "argilla", "potato"]
 WHO, HOW, WHERE, AFTER = "People", "Pairs and answers", "Server", "Labels that are there"
 
 
@@ -105,6 +107,16 @@ def label(
         Path | None, _option(AFTER, "--store FILE", "Where labels are kept.", "PAIRS.people.sqlite, beside PAIRS")
     ] = None,
     export: Annotated[Path | None, _option(AFTER, "--export FILE", "Write the labels so far, and end.")] = None,
+    form: Annotated[
+        Form,
+        _option(
+            AFTER, "--as FORM", "Of --export: labels, or the pairs to be labelled in label_studio, argilla or potato."
+        ),
+    ] = "alpaca_eval",
+    take: Annotated[
+        list[str] | None,
+        _option(AFTER, "--import FILE", "Take labels that another tool's people gave, and end; repeatable."),
+    ] = None,
     discard: Annotated[
         str | None, _option(AFTER, "--discard NAME", "Leave a person's labels out (add --reason), and end.")
     ] = None,
@@ -130,8 +142,9 @@ def label(
     names = [name.strip() for name in (people or "").split(",") if name.strip()]
     source = Path(pairs).expanduser() if pairs else output_dir / "people" / f"{name_draw(from_run or [])}.jsonl"
     place = store or beside(source, ".people.sqlite")
-    is_there, ends = place.exists(), export or discard or delete
-    if ends and not is_there:
+    is_there, ends = place.exists(), export or discard or delete or take
+    begins = not is_there and (take or (export and form in TOOLS))  # others' people label, or have labelled
+    if ends and not is_there and not begins:
         raise DataError(f"{place}: there are no labels of {source} yet; first: afarm label {pairs or '--from-run RUN'}")
     if from_run and not is_there:
         _draw(from_run, source, finalists, n, seed, output_dir)
@@ -152,17 +165,19 @@ def label(
         "code_failed": code_failed,
     }
     given = {"gold": gold, "check": checks}
-    read = None if ends else _read(str(source), labels, given)
+    read = None if ends and not begins else _read(str(source), labels, given)
     opened = ProjectStore(place, seed)
     kept = {name: value for name, value in _stored_rules(opened, context).items() if rules[name] != value}
     project = Project(opened, Rules(**{**rules, **kept}))
     if kept:
         _say(f"As last time, since these options are not given: {', '.join(sorted(kept))}")
-    if read is None:
-        _end(project, export, discard, reason, delete)
-        return
-    for kind, rows in read.items():
+    for kind, rows in (read or {}).items():
         project.store.add_pairs(rows, kind, ordered=bool(from_run) or kind in given)
+    if ends:
+        for file in take or ():
+            _take(project, file, labels)
+        _end(project, export, form, discard, reason, delete)
+        return
     served = Place(host, port, address, str(certificate) if certificate else None, str(key) if key else None)
     links = _prepare(project, names, join, new_link or [], served)
     opened.set("rules", json.dumps(asdict(project.rules)))
@@ -267,10 +282,23 @@ def print_addresses(project: Project, served: Any, base: str, links: Sequence[tu
     _say(f"{counts['labels']:,} labels of {counts['pairs']:,} pairs so far, in {store.path}")
 
 
-def _end(project: Project, export: Path | None, discard: str | None, reason: str, delete: str | None) -> None:
-    """Do what needs no page: discard or delete a person, export the labels."""
-    from afarm import write_rows
+def _take(project: Project, file: str, scale: str | None) -> None:
+    """Take labels of another tool into the store."""
+    from afarm_people.other_tools import read_answers
 
+    answers, others = read_answers(project.store, file, scale)
+    new, changed = project.store.take_labels(map(astuple, answers))
+    people = len({one.person for one in answers})
+    _say(f"{new:,} new labels by {people} {'person' if people == 1 else 'people'} taken from {file}")
+    for count, what in ((changed, "labels that replace others"), (others, "labels of other pairs, left out")):
+        if count:
+            _say(f"{count:,} {what}")
+
+
+def _end(
+    project: Project, export: Path | None, form: Form, discard: str | None, reason: str, delete: str | None
+) -> None:
+    """Do what needs no page: discard or delete a person, export the labels."""
     if discard:
         if not reason.strip():
             raise ConfigError([f"--discard {discard} needs a reason: --reason TEXT"])
@@ -279,14 +307,33 @@ def _end(project: Project, export: Path | None, discard: str | None, reason: str
     if delete:
         count = project.store.delete_person(_person(project.store, delete))
         _say(f"{delete} and {count:,} labels are deleted.")
-    if export:
-        rows = list(project.export())
-        if not rows:
-            raise DataError(f"{project.store.path}: there are no labels yet")
-        write_rows(export, rows)
-        people, pairs = len({row["annotator"] for row in rows}), project.summary()
-        _say(f"{len(rows):,} labels by {people} {'person' if people == 1 else 'people'} written to {export}")
-        _say(f"{pairs['done']:,} of {pairs['pairs']:,} pairs are labelled by as many people as wanted.")
+    if export and (form == "label_studio" or form == "argilla" or form == "potato"):
+        from afarm_people.other_tools import write_tasks
+
+        files = write_tasks(project.store, form, export, project.rules.guideline, project.rules.tie)
+        _say(f"{project.store.count_pairs():,} pairs to be labelled written to {' and '.join(map(str, files))}")
+        _say("Take the labels from there by the same command, with --import FILE in place of --export and --as.")
+    elif export:
+        _export(project, export, form)
+
+
+def _export(project: Project, export: Path, form: Form) -> None:
+    from afarm import write_rows
+    from afarm_people.other_tools import as_vote, write_csv
+
+    rows = list(project.export())
+    if not rows:
+        raise DataError(f"{project.store.path}: there are no labels yet")
+    if form == "csv":
+        export.write_text(write_csv(rows), encoding="utf-8")
+    else:
+        write_rows(export, map(as_vote, rows) if form == "arena" else rows)
+    people, pairs = len({row["annotator"] for row in rows}), project.summary()
+    _say(f"{len(rows):,} labels by {people} {'person' if people == 1 else 'people'} written to {export}")
+    _say(f"{pairs['done']:,} of {pairs['pairs']:,} pairs are labelled by as many people as wanted.")
+    if form == "arena":
+        _say('Votes know no "slightly", no reason and no probability of the draw: these are not in the file.')
+    else:
         _say(f"Learn from them: afarm run --annotator {shlex.quote(f'human:{export}')}")
 
 
