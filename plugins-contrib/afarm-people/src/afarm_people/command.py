@@ -113,6 +113,10 @@ def label(
             AFTER, "--as FORM", "Of --export: labels, or the pairs to be labelled in label_studio, argilla or potato."
         ),
     ] = "alpaca_eval",
+    judged: Annotated[
+        list[str] | None,
+        _option(AFTER, "--judged FILE", "With --export, say how far a judge of these pairs agrees with people."),
+    ] = None,
     take: Annotated[
         list[str] | None,
         _option(AFTER, "--import FILE", "Take labels that another tool's people gave, and end; repeatable."),
@@ -177,6 +181,8 @@ def label(
         for file in take or ():
             _take(project, file, labels)
         _end(project, export, form, discard, reason, delete)
+        if export and form not in TOOLS:
+            _compare(project, judged or ())
         return
     served = Place(host, port, address, str(certificate) if certificate else None, str(key) if key else None)
     links = _prepare(project, names, join, new_link or [], served)
@@ -335,6 +341,31 @@ def _export(project: Project, export: Path, form: Form) -> None:
         _say('Votes know no "slightly", no reason and no probability of the draw: these are not in the file.')
     else:
         _say(f"Learn from them: afarm run --annotator {shlex.quote(f'human:{export}')}")
+
+
+def _compare(project: Project, judged: Sequence[str]) -> None:
+    """Say how far people agree, who stands out, and how judges compare."""
+    from statistics import fmean
+
+    from afarm_people.organiser import describe_project, rate_people
+    from afarm_people.other_tools import read_answers
+
+    figures, labels = describe_project(project), project.store.labels()
+    if figures["agreement"] is not None:
+        alpha = "" if figures["alpha"] is None else f" (Krippendorff's alpha {figures['alpha']:.2f})"
+        _say(f"People agree with each other on {100 * figures['agreement']:.0f} % of their labels{alpha}.")
+    for one in figures["people"]:
+        if one["flags"] and one["person"].state == "active":
+            _say(f"{one['person'].pseudonym} stands out: {'; '.join(one['flags'])}")
+    for file in judged:
+        wins = {
+            one.pair: (one.choice > 0) + 0.5 * (one.choice == 0) for one in read_answers(project.store, file, None)[0]
+        }
+        same = [1 - abs(one.win - wins[one.pair.id]) for one in labels if one.pair.id in wins]
+        rating = rate_people(labels, wins).raters.get(None)
+        more = f"; right on {100 * rating[0]:.0f} % (Dawid and Skene), kappa {rating[1]:.2f}" if rating else ""
+        share = f"{100 * fmean(same):.0f} %" if same else "none"
+        _say(f"The judge of {file} agrees with {share} of {len(same):,} labels{more}.")
 
 
 def _person(store: ProjectStore, name: str) -> Person:
