@@ -4,6 +4,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -127,14 +128,15 @@ def bench(
         return
     found, failed = list(stored), list[str]()
     stop: AfarmError | None = None
-    for contestant in contestants:
-        try:
-            found.append(_measure_one(given, contestant, bench_set))
-        except BudgetError as error:
-            stop = error
-            break
-        except (JudgeError, DataError) as error:
-            failed.append(f"{contestant.name}: {error}")
+    with ExitStack() as opened:
+        for contestant, workspace in _open_all(given, contestants, opened):
+            try:
+                found.append(_measure_one(workspace, contestant, bench_set))
+            except BudgetError as error:
+                stop = error
+                break
+            except (JudgeError, DataError) as error:
+                failed.append(f"{contestant.name}: {error}")
     if found:
         _show(found, bench_set, len(whole.items) + len(whole.groups), options.as_json)
     if stop:
@@ -207,14 +209,26 @@ def _account(bench_set: "BenchSet") -> str:
     return f"judge-bench-{bench_set.name.replace(' ', '-').lower()}"
 
 
-def _measure_one(options: FarmOptions, contestant: Contestant, bench_set: "BenchSet") -> "Verdicts":
+def _open_all(
+    options: FarmOptions, contestants: Sequence[Contestant], opened: ExitStack
+) -> "list[tuple[Contestant, Workspace]]":
+    """Open a workspace for each, so that nothing is asked before all can be. Raises `ConfigError` with all problems."""
+    found, problems = [], dict[str, None]()
+    for contestant in contestants:
+        try:
+            found.append((contestant, opened.enter_context(options_of(options, contestant).judging_workspace())))
+        except ConfigError as error:
+            problems |= dict.fromkeys(error.problems)
+    if problems:
+        raise ConfigError(problems)
+    return found
+
+
+def _measure_one(workspace: "Workspace", contestant: Contestant, bench_set: "BenchSet") -> "Verdicts":
     from afarm_judge_bench.verdicts import ask_scores, ask_verdicts, score_by_model
 
     err().print(f"{contestant.name} …", markup=False)
-    with (
-        options_of(options, contestant).judging_workspace() as workspace,
-        workspace.judges.client.charge_run(_account(bench_set)),
-    ):
+    with workspace.judges.client.charge_run(_account(bench_set)):
         if not bench_set.groups:
             pairs = [item.pair for item in bench_set.items]
             return ask_verdicts(workspace, contestant.annotator, contestant.name, pairs)

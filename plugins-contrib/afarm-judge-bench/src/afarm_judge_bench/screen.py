@@ -16,13 +16,13 @@ NOTES = 10
 def show(figures: Sequence[Figures], differences: Sequence[Difference], bench: BenchSet, rows: int) -> None:
     """Print all tables: the judges, their subsets, differences, and figures that others published."""
     count = len(bench.items) + len(bench.groups)
-    drawn = f"{count} drawn of {rows}" if count < rows else f"all {rows}"
+    drawn = f"{count} drawn of {rows} rows" if count < rows else f"{rows} rows"
     gap = {one.name: one for one in differences}
     ranked = sorted(figures, key=lambda one: -(one.score.value if one.score else 0))
     columns = {name: name != "judge" for name in _row(ranked[0], gap)}
     cells = [_row(one, gap) for one in ranked]
     used = [name for name in columns if any(row[name] for row in cells)]
-    title = f"{bench.name}: {drawn} rows; score, %: {bench.score}"
+    title = f"{bench.name}: {drawn}; score, %: {bench.score}"
     print_table(out(), title, {name: columns[name] for name in used}, [[row[name] for name in used] for row in cells])
     _show_subsets(ranked, bench)
     if bench.published:
@@ -34,7 +34,7 @@ def show(figures: Sequence[Figures], differences: Sequence[Difference], bench: B
 
 def _row(one: Figures, gap: dict[str, Difference]) -> dict[str, str]:
     difference = gap.get(one.name)
-    people = f"{one.agreement:.1f} ({one.between_people:.1f})" if one.agreement and one.between_people else ""
+    among = "" if one.between_people is None else f" ({one.between_people:.1f})"
     return {
         "judge": one.name,
         "score": _share(one.score),
@@ -44,7 +44,7 @@ def _row(one: Figures, gap: dict[str, Difference]) -> dict[str, str]:
         "first shown": _number(one.first),
         "draws": _number(one.draws) if one.draws else "",
         "unparsed": _number(one.unparsed) if one.unparsed else "",
-        "agrees (people)": people,
+        "agrees (people)": "" if one.agreement is None else _number(one.agreement) + among,
         "Brier": _number(one.brier, 3),
         "ECE": _number(one.ece, 3),
         "dollars": dollars(one.dollars) if one.dollars else "",
@@ -68,7 +68,7 @@ def _sentences(ranked: Sequence[Figures], bench: BenchSet) -> list[str]:
     lines = list(bench.notes)
     if any(one.first is not None for one in ranked):
         lines.append("consistent: the same verdict in both orders; first shown: of verdicts, 50 is even.")
-    if any(one.agreement for one in ranked):
+    if any(one.agreement is not None for one in ranked):
         lines.append("agrees: with the label of a single person; in brackets how often two people agree.")
     if bench.items and all(one.brier is None for one in ranked):
         lines.append(

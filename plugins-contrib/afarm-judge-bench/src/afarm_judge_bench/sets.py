@@ -114,7 +114,8 @@ def _read_autoj(row: Row, where: str) -> Item:
 
 
 def _read_rewardbench(row: Row, where: str) -> Group:
-    right, wrong = row["chosen"], row["rejected"]
+    right: Any = row["chosen"]
+    wrong: Any = row["rejected"]
     if not all(isinstance(v, list) and v and all(isinstance(t, str) for t in v) for v in (right, wrong)):
         raise DataError(
             f"{where}: RewardBench 2 has lists of texts in 'chosen' and 'rejected'; of RewardBench 1, which has one "
@@ -131,8 +132,8 @@ def _read_rewardbench(row: Row, where: str) -> Group:
     if subset.lower() == TIES and not (name.startswith(("ref:", "tied:")) and name.partition(":")[2].isdecimal()):
         raise DataError(f"{where}: field 'id' is {name!r}; of the subset Ties it is ref:NUMBER or tied:NUMBER")
     task = Instruction(_text(row, "prompt", where))
-    first, *others = [*right, *wrong]
-    return Group(name, tuple(Pair(task, first, other) for other in others), correct, subset, where)
+    texts = [*right, *wrong]
+    return Group(name, tuple(Pair(task, texts[0], other) for other in texts[1:]), correct, subset, where)
 
 
 def majority(people: Sequence[float]) -> float:

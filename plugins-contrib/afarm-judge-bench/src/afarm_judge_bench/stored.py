@@ -81,6 +81,7 @@ def _read_one(judgment: Any, where: str, notes: list[str]) -> Verdict:
     nested = judgment.get("judgment")
     held = nested if isinstance(nested, Mapping) else judgment
     reply, scores = held.get("response"), held.get("scores")
+    read: str | None
     if isinstance(scores, Sequence) and len(scores) == 2:
         read = "A=B" if scores[0] == scores[1] else "A>B" if scores[0] > scores[1] else "B>A"
     elif isinstance(reply, str):
