@@ -68,6 +68,7 @@ PACKAGES: Mapping[str, Shown] = {
     "afarm-golden-traces": Shown(["traces", "show", "grpo"], "advantages"),
     "afarm-grpo": Shown(["run", "--method", "grpo", *SHARED, *to_set(f"grpo={STEPS}")], '"method": "grpo"'),
     "afarm-heuristics": Shown([*EVALUATE, "afarm-heuristics/longer"], "62.5"),
+    "afarm-judge-bench": Shown(["judge", "bench", "labels.jsonl", "--annotator", "fitted"], "own pairs"),
     "afarm-neighbours": Shown(["run", "--method", "chain_of_hindsight", *SHARED], '"method": "chain_of_hindsight"'),
     "afarm-online": Shown(
         ["run", "--method", "online_dpo", *SHARED, *to_set(f"online_dpo={SMALL_STEP}")], '"method": "online_dpo"'
