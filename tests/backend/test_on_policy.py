@@ -15,10 +15,12 @@ from torch import Tensor
 from afarm.backend import Diverged, Training, distributed, on_policy, optimizer_step
 from afarm.backend.distributed import require_alike
 from afarm.backend.on_policy import linear_schedule
+from afarm.backend.rollouts import equal_rewards
 from afarm.core.config import OnPolicyConfig
 from afarm.core.errors import ConfigError, TrainingError
 from afarm.core.interfaces import TrainContext
 from afarm.core.plugins import discover
+from afarm.core.records import Instruction
 from afarm.core.registry import Component
 from afarm.experiment.recipe import resolve
 from afarm.testing import ConformanceError, MetricsRecorder, tiny_config, tiny_inputs, train_context
@@ -48,6 +50,21 @@ def test_a_method_without_a_reward_model_has_the_loop(tmp_path: Path, monkeypatc
     log, method = MetricsRecorder(), RewardsItself(tiny_config(GRPOConfig, num_generations=4, num_iterations=1))
     method.train(tiny_inputs(method.needs), train_context(tmp_path, log_metrics=log))
     assert [step for step, line in log.lines if "objective/scores" in line] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "rewards", "said"),
+    [
+        ("aabb", [1, 1, 1, 1], "each of the first 4 responses has the reward 1"),
+        ("aabb", [1, 1, 2, 2], "each of the first 2 prompts has one reward for all responses to it"),
+        ("aabb", [1, 1, 2, 3], ""),
+        ("aab", [1, 1, 2], ""),
+        ("abcd", [1, 2, 3, 4], ""),
+        ("a", [1], ""),
+    ],
+)
+def test_rewards_that_tell_no_response_from_another_are_said(tasks: str, rewards: list[float], said: str) -> None:
+    assert equal_rewards([Instruction(task) for task in tasks], rewards) == said
 
 
 def test_a_step_clears_its_gradients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,6 +123,7 @@ def label(
     from afarm_people.guideline import read_guideline
     from afarm_people.rules import Project, Rules
     from afarm_people.server import Place, serve
+    from afarm_people.signing_in import JOIN
     from afarm_people.store import ProjectStore
 
     if bool(pairs) == bool(from_run):
@@ -159,10 +160,12 @@ def label(
     if kept:
         _say(f"As last time, since these options are not given: {', '.join(sorted(kept))}")
     if read is None:
-        _end(project, export, discard, reason, delete)
+        _end(project, source, export, discard, reason, delete)
         return
     for kind, rows in read.items():
         project.store.add_pairs(rows, kind, ordered=bool(from_run) or kind in given)
+    if each > 1 and not (names or join or opened.row("SELECT 1 FROM people WHERE secret != ''") or opened.get(JOIN)):
+        _say(f"--each {each}, and one person labels here: name more with --people NAME,NAME, or let them --join.")
     served = Place(host, port, address, str(certificate) if certificate else None, str(key) if key else None)
     links = _prepare(project, names, join, new_link or [], served)
     opened.set("rules", json.dumps(asdict(project.rules)))
@@ -267,10 +270,14 @@ def print_addresses(project: Project, served: Any, base: str, links: Sequence[tu
     _say(f"{counts['labels']:,} labels of {counts['pairs']:,} pairs so far, in {store.path}")
 
 
-def _end(project: Project, export: Path | None, discard: str | None, reason: str, delete: str | None) -> None:
+def _end(
+    project: Project, source: Path, export: Path | None, discard: str | None, reason: str, delete: str | None
+) -> None:
     """Do what needs no page: discard or delete a person, export the labels."""
     from afarm import write_rows
 
+    if export:
+        _require_same_pairs(project.store, source, export)
     if discard:
         if not reason.strip():
             raise ConfigError([f"--discard {discard} needs a reason: --reason TEXT"])
@@ -288,6 +295,27 @@ def _end(project: Project, export: Path | None, discard: str | None, reason: str
         _say(f"{len(rows):,} labels by {people} {'person' if people == 1 else 'people'} written to {export}")
         _say(f"{pairs['done']:,} of {pairs['pairs']:,} pairs are labelled by as many people as wanted.")
         _say(f"Learn from them: afarm run --annotator {shlex.quote(f'human:{export}')}")
+
+
+def _require_same_pairs(store: ProjectStore, source: Path, export: Path) -> None:
+    """Raise `DataError` if labels are of other pairs than those named, or would be written over those of others."""
+    from afarm_people.draw import read_pairs
+    from afarm_people.store import EQUAL, PAIR
+
+    there = {id for kind in (PAIR, EQUAL) for id, *_ in store.pairs_in_order(kind)}
+    if source.exists() and there.isdisjoint(pair.id for pair, _ in read_pairs(str(source)).pairs):
+        raise DataError(f"{store.path} has labels of other pairs than {source}: name the file of their pairs instead")
+    if not export.exists():
+        return
+    try:
+        others = sum(pair.id not in there for pair, _ in read_pairs(str(export)).pairs)
+    except DataError:  # another kind of file
+        raise DataError(f"{export} is there, and holds other things than labels: name another file") from None
+    if others:
+        raise DataError(
+            f"{export} holds labels of {others:,} pairs that are not in {store.path}, which would be lost: name "
+            "another file to write these to"
+        )
 
 
 def _person(store: ProjectStore, name: str) -> Person:
