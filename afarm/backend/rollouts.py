@@ -27,6 +27,8 @@ from afarm.storage.record_fields import require_samples
 logger = logging.getLogger(__name__)
 
 
+LARGEST = torch.finfo(torch.float32).max
+
 SampleScorer = Callable[[Sequence[Instruction], Sequence[Sample]], list[float]]
 """The reward of each sample, given what it answers."""
 
@@ -105,6 +107,11 @@ def sample_scorer(reward_model: RewardModel, policy: Policy) -> SampleScorer:
                 [Output(i, s.text, details={"finish_reason": s.finish_reason}) for i, s in told]
             )
             rewards = [score.value for score in scores]
+            if beyond := [reward for reward in rewards if LARGEST < abs(reward) < math.inf]:
+                raise TrainingError(
+                    f"the reward of a response is {beyond[0]:g}, which float32 cannot hold: scale the rewards of "
+                    f"{type(reward_model).__name__} down"
+                )
         if not has_scored and (what := equal_rewards(instructions, rewards)):
             logger.warning(f"{what}: a reward that tells no response from another teaches nothing")
         has_scored = True
