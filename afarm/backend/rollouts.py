@@ -107,11 +107,8 @@ def sample_scorer(reward_model: RewardModel, policy: Policy) -> SampleScorer:
                 [Output(i, s.text, details={"finish_reason": s.finish_reason}) for i, s in told]
             )
             rewards = [score.value for score in scores]
-            if beyond := [reward for reward in rewards if LARGEST < abs(reward) < math.inf]:
-                raise TrainingError(
-                    f"the reward of a response is {beyond[0]:g}, which float32 cannot hold: scale the rewards of "
-                    f"{type(reward_model).__name__} down"
-                )
+            if any(LARGEST < abs(reward) < math.inf for reward in rewards):
+                raise TrainingError(f"a reward of {max(map(abs, rewards)):g} does not fit float32: scale rewards down")
         if not has_scored and (what := equal_rewards(instructions, rewards)):
             logger.warning(f"{what}: a reward that tells no response from another teaches nothing")
         has_scored = True

@@ -375,10 +375,7 @@ class JudgedPair:
         implied: Source = "rule" if pair.identical and row["preference"] == 0 else "judge"
         source: Source = column if column in get_args(Source) else implied
         if (strength := _number(row, "strength", where, float)) is not None and strength < 0:
-            raise DataError(
-                f"{where}: field 'strength' is {strength:g}; it must be at least 0, by how much the better output is "
-                "better: which one is, 'preference' says"
-            )
+            raise DataError(f"{where}: field 'strength' is {strength:g}; it must be at least 0, whichever is better")
         preference = Preference(
             pair.id,
             p2,

@@ -477,12 +477,11 @@ def unpriced(judge: str) -> str:
 def explained(error: BaseException, pending: PendingRequest) -> AfarmError:
     """The error itself if it explains itself, otherwise one that names the judge."""
     failed = isinstance(error, PluginError) and error.__cause__ is not None
-    judge = pending.queue.identity
-    if isinstance(error, JudgeError) and (name := judge.partition("@")[0]) not in str(error):
-        error.args = (f"{name}: {error}",)
+    if isinstance(error, JudgeError) and (judge := pending.queue.identity.partition("@")[0]) not in str(error):
+        error.args = (f"{judge}: {error}",)
     if isinstance(error, AfarmError) and not failed:
         return error
-    name = "" if failed else f"{judge} failed: {type(error).__name__}: "
+    name = "" if failed else f"{pending.queue.identity} failed: {type(error).__name__}: "
     wrapped = JudgeError(f"{name}{error}")
     wrapped.__cause__ = error.__cause__ or error
     return wrapped

@@ -9,9 +9,19 @@ from typing import Any
 import pytest
 import torch
 from afarm_neighbours import PTrueConfig, SelfRewardConfig
-from afarm_neighbours.self_judging import FittedSelfJudge, PTrue, SelfReward, judge_prompts, rank_instruction
+from afarm_neighbours.self_judging import FittedSelfJudge, PTrue, SelfReward, judge_prompts
 
-from afarm import BuildContext, ConfigError, DataError, Instruction, JudgedPair, Message, ModelError, Preference
+from afarm import (
+    BuildContext,
+    ConfigError,
+    DataError,
+    Instruction,
+    JudgedPair,
+    Message,
+    ModelError,
+    Preference,
+    seeding,
+)
 from afarm.backend import Backend, hold_out
 from afarm.testing import (
     MetricsRecorder,
@@ -81,7 +91,7 @@ def test_a_share_of_the_instructions_is_held_out_and_never_learned(count: int, f
     pairs = separable_preferences(count)
     assert len({judged.pair.instruction.id for judged in pairs}) == count
     for seed in range(20):
-        parts = hold_out(pairs, fraction, partial(rank_instruction, seed))
+        parts = hold_out(pairs, fraction, partial(seeding.uniform, seed))
         learned, held_out = ([pairs[place] for place in part] for part in parts)
         assert (len(learned), len(held_out)) == (count - measured, measured)
         assert not {judged.pair.id for judged in learned} & {judged.pair.id for judged in held_out}

@@ -15,16 +15,7 @@ from html import escape
 from statistics import fmean
 from typing import Any
 
-from afarm import (
-    DataError,
-    Instruction,
-    JudgedPair,
-    RunRecord,
-    Tasks,
-    read_placed_rows,
-    standard_error,
-    with_turns,
-)
+from afarm import DataError, Instruction, JudgedPair, RunRecord, Tasks, read_placed_rows, standard_error, with_turns
 from afarm.results import StoredRun, differences, flatten, win_rate_interval
 
 LEVEL = 0.05

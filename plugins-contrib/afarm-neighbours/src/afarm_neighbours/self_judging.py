@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
@@ -125,7 +125,9 @@ class SelfReward(SelfJudge):
         pairs, counts = usable_pairs(preferences, lambda judged: judged.chosen_rejected, config.section)
         held_out = pairs
         if config.learn:
-            parts = hold_out(pairs, config.eval_fraction, partial(rank_instruction, context.seed))
+            parts = hold_out(
+                pairs, config.eval_fraction, lambda id: (seeding.uniform(context.seed, "held out", id), id)
+            )
             learned, held_out = ([pairs[place] for place in part] for part in parts)
             policy = fit_supervised(
                 policy, judgements_to_learn(config, policy, learned), config, context, config.section
@@ -140,11 +142,6 @@ class SelfReward(SelfJudge):
         measured = {"eval_accuracy": pairwise_accuracy(held_out, first, second)} if held_out else {}
         context.log_metrics(newest[0] if newest else 0, {**counts, **measured, "eval_pairs": float(len(held_out))})
         return fitted
-
-
-def rank_instruction(seed: int, id: str) -> tuple[float, str]:
-    """Draw the place at which an instruction is held out."""
-    return seeding.uniform(seed, "held out", id), id
 
 
 def judge_prompts(
