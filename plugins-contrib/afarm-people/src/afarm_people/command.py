@@ -151,6 +151,7 @@ def label(
     from afarm_people.guideline import read_guideline
     from afarm_people.rules import Project, Rules
     from afarm_people.server import Place, serve
+    from afarm_people.signing_in import JOIN
     from afarm_people.store import ProjectStore
 
     if bool(pairs) == bool(from_run):
@@ -193,10 +194,12 @@ def label(
     if ends:
         for file in take or ():
             _take(project, file, labels)
-        _end(project, export, form, discard, reason, delete, is_drawn=bool(from_run))
+        _end(project, export, form, discard, reason, delete, source, bool(from_run))
         if export and form not in TOOLS:
             _compare(project, judged or ())
         return
+    if each > 1 and not (names or join or opened.row("SELECT 1 FROM people WHERE secret != ''") or opened.get(JOIN)):
+        _say(f"--each {each}, and one person labels here: name more with --people NAME,NAME, or let them --join.")
     served = Place(host, port, address, str(certificate) if certificate else None, str(key) if key else None)
     _prepare(project, names, join, new_link or [], served)
     opened.set("rules", json.dumps(asdict(project.rules)))
@@ -340,9 +343,12 @@ def _end(
     discard: str | None,
     reason: str,
     delete: str | None,
+    source: Path,
     is_drawn: bool,
 ) -> None:
     """Do what needs no page: discard or delete a person, export the labels."""
+    if export and form in ("alpaca_eval", "csv"):
+        _require_same_pairs(project.store, source, export)
     if discard:
         if not reason.strip():
             raise ConfigError([f"--discard {discard} needs a reason: --reason TEXT"])
@@ -409,6 +415,27 @@ def _compare(project: Project, judged: Sequence[str]) -> None:
         more = f"; right on {100 * rating[0]:.0f} % (Dawid and Skene), kappa {rating[1]:.2f}" if rating else ""
         share = f"{100 * fmean(same):.0f} %" if same else "none"
         _say(f"The judge of {file} agrees with {share} of {len(same):,} labels{more}.")
+
+
+def _require_same_pairs(store: ProjectStore, source: Path, export: Path) -> None:
+    """Raise `DataError` if labels are of other pairs than those named, or would be written over those of others."""
+    from afarm_people.draw import read_pairs
+    from afarm_people.store import EQUAL, PAIR
+
+    there = {id for kind in (PAIR, EQUAL) for id, *_ in store.pairs_in_order(kind)}
+    if source.exists() and there.isdisjoint(pair.id for pair, _ in read_pairs(str(source)).pairs):
+        raise DataError(f"{store.path} has labels of other pairs than {source}: name the file of their pairs instead")
+    if not export.exists():
+        return
+    try:
+        others = sum(pair.id not in there for pair, _ in read_pairs(str(export)).pairs)
+    except DataError:  # another kind of file
+        raise DataError(f"{export} is there, and holds other things than labels: name another file") from None
+    if others:
+        raise DataError(
+            f"{export} holds labels of {others:,} pairs that are not in {store.path}, which would be lost: name "
+            "another file to write these to"
+        )
 
 
 def _person(store: ProjectStore, name: str) -> Person:
