@@ -51,14 +51,6 @@ def label_studio(tasks: Rows) -> Rows:
     return given
 
 
-def label_studio_min(tasks: Rows) -> Rows:
-    said = [(task, person, answer) for person, all in SAID.items() for task, answer in zip(tasks, all, strict=False)]
-    return [
-        {**task["data"], "annotation_id": n, "annotator": person, "preference": answer, "lead_time": 2.5}
-        for n, (task, person, answer) in enumerate(said)
-    ]
-
-
 def argilla(records: Rows) -> Rows:
     for person, answers in SAID.items():
         for record, answer in zip(records, answers, strict=False):
@@ -67,7 +59,7 @@ def argilla(records: Rows) -> Rows:
     return records
 
 
-def potato_states(items: Rows) -> Rows:
+def potato(items: Rows) -> Rows:
     return [
         {
             "user_id": person,
@@ -83,35 +75,24 @@ def potato_states(items: Rows) -> Rows:
     ]
 
 
-def potato_export(items: Rows) -> Rows:
-    said = [(item, person, answer) for person, all in SAID.items() for item, answer in zip(items, all, strict=False)]
-    columns = {f"preference.{answer}": "" for answer in ANSWERS}
-    return [
-        {"instance_id": item["id"], "user_id": person, **columns, f"preference.{answer}": "1", "reason.text_box": "so"}
-        for item, person, answer in said
-    ]
-
-
 @pytest.mark.parametrize(
     ("tool", "people_label"),
     [
         ("label_studio", label_studio),
-        ("label_studio", label_studio_min),
         ("argilla", argilla),
-        ("potato", potato_states),
-        ("potato", potato_export),
+        ("potato", potato),
     ],
 )
 def test_labels_come_back_from_a_tool(
     store: ProjectStore, tmp_path: Path, tool: Any, people_label: Callable[[Rows], Rows]
 ) -> None:
     place = tmp_path / "tasks.json"
-    write_tasks(store, tool, place, "", tie=True)
+    write_tasks(store, tool, place, tie=True)
     text = place.read_text()
     tasks = json.loads(text) if text.startswith("[") else [json.loads(line) for line in text.splitlines()]
     file, rows = tmp_path / "labels.json", people_label(tasks)
     file.write_text(json.dumps(rows))
-    if people_label is potato_states:
+    if people_label is potato:
         file = tmp_path / "annotation_output"
         for row in rows:
             (file / row["user_id"]).mkdir(parents=True)
@@ -132,7 +113,7 @@ def test_labels_come_back_from_a_tool(
 
 
 def test_what_people_see_is_the_pair_in_the_order_drawn(store: ProjectStore, tmp_path: Path) -> None:
-    write_tasks(store, "label_studio", tmp_path / "tasks.json", "", tie=False)
+    write_tasks(store, "label_studio", tmp_path / "tasks.json", tie=False)
     for task, pair in zip(json.loads((tmp_path / "tasks.json").read_text()), PAIRS, strict=True):
         seen = task["data"]["response_a"], task["data"]["response_b"]
         assert seen == (pair.output_1, pair.output_2)[:: 1 if shown_order(store, pair.id) == "12" else -1]
@@ -143,7 +124,7 @@ def test_what_people_see_is_the_pair_in_the_order_drawn(store: ProjectStore, tmp
 
 
 def test_labels_of_a_tool_count_as_peoples_and_once(store: ProjectStore, tmp_path: Path) -> None:
-    write_tasks(store, "argilla", tmp_path / "tasks.json", "", tie=True)
+    write_tasks(store, "argilla", tmp_path / "tasks.json", tie=True)
     file = tmp_path / "labels.json"
     file.write_text(json.dumps(argilla(json.loads((tmp_path / "tasks.json").read_text()))))
     answers, _ = read_answers(store, str(file), None)

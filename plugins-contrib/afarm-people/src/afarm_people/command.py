@@ -347,8 +347,8 @@ def _end(
     is_drawn: bool,
 ) -> None:
     """Do what needs no page: discard or delete a person, export the labels."""
-    if export and form in ("alpaca_eval", "csv"):
-        _require_same_pairs(project.store, source, export)
+    if export:
+        _require_same_pairs(project.store, source)
     if discard:
         if not reason.strip():
             raise ConfigError([f"--discard {discard} needs a reason: --reason TEXT"])
@@ -360,7 +360,7 @@ def _end(
     if export and (form == "label_studio" or form == "argilla" or form == "potato"):
         from afarm_people.other_tools import write_tasks
 
-        files = write_tasks(project.store, form, export, project.rules.guideline, project.rules.tie)
+        files = write_tasks(project.store, form, export, project.rules.tie)
         _say(f"{project.store.count_pairs():,} pairs to be labelled written to {' and '.join(map(str, files))}")
         _say("Take the labels from there by the same command, with --import FILE in place of --export and --as.")
     elif export:
@@ -417,25 +417,14 @@ def _compare(project: Project, judged: Sequence[str]) -> None:
         _say(f"The judge of {file} agrees with {share} of {len(same):,} labels{more}.")
 
 
-def _require_same_pairs(store: ProjectStore, source: Path, export: Path) -> None:
-    """Raise `DataError` if labels are of other pairs than those named, or would be written over those of others."""
+def _require_same_pairs(store: ProjectStore, source: Path) -> None:
+    """Raise `DataError` if the labels are of other pairs than those named."""
     from afarm_people.draw import read_pairs
     from afarm_people.store import EQUAL, PAIR
 
     there = {id for kind in (PAIR, EQUAL) for id, *_ in store.pairs_in_order(kind)}
     if source.exists() and there.isdisjoint(pair.id for pair, _ in read_pairs(str(source)).pairs):
         raise DataError(f"{store.path} has labels of other pairs than {source}: name the file of their pairs instead")
-    if not export.exists():
-        return
-    try:
-        others = sum(pair.id not in there for pair, _ in read_pairs(str(export)).pairs)
-    except DataError:  # another kind of file
-        raise DataError(f"{export} is there, and holds other things than labels: name another file") from None
-    if others:
-        raise DataError(
-            f"{export} holds labels of {others:,} pairs that are not in {store.path}, which would be lost: name "
-            "another file to write these to"
-        )
 
 
 def _person(store: ProjectStore, name: str) -> Person:

@@ -2,9 +2,9 @@
 
 | tool | out: pairs to be labelled | in: its labels |
 |---|---|---|
-| Label Studio | tasks (JSON), and the labelling configuration (XML) | its export, JSON or JSON-MIN |
+| Label Studio | tasks (JSON), and the labelling configuration (XML) | its export as JSON |
 | Argilla 2 | records (JSON) for `dataset.records.from_json` | `dataset.records.to_json` |
-| Potato 2 | items (JSON lines), and a configuration (YAML) | the directory `annotation_output`, or its JSONL export |
+| Potato 2 | items (JSON lines), and a configuration (YAML) | the directory `annotation_output` |
 
 There people see responses A and B, in an order drawn for each pair by the project's seed, and answer with one of
 `ANSWERS`. A task carries its pair's id, and labels are matched by it. Every other file of labels is read as afarm reads
@@ -19,8 +19,11 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
+
+import jinja2
 
 from afarm import (
     DataError,
@@ -56,17 +59,18 @@ class Answered:
 # ------------------------------------------------------------------------------------------------------------------ out
 
 
-def write_tasks(store: ProjectStore, tool: Tool, place: Path, guideline: str, tie: bool) -> list[Path]:
+def write_tasks(store: ProjectStore, tool: Tool, place: Path, tie: bool) -> list[Path]:
     """Write the pairs to be labelled for another tool, and its configuration beside them; return the files."""
-    answers = [answer for answer in ANSWERS if tie or answer != "Tie"]
     tasks = [_task(store, id, pair) for id, pair, _ in store.pairs_in_order(PAIR)]
-    files = {place: _TASKS[tool](tasks)}
-    if tool in _CONFIGURATIONS:
-        ending, configure = _CONFIGURATIONS[tool]
-        files[place.with_name(f"{place.stem}{ending}")] = configure(place, answers, guideline)
-    for file, text in files.items():
-        file.write_text(text, encoding="utf-8")
-    return list(files)
+    place.write_text(_TASKS[tool](tasks), encoding="utf-8")
+    if tool not in _CONFIGURATIONS:
+        return [place]
+    template = _CONFIGURATIONS[tool]
+    file = place.with_suffix(Path(template).suffix)
+    text = resources.files("afarm_people").joinpath("tools", template).read_text(encoding="utf-8")
+    answers = [answer for answer in ANSWERS if tie or answer != "Tie"]
+    file.write_text(jinja2.Template(text).render(answers=answers, tasks=place.name), encoding="utf-8")
+    return [place, file]
 
 
 def shown_order(store: ProjectStore, id: str) -> str:
@@ -84,53 +88,16 @@ def _task(store: ProjectStore, id: str, pair: Pair) -> dict[str, str]:
 
 
 def _argilla(tasks: Sequence[Mapping[str, str]]) -> str:
-    names = ("instruction", "response_a", "response_b")
     empty: dict[str, Any] = {"metadata": {}, "suggestions": {}, "responses": {}, "vectors": {}}
+    names = ("instruction", "response_a", "response_b")
     records = [{"id": task["pair"], "fields": {name: task[name] for name in names}, **empty} for task in tasks]
     return json.dumps(records, ensure_ascii=False, indent=1)
 
 
 def _potato(tasks: Sequence[Mapping[str, str]]) -> str:
-    rows = (
-        {
-            "id": task["pair"],
-            "text": f"{task['instruction']}\n\n--- A ---\n\n{task['response_a']}\n\n--- B ---\n\n{task['response_b']}",
-        }
-        for task in tasks
-    )
+    text = "{instruction}\n\n--- A ---\n\n{response_a}\n\n--- B ---\n\n{response_b}"
+    rows = ({"id": task["pair"], "text": text.format_map(task)} for task in tasks)
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-
-
-def _label_studio_configuration(place: Path, answers: Sequence[str], guideline: str) -> str:
-    choices = "\n".join(f'    <Choice value="{answer}" hotkey="{n}"/>' for n, answer in enumerate(answers, 1))
-    return f"""<View>
-  <Text name="instruction" value="$instruction"/>
-  <View style="display: flex; gap: 1em">
-    <View style="flex: 1"><Header value="A"/><Text name="response_a" value="$response_a"/></View>
-    <View style="flex: 1"><Header value="B"/><Text name="response_b" value="$response_b"/></View>
-  </View>
-  <Choices name="{QUESTION}" toName="instruction" choice="single" required="true">
-{choices}
-  </Choices>
-  <TextArea name="{REASON}" toName="instruction" placeholder="Why? (optional)"/>
-</View>
-"""
-
-
-def _potato_configuration(place: Path, answers: Sequence[str], guideline: str) -> str:
-    schemes = [
-        {"annotation_type": "radio", "name": QUESTION, "description": "Which response is better?", "labels": answers},
-        {"annotation_type": "text", "name": REASON, "description": "Why? (optional)"},
-    ]
-    settings = {
-        "annotation_task_name": place.stem,
-        "task_dir": ".",
-        "data_files": [place.name],
-        "item_properties": {"id_key": "id", "text_key": "text"},
-        "output_annotation_dir": "annotation_output",
-        "annotation_schemes": schemes,
-    }
-    return json.dumps(settings, indent=2) + "\n"  # JSON is YAML
 
 
 _TASKS: Mapping[Tool, Callable[[Sequence[Mapping[str, str]]], str]] = {
@@ -138,10 +105,7 @@ _TASKS: Mapping[Tool, Callable[[Sequence[Mapping[str, str]]], str]] = {
     "argilla": _argilla,
     "potato": _potato,
 }
-_CONFIGURATIONS: Mapping[str, tuple[str, Callable[[Path, Sequence[str], str], str]]] = {
-    "label_studio": (".xml", _label_studio_configuration),
-    "potato": (".yaml", _potato_configuration),
-}
+_CONFIGURATIONS = {"label_studio": "label_studio.xml", "potato": "potato.yaml"}
 
 
 def write_csv(rows: Iterable[Row]) -> str:
@@ -225,12 +189,6 @@ def _from_label_studio(row: Row, where: str) -> Iterator[Read]:
         yield row["data"].get("pair", ""), person, _choice(choices[0], where), reason, seconds
 
 
-def _from_label_studio_min(row: Row, where: str) -> Iterator[Read]:
-    reason = row.get(REASON) or ""
-    seconds = float(row.get("lead_time") or 0)
-    yield row["pair"], str(row.get("annotator", "")), _choice(row[QUESTION], where), str(reason), seconds
-
-
 def _from_argilla(row: Row, where: str) -> Iterator[Read]:
     reasons = {one["user_id"]: one["value"] for one in row["responses"].get(REASON, [])}
     for one in row["responses"].get(QUESTION, []):
@@ -238,7 +196,7 @@ def _from_argilla(row: Row, where: str) -> Iterator[Read]:
         yield str(row["id"]), person, _choice(one["value"], where), str(reasons.get(person) or ""), 0.0
 
 
-def _from_potato_state(row: Row, where: str) -> Iterator[Read]:
+def _from_potato(row: Row, where: str) -> Iterator[Read]:
     for id, given in row["instance_id_to_label_to_value"].items():
         answers = {label["schema"]: (label["name"], value) for label, value in given}
         if QUESTION in answers:
@@ -246,20 +204,10 @@ def _from_potato_state(row: Row, where: str) -> Iterator[Read]:
             yield id, str(row["user_id"]), _choice(answers[QUESTION][0], where), reason, 0.0
 
 
-def _from_potato_rows(row: Row, where: str) -> Iterator[Read]:
-    """Of Potato's export: `preference.A is better` is a column, set for who answered so."""
-    named = [name.partition(".")[2] for name, value in row.items() if name.startswith(f"{QUESTION}.") and value]
-    if answers := [name for name in named if not name.startswith("_")]:
-        reason = next((str(value) for name, value in row.items() if name.startswith(f"{REASON}.") and value), "")
-        yield row["instance_id"], str(row["user_id"]), _choice(answers[0], where), reason, 0.0
-
-
 _READERS: Sequence[tuple[set[str], Callable[[Row, str], Iterator[Read]]]] = (
     ({"data", "annotations"}, _from_label_studio),
-    ({"pair", "annotation_id"}, _from_label_studio_min),
     ({"fields", "responses"}, _from_argilla),
-    ({"user_id", "instance_id_to_label_to_value"}, _from_potato_state),
-    ({"instance_id", "user_id"}, _from_potato_rows),
+    ({"user_id", "instance_id_to_label_to_value"}, _from_potato),
 )
 """The fields by which the rows of a tool are known, and their reader."""
 
