@@ -453,8 +453,7 @@ def _check_names(run: RunConfig, plugins: Plugins) -> list[str]:
         try:
             plugins.get(kind, name)
         except PluginError as error:
-            how = " A model is written behind its judge, as in openai:gpt-4o" if kind == "judges" else ""
-            problems.append(f"{error}{how}")
+            problems.append(str(error))
     return problems
 
 

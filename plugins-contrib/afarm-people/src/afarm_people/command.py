@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -30,6 +31,17 @@ PROLIFIC = "?PROLIFIC_PID={{%PROLIFIC_PID%}}&STUDY_ID={{%STUDY_ID%}}&SESSION_ID=
 WHO, HOW, WHERE, AFTER = "People", "Pairs and answers", "Server", "Labels that are there"
 
 
+OPTIONS = {
+    "until_decided": "--until",
+    "per_person": "--per-person",
+    "pass_mark": "--pass-mark",
+    "check_every": "--check-every",
+    "code": "--completion-code",
+    "code_failed": "--screen-out-code",
+}
+"""Rules whose option has another name."""
+
+
 def add_commands(app: typer.Typer) -> None:
     app.command("label", epilog=write_examples("label", *EXAMPLES))(label)
 
@@ -42,7 +54,8 @@ def label(
     context: typer.Context,
     pairs: Annotated[str | None, typer.Argument(help="Pairs of outputs, labelled or not.", show_default=False)] = None,
     from_run: Annotated[
-        list[str] | None, _option(HOW, "--from-run RUN", "Draw pairs of a stored run instead; repeatable.")
+        list[str] | None,
+        _option(HOW, "--from-run RUN", "Draw pairs of a stored run, or of all in a directory; repeatable."),
     ] = None,
     finalists: Annotated[
         int, _option(HOW, "--finalists N", "Of the runs' systems, those with the highest win rates.", min=1)
@@ -133,11 +146,12 @@ def label(
     place = store or beside(source, ".people.sqlite")
     is_there, ends = place.exists(), export or discard or delete
     if ends and not is_there:
-        raise DataError(f"{place}: there are no labels of {source} yet; first: afarm label {pairs or '--from-run RUN'}")
+        named = [pairs] if pairs else [word for run in from_run or [] for word in ("--from-run", run)]
+        raise DataError(f"{place}: there are no labels of {source} yet; first: afarm label {shlex.join(named)}")
     if from_run and not is_there:
         _draw(from_run, source, finalists, n, seed, output_dir)
     elif from_run and not ends:
-        _say(f"{source} was drawn before, and is taken as it is. For another draw delete it, and {place}.")
+        _say(f"{source} was drawn before, and is taken as it is. For another draw delete it, and its {place.name}.")
     rules = {
         "each": each,
         "timeout": 60 * timeout,
@@ -158,18 +172,25 @@ def label(
     kept = {name: value for name, value in _stored_rules(opened, context).items() if rules[name] != value}
     project = Project(opened, Rules(**{**rules, **kept}))
     if kept:
-        _say(f"As last time, since these options are not given: {', '.join(sorted(kept))}")
+        _say(f"As last time, since not given: {', '.join(sorted(OPTIONS.get(name, f'--{name}') for name in kept))}")
     if read is None:
-        _end(project, source, export, discard, reason, delete)
+        if export:
+            _require_same_pairs(opened, source, labels, export)
+        _end(project, export, discard, reason, delete, is_drawn=bool(from_run))
         return
     for kind, rows in read.items():
         project.store.add_pairs(rows, kind, ordered=bool(from_run) or kind in given)
     if each > 1 and not (names or join or opened.row("SELECT 1 FROM people WHERE secret != ''") or opened.get(JOIN)):
         _say(f"--each {each}, and one person labels here: name more with --people NAME,NAME, or let them --join.")
     served = Place(host, port, address, str(certificate) if certificate else None, str(key) if key else None)
-    links = _prepare(project, names, join, new_link or [], served)
+    _prepare(project, names, join, new_link or [], served)
     opened.set("rules", json.dumps(asdict(project.rules)))
-    serve(project, served, lambda base: print_addresses(project, served, base, links))
+
+    def announce(base: str) -> None:
+        """Make links only once the port is taken: they are shown once."""
+        print_addresses(project, served, base, _make_links(project, names, join, new_link or []))
+
+    serve(project, served, announce)
 
 
 def _stored_rules(store: ProjectStore, context: typer.Context) -> dict[str, Any]:
@@ -205,42 +226,53 @@ def _read(source: str, labels: str | None, given: Mapping[str, str | None]) -> K
     read = read_pairs(source, labels)
     taken = {pair.id for rows in known.values() for pair, _ in rows}
     to_label = [one for one in read.pairs if not one[0].identical and one[0].id not in taken]
-    if read.identical:
-        _say(f"{source}: pairs with equal responses, which are draws, so that nobody is asked: {read.identical:,}")
-    if read.repeated:
-        _say(f"{source}: rows that repeat a pair, and are left out: {read.repeated:,}")
+    counts = {
+        "have equal responses, which are draws: nobody is asked": read.identical,
+        "are of two systems that gave the same response: it is asked once": read.shared,
+        "repeat a row, and are left out": read.repeated,
+    }
+    for what, count in counts.items():
+        if count:
+            _say(f"{Path(source).name}: pairs that {what}: {count:,}")
     if not to_label:
         raise DataError(f"{source}: all its pairs are among those with known answers, so that none is left to label")
     return {**known, PAIR: to_label, EQUAL: [one for one in read.pairs if one[0].identical]}
 
 
-def _prepare(
-    project: Project, names: Sequence[str], join: bool, new_links: Sequence[str], served: Any
-) -> list[tuple[str, str]]:
-    """Make the links that are asked for, and set the rest of the rules. Returns new links by name."""
+def _prepare(project: Project, names: Sequence[str], join: bool, new_links: Sequence[str], served: Any) -> None:
+    """Check what is asked for, and set the rest of the rules."""
     from dataclasses import replace
 
-    from afarm_people.signing_in import JOIN, OPEN, ORGANISER, renew_link, renew_secret
+    from afarm_people.signing_in import JOIN, ORGANISER
     from afarm_people.stopping import decision, find_systems
 
-    store, links = project.store, []
+    store = project.store
     has_links = bool(names or join or store.get(JOIN) or store.row("SELECT 1 FROM people WHERE secret != ''"))
     if problems := served.check(is_open=not has_links):
         raise ConfigError(problems)
-    if unknown := [name for name in new_links if name not in (JOIN, ORGANISER) and not store.find_person(name)]:
-        known = [person.name for person in store.people()]
+    known = [person.name for person in store.people()]
+    if unknown := [name for name in new_links if name not in (JOIN, ORGANISER, *names) and not store.find_person(name)]:
         raise ConfigError([f"--new-link {unknown[0]}: nobody here is called that.{did_you_mean(unknown[0], known)}"])
     project.rules = replace(project.rules, is_open=not has_links)
     if project.rules.until_decided:
         find_systems(store)
-        project.decide = lambda: decision(store, project.rules.each)
-    for name in names:
+
+        def decide() -> str:
+            if found := decision(store, project.rules.each):
+                _say(f"Decided: {found} Nobody is given further pairs.")
+            return found
+
+        project.decide = decide
+
+
+def _make_links(project: Project, names: Sequence[str], join: bool, new_links: Sequence[str]) -> list[tuple[str, str]]:
+    """Make the links that are asked for. Returns new ones by name."""
+    from afarm_people.signing_in import JOIN, OPEN, ORGANISER, renew_link, renew_secret
+
+    store, links, has_links = project.store, [], not project.rules.is_open
+    for name in dict.fromkeys([*names, *(name for name in new_links if name not in (JOIN, ORGANISER))]):
         if (person := store.find_person(name)) is None or name in new_links:
             links.append((name, renew_link(store, person or project.enter(name))))
-    for name in (name for name in new_links if name not in names and name not in (JOIN, ORGANISER)):
-        found = store.find_person(name)
-        assert found
-        links.append((name, renew_link(store, found)))
     wanted = {JOIN: join, ORGANISER: has_links}
     for name, path in ((JOIN, "/join/"), (ORGANISER, "/organiser/in/")):
         if name in new_links or (wanted[name] and not store.get(name)):
@@ -265,19 +297,20 @@ def print_addresses(project: Project, served: Any, base: str, links: Sequence[tu
         _say(f"Served at {base}/ (Ctrl-C ends it).")
     for name, path in links:
         _say(f"  {name}: {base}{path}{PROLIFIC if name == 'join' else ''}")
-    if links:
-        _say("Links are shown once, and only their digests kept. To make one again: --new-link NAME")
-    _say(f"{counts['labels']:,} labels of {counts['pairs']:,} pairs so far, in {store.path}")
+    if not project.rules.is_open:
+        shown = "Links are shown once, and only their digests kept." if links else "Links that were made still hold."
+        _say(f"{shown} To make one again: --new-link NAME")
+    if project.decision:
+        _say(f"Decided: {project.decision} Nobody is given further pairs.")
+    _say(f"{_count(counts['labels'], 'label')} of {_count(counts['pairs'], 'pair')} so far, in {store.path}")
 
 
 def _end(
-    project: Project, source: Path, export: Path | None, discard: str | None, reason: str, delete: str | None
+    project: Project, export: Path | None, discard: str | None, reason: str, delete: str | None, is_drawn: bool
 ) -> None:
     """Do what needs no page: discard or delete a person, export the labels."""
     from afarm import write_rows
 
-    if export:
-        _require_same_pairs(project.store, source, export)
     if discard:
         if not reason.strip():
             raise ConfigError([f"--discard {discard} needs a reason: --reason TEXT"])
@@ -285,25 +318,34 @@ def _end(
         _say(f"{discard}'s labels are left out from now on, and others are given those pairs.")
     if delete:
         count = project.store.delete_person(_person(project.store, delete))
-        _say(f"{delete} and {count:,} labels are deleted.")
+        _say(f"{delete} is deleted, with {_count(count, 'label')}.")
     if export:
         rows = list(project.export())
         if not rows:
             raise DataError(f"{project.store.path}: there are no labels yet")
         write_rows(export, rows)
         people, pairs = len({row["annotator"] for row in rows}), project.summary()
-        _say(f"{len(rows):,} labels by {people} {'person' if people == 1 else 'people'} written to {export}")
-        _say(f"{pairs['done']:,} of {pairs['pairs']:,} pairs are labelled by as many people as wanted.")
-        _say(f"Learn from them: afarm run --annotator {shlex.quote(f'human:{export}')}")
+        by = "1 person" if people == 1 else f"{people:,} people"
+        _say(f"{_count(len(rows), 'label')} by {by} written to {export}")
+        _say(f"{pairs['done']:,} of {_count(pairs['pairs'], 'pair')} labelled by as many people as wanted.")
+        if project.decision:
+            _say(f"Decided: {project.decision}")
+        if is_drawn:
+            _say(f"Boards in people's units: afarm leaderboard --people {shlex.quote(str(export))}")
+        else:
+            _say(f"Learn from them: afarm run --annotator {shlex.quote(f'human:{export}')}")
 
 
-def _require_same_pairs(store: ProjectStore, source: Path, export: Path) -> None:
+def _require_same_pairs(store: ProjectStore, source: Path, labels: str | None, export: Path) -> None:
     """Raise `DataError` if labels are of other pairs than those named, or would be written over those of others."""
     from afarm_people.draw import read_pairs
     from afarm_people.store import EQUAL, PAIR
 
     there = {id for kind in (PAIR, EQUAL) for id, *_ in store.pairs_in_order(kind)}
-    if source.exists() and there.isdisjoint(pair.id for pair, _ in read_pairs(str(source)).pairs):
+    named = {*there}
+    with suppress(DataError):  # the option that says what its labels mean may not be given again
+        named = {pair.id for pair, _ in read_pairs(str(source), labels).pairs} if source.exists() else named
+    if there.isdisjoint(named):
         raise DataError(f"{store.path} has labels of other pairs than {source}: name the file of their pairs instead")
     if not export.exists():
         return
@@ -331,6 +373,10 @@ def name_draw(runs: Sequence[str]) -> str:
     name, places = "-".join(names), [str(Path(run).expanduser().resolve()) if "/" in run else run for run in runs]
     is_plain = len(name) <= 100 and not any("/" in run for run in runs)
     return name if is_plain else f"{name[:100]}-{seeding.digest(*places, length=8)}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _say(text: str) -> None:

@@ -30,6 +30,12 @@ class LabelsOfPair:
     wins: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     probability: float | None = None
 
+    def win_of(self, system: str, reference: str) -> float | None:
+        """The mean win of a system; of one that gave the same response as the labelled one, too."""
+        if self.wins.get(system):
+            return fmean(self.wins[system])
+        return 1 - fmean(self.wins[reference]) if self.wins.get(reference) else None
+
 
 class PeoplesWinRates(Evaluator):
     """See the module and `calibration`.
@@ -114,7 +120,7 @@ def match_labels(
         is_second = row.pair.generator_1 == reference
         system = row.pair.generator_2 if is_second else row.pair.generator_1
         found = labels.get(row.preference.pair_id)  # the texts of a board's pairs are empty
-        people = fmean(found.wins[system]) if found and found.wins.get(system) else None
+        people = found.win_of(system, reference) if found else None
         win = row.win if is_second else 1 - row.win
         systems[system].append(JudgedTask(row.pair.instruction.id, win, people, found.probability if found else None))
     return dict(systems)

@@ -334,8 +334,11 @@ class ProjectStore:
             )
 
     def skip(self, person: int, number: int) -> None:
+        """Leave a pair to others, until its person looks at it again."""
         with self.writing() as db:
-            db.execute("UPDATE assignments SET skipped = 1 WHERE person = ? AND number = ?", (person, number))
+            db.execute(
+                "UPDATE assignments SET skipped = 1, given = 0 WHERE person = ? AND number = ?", (person, number)
+            )
 
     def label(self, one: Assignment, choice: int, reason: str, seconds: float) -> None:
         """Store a label over the one that was there."""

@@ -58,11 +58,12 @@ class HeadRewardModel(TorchRewardModel):
             return judged.win is not None if predicts else judged.p2 is not None
 
         pairs, counts = usable_pairs(preferences, is_usable, config.section, start, config.max_length)
-        strengths, weights, dropped = [1.0] * len(pairs), {"": 1.0}, dict[str, float]()
         if predicts:
             pairs, weights, dropped = with_numbers(pairs, config)
+            strengths = [1.0] * len(pairs)
         else:
             pairs, strengths, dropped = with_strengths(pairs, config)
+            weights = {"": 1.0}
         training, held_out = hold_out(pairs, config.eval_fraction, partial(seeding.digest, context.seed, "held out"))
         context.backend.seed(context.seed)
         reward_model = cls.untrained(start, config, len(weights))
