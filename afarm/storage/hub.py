@@ -44,7 +44,7 @@ def load_from_hub(
 ) -> Any:
     """Load a data set of the Hub, as `datasets.load_dataset` returns it.
 
-    Raises `DataError` if `datasets` is not installed, the Hub cannot be reached or the data set is not there.
+    Raises `DataError` if `datasets` is not installed, the Hub cannot be reached, or the data set is not there or gated.
 
     Args:
         repository: the data set's name, `owner/name`.
@@ -57,6 +57,7 @@ def load_from_hub(
         raise DataError(f"{repository}: {problem}")
     try:
         import datasets
+        from huggingface_hub.errors import GatedRepoError
     except ModuleNotFoundError as error:
         raise DataError(f"{repository}: reading from the Hub needs datasets: pip install 'afarm[train]'") from error
     _require_reachable(repository, remedy)
@@ -64,8 +65,10 @@ def load_from_hub(
         return datasets.load_dataset(repository, configuration, split=split, revision=revision)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         which = ", ".join(filter(None, (configuration, split)))
+        gated = isinstance(error.__cause__, GatedRepoError)
+        login = " Accept its terms on its page, and run `hf auth login`" if gated else ""
         raise DataError(
-            f"{repository}{f' ({which})' if which else ''} cannot be loaded: {error}; without the Hub, {remedy}"
+            f"{repository}{f' ({which})' if which else ''} cannot be loaded: {error}{login}; without the Hub, {remedy}"
         ) from error
 
 

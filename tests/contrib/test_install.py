@@ -61,13 +61,12 @@ SMALL_STEP = STEPS.replace("mini_batch_size: 8", "mini_batch_size: 4")
 HEAD = to_set("best_of_n.n=2", "uncertain_reward={num_train_epochs: 1, members: 2}")
 
 PACKAGES: Mapping[str, Shown] = {
-    "afarm-alpaca-eval": Shown(
-        ["alpaca-eval", "--outputs", "mine.json", "--reference", "theirs.json", "--annotator", "longer"], "mine (yours)"
-    ),
+    "afarm-alpaca-eval": Shown(["alpaca-eval", "--help"], "AlpacaEval's board"),
     "afarm-data-check": Shown(["data", "check", "labels.jsonl"], "4 pairs"),
     "afarm-golden-traces": Shown(["traces", "show", "grpo"], "advantages"),
     "afarm-grpo": Shown(["run", "--method", "grpo", *SHARED, *to_set(f"grpo={STEPS}")], '"method": "grpo"'),
     "afarm-heuristics": Shown([*EVALUATE, "afarm-heuristics/longer"], "62.5"),
+    "afarm-judge-bench": Shown(["judge", "bench", "labels.jsonl", "--annotator", "fitted"], "own pairs"),
     "afarm-neighbours": Shown(["run", "--method", "chain_of_hindsight", *SHARED], '"method": "chain_of_hindsight"'),
     "afarm-online": Shown(
         ["run", "--method", "online_dpo", *SHARED, *to_set(f"online_dpo={SMALL_STEP}")], '"method": "online_dpo"'

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
+from huggingface_hub.errors import GatedRepoError
 
 from afarm.core.errors import DataError
 from afarm.core.records import Instruction, Output
@@ -337,6 +339,11 @@ def test_what_the_hub_does_not_give_is_explained(monkeypatch: pytest.MonkeyPatch
         read_outputs("hf:owner/name")
     fake_hub(monkeypatch, ValueError("no such split"))
     with pytest.raises(DataError, match=r"owner/name .x. cannot be loaded: no such split.*name a file instead"):
+        read_outputs("hf:owner/name:x")
+    gated = FileNotFoundError("It is a gated dataset.")
+    gated.__cause__ = GatedRepoError("401", response=httpx2.Response(401, request=httpx2.Request("GET", "https://hub")))
+    fake_hub(monkeypatch, gated)
+    with pytest.raises(DataError, match=r"a gated dataset\. Accept its terms on its page, and run `hf auth login`"):
         read_outputs("hf:owner/name:x")
 
 

@@ -339,7 +339,9 @@ def test_people_who_answer_always_left_at_random_or_in_haste_stand_out(tmp_path:
     with project.store.writing() as db:
         db.execute("UPDATE assignments SET seconds = CASE person WHEN 2 THEN 1 ELSE 5 END")
     figures = describe_project(project)
-    ability = {one["person"].name: one["ability"] for one in figures["people"]}
+    ability = {one["person"].name: one["rating"][0] for one in figures["people"]}
+    kappa = {one["person"].name: one["rating"][1] for one in figures["people"]}
+    assert max(kappa["left"], kappa["random"]) < 0.3 < min(kappa[name] for name in ("ann", "bo", "cy"))
     assert all(ability[name] > 0.99 for name in ("ann", "bo", "cy"))
     assert max(ability["left"], ability["random"]) < 0.75
     assert 0 < figures["alpha"] < 1

@@ -28,7 +28,7 @@ from afarm import (
     write_rows,
 )
 from afarm_people.draw import bare_row, beside, read_pairs
-from afarm_people.settings import HumanConfig
+from afarm_people.settings import HumanConfig, weigh_slight
 
 logger = logging.getLogger(__name__)
 
@@ -47,10 +47,7 @@ class HumanAnnotator(Annotator):
         """People's labels by the id of their pair, its outputs in canonical order; empty without a file."""
         found = defaultdict(list)
         for judged in self.read():
-            preference = judged.preference
-            if self.config.slight == "soft" and preference.strength == 0.5 and preference.p2 in (0.0, 1.0):
-                preference = replace(preference, p2=0.25 + 0.5 * preference.p2)
-            if self.config.slight != "drop" or preference.strength != 0.5:
+            if preference := weigh_slight(judged.preference, self.config.slight):
                 found[judged.pair.id].append(preference)
         return dict(found)
 

@@ -6,7 +6,7 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -28,6 +28,8 @@ EXAMPLES = (
 )
 PROLIFIC = "?PROLIFIC_PID={{%PROLIFIC_PID%}}&STUDY_ID={{%STUDY_ID%}}&SESSION_ID={{%SESSION_ID%}}"
 """What Prolific puts its ids into."""
+TOOLS = ("label_studio", "argilla", "potato")
+Form = Literal["alpaca_eval", "csv", "arena", "label_studio", "argilla", "potato"]
 WHO, HOW, WHERE, AFTER = "People", "Pairs and answers", "Server", "Labels that are there"
 
 
@@ -118,6 +120,20 @@ def label(
         Path | None, _option(AFTER, "--store FILE", "Where labels are kept.", "PAIRS.people.sqlite, beside PAIRS")
     ] = None,
     export: Annotated[Path | None, _option(AFTER, "--export FILE", "Write the labels so far, and end.")] = None,
+    form: Annotated[
+        Form,
+        _option(
+            AFTER, "--as FORM", "Of --export: labels, or the pairs to be labelled in label_studio, argilla or potato."
+        ),
+    ] = "alpaca_eval",
+    judged: Annotated[
+        list[str] | None,
+        _option(AFTER, "--judged FILE", "With --export, say how far a judge of these pairs agrees with people."),
+    ] = None,
+    take: Annotated[
+        list[str] | None,
+        _option(AFTER, "--import FILE", "Take labels that another tool's people gave, and end; repeatable."),
+    ] = None,
     discard: Annotated[
         str | None, _option(AFTER, "--discard NAME", "Leave a person's labels out (add --reason), and end.")
     ] = None,
@@ -144,8 +160,9 @@ def label(
     names = [name.strip() for name in (people or "").split(",") if name.strip()]
     source = Path(pairs).expanduser() if pairs else output_dir / "people" / f"{name_draw(from_run or [])}.jsonl"
     place = store or beside(source, ".people.sqlite")
-    is_there, ends = place.exists(), export or discard or delete
-    if ends and not is_there:
+    is_there, ends = place.exists(), export or discard or delete or take
+    begins = not is_there and (take or (export and form in TOOLS))  # others' people label, or have labelled
+    if ends and not is_there and not begins:
         named = [pairs] if pairs else [word for run in from_run or [] for word in ("--from-run", run)]
         raise DataError(f"{place}: there are no labels of {source} yet; first: afarm label {shlex.join(named)}")
     if from_run and not is_there:
@@ -167,19 +184,21 @@ def label(
         "code_failed": code_failed,
     }
     given = {"gold": gold, "check": checks}
-    read = None if ends else _read(str(source), labels, given)
+    read = None if ends and not begins else _read(str(source), labels, given)
     opened = ProjectStore(place, seed)
     kept = {name: value for name, value in _stored_rules(opened, context).items() if rules[name] != value}
     project = Project(opened, Rules(**{**rules, **kept}))
     if kept:
         _say(f"As last time, since not given: {', '.join(sorted(OPTIONS.get(name, f'--{name}') for name in kept))}")
-    if read is None:
-        if export:
-            _require_same_pairs(opened, source, labels, export)
-        _end(project, export, discard, reason, delete, is_drawn=bool(from_run))
-        return
-    for kind, rows in read.items():
+    for kind, rows in (read or {}).items():
         project.store.add_pairs(rows, kind, ordered=bool(from_run) or kind in given)
+    if ends:
+        for file in take or ():
+            _take(project, file, labels)
+        _end(project, export, form, discard, reason, delete, source, bool(from_run))
+        if export and form not in TOOLS:
+            _compare(project, judged or ())
+        return
     if each > 1 and not (names or join or opened.row("SELECT 1 FROM people WHERE secret != ''") or opened.get(JOIN)):
         _say(f"--each {each}, and one person labels here: name more with --people NAME,NAME, or let them --join.")
     served = Place(host, port, address, str(certificate) if certificate else None, str(key) if key else None)
@@ -305,12 +324,32 @@ def print_addresses(project: Project, served: Any, base: str, links: Sequence[tu
     _say(f"{_count(counts['labels'], 'label')} of {_count(counts['pairs'], 'pair')} so far, in {store.path}")
 
 
+def _take(project: Project, file: str, scale: str | None) -> None:
+    """Take labels of another tool into the store."""
+    from afarm_people.other_tools import read_answers
+
+    answers, others = read_answers(project.store, file, scale)
+    new, changed = project.store.take_labels(map(astuple, answers))
+    people = len({one.person for one in answers})
+    _say(f"{new:,} new labels by {people} {'person' if people == 1 else 'people'} taken from {file}")
+    for count, what in ((changed, "labels that replace others"), (others, "labels of other pairs, left out")):
+        if count:
+            _say(f"{count:,} {what}")
+
+
 def _end(
-    project: Project, export: Path | None, discard: str | None, reason: str, delete: str | None, is_drawn: bool
+    project: Project,
+    export: Path | None,
+    form: Form,
+    discard: str | None,
+    reason: str,
+    delete: str | None,
+    source: Path,
+    is_drawn: bool,
 ) -> None:
     """Do what needs no page: discard or delete a person, export the labels."""
-    from afarm import write_rows
-
+    if export and form in ("alpaca_eval", "csv"):
+        _require_same_pairs(project.store, source, export)
     if discard:
         if not reason.strip():
             raise ConfigError([f"--discard {discard} needs a reason: --reason TEXT"])
@@ -319,24 +358,67 @@ def _end(
     if delete:
         count = project.store.delete_person(_person(project.store, delete))
         _say(f"{delete} is deleted, with {_count(count, 'label')}.")
-    if export:
-        rows = list(project.export())
-        if not rows:
-            raise DataError(f"{project.store.path}: there are no labels yet")
-        write_rows(export, rows)
-        people, pairs = len({row["annotator"] for row in rows}), project.summary()
-        by = "1 person" if people == 1 else f"{people:,} people"
-        _say(f"{_count(len(rows), 'label')} by {by} written to {export}")
-        _say(f"{pairs['done']:,} of {_count(pairs['pairs'], 'pair')} labelled by as many people as wanted.")
-        if project.decision:
-            _say(f"Decided: {project.decision}")
-        if is_drawn:
-            _say(f"Boards in people's units: afarm leaderboard --people {shlex.quote(str(export))}")
-        else:
-            _say(f"Learn from them: afarm run --annotator {shlex.quote(f'human:{export}')}")
+    if export and (form == "label_studio" or form == "argilla" or form == "potato"):
+        from afarm_people.other_tools import write_tasks
+
+        files = write_tasks(project.store, form, export, project.rules.guideline, project.rules.tie)
+        _say(f"{project.store.count_pairs():,} pairs to be labelled written to {' and '.join(map(str, files))}")
+        _say("Take the labels from there by the same command, with --import FILE in place of --export and --as.")
+    elif export:
+        _export(project, export, form, is_drawn)
 
 
-def _require_same_pairs(store: ProjectStore, source: Path, labels: str | None, export: Path) -> None:
+def _export(project: Project, export: Path, form: Form, is_drawn: bool) -> None:
+    from afarm import write_rows
+    from afarm_people.other_tools import as_vote, write_csv
+
+    rows = list(project.export())
+    if not rows:
+        raise DataError(f"{project.store.path}: there are no labels yet")
+    if form == "csv":
+        export.write_text(write_csv(rows), encoding="utf-8")
+    else:
+        write_rows(export, map(as_vote, rows) if form == "arena" else rows)
+    people, pairs = len({row["annotator"] for row in rows}), project.summary()
+    by = "1 person" if people == 1 else f"{people:,} people"
+    _say(f"{_count(len(rows), 'label')} by {by} written to {export}")
+    _say(f"{pairs['done']:,} of {_count(pairs['pairs'], 'pair')} labelled by as many people as wanted.")
+    if project.decision:
+        _say(f"Decided: {project.decision}")
+    if form == "arena":
+        _say('Votes know no "slightly", no reason and no probability of the draw: these are not in the file.')
+    elif is_drawn:
+        _say(f"Boards in people's units: afarm leaderboard --people {shlex.quote(str(export))}")
+    else:
+        _say(f"Learn from them: afarm run --annotator {shlex.quote(f'human:{export}')}")
+
+
+def _compare(project: Project, judged: Sequence[str]) -> None:
+    """Say how far people agree, who stands out, and how judges compare."""
+    from statistics import fmean
+
+    from afarm_people.organiser import describe_project, rate_people
+    from afarm_people.other_tools import read_answers
+
+    figures, labels = describe_project(project), project.store.labels()
+    if figures["agreement"] is not None:
+        alpha = "" if figures["alpha"] is None else f" (Krippendorff's alpha {figures['alpha']:.2f})"
+        _say(f"People agree with each other on {100 * figures['agreement']:.0f} % of their labels{alpha}.")
+    for one in figures["people"]:
+        if one["flags"] and one["person"].state == "active":
+            _say(f"{one['person'].pseudonym} stands out: {'; '.join(one['flags'])}")
+    for file in judged:
+        wins = {
+            one.pair: (one.choice > 0) + 0.5 * (one.choice == 0) for one in read_answers(project.store, file, None)[0]
+        }
+        same = [1 - abs(one.win - wins[one.pair.id]) for one in labels if one.pair.id in wins]
+        rating = rate_people(labels, wins).raters.get(None)
+        more = f"; right on {100 * rating[0]:.0f} % (Dawid and Skene), kappa {rating[1]:.2f}" if rating else ""
+        share = f"{100 * fmean(same):.0f} %" if same else "none"
+        _say(f"The judge of {file} agrees with {share} of {len(same):,} labels{more}.")
+
+
+def _require_same_pairs(store: ProjectStore, source: Path, export: Path) -> None:
     """Raise `DataError` if labels are of other pairs than those named, or would be written over those of others."""
     from afarm_people.draw import read_pairs
     from afarm_people.store import EQUAL, PAIR
@@ -344,8 +426,8 @@ def _require_same_pairs(store: ProjectStore, source: Path, labels: str | None, e
     there = {id for kind in (PAIR, EQUAL) for id, *_ in store.pairs_in_order(kind)}
     named = {*there}
     with suppress(DataError):  # the option that says what its labels mean may not be given again
-        named = {pair.id for pair, _ in read_pairs(str(source), labels).pairs} if source.exists() else named
-    if there.isdisjoint(named):
+        named = {pair.id for pair, _ in read_pairs(str(source)).pairs} if source.exists() else named
+    if named and there.isdisjoint(named):
         raise DataError(f"{store.path} has labels of other pairs than {source}: name the file of their pairs instead")
     if not export.exists():
         return

@@ -1,0 +1,289 @@
+"""`afarm judge bench`: several judges on one benchmark, by their own answers or by stored ones."""
+
+# Annotations are evaluated here: Typer reads them.
+
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from afarm import AfarmError, BudgetError, ConfigError, DataError, JudgeError, named_file, seeding
+from afarm.cli.options import (
+    DryRun,
+    FarmOptions,
+    complete_recipes,
+    err,
+    option,
+    out,
+    print_json,
+    show_plan,
+    with_options,
+    write_examples,
+)
+
+if TYPE_CHECKING:
+    from afarm.experiments import PlannedStage, Workspace
+    from afarm_judge_bench.items import BenchSet
+    from afarm_judge_bench.verdicts import Verdicts
+
+DEFAULT_ANNOTATOR = "chatgpt_2"
+"""One pair a prompt, reasons before the verdict, and no log-probabilities needed."""
+REWARD = "reward:"
+
+HIDDEN = (
+    *("method", "annotator", "both_orders", "votes", "vote", "label_noise", "judge", "reward_model", "recipe"),
+    *("model", "dataset", "data", "preferences", "on_unusable", "eval_set", "accelerate_config", "store"),
+)
+"""Options of farms that measure nothing here, or that this command has in a form of its own."""
+
+
+def add_commands(app: typer.Typer) -> None:
+    group = typer.Typer()
+    examples = write_examples(
+        "judge bench",
+        "natural=LLMBar/Natural/dataset.json --judge openai:gpt-5.5 --judge anthropic:claude-haiku-5-5 --budget 2",
+        "judgebench.jsonl --answers o1-mini=judgments.jsonl --annotator fitted",
+        "mine.jsonl --annotator gpt4_4 --judge local:MODEL --limit 100",
+    )
+    group.command("bench", epilog=examples)(with_options(bench, without=HIDDEN))
+    app.add_typer(group, name="judge")
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """Who is measured: an annotator, with the judges that it asks by role."""
+
+    annotator: str
+    judges: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return " + ".join((self.annotator, *self.judges))
+
+
+def bench(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            help="Files of one benchmark, as FILE, NAME=FILE or hf:OWNER/NAME[:SPLIT]: JudgeBench, LLMBar, PandaLM, "
+            "Auto-J, RewardBench 2, or pairs of your own with labels.",
+            metavar="FILE",
+        ),
+    ],
+    judge: Annotated[
+        list[str] | None,
+        option("--judge NAME:MODEL", "A judge to measure; repeatable. ROLE=NAME:SPEC serves all of them.", "judges"),
+    ] = None,
+    annotator: Annotated[
+        list[str] | None,
+        option(
+            "--annotator NAME",
+            "Who asks the judges, or judges itself; repeatable.",
+            "annotators",
+            f"{DEFAULT_ANNOTATOR} for --judge",
+        ),
+    ] = None,
+    reward_model: Annotated[
+        list[str] | None,
+        option("--reward-model NAME", "A reward model to measure, or a fitted one's directory.", "reward_models"),
+    ] = None,
+    answers: Annotated[
+        list[str] | None,
+        option("--answers NAME=FILE", "Stored answers of a judge, as JudgeBench and PandaLM have them; repeatable."),
+    ] = None,
+    limit: Annotated[
+        int | None, option("--limit N", "Measure on N rows alone, drawn by --seed.", None, "all", min=1)
+    ] = None,
+    recipe: Annotated[
+        str, option("--recipe NAME|FILE", "The recipe of the judges' settings.", complete_recipes)
+    ] = "outputs",
+    *,
+    options: FarmOptions,
+    dry_run: DryRun = False,
+) -> None:
+    """Measure judges on pairs with a known better output, before they are trusted."""
+    from afarm_judge_bench.sets import read_set
+
+    given = replace(options, recipe=recipe)
+    whole = read_set(files, options.labels)
+    stored = _read_answers(answers or [], whole)
+    bench_set, chosen = draw(whole, limit, options.seed or 0)
+    stored = [keep(one, chosen) for one in stored]
+    contestants = list_contestants(given, judge or [], annotator or [], reward_model or [])
+    names = [one.name for one in contestants] + [one.name for one in stored]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ConfigError([f"{sorted(twice)[0]} is named twice: name each judge once, stored answers as NAME=FILE"])
+    if not names:
+        raise ConfigError(
+            [
+                "no judge to measure: add --judge NAME:MODEL, --annotator fitted (no call, $0), --reward-model NAME, "
+                "or --answers NAME=FILE with stored ones"
+            ]
+        )
+    if dry_run:
+        _show_plans(given, contestants, bench_set)
+        return
+    found, failed = list(stored), list[str]()
+    stop: AfarmError | None = None
+    with ExitStack() as opened:
+        for contestant, workspace in _open_all(given, contestants, opened):
+            try:
+                found.append(_measure_one(workspace, contestant, bench_set))
+            except BudgetError as error:
+                stop = error
+                break
+            except (JudgeError, DataError) as error:
+                failed.append(f"{contestant.name}: {error}")
+    if found:
+        _show(found, bench_set, len(whole.items) + len(whole.groups), options.as_json)
+    if stop:
+        raise stop
+    if failed:
+        raise JudgeError(f"no figures of {len(failed)} of {len(names)} judges:\n  " + "\n  ".join(failed))
+
+
+def _read_answers(answers: Sequence[str], whole: "BenchSet") -> "list[Verdicts]":
+    from afarm_judge_bench.stored import read_stored
+
+    return [read_stored(name, path, whole) for name, path in map(named_file, answers)]
+
+
+def draw(whole: "BenchSet", limit: int | None, seed: int) -> "tuple[BenchSet, list[int]]":
+    """Draw `limit` rows of a set by their ids, so that a larger limit adds to a smaller one; return their numbers."""
+    rows = whole.groups or whole.items
+    order = sorted(range(len(rows)), key=lambda n: seeding.uniform(seed, "judge bench rows", rows[n].id))
+    chosen = sorted(order[:limit])
+    if len(chosen) == len(rows):
+        return whole, chosen
+    items = tuple(whole.items[n] for n in chosen) if whole.items else ()
+    groups = tuple(whole.groups[n] for n in chosen) if whole.groups else ()
+    return replace(whole, items=items, groups=groups, published=None), chosen
+
+
+def keep(found: "Verdicts", chosen: Sequence[int]) -> "Verdicts":
+    """Return the verdicts of the rows that were drawn."""
+    return replace(found, pairs=tuple(found.pairs[n] for n in chosen))
+
+
+def list_contestants(
+    options: FarmOptions, judges: Sequence[str], annotators: Sequence[str], reward_models: Sequence[str]
+) -> list[Contestant]:
+    """List who is measured: each annotator that asks with each judge, and those that ask nobody.
+
+    Raises `ConfigError` for an annotator that needs a judge if none is named.
+    """
+    roles = tuple(one for one in judges if "=" in one.partition(":")[0])
+    measured = [one for one in judges if one not in roles]
+    alone = [name for name in annotators if asks_nobody(options, name)]
+    asking = [name for name in annotators if name not in alone] or [DEFAULT_ANNOTATOR] * bool(measured)
+    found = [Contestant(name) for name in alone]
+    for name in asking:
+        found += [Contestant(name, (one, *roles)) for one in measured] or [Contestant(name, roles)]
+    return [*found, *(Contestant(f"{REWARD}{name}") for name in reward_models)]
+
+
+def asks_nobody(options: FarmOptions, annotator: str) -> bool:
+    """Tell if an annotator can be opened where no judge is named."""
+    from afarm.experiments import judging_checks
+
+    try:
+        with options_of(options, Contestant(annotator)).judging_workspace(judging_checks()):
+            return True
+    except (ConfigError, JudgeError):
+        return False
+
+
+def options_of(options: FarmOptions, contestant: Contestant) -> FarmOptions:
+    """Return the options of a workspace in which one contestant judges."""
+    meant = f"evaluate.annotator={json.dumps(contestant.annotator)}"
+    return replace(
+        options, labels=None, judge=list(contestant.judges) or None, settings=[meant, *(options.settings or [])]
+    )
+
+
+def _account(bench_set: "BenchSet") -> str:
+    """Name the account of a benchmark's answers, and of its budget: a killed command goes on with it."""
+    return f"judge-bench-{bench_set.name.replace(' ', '-').lower()}"
+
+
+def _open_all(
+    options: FarmOptions, contestants: Sequence[Contestant], opened: ExitStack
+) -> "list[tuple[Contestant, Workspace]]":
+    """Open a workspace for each, so that nothing is asked before all can be. Raises `ConfigError` with all problems."""
+    found, problems = [], dict[str, None]()
+    for contestant in contestants:
+        try:
+            found.append((contestant, opened.enter_context(options_of(options, contestant).judging_workspace())))
+        except ConfigError as error:
+            problems |= dict.fromkeys(error.problems)
+    if problems:
+        raise ConfigError(problems)
+    return found
+
+
+def _measure_one(workspace: "Workspace", contestant: Contestant, bench_set: "BenchSet") -> "Verdicts":
+    from afarm_judge_bench.verdicts import ask_scores, ask_verdicts, score_by_model
+
+    err().print(f"{contestant.name} …", markup=False)
+    with workspace.judges.client.charge_run(_account(bench_set)):
+        if not bench_set.groups:
+            pairs = [item.pair for item in bench_set.items]
+            return ask_verdicts(workspace, contestant.annotator, contestant.name, pairs)
+        if contestant.annotator.startswith(REWARD):
+            return score_by_model(workspace, contestant.annotator.removeprefix(REWARD), bench_set.groups)
+        return ask_scores(workspace, contestant.annotator, contestant.name, bench_set.groups)
+
+
+def _show_plans(options: FarmOptions, contestants: Sequence[Contestant], bench_set: "BenchSet") -> None:
+    """Show what each judge would be asked, and what it may cost; send nothing."""
+    from afarm.experiments import judging_checks
+
+    planned: list[PlannedStage] = []
+    for number, contestant in enumerate(contestants, start=1):
+        with options_of(options, contestant).dry_run(judging_checks()) as workspace:
+            planned.append(_plan_one(workspace, contestant, bench_set))
+            if number == len(contestants):
+                show_plan(workspace, "", options.as_json, planned=planned, step="judge bench")
+    if not contestants:
+        out().print("Stored answers alone: nothing is asked.")
+
+
+def _plan_one(workspace: "Workspace", contestant: Contestant, bench_set: "BenchSet") -> "PlannedStage":
+    from afarm import AnnotateContext
+    from afarm.experiments import PlannedStage, estimates, reading_client
+    from afarm_judge_bench.verdicts import plan_verdicts
+
+    client = reading_client(workspace, workspace.judges.by_role)
+    context = AnnotateContext(workspace.seed("judge bench"), client)
+    pairs = [item.pair for item in bench_set.items]
+    pairs += [replace(pair, occurrence=n) for n, group in enumerate(bench_set.groups) for pair in group.pairs]
+    requests: Any = plan_verdicts(workspace, contestant.annotator, pairs, context)
+    return PlannedStage("bench", contestant.name, False, "", estimates(client, [requests]))
+
+
+def _show(found: "Sequence[Verdicts]", bench_set: "BenchSet", rows: int, as_json: bool) -> None:
+    from afarm_judge_bench.best_of import compare_groups, measure_groups
+    from afarm_judge_bench.measure import compare_judges, measure
+    from afarm_judge_bench.screen import show
+
+    of_groups = bool(bench_set.groups)
+    figures = [measure_groups(one, bench_set) if of_groups else measure(one, bench_set) for one in found]
+    differences = (compare_groups if of_groups else compare_judges)(found, bench_set)
+    if as_json:
+        print_json(
+            {
+                "benchmark": bench_set.name,
+                "rows": len(bench_set.items) + len(bench_set.groups),
+                "rows_of_file": rows,
+                "score": bench_set.score,
+                "judges": [asdict(one) for one in figures],
+                "differences": [asdict(one) for one in differences],
+                "published": dict(bench_set.published or {}),
+                "published_in": bench_set.published_in,
+            }
+        )
+    else:
+        show(figures, differences, bench_set, rows)

@@ -1,0 +1,334 @@
+"""`afarm judge bench`: sets, stored answers, figures worked by hand, and a killed command that goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from afarm_judge_bench.best_of import best_of, ties_score
+from afarm_judge_bench.command import draw
+from afarm_judge_bench.items import (
+    FIRST,
+    SECOND,
+    TIE,
+    Group,
+    Item,
+    as_given,
+    both_orders,
+    mean_of_orders,
+    sum_of_orders,
+)
+from afarm_judge_bench.measure import calibration, compare, first_shown, people_figures, share
+from afarm_judge_bench.sets import FORMS, majority, read_set
+from afarm_judge_bench.stored import read_reply, read_stored
+from afarm_judge_bench.verdicts import Verdicts
+
+from afarm import DataError, Instruction, Pair
+from afarm.cli import main
+
+HERE = Path(__file__).parent
+DATA = Path(os.environ.get("AFARM_TEST_DATA", HERE.parents[3] / "shared/data"))
+JUDGEBENCH = DATA / "judgebench"
+needs_data = pytest.mark.skipif(not JUDGEBENCH.is_dir(), reason="the benchmarks' files are not here: AFARM_TEST_DATA")
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Run `afarm judge bench`: return what it printed as JSON, or the error that it ended with."""
+
+    def run_bench(*words: str, place: str = "out") -> Any:
+        with pytest.raises(SystemExit) as ended:
+            main(["judge", "bench", *words, "--json", "--output-dir", str(tmp_path / place)])
+        printed = capsys.readouterr()
+        return json.loads(printed.out) if not ended.value.code else " ".join(printed.err.split())
+
+    return run_bench
+
+
+LLMBAR = [
+    {"input": f"Name {n} fish.", "output_1": "eel " * n, "output_2": f"I know {n} fish: eel.", "label": 1 + n % 2}
+    for n in range(1, 9)
+]
+JUDGEBENCH_ROW = {
+    "pair_id": "a",
+    "source": "livebench-math",
+    "question": "What is 1 + 1?",
+    "response_A": "2",
+    "response_B": "3",
+    "label": "A>B",
+}
+
+
+# ---------------------------------------------------------------------------------------------- published figures
+
+
+@needs_data
+@pytest.mark.parametrize(
+    "pairs, answers, score, differing",
+    [
+        ("gpt-4o-2024-05-13", "arena_hard.o1-mini", 65.71, 0),
+        ("gpt-4o-2024-05-13", "reward.Ray2333_GRM-Gemma-2B-rewardmodel-ft", 59.43, 0),
+        ("gpt-4o-2024-05-13", "reward.Skywork_Skywork-Reward-Gemma-2-27B", 64.29, 6),  # equal scores, in both orders
+        ("gpt-4o-2024-05-13", "reward.internlm_internlm2-20b-reward", 63.43, 0),
+        ("claude-3-5-sonnet-20240620", "arena_hard.claude-3-haiku", 32.22, 0),
+    ],
+)
+def test_stored_answers_give_the_published_figures(
+    pairs: str, answers: str, score: float, differing: int, run: Run
+) -> None:
+    """Every reply is read as its stored decision says, but for equal scores."""
+    stored = JUDGEBENCH / f"judgments.{answers}.json.gz"
+    shown = run(str(JUDGEBENCH / f"pairs.{pairs}.json.gz"), "--answers", f"x={stored}")
+    judge = shown["judges"][0]
+    assert round(judge["score"]["value"], 2) == score
+    assert score in shown["published"].values()
+    assert len(judge["notes"]) == differing
+    assert all("read as A=B, stored as B>A" in note for note in judge["notes"])
+
+
+@needs_data
+def test_pandalms_stored_answers_give_the_published_figures(run: Run) -> None:
+    folder = DATA / "pandalm"
+    words = [str(folder / "testset-v1.json.gz")]
+    for name in ("gpt-3.5-turbo", "pandalm-7b"):
+        words += ["--answers", f"{name}={folder / f'{name}-testset-v1.json.gz'}"]
+    shown = run(*words)
+    scores = {judge["name"]: round(judge["score"]["value"], 2) for judge in shown["judges"]}
+    assert scores == {"gpt-3.5-turbo": 71.07, "pandalm-7b": 66.77}
+    assert {*scores.values()} == {*shown["published"].values()}
+    assert [round(judge["unparsed"], 2) for judge in shown["judges"]] == [2.5, 0]
+    assert round(shown["judges"][0]["between_people"], 1) == 92.0
+
+
+@needs_data
+def test_every_set_is_read_whole() -> None:
+    llmbar = sorted((DATA / "llmbar").glob("*.json.gz"))
+    assert len(llmbar) == 6
+    sets = [[str(path) for path in llmbar], [str(DATA / "autoj/pairwise_human.json.gz")]]
+    read = [read_set(files) for files in sets]
+    assert [(one.name, len(one.items), len({i.subset for i in one.items})) for one in read] == [
+        ("LLMBar", 619, 6),
+        ("Auto-J", 1392, 58),
+    ]
+    assert all(len({item.id for item in one.items}) == len(one.items) for one in read)
+
+
+# ------------------------------------------------------------------------------------------------------- scoring
+
+
+@pytest.mark.parametrize(
+    "one, other, label, judgebench, llmbar, autoj, pandalm",
+    [
+        (FIRST, FIRST, FIRST, 1, 1, 1, 1),
+        (FIRST, SECOND, FIRST, 0, 0.5, 0, 1),
+        (FIRST, TIE, FIRST, 1, 0.75, 0, 1),
+        (TIE, TIE, FIRST, 0, 0.5, 0, 0),
+        (TIE, TIE, TIE, 0, 1, 1, 1),
+        (None, FIRST, FIRST, 1, 0.5, 0, 0),
+        (None, None, TIE, 0, 0, 0, 1),  # PandaLM counts what cannot be read as a tie
+        (0.4, 0.9, SECOND, 0, 0.5, 0, 0),
+    ],
+)
+def test_benchmarks_score_in_their_own_ways(
+    one: float | None, other: float | None, label: float, judgebench: float, llmbar: float, autoj: float, pandalm: float
+) -> None:
+    scorings = (sum_of_orders, mean_of_orders, both_orders, as_given)
+    assert [scoring(one, other, label) for scoring in scorings] == [judgebench, llmbar, autoj, pandalm]
+
+
+def test_rewardbench_scores_are_those_of_its_package() -> None:
+    """Numbers of rewardbench 0.1.4 on rows drawn at random: `rewardbench_scores.json`."""
+    stored = json.loads((HERE / "rewardbench_scores.json").read_text())
+    for row in stored["best_of_4"]:
+        assert best_of(row["scores"]) == pytest.approx(row["result"])
+    pair = Pair(Instruction("x"), "a", "b")
+    for case in stored["ties"]:
+        groups = [Group(row["id"], (pair,), row["num_correct"], "Ties", "") for row in case["rows"]]
+        scores = [row["scores"] for row in case["rows"]]
+        assert ties_score(groups, scores) == pytest.approx(case["score"]), case["kind"]
+
+
+def test_figures_by_hand() -> None:
+    def item(label: float, *people: float) -> Item:
+        return Item("i", Pair(Instruction("x"), "a", "b"), label, "", "", people)
+
+    flat = [(0.9, item(SECOND)), (0.6, item(FIRST)), (0.2, item(FIRST)), (None, item(FIRST)), (0.9, item(TIE))]
+    # Brier (0.01 + 0.36 + 0.04) / 3; bins 0.9: 0.1 too low, 0.6: 0.6 too high, 0.8: 0.2 too low
+    assert calibration(flat) == (pytest.approx(0.41 / 3), pytest.approx((0.1 + 0.6 + 0.2) / 3))
+    assert calibration([(1.0, item(SECOND)), (TIE, item(FIRST))]) == (None, None)
+    always_first = Verdicts("x", ((FIRST, SECOND), (FIRST, SECOND), (FIRST, TIE)))
+    assert first_shown(always_first) == 100
+    people = [item(SECOND, 1, 1, 0)]
+    assert people_figures([(0.7, people[0])], people) == (pytest.approx(200 / 3), pytest.approx(100 / 3))
+    assert [majority([0, 1]), majority([0.5, 1, 1])] == [TIE, SECOND]
+
+
+def test_intervals_and_differences_count_instructions() -> None:
+    whole = share([1.0] * 20, [str(n) for n in range(20)])
+    assert whole.value == whole.high == 100
+    assert 80 < (whole.low or 0) < 90  # Wilson: not 100 to 100
+    values, names = [0.0, 1.0] * 10, [str(n) for n in range(20)]
+    doubled = share(values * 2, names * 2)
+    assert doubled.low == pytest.approx(share(values, names).low, abs=0.5)  # the same questions twice tell no more
+    found = compare({"a": [1, 1, 1, 0], "b": [1, 0, 1, 0], "c": [0, 0, 0, 0]}, list("wxyz"))
+    assert [(one.name, one.against, one.value) for one in found] == [("b", "a", -25), ("c", "a", -75)]
+    # −0.25 ± s/√4 with s = 0.5: z = 1, p = 0.317, times the two of three tests that are left
+    assert found[0].p == pytest.approx(0.6346, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "reply, read",
+    [
+        ("[[A>>B]]", "A>B"),
+        ("so [[B>A]], finally [[B>A]].", "B>A"),
+        ("[[A=B]]", "A=B"),
+        ("[[A>B]] or [[B>A]]", None),
+        ("[[A>B]] or [[A>>B]]", None),
+        ("[[A>A]] A>B [B>A]", None),
+    ],
+)
+def test_a_reply_is_read_by_its_mark(reply: str, read: str | None) -> None:
+    assert read_reply(reply) == read
+
+
+# ------------------------------------------------------------------------------------------------------ commands
+
+
+def test_judges_reward_models_and_formulas_in_one_table(run: Run, tmp_path: Path) -> None:
+    """Both orders are asked, and a second start buys nothing."""
+    file = write(tmp_path / "natural.json", LLMBAR)
+    words = [file, "--judge", "offline", "--annotator", "gpt4_3", "--annotator", "fitted", "--reward-model"]
+    words += ["text_utility", "--set", "reward.soft=true"]
+    shown = run(*words)
+    judges = {judge["name"]: judge for judge in shown["judges"]}
+    assert [*judges] == ["fitted", "gpt4_3 + offline", "reward:text_utility"]
+    assert judges["gpt4_3 + offline"]["consistent"] is not None
+    assert judges["fitted"]["consistent"] is None  # it knows no order
+    assert judges["reward:text_utility"]["brier"] is not None
+    assert len(shown["differences"]) == 2
+    planned = run(*words, "--dry-run")
+    assert [stage["calls"] for stage in planned["stages"]] == [0, 0, 0]
+
+
+def test_a_larger_limit_adds_to_a_smaller_one(tmp_path: Path) -> None:
+    whole = read_set([write(tmp_path / "natural.json", LLMBAR)])
+    few, more = (draw(whole, limit, seed=0) for limit in (3, 6))
+    assert [len(few[0].items), len(more[0].items)] == [3, 6]
+    assert {*few[1]} < {*more[1]}
+    assert few[0].published is None
+    assert draw(whole, 8, 0)[0] is whole
+
+
+def test_own_pairs_of_several_people(tmp_path: Path) -> None:
+    """A pair that two people saw in other orders is one item, with both labels."""
+    rows = [
+        {"instruction": "x", "output_1": "a", "output_2": "b", "preference": 1, "annotator": "ann", "subset": "s"},
+        {"instruction": "x", "output_1": "b", "output_2": "a", "preference": 2, "annotator": "bob"},
+        {"instruction": "y", "output_1": "a", "output_2": "b", "preference": 2, "annotator": "ann"},
+    ]
+    bench = read_set([write(tmp_path / "mine.jsonl", rows)])
+    assert [(item.label, item.people, item.subset) for item in bench.items] == [(0, (0, 0), "s"), (1, (), "")]
+
+
+def test_rewardbench_2_end_to_end(run: Run, tmp_path: Path) -> None:
+    rows = [
+        {
+            "id": "1",
+            "prompt": "x",
+            "chosen": ["a b c"],
+            "rejected": ["a", "b", "c"],
+            "num_correct": 1,
+            "subset": "Focus",
+        },
+        {"id": "ref:1", "prompt": "y", "chosen": ["r"], "rejected": ["q"], "num_correct": 1, "subset": "Ties"},
+        {"id": "tied:1", "prompt": "z", "chosen": ["r", "s"], "rejected": ["q"], "num_correct": 2, "subset": "Ties"},
+    ]
+    file = write(tmp_path / "rb2.jsonl", rows)
+    words = ("--judge", "offline", "--annotator", "ratings", "--reward-model", "text_utility")
+    shown = run(file, *words)
+    assert [{*judge["subsets"]} for judge in shown["judges"]] == [{"Focus", "Ties"}] * 2
+    assert "needs a score of each answer" in run(file, "--judge", "offline")
+
+
+# ----------------------------------------------------------------------------------------------------- bad input
+
+
+def judgebench(**changes: Any) -> list[dict[str, Any]]:
+    return [JUDGEBENCH_ROW, {**JUDGEBENCH_ROW, "pair_id": "b", **changes}]
+
+
+@pytest.mark.parametrize(
+    "rows, told",
+    [
+        (judgebench(label="A=B"), r"line 2\): field 'label' is 'A=B', a tie, and JudgeBench means none"),
+        (judgebench(label="A"), r"line 2\): field 'label' is 'A'; JudgeBench has 'A>B', 'B>A'"),
+        (judgebench(pair_id="a"), r"line 2\): the id 'a' is in .*line 1. already"),
+        (judgebench(pair_id=None), r"line 2\): field 'pair_id' is empty"),
+        (judgebench(source="gsm8k"), r"line 2\): field 'source' is 'gsm8k'"),
+        ([JUDGEBENCH_ROW, {"pair_id": "b"}], r"line 2\): field 'source' is missing, which JudgeBench has"),
+        ([{k: v for k, v in JUDGEBENCH_ROW.items() if k != "pair_id"}], "near to JudgeBench, but lacks 'pair_id'"),
+        ([{**LLMBAR[0], "label": 0}], r"line 1\): field 'label' is 0, a tie, and LLMBar means none"),
+        ([{**LLMBAR[0], "label": "1"}], r"line 1\): field 'label' is '1'; LLMBar has 1, 2"),
+        ([{**LLMBAR[0], "output_2": 7}], r"line 1\): field 'output_2' must be a text, not 7"),
+        (
+            [{"id": "1", "prompt": "x", "chosen": "a", "rejected": "b", "num_correct": 1, "subset": "s"}],
+            "lists of texts in 'chosen'",
+        ),
+        (
+            [{"id": "1", "prompt": "x", "chosen": ["a"], "rejected": ["b"], "num_correct": 1, "subset": "Ties"}],
+            "of the subset Ties it is ref:NUMBER or tied:NUMBER",
+        ),
+    ],
+)
+def test_wrong_rows_are_named(rows: list[dict[str, Any]], told: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=told):
+        read_set([write(tmp_path / "set.jsonl", rows)])
+
+
+@pytest.mark.parametrize(
+    "answers, told",
+    [
+        ([], "has no answer about a"),
+        ([{"pair_id": "z", "judgments": []}], r"line 1\): pair_id 'z' is none of JudgeBench"),
+        ([{"pair_id": "a", "label": "B>A", "judgments": []}], r"line 1\): its label is 'B>A', and that in"),
+        ([{"pair_id": "a", "judgments": []}], "must be a list of one answer per order"),
+        ([{"pair_id": "a", "judgments": [{"text": "x"}]}], r"line 1\), order 1: has neither a response"),
+        ([{"output": "a"}], "is no stored answer"),
+        ([{"pair_id": "a", "judgments": [{"response": "[[A>B]]"}]}] * 2, r"line 2\): pair_id 'a' was answered before"),
+    ],
+)
+def test_wrong_answers_are_named(answers: list[dict[str, Any]], told: str, tmp_path: Path) -> None:
+    bench = read_set([write(tmp_path / "set.jsonl", [JUDGEBENCH_ROW])])
+    with pytest.raises(DataError, match=told):
+        read_stored("x", write(tmp_path / "answers.jsonl", answers), bench)
+
+
+def test_wrong_commands_say_what_to_do(run: Run, tmp_path: Path) -> None:
+    file, other = write(tmp_path / "natural.json", LLMBAR), write(tmp_path / "jb.jsonl", [JUDGEBENCH_ROW])
+    for words, told in (
+        ([file], "no judge to measure: add --judge"),
+        ([file, other, "--annotator", "fitted"], "one benchmark at a time"),
+        ([file, file, "--annotator", "fitted"], "is named twice"),
+        ([file, "--annotator", "fitted", "--annotator", "fitted"], "fitted is named twice"),
+        ([file, "--annotator", "gpt4_3"], "no judge is named"),
+        ([file, "--judge", "nobody:x"], "unknown judge 'nobody'"),
+    ):
+        assert told in run(*words)
+
+
+def test_forms_are_told_apart() -> None:
+    """No form's fields are all in an earlier one's: the first that fits is the right one."""
+    for number, form in enumerate(FORMS):
+        assert not any({*form.fields} <= {*later.fields} for later in FORMS[number + 1 :])
