@@ -14,7 +14,6 @@ import importlib
 import inspect
 import re
 import sys
-import textwrap
 import tomllib
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -362,9 +361,8 @@ OBJECTS = {
 
 def below_assignment(module: types.ModuleType, name: str) -> str:
     """Return the string below the assignment of `name`, in `module` or wherever it imports it from."""
-    for node in ast.walk(tree(module.__name__)):
-        if isinstance(node, ast.ImportFrom) and node.module and any((a.asname or a.name) == name for a in node.names):
-            return below_assignment(importlib.import_module(node.module), name)
+    if source := imported(module.__name__).get(name):
+        return below_assignment(importlib.import_module(source), name)
     body = tree(module.__name__).body
     for node, after in pairwise(body):
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
@@ -377,6 +375,13 @@ def below_assignment(module: types.ModuleType, name: str) -> str:
 @cache
 def tree(module: str) -> ast.Module:
     return ast.parse(Path(str(sys.modules[module].__file__)).read_text(encoding="utf-8"))
+
+
+@cache
+def imported(module: str) -> dict[str, str]:
+    """Return where a module takes each name from, by the name that it has there."""
+    nodes = [node for node in ast.walk(tree(module)) if isinstance(node, ast.ImportFrom)]
+    return {alias.asname or alias.name: str(node.module) for node in reversed(nodes) for alias in node.names}
 
 
 # --------------------------------------------------------------------------------------------------------------- doors
@@ -468,13 +473,11 @@ def named_types(value: Any) -> Iterator[tuple[str, str]]:
 
 def home(module: str, name: str) -> str:
     """Return afarm's module that defines the name which `module` uses; empty for types of others."""
-    for node in ast.walk(tree(module)):
-        if isinstance(node, ast.ImportFrom) and any((a.asname or a.name) == name for a in node.names):
-            within = str(node.module)
-            if within.partition(".")[0] != "afarm":
-                return ""
-            importlib.import_module(within)
-            return home(within, name)
+    if source := imported(module).get(name):
+        if source.partition(".")[0] != "afarm":
+            return ""
+        importlib.import_module(source)
+        return home(source, name)
     value = getattr(sys.modules[module], name, None)
     is_type = inspect.isclass(value) or hasattr(value, "__args__") or callable(value)
     return module if is_type and not isinstance(value, TypeVar) and name not in vars(builtins) else ""
@@ -482,10 +485,10 @@ def home(module: str, name: str) -> str:
 
 def alias(module: str, name: str) -> list[str]:
     """Return what the page says of a type that is a name for others: its assignment and the string below."""
+    if source := imported(module).get(name):
+        importlib.import_module(source)
+        return alias(source, name)
     for node in ast.walk(tree(module)):
-        if isinstance(node, ast.ImportFrom) and node.module and any((a.asname or a.name) == name for a in node.names):
-            importlib.import_module(node.module)
-            return alias(node.module, name)
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
             return [python(ast.unparse(node)), below_assignment(sys.modules[module], name)]
     return []
@@ -509,9 +512,11 @@ def init_of(cls: type) -> ast.FunctionDef | None:
     return next((function for function in functions if function.name == "__init__"), None)
 
 
+@cache
 def definition(value: Any) -> Any:
-    """Return the syntax of a class or function."""
-    return ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(value)))).body[0]
+    """Return the syntax of a class or function at the top of its module."""
+    value = inspect.unwrap(value)
+    return next(node for node in tree(value.__module__).body if getattr(node, "name", "") == value.__name__)
 
 
 def signature(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str = "") -> str:
@@ -604,7 +609,8 @@ def members(cls: type) -> Iterator[str]:
         is_property = bool(decorators & {"property", "cached_property", "functools.cached_property"})
         returns = f": {ast.unparse(node.returns)}".replace("'", '"') if node.returns else ""
         yield f"### `{cls.__name__}.{node.name}`"
-        yield python(f"{node.name}{returns}" if is_property else signature(node))
+        above = "".join(f"@{name}\n" for name in ("classmethod", "staticmethod") if name in decorators)
+        yield python(f"{node.name}{returns}" if is_property else above + signature(node))
         yield markdown(text)
 
 

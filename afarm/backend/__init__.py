@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from afarm.backend.adapters import switch_off_dropout as switch_off_dropout
     from afarm.backend.batching import TokenBatch as TokenBatch
     from afarm.backend.batching import chosen_and_rejected as chosen_and_rejected
+    from afarm.backend.batching import hold_out as hold_out
     from afarm.backend.batching import join_and_pad as join_and_pad
     from afarm.backend.batching import length_sorted_batches as length_sorted_batches
     from afarm.backend.batching import pad as pad

@@ -97,6 +97,17 @@ def count_cut_prompts(
     return {"prompts_cut_to_nothing": float(cut)}
 
 
+def hold_out(pairs: Sequence[JudgedPair], fraction: float, draw: Callable[[str], Any]) -> tuple[list[int], list[int]]:
+    """Return the places of the pairs to train on and to hold out: a `fraction` of instructions, never all.
+
+    Those are held out for whose id `draw` returns the least.
+    """
+    ranked = sorted({judged.pair.instruction.id for judged in pairs}, key=draw)
+    ids = {*ranked[: min(round(fraction * len(ranked)), len(ranked) - 1)]}
+    is_held = [judged.pair.instruction.id in ids for judged in pairs]
+    return [place for place, held in enumerate(is_held) if not held], list(compress(range(len(pairs)), is_held))
+
+
 def usable_pairs(
     preferences: Sequence[JudgedPair],
     usable: Callable[[JudgedPair], object],

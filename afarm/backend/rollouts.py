@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby, islice
@@ -25,6 +26,8 @@ from afarm.storage.record_fields import require_samples
 
 logger = logging.getLogger(__name__)
 
+
+LARGEST = torch.finfo(torch.float32).max
 
 SampleScorer = Callable[[Sequence[Instruction], Sequence[Sample]], list[float]]
 """The reward of each sample, given what it answers."""
@@ -87,7 +90,7 @@ def permutation(length: int, *key: object) -> list[int]:
 def sample_scorer(reward_model: RewardModel, policy: Policy) -> SampleScorer:
     """Make the function that scores samples of `policy`: tokens if the vocabularies are equal, else text.
 
-    It warns if the first rewards are all equal.
+    It warns if the first rewards tell no two responses apart, or none to one prompt, if each has several.
     """
     score_tokens = None
     if isinstance(reward_model, TorchRewardModel) and reward_model.reads_tokens_of(policy):
@@ -104,15 +107,26 @@ def sample_scorer(reward_model: RewardModel, policy: Policy) -> SampleScorer:
                 [Output(i, s.text, details={"finish_reason": s.finish_reason}) for i, s in told]
             )
             rewards = [score.value for score in scores]
-        if not has_scored and len(rewards) > 1 and max(rewards) == min(rewards):
-            logger.warning(
-                f"each of the first {len(rewards)} responses has the reward {rewards[0]:g}: one that tells no response "
-                "from another teaches nothing"
-            )
+            if any(LARGEST < abs(reward) < math.inf for reward in rewards):
+                raise TrainingError(f"a reward of {max(map(abs, rewards)):g} does not fit float32: scale rewards down")
+        if not has_scored and (what := equal_rewards(instructions, rewards)):
+            logger.warning(f"{what}: a reward that tells no response from another teaches nothing")
         has_scored = True
         return rewards
 
     return score
+
+
+def equal_rewards(instructions: Sequence[Instruction], rewards: Sequence[float]) -> str:
+    """Say that all rewards are equal, or all that share an instruction, if all share one; empty if not."""
+    groups = defaultdict[str, list[float]](list)
+    for instruction, reward in zip(instructions, rewards, strict=True):
+        groups[instruction.id].append(reward)
+    if len(rewards) > 1 and max(rewards) == min(rewards):
+        return f"each of the first {len(rewards)} responses has the reward {rewards[0]:g}"
+    if all(len(group) > 1 and max(group) == min(group) for group in groups.values()):
+        return f"each of the first {len(groups)} prompts has one reward for all responses to it"
+    return ""
 
 
 def scored_samples(

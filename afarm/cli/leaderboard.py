@@ -127,7 +127,9 @@ def leaderboard(
                 f"{source}: no such file: name a directory of runs, which `afarm run` and `afarm evaluate` make, a "
                 f"board, a file of annotations, or {' or '.join(REFERENCE_BOARDS)}"
             )
-    boards, left_out = read_boards(given, annotations or [], order_by or (), evaluator or ())
+    named = {name.partition(":")[0]: name for name in evaluator or ()}  # --people FILE --order-by people
+    order_by = [named.get(name, name) for name in order_by or ()]
+    boards, left_out = read_boards(given, annotations or [], order_by, evaluator or ())
     if not boards:
         for directory in map(Path, given):
             if directory.is_dir() and not (directory / "runs").is_dir():
@@ -138,7 +140,7 @@ def leaderboard(
         if ranks or correlate or board.wins is not None:
             boards[number], said = with_ranks(board)
             left_out += said
-    boards, lacking = _with_figures(boards, evaluator or [], order_by or [], [*given, *(annotations or [])])
+    boards, lacking = _with_figures(boards, evaluator or [], order_by, [*given, *(annotations or [])])
     left_out += lacking
     found = list(agreements(boards)) if correlate else []
     if correlate and not found:

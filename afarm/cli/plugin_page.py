@@ -26,7 +26,7 @@ def describe_plugins(name: str, plugins: Plugins) -> list[dict[str, Any]]:
     """
     names = {p.name: {p.name} for p in plugins.found}
     for plugin in plugins.found:
-        names[plugin.name] |= {n for c in plugin.components for n in plugins.registry.list_names(c)}
+        names[plugin.name] |= {n for c in plugin.components for n in (c.name, *plugins.registry.list_names(c))}
         names[plugin.name] |= {name_as_pip(plugin.package)} - {FIRST_PARTY}
     found = [p for p in plugins.found if p.name == name]
     found = found or [p for p in plugins.found if {name, name_as_pip(name)} & names[p.name]]

@@ -100,7 +100,7 @@ def in_short(summary: Mapping[str, Any]) -> str:
     """The few figures of a stage's summary that say how it went."""
     from afarm.report.run import stage_figures
 
-    names = ["rows", "mean_characters", "loss", "held-out accuracy", "objective/scores", "objective/kl"]
+    names = ["rows", "labels", "mean_characters", "loss", "held-out accuracy", "objective/scores", "objective/kl"]
     known = stage_figures(summary)
     figures = {name: known[name] for name in names if name in known}
     outcomes = summary.get("outcomes", {})

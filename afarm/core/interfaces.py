@@ -174,6 +174,10 @@ class Annotator(ABC):
         """Return the requests that `annotate` would send for `pairs`, for estimates. Sends nothing."""
         return ()
 
+    def count_waiting(self, pairs: Sequence[Pair]) -> int:
+        """Count the pairs that people must label first, for estimates. 0 unless the annotator reads people's labels."""
+        return 0
+
 
 @dataclass(frozen=True, slots=True)
 class Decoding:

@@ -155,9 +155,9 @@ def name_as_pip(package: str) -> str:
     return re.sub(r"[-_.]+", "-", package).lower()
 
 
-def unmet_requirement(distribution: Distribution | None) -> str:
+def unmet_requirement(distribution: Distribution) -> str:
     """Say that a plugin's distribution needs another afarm than this; empty if it does not."""
-    if distribution is None or name_as_pip(distribution.name) == FIRST_PARTY or not distribution.requires:
+    if name_as_pip(distribution.name) == FIRST_PARTY or not distribution.requires:
         return ""
     from packaging.requirements import InvalidRequirement, Requirement  # only now: most start without
     from packaging.version import Version
@@ -196,13 +196,17 @@ def discover(
     """
     plugins, alone = Plugins(_Manager(), Registry(), []), _Manager()
     points = installed_entry_points() if entry_points is None else entry_points
-    packages: dict[Distribution | None, tuple[str, str]] = {None: ("unknown", "")}
+    packages: dict[Distribution | None, tuple[str, str, str]] = {None: ("unknown", "", "")}
     for point in sorted(points, key=lambda p: (p.value.partition(".")[0] != "afarm_plugins", p.name, p.value)):
         if point.dist and point.dist not in packages:
-            packages[point.dist] = point.dist.name, point.dist.version  # each parses its METADATA anew
-        plugin = Plugin(point.name, *packages[point.dist], point.value)
+            dist = point.dist  # each look at it parses METADATA anew
+            packages[dist] = dist.name, dist.version, unmet_requirement(dist)
+        package, version, unmet = packages[point.dist]
+        plugin = Plugin(point.name, package, version, point.value)
         if _choice[1] and _names(plugin) & {*map(name_as_pip, _choice[1])}:
             plugin.error = DISABLED
+        elif unmet:
+            plugin.error = f"PluginError: {unmet}: install versions that fit"
         else:
             _load(plugin, point, plugins, alone, check_configs, kinds)
         plugins.found.append(plugin)
@@ -242,8 +246,6 @@ def _load(
     name = f"{plugin.package}:{plugin.name}"
     plugin.notes = _notes.setdefault(name, [])
     try:
-        if unmet := unmet_requirement(point.dist):
-            raise PluginError(f"{unmet}: install versions that fit")
         with contain(f"plugin {plugin.name!r}", plugin.notes, " while it is loaded"):
             module = point.load()
             _register_alone(alone, module, name)

@@ -374,12 +374,14 @@ class JudgedPair:
         judge: Any = row.get("judge")
         implied: Source = "rule" if pair.identical and row["preference"] == 0 else "judge"
         source: Source = column if column in get_args(Source) else implied
+        if (strength := _number(row, "strength", where, float)) is not None and strength < 0:
+            raise DataError(f"{where}: field 'strength' is {strength:g}; it must be at least 0, whichever is better")
         preference = Preference(
             pair.id,
             p2,
             outcome,
             source,
-            _number(row, "strength", where, float),
+            strength,
             _text(row, "member", where, default=""),
             _text(row, "order", where, default=""),
             _number(row, "draw", where, int) or 0,

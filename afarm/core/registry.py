@@ -121,6 +121,17 @@ def name_package(name: str, near: str = "") -> str:
     return f" The package {named[1]!r} is not installed, or brings no such name{command}."
 
 
+MODELS_OF = {
+    "openai": r"(chat)?gpt-|o\d\b",
+    "anthropic": "claude-",
+    "gemini": "gemini-",
+    "deepseek": r"deepseek-(chat|reasoner|flash|v\d)",
+    "mistral": r"\w+stral-",
+    "xai": "grok-",
+}
+"""The judges that ask a model's own vendor, by how its models are called."""
+
+
 class Registry:
     """Components by kind and name."""
 
@@ -156,7 +167,8 @@ class Registry:
         candidates = [components[name]] if name in components else [c for c in components.values() if c.name == name]
         if not candidates:
             writable = [c.full_name if "/" in name else self.list_names(c)[-1] for c in components.values()]
-            near = why_unknown(name, did_you_mean(name, [*also, *writable]))
+            near = self._suggest_judge(name) if kind == "judges" else ""
+            near = near or why_unknown(name, did_you_mean(name, [*also, *writable]))
             elsewhere = kind == "methods" and "\n" not in near and name not in ELSEWHERE
             others = " Other methods are plugins: docs/methods/README.md" if elsewhere else ""
             raise PluginError(f"unknown {KINDS[kind]} {name!r}.{near}{others}")
@@ -166,6 +178,15 @@ class Registry:
         if colon and not component.spec and kind != "judges":
             raise PluginError(f"{KINDS[kind]} {component.full_name!r} takes nothing after a colon")
         return component
+
+    def _suggest_judge(self, model: str) -> str:
+        """Say how to name a judge for what is a model's name; empty for others."""
+        vendor, _, rest = model.partition("/")
+        judges = [f"{name}:{model}" for name, pattern in MODELS_OF.items() if re.match(pattern, model)]
+        judges = judges or [f"{vendor}:{rest}"] * (vendor in {c.name for c in self._components["judges"].values()})
+        judges = judges or [f"local:{model}", f"openrouter:{model}"] * bool(re.match(r"(?!afarm-)[\w-]+/", model))
+        how = f" It is a model's name: write its judge before it, as in --judge {' or '.join(judges)}."
+        return how if judges else ""
 
     def list_names(self, component: Component) -> list[str]:
         """List the names that `component` is found under: its full name, and its bare name if that is unique."""

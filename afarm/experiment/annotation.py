@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
@@ -119,16 +119,13 @@ def annotate_to_file(
 
     Pairs without a second output (`unanswered`) are written last: their first output wins without a call.
     """
-    annotator = labelling.annotator
     members, outcomes, degraded = Counter[str](), Counter[str](), Counter[str]()
     lost: list[str] = []
 
     def rows() -> Iterator[Mapping[str, Any]]:
         for judged in run_labelling(workspace, labelling):
             preference = judged.preference
-            who = "(noise)" if preference.source == "noise" else preference.member or annotator
-            who = "(identical)" if judged.pair.identical else who
-            members[who] += 1
+            members[name_labeller(judged)] += 1
             outcomes[preference.outcome] += 1
             if preference.outcome in ("unparsed", "refused"):
                 lost.append(f"row {outcomes.total() - 1} ({judged.pair.instruction.instruction!r:.60})")
@@ -137,14 +134,21 @@ def annotate_to_file(
         for pair in unanswered:
             members["(no output)"] += 1
             outcomes["decided"] += 1
-            yield JudgedPair(pair, Preference(pair.id, 0.0, source="rule"), annotator).to_row()
+            yield JudgedPair(pair, Preference(pair.id, 0.0, source="rule"), labelling.annotator).to_row()
 
     count = write_rows(path, rows())
-    if lost and not all(judge.simulated for judge in workspace.judges.answering([annotator]).values()):
+    if lost and not all(judge.simulated for judge in workspace.judges.answering([labelling.annotator]).values()):
         place, more = path.parent.with_suffix("") / path.name, f" and {len(lost) - SHOWN} more" * (len(lost) > SHOWN)
         logger.warning("%s of %s pairs have no label: %s: %s%s", len(lost), count, place, ", ".join(lost[:SHOWN]), more)
     counts = {"outcomes": dict(outcomes), "members": dict(sorted(members.items())), "degraded": dict(degraded)}
     return {"rows": count, **counts}
+
+
+def name_labeller(judged: JudgedPair) -> str:
+    """Name who labelled a pair: the annotator's member, the annotator, or that nobody was asked."""
+    if judged.pair.identical:
+        return "(identical)"
+    return "(noise)" if judged.preference.source == "noise" else judged.preference.member or judged.annotator
 
 
 def annotation_identity(workspace: Workspace, annotator: str, label_noise: float) -> dict[str, Any]:
@@ -161,8 +165,28 @@ LEARNING, SELECTING = "annotate", "online"
 ALIKE = 0.95
 """How often a checkpoint writes the token that the one before it wrote, for estimates: measured in the toy world."""
 
-COUNTS = "judged.txt"
-"""The file beside a stage's checkpoints with a line per question to a method's judge: id, kind, 1 if unreadable."""
+COUNTS, LABELS = "judged.txt", "labelled.txt"
+"""The files beside a stage's checkpoints that count what it asked, also over kills: what is asked again counts once.
+
+A line of the first is a question to a method's judge: id, kind, 1 if unreadable. One of the second is a label: pair,
+outcome, who gave it.
+"""
+
+
+def write_counted(directory: Path | None, name: str, lines: Iterable[tuple[str, str, object]]) -> None:
+    """Add lines to a file of counts."""
+    assert directory is not None
+    directory /= CHECKPOINTS  # which is no part of the artifact
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / name).open("a", encoding="utf-8") as file:
+        file.writelines(f"{id} {kind} {rest}\n" for id, kind, rest in lines)
+
+
+def read_counted(directory: Path | None, name: str) -> list[list[str]]:
+    """Return the kind and the rest of each different line of a file of counts that is whole."""
+    path = (directory or Path()) / CHECKPOINTS / name
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else ()
+    return [line.split(" ", 2)[1:] for line in sorted(set(lines)) if line.count(" ") >= 2]
 
 
 def ask_once(
@@ -225,15 +249,21 @@ class OnlineAnnotator:
     def _label(self, pairs: Sequence[Pair], noiseless: bool) -> list[Preference]:
         settings = self.workspace.config.annotate
         purpose, label_noise = (SELECTING, 0.0) if noiseless else (LEARNING, settings.label_noise)
-        labelling = Labelling(purpose, pairs, settings.annotator, label_noise)
-        return [row.preference for row in run_labelling(self.workspace, labelling)]
+        rows = list(run_labelling(self.workspace, Labelling(purpose, pairs, settings.annotator, label_noise)))
+        if not noiseless:
+            lines = ((row.pair.id, row.preference.outcome, name_labeller(row)) for row in rows)
+            write_counted(self.directory, LABELS, lines)
+        return [row.preference for row in rows]
+
+    def counts(self) -> dict[str, Any]:
+        """Count the labels that were learned from: a part of the stage's summary, as `annotate_to_file` writes it."""
+        found = read_counted(self.directory, LABELS)
+        outcomes, members = (dict(sorted(Counter(row[column] for row in found).items())) for column in (0, 1))
+        return {"labels": len(found), "outcomes": outcomes, "members": members} if found else {}
 
 
 class OnlineJudge(PromptedJudge):
-    """The run's judge for a method's own responses, within the run's budget: `inputs.judge`.
-
-    A file beside the checkpoints counts the questions, also over kills: one that is asked again counts once.
-    """
+    """The run's judge for a method's own responses, within the run's budget: `inputs.judge`."""
 
     directory: Path | None = None
 
@@ -260,18 +290,14 @@ class OnlineJudge(PromptedJudge):
 
     def _ask_and_count(self, questions: Sequence[Question]) -> list[Any]:
         answers = super().collect(questions)
-        assert self.directory is not None
-        directory = self.directory / CHECKPOINTS  # which is no part of the artifact
-        directory.mkdir(parents=True, exist_ok=True)
-        with (directory / COUNTS).open("a", encoding="utf-8") as file:
-            file.writelines(f"{q.id} {q.kind} {int(a is None)}\n" for q, a in zip(questions, answers, strict=True))
+        lines = ((q.id, q.kind, int(a is None)) for q, a in zip(questions, answers, strict=True))
+        write_counted(self.directory, COUNTS, lines)
         return answers
 
     def counts(self) -> dict[str, int]:
         """Count the questions of each kind, and unreadable answers: a part of the stage's summary."""
-        path, found = (self.directory or Path()) / CHECKPOINTS / COUNTS, Counter[str]()
-        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else ()
-        for _, kind, unread in {tuple(line.split(" ")) for line in lines if line.count(" ") == 2}:
+        found = Counter[str]()
+        for kind, unread in read_counted(self.directory, COUNTS):
             found.update({f"judge/{kind}": 1, f"judge/{kind} unreadable": int(unread or 0)})
         return dict(sorted(found.items()))
 

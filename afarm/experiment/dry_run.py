@@ -88,8 +88,8 @@ class PlannedStage:
 
     That is an estimate if the outputs to be judged do not exist yet. `calls` are expected judge requests, `dollars`
     what they are expected to cost and `most_dollars` the most they can, None if a price is unknown. `pairs` counts own
-    preferences, those used and those left out. `asks_less_by` names settings of a training that asks. `unwritten` says
-    how long outputs that do not exist yet are taken to be.
+    preferences, those used and those left out, or pairs that people must label first. `asks_less_by` names settings of
+    a training that asks. `unwritten` says how long outputs that do not exist yet are taken to be.
     """
 
     kind: str
@@ -205,8 +205,7 @@ def _plan(workspace: Workspace, wanted: Stage, plan: Plan) -> Plan:
         inputs = {name: plan[upstream.label][1] for name, upstream in stage.inputs.items()}
         artifact, why = find_or_explain(workspace, stage, inputs)
         present = {name: one for name, one in inputs.items() if one}
-        judges, length = ((), "") if artifact else _estimate_judges(workspace, stage, present)
-        pairs = ""
+        judges, length, pairs = ((), "", "") if artifact else _estimate_asking(workspace, stage, present)
         if stage.kind in ("preferences", "feedback"):
             pairs = describe_pairs(artifact.meta["summary"] if artifact else workspace.data.own_preferences.summary)
         less = tuple(stage.asks_less_by()) if judges and stage.asks_less_by else ()
@@ -235,15 +234,16 @@ def find_or_explain(
 # -------------------------------------------------------------------------------------------------- what is asked
 
 
-def _estimate_judges(workspace: Workspace, stage: Stage, inputs: Inputs) -> tuple[tuple[JudgeEstimate, ...], str]:
+def _estimate_asking(workspace: Workspace, stage: Stage, inputs: Inputs) -> tuple[tuple[JudgeEstimate, ...], str, str]:
     """Estimate a missing stage's requests that the ledger does not answer, from the inputs that exist.
 
-    Also say how long outputs are taken to be that do not exist.
+    Also say how long outputs are taken to be that do not exist, and how many pairs people must label.
     """
     found: tuple[JudgeEstimate, ...] = ()
-    length, by_role = "", workspace.judges.by_role
+    length, waiting, by_role = "", "", workspace.judges.by_role
     if stage.plan_labels:
         labelling = stage.plan_labels(inputs)
+        waiting = describe_waiting(workspace, stage.label, labelling)
         found = estimate_labels(workspace, labelling, reading_client(workspace, by_role))
         length = labelling.length if found else ""
     if stage.plan_requests and stage.kind == "train":
@@ -256,7 +256,16 @@ def _estimate_judges(workspace: Workspace, stage: Stage, inputs: Inputs) -> tupl
         requests = list(stage.plan_requests())
         client = reading_client(workspace, {request.role: workspace.judges.judge(request.role) for request in requests})
         found += estimates(client, [requests])
-    return found, length
+    return found, length, waiting
+
+
+def describe_waiting(workspace: Workspace, stage: str, labelling: Labelling) -> str:
+    """Say how many pairs of a stage people must label first; empty if none wait for people."""
+    seed, rounds = workspace.seed(labelling.purpose), len(labelling.groups)
+    asked = [pair for pair in labelling.pairs if not rule_or_noise(pair, seed, labelling.label_noise)]
+    count = workspace.components.annotator(labelling.annotator).count_waiting(asked)
+    stops = f", in {rounds:,} rounds: it stops in each until its pairs are labelled" if rounds > 1 else ""
+    return f"{stage}: people are asked for about {count:,} labels ({labelling.annotator}){stops}." if count else ""
 
 
 def estimate_labels(workspace: Workspace, labelling: Labelling, client: JudgeClient) -> tuple[JudgeEstimate, ...]:

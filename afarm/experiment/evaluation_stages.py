@@ -152,9 +152,9 @@ def write_results(
 
 def label_flags(workspace: Workspace, outputs: Stage) -> list[Flag]:
     """Flag coin flips among the labels behind `outputs`, and verdicts that are missing there."""
-    labels = [stage.label for stage in walk(outputs).values() if stage.kind in ("annotate", "preferences")]
+    labels = [stage.label for stage in walk(outputs).values() if stage.kind in ("annotate", "preferences", "train")]
     summaries = [workspace.history[label].artifact.meta["summary"] for label in labels]
-    of = sum(summary["rows"] for summary in summaries)
+    of = sum(summary.get("labels", summary.get("rows", 0)) for summary in summaries)
     noise = sum(summary.get("members", {}).get("(noise)", 0) for summary in summaries)
     outcomes = [summary.get("outcomes", {}) for summary in summaries]
     unread = sum(counts.get(name, 0) for counts in outcomes for name in ("unparsed", "refused"))

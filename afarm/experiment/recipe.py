@@ -105,9 +105,9 @@ class Settings:
         name = method or run.method  # of other methods, what they are registered with for the recipe does not count
         own = [c for c in components if c.kind != "methods" or not c.recipes or name in (c.name, c.full_name)]
         settings = digest(fields, self.result_sections(own), length=6)
-        labels = stem(run.preferences).replace(":", "_") if run.preferences else run.annotate.annotator
+        labels = stem(run.preferences) if run.preferences else run.annotate.annotator
         parts = [Path(self.recipe).stem, method or run.method, labels, f"seed{run.seed}", settings]
-        return "-".join(re.sub(r"[/\\]", "_", part) for part in parts)
+        return "-".join(re.sub(r"[/\\:]", "_", part) for part in parts)  # scp takes what is before a colon for a host
 
 
 def recipe_names() -> list[str]:
@@ -453,8 +453,7 @@ def _check_names(run: RunConfig, plugins: Plugins) -> list[str]:
         try:
             plugins.get(kind, name)
         except PluginError as error:
-            how = " A model is written behind its judge, as in openai:gpt-4o" if kind == "judges" else ""
-            problems.append(f"{error}{how}")
+            problems.append(str(error))
     return problems
 
 

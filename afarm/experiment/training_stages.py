@@ -110,7 +110,8 @@ def training_stage(
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
         components.save(learn(directory, inputs), directory, "methods", name)
-        return last_metrics(directory) | (judge.within(directory).counts() if judge else {})
+        asked = judge.within(directory).counts() if judge else {}
+        return last_metrics(directory) | asked | (replace(annotator, directory=directory).counts() if annotator else {})
 
     splits = [split for need in method.needs for split in NEEDS[need]]
 

@@ -477,6 +477,8 @@ def unpriced(judge: str) -> str:
 def explained(error: BaseException, pending: PendingRequest) -> AfarmError:
     """The error itself if it explains itself, otherwise one that names the judge."""
     failed = isinstance(error, PluginError) and error.__cause__ is not None
+    if isinstance(error, JudgeError) and (judge := pending.queue.identity.partition("@")[0]) not in str(error):
+        error.args = (f"{judge}: {error}",)
     if isinstance(error, AfarmError) and not failed:
         return error
     name = "" if failed else f"{pending.queue.identity} failed: {type(error).__name__}: "

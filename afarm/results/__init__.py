@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from afarm.evaluation.metrics import finite_number as finite_number
     from afarm.evaluation.metrics import main_metric as main_metric
     from afarm.evaluation.metrics import warnings as warnings
+    from afarm.evaluation.metrics import win_rate_interval as win_rate_interval
     from afarm.evaluation.protocol import EvaluationProtocol as EvaluationProtocol
     from afarm.evaluation.protocol import comparable as comparable
     from afarm.evaluation.red_flags import Match as Match

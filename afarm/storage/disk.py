@@ -41,7 +41,8 @@ def storage_errors(path: Path) -> Iterator[None]:
         with suppress(OSError):
             free = shutil.disk_usage(path.parent).free
         if isinstance(error, OSError):
-            what, cause = error.filename or path, error.strerror
+            is_own = error.filename is None or Path(error.filename) == _beside(path)
+            what, cause = path if is_own else error.filename, error.strerror
         elif os.strerror(errno.ENOSPC) in str(error) or free == 0:
             # safetensors and torch have errors of their own for a full disk, and torch's do not even name it.
             what, cause = path, os.strerror(errno.ENOSPC)
@@ -93,7 +94,7 @@ def give_rights(directory: Path) -> None:
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a path to write; it replaces `path` at the end, or after an error is deleted."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    beside = _beside(path)
     try:
         yield beside
         beside.replace(path)
@@ -102,9 +103,15 @@ def replacing(path: Path) -> Iterator[Path]:
             beside.unlink(missing_ok=True)
 
 
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[TextIO]:
     """Open `path` to be written whole or not at all; half surrogate pairs become backslash escapes."""
+    if not path.parent.is_dir():
+        raise StoreError(f"{path} cannot be written: there is no directory {path.parent}")
     with (
         storage_errors(path),
         replacing(path) as beside,

@@ -29,7 +29,7 @@ LARGEST = 50.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Seeds per candidate, finalists and human labels for each; dollars for simulation and people."""
+    """Seeds per candidate, finalists and human labels for each, dollars, and people's minutes."""
 
     difference: float
     seeds: int
@@ -38,10 +38,15 @@ class Plan:
     labels_each: int
     simulation: float
     people: float
+    minutes: float
 
     @property
     def total(self) -> float:
         return self.simulation + self.people
+
+    def fits(self, config: CostsConfig) -> bool:
+        """Tell if the dollars and the minutes that there are suffice; 0 of either is no limit."""
+        return not (0 < config.spend < self.total or 0 < config.minutes < self.minutes)
 
     def cells(self) -> Mapping[str, float]:
         """Return the figures of the plan by their names in a table."""
@@ -52,6 +57,7 @@ class Plan:
             "finalists": self.finalists,
             "labels for each": self.labels_each,
             "human labels": self.finalists * self.labels_each,
+            "people, minutes": round(self.minutes),
             "simulation, $": round(self.simulation, 2),
             "people, $": round(self.people, 2),
             "total, $": round(self.total, 2),
@@ -68,13 +74,15 @@ def plan_difference(config: CostsConfig, run: float, run_spread: float, differen
     finalists = finalists_needed(config.candidates, round(config.faith * math.sqrt(shared), 2))
     labels = sample_size(difference, config.label_spread)
     runs = config.candidates * seeds
-    return Plan(difference, seeds, runs, finalists, labels, runs * run, finalists * labels * config.label_price)
+    people = finalists * labels * config.dollars_per_label
+    minutes = finalists * labels * config.label_seconds / 60
+    return Plan(difference, seeds, runs, finalists, labels, runs * run, people, minutes)
 
 
 def plan_within(config: CostsConfig, run: float, run_spread: float) -> Plan | None:
-    """Plan for the smallest difference, to a tenth of a point, that `config.spend` pays; None for none."""
+    """Plan for the smallest difference, to a tenth of a point, that the budget pays; None for none."""
     plans = (plan_difference(config, run, run_spread, tenth / 10) for tenth in range(1, round(10 * LARGEST) + 1))
-    return next((plan for plan in plans if plan.total <= config.spend), None)
+    return next((plan for plan in plans if plan.fits(config)), None)
 
 
 def finalists_needed(candidates: int, correlation: float) -> int:

@@ -24,7 +24,12 @@ class CostsConfig(Config):
     judge_dollars: float | None = _option(
         None, "for a plan: what judges cost per simulated run; the stored runs', if left out", ge=0
     )
-    label_price: float = _option(0.25, "for a plan: dollars per human label; 0.25 in the paper", gt=0)
+    minutes: float = _option(0.0, "for a plan: the minutes that people have to label, all together", ge=0)
+    label_seconds: float = _option(30.0, "for a plan: seconds that a person takes for a label", gt=0)
+    pay: float | None = _option(None, "for a plan: people's pay in dollars per hour, 0 for colleagues", ge=0)
+    label_price: float = _option(
+        0.25, "for a plan: dollars per human label, where --pay is left out; 0.25 in the paper", gt=0
+    )
     run_spread: float | None = _option(
         None,
         "for a plan: standard deviation of a win rate over seeds, in points; the stored runs', or 2",
@@ -41,3 +46,8 @@ class CostsConfig(Config):
     faith: float = _option(
         0.9, "for a plan: correlation of win rates simulated without chance and by people", gt=0, le=1
     )
+
+    @property
+    def dollars_per_label(self) -> float:
+        """Return what a person gets for a label: their pay for its seconds, or the price of a label."""
+        return self.label_price if self.pay is None else self.pay * self.label_seconds / 3600

@@ -138,7 +138,7 @@ def tabulate_costs(records: Sequence[RunRecord], config: CostsConfig) -> Finding
     plots = [frontier_plot(rates, costs, frontier(methods), unit)] if rates else []
     notes = _notes(records, stages.values(), config) if records else ["There is no stored run to read costs from."]
     answers = [_say_frontier(methods, costs, unit)]
-    if config.spend:
+    if config.spend or config.minutes:
         table, more, payable = _plan(methods, config)
         tables.append(table)
         notes += more
@@ -321,12 +321,12 @@ def _plan(methods: Sequence[MethodCost], config: CostsConfig) -> tuple[StudyTabl
     price = config.hour * seconds / HOUR + judge
     wanted = plan_difference(config, price, spread, config.difference)
     possible = plan_within(config, price, spread)
-    pays = wanted.total <= config.spend
+    pays, budget = wanted.fits(config), _budget(config)
     plans = {"as asked": wanted.cells()}
     if possible and possible.difference != config.difference:
         plans["all that it pays" if pays else "what it pays"] = possible.cells()
     rows: list[list[Any]] = [[name, *(cells[name] for cells in plans.values())] for name in wanted.cells()]
-    table = StudyTable("plan", f"Plan for ${config.spend:,.2f}", {"plan": "", **dict.fromkeys(plans, ",.6g")}, rows)
+    table = StudyTable("plan", f"Plan for {budget}", {"plan": "", **dict.fromkeys(plans, ",.6g")}, rows)
     source = "--run-spread" if config.run_spread else "stored runs over seeds" if spreads else "a guess: --run-spread"
     notes = [
         f"A simulated run costs ${price:,.2f}: {seconds:,.0f} s at ${config.hour:g} per hour, and ${judge:,.2f} "
@@ -337,10 +337,19 @@ def _plan(methods: Sequence[MethodCost], config: CostsConfig) -> tuple[StudyTabl
         f"vary by {config.spread:g} points and simulation and people correlate by {config.faith:g} but for chance.",
         f"Labels each: enough that two finalists are told apart by people, at {config.label_spread:g} points over "
         "instructions; both are labelled against one reference on the same instructions.",
+        f"A label takes {config.label_seconds:g} s (--label-seconds) and costs ${config.dollars_per_label:,.2f} "
+        + ("(--label-price)." if config.pay is None else f"at ${config.pay:g} per hour (--pay)."),
     ]
-    paid = f"${config.spend:,.2f}"
+    paid = f"A budget of {budget}" if config.minutes else budget
     if pays:
-        return table, notes, f"{paid} pays for a difference of {config.difference:g} points (${wanted.total:,.2f})."
+        needs = f"${wanted.total:,.2f}, {wanted.minutes:,.0f} minutes of people"
+        return table, notes, f"{paid} pays for a difference of {config.difference:g} points ({needs})."
     lacking = f"{paid} does not pay for a difference of {config.difference:g} points."
     lacking += f" It pays for one of {possible.difference:.1f}." if possible else " It pays for no plan at all."
     return table, notes, lacking
+
+
+def _budget(config: CostsConfig) -> str:
+    """Name what there is to spend: dollars, people's minutes or both."""
+    some = [f"${config.spend:,.2f}"] if config.spend else []
+    return " and ".join(some + ([f"{config.minutes:,.0f} minutes of people"] if config.minutes else []))

@@ -8,6 +8,7 @@ from afarm import Register, hookimpl
 @hookimpl
 def register_judges(register: Register) -> None:
     from afarm_plugins.judges.settings import LocalConfig, OfflineConfig, ReplayConfig, VendorConfig
+    from afarm_plugins.judges.vendors_by_name import VENDORS
 
     register(
         "openai",
@@ -30,6 +31,14 @@ def register_judges(register: Register) -> None:
         defaults={"key_variable": "OPENAI_COMPATIBLE_API_KEY"},
         summary="openai-compatible:MODEL@URL asks a server that speaks OpenAI's format (vLLM, Ollama, llama.cpp …)",
     )
+    for name, vendor in VENDORS.items():
+        register(
+            name,
+            f"afarm_plugins.judges.vendors_by_name:{name}",
+            config=VendorConfig,
+            defaults={"key_variable": vendor.key_variable},
+            summary=f"{name}:MODEL asks {vendor.name}; the key is taken from {vendor.key_variable}",
+        )
     register(
         "offline",
         "afarm_plugins.judges.offline:OfflineJudge",

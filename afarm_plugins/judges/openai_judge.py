@@ -213,17 +213,31 @@ class OpenAIJudge(VendorJudge):
         return sum(token_count(self.encoding_name, text) for text in texts(request)) + margin(request)
 
 
-class CompatibleJudge(OpenAIJudge):
+class EndpointJudge(OpenAIJudge):
+    """A judge behind another endpoint that speaks OpenAI's format. What its tokenizer is, is not known."""
+
+    limit_names = ("max_tokens", "max_completion_tokens")
+    beyond = frozenset({"logit_bias", "batch"})
+
+    def client(self, **options: Any) -> Any:
+        """A client that keeps to itself what the environment says about OpenAI's own API."""
+        client = self.sdk.AsyncOpenAI(**options)
+        client.organization = client.project = client.admin_api_key = None
+        return client
+
+    count_tokens = VendorJudge.count_tokens
+    most_input_tokens = VendorJudge.most_input_tokens
+
+
+class CompatibleJudge(EndpointJudge):
     """`openai-compatible:MODEL@URL`: a server of one's own. Takes no key where the server asks for none.
 
     Such servers differ: what is declared is what all of them have, and the settings say what more one can.
     """
 
     section, vendor = "openai-compatible", "the server"
-    limit_names = ("max_tokens", "max_completion_tokens")
     priced_as = ""  # by nobody, though a model may be named as a vendor's
     needs_key = False
-    beyond = frozenset({"logit_bias", "batch"})
 
     def __init__(self, spec: str, config: VendorConfig, context: BuildContext):
         model, _, url = spec.rpartition("@")
@@ -246,15 +260,6 @@ class CompatibleJudge(OpenAIJudge):
     @property
     def thinks(self) -> bool:
         return bool(self.config.effort) and self.config.effort != "none"
-
-    def client(self, **options: Any) -> Any:
-        """A client that keeps to itself what the environment says about OpenAI's own API."""
-        client = self.sdk.AsyncOpenAI(**options)
-        client.organization = client.project = client.admin_api_key = None
-        return client
-
-    count_tokens = VendorJudge.count_tokens  # its tokenizer is not known
-    most_input_tokens = VendorJudge.most_input_tokens
 
 
 FINISH = {"tool_calls": "stop", "function_call": "stop"}

@@ -116,12 +116,19 @@ class ReplayJudge(Judge):
         return read_stored(self.path)
 
     def check(self, instructions: Sequence[Instruction]) -> list[str]:
-        """Report a broken file before anything runs."""
+        """Report a broken file, or one about other instructions, before anything runs."""
         try:
-            self.stored  # noqa: B018  (reads the file)
+            stored = self.stored
         except DataError as error:
             return [str(error)]
-        return []
+        known = {judged.row.pair.instruction.id for rows in stored.judged.values() for judged in rows}
+        has_some = not instructions or any(task.id in known for task in instructions)
+        if has_some or not known or stored.answered or self.config.missing == "unparsed":
+            return []
+        return [
+            f"{self.path} has annotations of none of the {len(instructions):,} instructions that are judged: name a "
+            "file that has, or another judge"
+        ]
 
     def price(self) -> Price:
         return Price(0.0, 0.0)

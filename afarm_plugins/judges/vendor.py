@@ -33,7 +33,7 @@ import httpx2
 from afarm import BuildContext, Capabilities, ChatRequest, Completion, Judge, JudgeError, Price
 from afarm.judging import RequestRefused, SlowDown, answer_lost, unsupported
 from afarm_plugins.judges.payloads import margin, texts, unwrapped, wrapped
-from afarm_plugins.judges.rate_headers import allowance, in_words, wait_asked
+from afarm_plugins.judges.rate_headers import allowance, in_words
 from afarm_plugins.judges.settings import VendorConfig
 from afarm_plugins.judges.vendor_errors import (
     CAPABILITY_OF,
@@ -47,6 +47,8 @@ from afarm_plugins.judges.vendor_errors import (
     nonsense,
     parsed,
     redacted,
+    seconds_to_wait,
+    status_of,
     unsent,
     vendor_words,
 )
@@ -397,10 +399,10 @@ class VendorJudge(Judge):
         if isinstance(error, JudgeError):
             return error
         if isinstance(error, self.sdk.APIStatusError):
-            message = self._of_status(error.status_code, self.quote(error), error)
+            message = self._of_status(status_of(error), self.quote(error), error)
             if asks_to_slow_down(error.status_code, error.response.headers) and not lacks_credit(error):
-                return SlowDown(message, wait_asked(error.response.headers))
-            refused = error.status_code in REFUSED and not lacks_credit(error)
+                return SlowDown(message, seconds_to_wait(error))
+            refused = status_of(error) in REFUSED and not lacks_credit(error)
             return RequestRefused(message) if refused else JudgeError(message, charged=False)
         failure = f"{self._failure_of(error)}, {self._tries}"
         return JudgeError(f"{self.identity} {failure}; {GO_ON}", charged=not unsent(error))
@@ -443,7 +445,7 @@ class VendorJudge(Judge):
         if lacks_credit(error):
             return f"{self.identity}: the account has no credit left ({said}); add some, and {GO_ON}"
         if asks_to_slow_down(status, error.response.headers):
-            seconds = wait_asked(error.response.headers)
+            seconds = seconds_to_wait(error)
             wait = f" and wait {in_words(seconds)}" if seconds and seconds >= 1 else ""
             return (
                 f"{self.identity} asks to slow down{wait} ({status}: {said}); {GO_ON}, and a lower --max-concurrency "

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 
-from afarm_plugins.judges.rate_headers import retry_after
+from afarm_plugins.judges.rate_headers import retry_after, seconds_until, wait_asked
 
 SLOW_DOWN = frozenset({429, 529})
 NO_CREDIT = ("insufficient_quota", "credit balance is too low", "billing_hard_limit")
@@ -20,6 +20,8 @@ FILTERED_WORDS = (
     "violating our usage policy",
     "your input was flagged",
 )
+BAD_KEY = re.compile(r"(?i)\b(in(valid|correct) api key|api key (is )?(not valid|invalid|incorrect|expired))")
+RETRY_DELAY = re.compile(r'"retryDelay":\s*"([\d.]+s)"')
 LONGEST_MESSAGE, LONGEST_PAGE = 300, 100
 OF_ACCOUNT_OR_TIME = frozenset({401, 402, 403, 404, 405, 407, 408, 409, 410, 425, 426, 429})
 REFUSED = frozenset(range(400, 500)) - OF_ACCOUNT_OR_TIME
@@ -51,6 +53,18 @@ NOT_CONNECTED = frozenset(
 def asks_to_slow_down(status: int, headers: Mapping[str, str]) -> bool:
     """True for an answer that says to come later: also a status 503 (overloaded) that says when."""
     return status in SLOW_DOWN or (status == 503 and retry_after(headers) is not None)
+
+
+def seconds_to_wait(error: Any) -> float | None:
+    """The seconds that a refused request is to wait, from its headers, or from its body as Google says it."""
+    in_body = RETRY_DELAY.search(error.response.text)
+    asked = wait_asked(error.response.headers)
+    return seconds_until(in_body[1]) if in_body and asked is None else asked
+
+
+def status_of(error: Any) -> int:
+    """The status of an error, and 401 for a 400 that is about the key (Google, xAI)."""
+    return 401 if error.status_code == 400 and BAD_KEY.search(vendor_words(parsed(error))) else int(error.status_code)
 
 
 def redacted(text: str, key: str) -> str:

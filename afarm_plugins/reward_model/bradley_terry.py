@@ -29,6 +29,7 @@ from afarm.backend import (
     TorchRewardModel,
     add_adapter,
     continued_context,
+    hold_out,
     pairwise_accuracy,
     require_checkpoint,
     run_trainer,
@@ -58,7 +59,9 @@ class BradleyTerryRewardModel(TorchRewardModel):
         """
         start = require_checkpoint(start, "bradley_terry")
         decided, counts = usable(preferences, config.keep_draws, start, config.max_length)
-        training, held_out = split(decided, config.eval_fraction, context.seed)
+        draw = partial(seeding.digest, context.seed, "reward model's held-out split")
+        parts = hold_out(decided, config.eval_fraction, draw)
+        training, held_out = ([decided[place] for place in part] for part in parts)
         context.backend.seed(context.seed)
         reward_model = cls.untrained(start, config)
         examples, cut = tokenize(start, training, config.max_length)
@@ -227,15 +230,6 @@ def usable(
     pairs, counts = usable_pairs(preferences, is_usable, "the reward model", start, max_length)
     kept = [replace(j, preference=replace(j.preference, p2=0.5, outcome="decided")) if is_even(j) else j for j in pairs]
     return kept, counts
-
-
-def split(judged: Sequence[JudgedPair], fraction: float, seed: int) -> tuple[list[JudgedPair], list[JudgedPair]]:
-    """Split pairs by key into (training, held out), holding out `fraction` of the instructions, never all."""
-    ids = {j.pair.instruction.id for j in judged}
-    ranked = sorted(ids, key=lambda i: seeding.digest(seed, "reward model's held-out split", i))
-    held_out_ids = set(ranked[: min(round(fraction * len(ranked)), len(ranked) - 1)])
-    held_out = [j for j in judged if j.pair.instruction.id in held_out_ids]
-    return [j for j in judged if j.pair.instruction.id not in held_out_ids], held_out
 
 
 def tokenize(

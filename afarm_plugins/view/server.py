@@ -22,10 +22,14 @@ def take_port(host: str, port: int | None) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for one in [port] if port is not None else range(PORT, PORT + TRIES):
         try:
-            return socket.create_server((host, one), family=family, backlog=128)
+            listening = socket.create_server((host, one), family=family, backlog=128)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise StoreError(f"--host {host} --port {one}: {error.strerror or error}") from error
+            continue
+        # asyncio does so for its own sockets alone; else a page's body waits 40 ms for an answer to its headers
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listening
     taken = f"port {port} is" if port is not None else f"ports {PORT} to {PORT + TRIES - 1} are"
     raise StoreError(f"{taken} taken, perhaps by another view: --port 0 takes a free one")
 

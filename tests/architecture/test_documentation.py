@@ -82,7 +82,7 @@ def names_that_are_read() -> frozenset[str]:
     for module in ALL:
         if within(module.name, "afarm.testing"):
             continue
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.Attribute):
                 read.add(node.attr)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -39,7 +39,7 @@ def taken(module: Module) -> Iterator[tuple[int, str, str]]:
     for imported in module.imports:
         if within(imported.module, "afarm"):
             yield imported.line, imported.module, imported.name
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "afarm":
             yield node.lineno, "afarm", node.attr
 

@@ -27,7 +27,7 @@ def words(node: ast.AST) -> str:
 
 def texts() -> str:
     """Every text in the code, a line each."""
-    nodes = (node for module in ALL for node in ast.walk(module.tree))
+    nodes = (node for module in ALL for node in module.nodes)
     return "\n".join(" ".join(words(node).split()) for node in nodes if isinstance(node, ast.Constant | ast.JoinedStr))
 
 

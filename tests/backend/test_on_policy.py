@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +16,15 @@ from torch import Tensor
 from afarm.backend import Diverged, Training, distributed, on_policy, optimizer_step
 from afarm.backend.distributed import require_alike
 from afarm.backend.on_policy import linear_schedule
+from afarm.backend.rollouts import equal_rewards, sample_scorer
 from afarm.core.config import OnPolicyConfig
 from afarm.core.errors import ConfigError, TrainingError
-from afarm.core.interfaces import TrainContext
+from afarm.core.interfaces import RewardModel, TrainContext
 from afarm.core.plugins import discover
+from afarm.core.records import Instruction, Sample, Score
 from afarm.core.registry import Component
 from afarm.experiment.recipe import resolve
-from afarm.testing import ConformanceError, MetricsRecorder, tiny_config, tiny_inputs, train_context
+from afarm.testing import ConformanceError, MetricsRecorder, tiny_config, tiny_inputs, tiny_policy, train_context
 from afarm.testing.processes import train_together
 from afarm.testing.training import copy_weights
 
@@ -48,6 +51,31 @@ def test_a_method_without_a_reward_model_has_the_loop(tmp_path: Path, monkeypatc
     log, method = MetricsRecorder(), RewardsItself(tiny_config(GRPOConfig, num_generations=4, num_iterations=1))
     method.train(tiny_inputs(method.needs), train_context(tmp_path, log_metrics=log))
     assert [step for step, line in log.lines if "objective/scores" in line] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "rewards", "said"),
+    [
+        ("aabb", [1, 1, 1, 1], "each of the first 4 responses has the reward 1"),
+        ("aabb", [1, 1, 2, 2], "each of the first 2 prompts has one reward for all responses to it"),
+        ("aabb", [1, 1, 2, 3], ""),
+        ("aab", [1, 1, 2], ""),
+        ("abcd", [1, 2, 3, 4], ""),
+        ("a", [1], ""),
+    ],
+)
+def test_rewards_that_tell_no_response_from_another_are_said(tasks: str, rewards: list[float], said: str) -> None:
+    assert equal_rewards([Instruction(task) for task in tasks], rewards) == said
+
+
+def test_a_reward_beyond_float32_is_named_as_one() -> None:
+    class Huge(RewardModel):
+        def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[Score]:
+            return [Score(1e300)] * len(outputs)
+
+    sample = Sample("a", [], [], None, "stop")
+    with pytest.raises(TrainingError, match=r"a reward of 1e\+300 does not fit float32"):
+        sample_scorer(Huge(), tiny_policy())([Instruction("a")], [sample])
 
 
 def test_a_step_clears_its_gradients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ def test_an_evaluator_with_a_spec_is_an_option_and_a_column(afarm: Afarm) -> Non
     assert found == json.loads(
         afarm(*board, "--evaluator", "people:labels.txt", "--evaluator", "met-by:abc", "--json").out
     )
-    ordered = afarm(*board, "--people", "labels.txt", "--order-by", "people:labels.txt", "--format", "csv")
+    ordered = afarm(*board, "--people", "labels.txt", "--order-by", "people", "--format", "csv")
     assert ordered.out.splitlines()[1].startswith("nudge")
     missing = afarm(*board, "--people", "none.txt")
     assert (missing.code, "Traceback" in missing.err) == (1, False)

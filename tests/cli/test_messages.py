@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -186,10 +185,22 @@ def test_what_is_not_there_is_said_with_the_next_step(afarm: Afarm, arguments: l
     assert next_step in " ".join(afarm(*arguments).err.split())
 
 
-def test_a_models_name_alone_as_the_judge_is_told_how_judges_are_written(afarm: Afarm) -> None:
-    said = afarm("run", *LIGHT, "--judge", "gpt-4o", "--dry-run")
+@pytest.mark.parametrize(
+    ("model", "judge"),
+    [
+        ("gpt-4o", "openai:gpt-4o"),
+        ("openai/gpt-4o", "openai:gpt-4o"),
+        ("claude-opus-5-5", "anthropic:claude-opus-5-5"),
+        ("gemini-2.5-flash", "gemini:gemini-2.5-flash"),
+        ("ministral-8b-latest", "mistral:ministral-8b-latest"),
+        ("Qwen/Qwen3-8B", "local:Qwen/Qwen3-8B or openrouter:Qwen/Qwen3-8B"),
+    ],
+)
+def test_a_models_name_alone_as_the_judge_is_told_how_judges_are_written(afarm: Afarm, model: str, judge: str) -> None:
+    said = afarm("run", *LIGHT, "--judge", model, "--dry-run")
     assert said.code == 1
-    assert re.search("unknown judge 'gpt-4o'.*behind its judge, as in openai:gpt-4o", said.err)
+    assert f"unknown judge {model!r}. It is a model's name" in said.err
+    assert said.err.rstrip().endswith(f"as in --judge {judge}.")
 
 
 def test_what_is_next_names_what_the_run_made(afarm: Afarm) -> None:

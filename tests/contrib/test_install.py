@@ -61,6 +61,8 @@ SMALL_STEP = STEPS.replace("mini_batch_size: 8", "mini_batch_size: 4")
 HEAD = to_set("best_of_n.n=2", "uncertain_reward={num_train_epochs: 1, members: 2}")
 
 PACKAGES: Mapping[str, Shown] = {
+    "afarm-alpaca-eval": Shown(["alpaca-eval", "--help"], "AlpacaEval's board"),
+    "afarm-data-check": Shown(["data", "check", "labels.jsonl"], "4 pairs"),
     "afarm-golden-traces": Shown(["traces", "show", "grpo"], "advantages"),
     "afarm-grpo": Shown(["run", "--method", "grpo", *SHARED, *to_set(f"grpo={STEPS}")], '"method": "grpo"'),
     "afarm-heuristics": Shown([*EVALUATE, "afarm-heuristics/longer"], "62.5"),

@@ -126,6 +126,12 @@ def test_a_field_of_the_wrong_kind_is_an_error_that_names_it(field: str) -> None
         judged(1, **{field: "nonsense"})
 
 
+def test_a_strength_below_0_is_an_error_since_no_sign_of_it_says_which_output_is_better() -> None:
+    assert judged(1, strength=0).preference.strength == 0
+    with pytest.raises(DataError, match="row 7: field 'strength' is -1; it must be at least 0"):
+        judged(1, strength=-1)
+
+
 def test_a_malformed_turn_is_an_error_that_names_turn_and_field() -> None:
     turns = [{"role": "user", "content": "Hi"}, {"role": "assistant"}]
     with pytest.raises(DataError, match="row 7: messages: turn 1: field 'content' is missing"):

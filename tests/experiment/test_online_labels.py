@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,12 +12,15 @@ import pytest
 from light_farm import LightBackend, Make, light_farm
 from light_plugin import CountingJudge, Online, WordPolicy
 
-from afarm.core.interfaces import MethodInputs, PairLabels, Policy, TrainContext
+from afarm.cli.stage_lines import in_short
+from afarm.core.interfaces import Annotator, MethodInputs, PairLabels, Policy, TrainContext
 from afarm.core.judge import Price
 from afarm.core.records import Instruction, Pair, Preference
+from afarm.experiment import pipeline
 from afarm.experiment.annotation import OnlineAnnotator
 from afarm.experiment.components import Components
 from afarm.experiment.dry_run import over_budget, plan_run
+from afarm.experiment.evaluation_stages import label_flags
 from afarm.experiment.farm import Farm
 from afarm.experiment.process_info import ProcessInfo
 
@@ -58,6 +62,37 @@ def test_what_is_learned_from_has_the_recipes_noise(farm: Make, monkeypatch: pyt
     assert abs(sum(coins) / len(coins) - 0.5) < 0.1
     assert all(preference.p2 == 1.0 for preference in given if preference.source == "judge")
     assert CountingJudge.asked == len(coins) - sum(coins), "a coin costs nothing"
+
+
+def test_labels_to_learn_from_are_counted_each_once_and_coin_flips_are_flagged(
+    farm: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(annotate: PairLabels) -> None:
+        annotate(PAIRS[:150])
+        annotate(PAIRS[100:200])  # as a resumed training asks again
+        annotate(PAIRS[200:], noiseless=True)
+
+    one = farm(NOISY)
+    asking(monkeypatch, ask)
+    one.train("online")
+    history = one.workspace.history
+    summary = history["train online"].artifact.meta["summary"]
+    coins = summary["members"]["(noise)"]
+    assert (summary["labels"], sum(summary["members"].values()), summary["outcomes"]) == (200, 200, {"decided": 200})
+    assert 60 < coins < 140
+    assert in_short(summary) == "labels 200"
+    [flag] = label_flags(one.workspace, pipeline.train(one.workspace, "online"))
+    assert (flag.name, flag.count, flag.of) == ("learned_noise", coins, 200)
+
+
+def test_a_plan_says_how_many_pairs_people_must_label(farm: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Annotator, "count_waiting", lambda self, pairs: len(pairs))
+    plan = {stage.label: stage.pairs for stage in plan_run(farm("annotate.label_noise=0").workspace, "stepwise")}
+    assert re.fullmatch(
+        r"train stepwise: people are asked for about \d+ labels \(pool\), in \d+ rounds: it stops in each until its "
+        r"pairs are labelled\.",
+        plan["train stepwise"],
+    )
 
 
 def test_checkpoints_are_selected_by_what_the_judge_says(farm: Make, monkeypatch: pytest.MonkeyPatch) -> None:

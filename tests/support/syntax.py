@@ -36,6 +36,11 @@ class Module:
     def tree(self) -> ast.Module:
         return ast.parse(self.path.read_text(encoding="utf-8"))
 
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All nodes of the tree, as `ast.walk` gives them: to walk takes as long as to parse."""
+        return list(ast.walk(self.tree))
+
     @property
     def lines(self) -> int:
         return len(self.path.read_text(encoding="utf-8").splitlines())
@@ -46,13 +51,13 @@ class Module:
         return self.name.split(".")[1] if "." in self.name else ""
 
     def functions(self) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield node
 
     def docstrings(self) -> Iterator[tuple[int, str]]:
         """The line and text of every docstring."""
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (
                 text := ast.get_docstring(node)
             ):
@@ -71,7 +76,7 @@ class Module:
         for node in self.tree.body:
             if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]:
                 return [str(name) for name in ast.literal_eval(node.value)]
-        imported = [alias for node in ast.walk(self.tree) if isinstance(node, ast.ImportFrom) for alias in node.names]
+        imported = [alias for node in self.nodes if isinstance(node, ast.ImportFrom) for alias in node.names]
         return [alias.name for alias in imported if alias.name == alias.asname]
 
     @cached_property

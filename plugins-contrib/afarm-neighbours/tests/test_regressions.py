@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from math import comb
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 from afarm_neighbours.regressions import (
@@ -17,8 +18,8 @@ from afarm_neighbours.regressions import (
     write_section,
 )
 
-from afarm import DataError, Instruction, JudgedPair, Pair, Preference, write_rows
-from afarm.results import StoredRun
+from afarm import DataError, Instruction, JudgedPair, Pair, Preference, standard_error, write_rows
+from afarm.results import StoredRun, win_rate_interval
 
 Fate = tuple[str, str, float | None]
 """An instruction's text, its data set, and the probability that the system's output is better (None: a draw)."""
@@ -63,6 +64,9 @@ def test_tests_and_rates_are_those_worked_by_hand() -> None:
 
 def test_a_category_that_got_worse_is_found_though_the_mean_rose(tmp_path: Path) -> None:
     found = find_regressions([store(tmp_path, 1, PLANTED)])
+    p2s = [100 * (0.5 if p2 is None else p2) for *_, p2 in PLANTED]
+    figures = {"win_rate": fmean(p2s), "standard_error": standard_error(p2s), "n_instructions": len(p2s)}
+    assert (found.whole.low, found.whole.high) == pytest.approx(win_rate_interval(figures))  # as the run shows it
     assert found.whole.low > 50
     assert [each.name for each in found.categories if each.is_regression] == ["sums"]
     assert {each.name: each.count for each in found.categories} == {"poems": 100, "sums": 40, "names": 30, OTHERS: 4}
@@ -102,6 +106,9 @@ def test_categories_can_be_first_words_or_those_of_a_file(tmp_path: Path) -> Non
     write_rows(tmp_path / "mine.jsonl", rows)
     found = find_regressions([run], read_categories(str(tmp_path / "mine.jsonl")))
     assert {each.name: each.count for each in found.categories} == {"sums": 40, "rest": 130, OTHERS: 4}
+    write_rows(tmp_path / "others.jsonl", [{"prompt": "no such task", "category": "x"}])
+    with pytest.raises(DataError, match="none of the 174 instructions of the runs is in the file of categories"):
+        find_regressions([run], read_categories(str(tmp_path / "others.jsonl")))
     write_rows(tmp_path / "without.jsonl", [{"prompt": "Add", "kind": "sums"}])
     with pytest.raises(DataError, match="has no column 'category'"):
         read_categories(str(tmp_path / "without.jsonl"))

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from afarm_neighbours import PTrueConfig, SelfRewardConfig
-from afarm_neighbours.self_judging import FittedSelfJudge, PTrue, SelfReward, judge_prompts, split
+from afarm_neighbours.self_judging import FittedSelfJudge, PTrue, SelfReward, judge_prompts
 
-from afarm import BuildContext, ConfigError, DataError, Instruction, JudgedPair, Message, ModelError, Preference
-from afarm.backend import Backend
+from afarm import (
+    BuildContext,
+    ConfigError,
+    DataError,
+    Instruction,
+    JudgedPair,
+    Message,
+    ModelError,
+    Preference,
+    seeding,
+)
+from afarm.backend import Backend, hold_out
 from afarm.testing import (
     MetricsRecorder,
     check_fitted_reward_model,
@@ -80,7 +91,8 @@ def test_a_share_of_the_instructions_is_held_out_and_never_learned(count: int, f
     pairs = separable_preferences(count)
     assert len({judged.pair.instruction.id for judged in pairs}) == count
     for seed in range(20):
-        learned, held_out = split(pairs, fraction, seed)
+        parts = hold_out(pairs, fraction, partial(seeding.uniform, seed))
+        learned, held_out = ([pairs[place] for place in part] for part in parts)
         assert (len(learned), len(held_out)) == (count - measured, measured)
         assert not {judged.pair.id for judged in learned} & {judged.pair.id for judged in held_out}
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from html import unescape
 from pathlib import Path
@@ -52,6 +56,24 @@ def open_page(project: Project) -> Browser:
     found = Browser(project)
     found.open(f"/open/{signing_in.renew_secret(project.store, signing_in.OPEN)}")
     return found
+
+
+class LabelServer:
+    """`afarm label` as a process; `said` is what it printed until it served."""
+
+    def __init__(self, *arguments: str):
+        command = [sys.executable, "-m", "afarm", "label", "pairs.jsonl", "--people", "ann", *arguments]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.said = ""
+        assert self.process.stderr
+        while " so far, in " not in self.said:
+            line = self.process.stderr.readline()
+            assert line, self.said
+            self.said += line
+
+    def kill(self) -> None:
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait()
 
 
 class Browser:

@@ -69,18 +69,26 @@ def test_a_draw_has_no_strength_and_what_is_decided_has(tmp_path: Path) -> None:
 
 
 def test_pairs_that_come_in_parts_are_collected_in_one_file(tmp_path: Path) -> None:
-    """A run's pairs come by the thousand: the second thousand leaves the labelled first ones in the file."""
+    """A run's pairs come by the thousand, or with each step: the next ones join the first ones, labelled or not."""
     file = tmp_path / "labels.v1.jsonl"
     parts = [[Pair(Instruction(f"{part} {n}"), "a", "b") for n in range(2)] for part in range(3)]
     for part in parts:
         with pytest.raises(DataError, match=r"afarm label \S+labels\.v1\.pairs\.jsonl"):
             annotator(file).annotate(part, annotate_context())
         rows = list(read_rows(tmp_path / "labels.v1.pairs.jsonl"))
-        if part is parts[1]:  # nobody labels these, and the third part does not need them
-            assert len(rows) == 4
-        else:
-            write_rows(file, [{**row, "preference": 2} for row in rows[:2]])
-    assert [row["instruction"] for row in rows] == ["0 0", "0 1", "2 0", "2 1"]
+        assert [row["instruction"] for row in rows] == [
+            f"{n} {m}" for n in range(parts.index(part) + 1) for m in range(2)
+        ]
+        write_rows(
+            file, [{**row, "preference": 2} for row in rows[:-1]]
+        )  # people skip the last, which was theirs to label
+        labels = annotator(file).annotate(part, annotate_context())
+        assert [one.outcome for one in labels] == ["decided", "unparsed"]
+    mixed = [parts[0][0], Pair(Instruction("new"), "a", "b")]
+    assert annotator(file).count_waiting(mixed) == 1
+    with pytest.raises(DataError, match="of 5 pairs, and of 1 of the 2 that need one"):
+        annotator(file).annotate(mixed, annotate_context())
+    assert len(list(read_rows(tmp_path / "labels.v1.pairs.jsonl"))) == 7
 
 
 def test_one_persons_label_is_drawn_by_seed(tmp_path: Path) -> None:

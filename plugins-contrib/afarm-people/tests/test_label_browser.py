@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from label_client import make_rows, write_pairs
+from label_client import LabelServer, make_rows, write_pairs
 
 from afarm import read_rows
 from afarm.cli import main
@@ -26,24 +22,6 @@ pytestmark = pytest.mark.browser
 
 HOSTILE = "<script>pwned()</script><img src=x onerror=pwned()>\u202e</div></main>{{ 7 * 191 }}"
 LINK = re.compile(r"ann: (http://127\.0\.0\.1:(\d+)/in/\S+)")
-
-
-class Server:
-    """`afarm label` as a process; `said` is what it printed until it served."""
-
-    def __init__(self, *arguments: str):
-        command = [sys.executable, "-m", "afarm", "label", "pairs.jsonl", "--people", "ann", *arguments]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        self.said = ""
-        assert self.process.stderr
-        while " so far, in " not in self.said:
-            line = self.process.stderr.readline()
-            assert line, self.said
-            self.said += line
-
-    def kill(self) -> None:
-        os.kill(self.process.pid, signal.SIGKILL)
-        self.process.wait()
 
 
 @contextmanager
@@ -80,7 +58,7 @@ def test_twenty_pairs_by_keyboard_through_a_kill(tmp_path: Path, monkeypatch: py
     write_pairs(tmp_path / "pairs.jsonl", rows)
     (tmp_path / "guide.md").write_text(f"# Go by truth\n\n{HOSTILE}\n")
     with opened() as (page, complaints):
-        server = Server("--guideline", "guide.md", "--port", "0")
+        server = LabelServer("--guideline", "guide.md", "--port", "0")
         found = LINK.search(server.said)
         assert found
         page.goto(found[1])
@@ -97,7 +75,7 @@ def test_twenty_pairs_by_keyboard_through_a_kill(tmp_path: Path, monkeypatch: py
         page.wait_for_selector("#problem:not([hidden])")
         assert "Not saved yet: there is no connection" in page.inner_text("#problem")
         with page.expect_navigation():
-            server = Server("--guideline", "guide.md", "--port", found[2])
+            server = LabelServer("--guideline", "guide.md", "--port", found[2])
         assert "10 labels of 20 pairs so far" in server.said
         assert not LINK.search(server.said)  # the link is not made anew
         assert page.inner_text("h1") == "Pair 12"

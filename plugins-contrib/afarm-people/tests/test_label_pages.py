@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from afarm_people import signing_in
 from afarm_people.app import label_app
 from afarm_people.guideline import render_markdown
 from afarm_people.rules import Project, Rules
-from afarm_people.server import Place
+from afarm_people.server import Place, take_port
 from afarm_people.store import GOLD, ProjectStore
 from label_client import HOME, Browser, make_project, open_page
 
@@ -150,6 +151,33 @@ def test_the_page_answers_under_its_own_names_alone(project: Project, host: str,
     assert answer.status_code == status
     assert "default-src 'none'; script-src 'self'" in answer.headers["content-security-policy"]
     assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_scripts_and_styles_are_kept_and_pages_are_not(project: Project) -> None:
+    me = open_page(project)
+    links = re.findall(r'"(/static/[^"]+)"', me.page)
+    assert len(links) == 2
+    for path in links:
+        answer = me.client.get(path)
+        assert (answer.status_code, "immutable" in answer.headers["cache-control"]) == (200, True)
+        assert re.fullmatch(r"/static/label\.\w+\?\w{8}", path)  # another file has another link
+    assert me.client.get(me.path).headers["cache-control"] == "no-store"
+    with take_port("127.0.0.1", 0) as listening:
+        assert listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)  # else each page takes 40 ms longer
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/../app.py",
+        "/static/..%2fapp.py",
+        "/static/%2e%2e/app.py",
+        "/static/base.html.jinja",
+        "/static//etc/passwd",
+    ],
+)
+def test_files_other_than_script_and_style_are_not_there(project: Project, path: str) -> None:
+    assert open_page(project).client.get(path).status_code == 404
 
 
 def test_people_see_nothing_of_others_and_nothing_of_the_organisers(tmp_path: Path) -> None:
@@ -346,6 +374,15 @@ def test_an_unknown_change_of_a_person_is_refused(tmp_path: Path) -> None:
     form = {**organiser.fields(), "person": "1", "why": "x", "sure": "yes"}
     answer = organiser.client.post("/organiser/discrad", data=form, headers={"origin": HOME})
     assert (answer.status_code, len(project.store.people())) == (404, 1)
+
+
+@pytest.mark.parametrize("number", ["0", "x", "1.5", "\u0663", "9" * 30, "9" * 5000])
+def test_numbers_of_pairs_that_are_none_lead_to_the_next(project: Project, number: str) -> None:
+    me = open_page(project)
+    me.open(f"/pair/{number}")
+    assert (me.path, me.status) == ("/pair/1", 200)
+    answer = me.client.post(f"/pair/{number}", data={**me.fields(), "choice": "2"}, headers={"origin": HOME})
+    assert (answer.url.path, project.store.labels()) == ("/pair/1", [])
 
 
 def test_numbers_of_forms_that_are_none_are_no_fault(project: Project) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from afarm_people.command import add_commands, name_draw
 from afarm_people.draw import DIFFER, SAME, beside, draw_pairs, draw_tasks, focus_on, read_known, read_pairs
 from afarm_people.organiser import describe_project, tail
 from afarm_people.rules import Project
+from afarm_people.server import Place
 from afarm_people.stopping import decision
 from afarm_people.store import CHECK, PAIR, Person, ProjectStore
 from label_client import make_project, make_rows, write_pairs
@@ -68,6 +70,20 @@ def test_a_pair_that_is_left_open_goes_to_others_after_a_time(tmp_path: Path, mo
     assert [label.person for label in project.store.labels()] == [bo.id]
 
 
+def test_a_pair_that_is_skipped_goes_to_others_at_once(tmp_path: Path) -> None:
+    project = make_project(tmp_path, count=2)
+    ann, bo = project.enter("ann"), project.enter("bo")
+    for number in (1, 2):  # who skips all keeps nothing from the others
+        assert project.next_number(ann, number - 1) == number
+        project.skip(ann, number)
+    assert label_all(project, bo, rightly, most=1) == 1
+    assert [number for number, _ in project.open_numbers(ann)] == [2]
+    assert project.look(ann, 2)  # hers again, as long as she looks at it
+    assert label_all(project, bo, rightly) == 0
+    project.answer(ann, 2, 1, "", 0, None)
+    assert len(project.store.labels()) == 2
+
+
 def test_a_discarded_persons_pairs_are_open_again(tmp_path: Path) -> None:
     project = make_project(tmp_path, count=4)
     ann, bo = project.enter("ann"), project.enter("bo")
@@ -95,7 +111,10 @@ def test_checks_come_between_and_count_for_nothing(tmp_path: Path) -> None:
     known = [(Pair(Instruction(f"check {n}"), "better", "worse"), {"p2": 0.0}) for n in range(5)]
     project.store.add_pairs(known, CHECK, ordered=True)
     ann = project.enter("ann")
-    assert label_all(project, ann, lambda first: 1) == 8 + 2
+    for count in range(10):  # the count on the page goes on at a check, too
+        assert project.progress(ann) == (count, 8 + 2)
+        assert label_all(project, ann, lambda first: 1, most=1) == 1
+    assert label_all(project, ann, lambda first: 1) == 0
     kinds = [project.store.assignment(ann.id, n).kind for n in range(1, 11)]  # type: ignore[union-attr]
     assert kinds == [*[PAIR] * 3, CHECK, *[PAIR] * 3, CHECK, *[PAIR] * 2]
     assert len(project.store.labels()) == 8
@@ -135,7 +154,12 @@ def serve(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Project:
     app, served = typer.Typer(), list[Project]()
     add_commands(app)
     app.callback()(lambda: None)
-    monkeypatch.setattr("afarm_people.server.serve", lambda project, place, ready: served.append(project))
+
+    def begin(project: Project, place: Place, ready: Callable[[str], None]) -> None:
+        ready("http://127.0.0.1:1")
+        served.append(project)
+
+    monkeypatch.setattr("afarm_people.server.serve", begin)
     app(["label", *arguments], standalone_mode=False)
     return served[0] if served else Project(ProjectStore(Path("pairs.people.sqlite")), rules.Rules())
 
@@ -151,6 +175,16 @@ def test_a_project_keeps_its_rules_until_others_are_given(tmp_path: Path, monkey
     label_all(again, again.store.people()[0], rightly)
     serve(monkeypatch, "pairs.jsonl", "--export", "labels.jsonl")
     assert [row["price_per_example"] for row in read_rows("labels.jsonl")] == [0.25] * 3
+    others = [{**row, "instruction": f"other {n}", "preference": 1} for n, row in enumerate(make_rows(2))]
+    write_pairs(tmp_path / "others.jsonl", others)
+    for pairs, file, why in (
+        ("pairs.jsonl", "others.jsonl", "others.jsonl holds labels of 2 pairs that are not in pairs.people.sqlite"),
+        ("others.jsonl", "new.jsonl", "pairs.people.sqlite has labels of other pairs than others.jsonl"),
+    ):
+        with pytest.raises(DataError, match=why):
+            serve(monkeypatch, pairs, "--store", "pairs.people.sqlite", "--export", file)
+    assert len(list(read_rows("others.jsonl"))) == 2
+    serve(monkeypatch, "pairs.jsonl", "--export", "labels.jsonl")  # over its own labels
     other = serve(monkeypatch, "pairs.jsonl", "--until", "all", "--each", "1")
     assert (other.rules.each, other.rules.until_decided, other.rules.tie) == (1, False, False)
 
@@ -191,10 +225,10 @@ def test_pairs_are_drawn_where_finalists_differ_with_known_probabilities() -> No
     for extra in tasks.values():
         assert extra["draw_probability"] == {DIFFER: 0.75, SAME: 0.25}[extra["stratum"]]
         assert extra["probability"] == by_stratum[extra["stratum"]] / {DIFFER: 200, SAME: 800}[extra["stratum"]]
-    with pytest.raises(DataError, match="the runs have 3 systems"):
+    with pytest.raises(DataError, match="systems with labels in these runs: 3"):
         draw_pairs(judged_systems(10, 5), 4, 10, 1)
     unread = [JudgedPair(row.pair, Preference(row.pair.id, None, "unparsed")) for row in judged_systems(10, 5)["c"]]
-    with pytest.raises(DataError, match="the runs have 2 systems with labels: a, b"):
+    with pytest.raises(DataError, match=r"systems with labels in these runs: 2 \(a, b\)"):
         draw_pairs({**judged_systems(10, 5), "c": unread}, 3, 10, 1)
 
 
@@ -238,6 +272,27 @@ def test_it_stops_once_the_better_finalist_is_clear(tmp_path: Path) -> None:
     assert project.next_number(people) is None
     store.discard(people, "asked a model")
     assert project.decision == ""
+
+
+def test_a_label_of_one_response_is_of_all_systems_that_gave_it(tmp_path: Path) -> None:
+    rows = []
+    for n in range(60):  # b answers as a does on the first 20
+        for system, output in {"a": f"better {n}", "b": f"better {n}" if n < 20 else f"bad {n}"}.items():
+            names = {"generator_1": "base", "generator_2": system}
+            rows.append({"instruction": f"say {n}", "output_1": f"base {n}", "output_2": output, **names})
+    read = read_pairs(str(write_pairs(tmp_path / "pairs.jsonl", rows)))
+    assert (len(read.pairs), read.shared, read.repeated) == (100, 20, 0)
+    store = ProjectStore(tmp_path / "people.sqlite")
+    store.add_pairs(read.pairs, ordered=True)
+    project = Project(store, rules.Rules(is_open=False))
+    order = {"better": 2, "base": 1, "bad": 0}
+    people = project.enter("ann")
+    while number := project.next_number(people):
+        one = project.look(people, number)
+        assert one
+        gain = order[one.row["output_2"].split()[0]] - order[one.row["output_1"].split()[0]]
+        project.answer(people, number, 2 * gain if one.shown == "12" else -2 * gain, "", one.version, 5.0)
+    assert decision(store, 1) == "a is better than b, after 60 instructions."
 
 
 def test_it_waits_for_open_pairs_and_counts_skipped_ones_against_it(tmp_path: Path) -> None:
@@ -284,7 +339,9 @@ def test_people_who_answer_always_left_at_random_or_in_haste_stand_out(tmp_path:
     with project.store.writing() as db:
         db.execute("UPDATE assignments SET seconds = CASE person WHEN 2 THEN 1 ELSE 5 END")
     figures = describe_project(project)
-    ability = {one["person"].name: one["ability"] for one in figures["people"]}
+    ability = {one["person"].name: one["rating"][0] for one in figures["people"]}
+    kappa = {one["person"].name: one["rating"][1] for one in figures["people"]}
+    assert max(kappa["left"], kappa["random"]) < 0.3 < min(kappa[name] for name in ("ann", "bo", "cy"))
     assert all(ability[name] > 0.99 for name in ("ann", "bo", "cy"))
     assert max(ability["left"], ability["random"]) < 0.75
     assert 0 < figures["alpha"] < 1

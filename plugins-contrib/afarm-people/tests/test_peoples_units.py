@@ -80,3 +80,10 @@ def test_wrong_files_are_named(tmp_path: Path) -> None:
         evaluate(tmp_path, label_rows("ab", range(40), probability=1.5))
     with pytest.raises(DataError, match="people labelled 20 of the judged pairs, too few"):
         evaluate(tmp_path, label_rows("ab", range(10)))
+
+
+def test_a_label_of_the_same_response_by_another_system_counts(tmp_path: Path) -> None:
+    found = evaluate(tmp_path, [{**row, "generator_2": "twin"} for row in label_rows("a", range(40))])
+    a = next(row for row in found.rows if row["system"] == "a")
+    assert a["n_total"] == 40
+    assert a["people_low"] < 25 < a["people_high"]

@@ -138,6 +138,23 @@ def test_what_a_budget_pays_is_the_smallest_difference_that_fits() -> None:
     assert any("2.8 points over seeds (stored runs over seeds)" in note for note in findings.notes), "60 and 64"
 
 
+def test_people_are_planned_by_their_minutes_and_pay() -> None:
+    paid = plan_difference(CostsConfig(faith=1.0, label_seconds=45.0, pay=24.0), RUN, RUN_SPREAD, 10.0)
+    labels = paid.finalists * paid.labels_each
+    assert paid.minutes == pytest.approx(labels * 0.75)
+    assert paid.people == pytest.approx(labels * 0.30)
+    plan = plan_within(CostsConfig(faith=1.0, pay=0.0, minutes=120.0), RUN, RUN_SPREAD)
+    assert plan is not None
+    assert (plan.people, plan.minutes <= 120) == (0.0, True)
+    assert plan_difference(SURE, RUN, RUN_SPREAD, round(plan.difference - 0.1, 1)).minutes > 120
+    findings = tabulate_costs(RECORDS, CostsConfig(spend=5000.0, minutes=120.0))  # enough dollars, too few minutes
+    assert findings.tables[-1].title == "Plan for $5,000.00 and 120 minutes of people"
+    assert findings.answer.startswith(
+        "A budget of $5,000.00 and 120 minutes of people does not pay for a difference of 5"
+    )
+    assert "A label takes 30 s (--label-seconds) and costs $0.25 (--label-price)." in findings.notes
+
+
 def test_a_record_that_cannot_be_read_is_left_out_and_named(tmp_path: Path) -> None:
     for name, text in (("whole", json.dumps({"method": "ppo", "stages": []})), ("broken", "{")):
         (tmp_path / "runs" / name).mkdir(parents=True)

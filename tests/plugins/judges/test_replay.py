@@ -351,7 +351,9 @@ def test_bad_files_are_named_with_row_and_field(tmp_path: Path) -> None:
             ask(judge, request("single"))
         [problem] = judge.check(())
         assert re.search(said, problem)
-    assert stored(tmp_path / "rows.jsonl", row(1)).check(()) == []
+    one = stored(tmp_path / "rows.jsonl", row(1))
+    assert one.check(()) == one.check([Instruction("another"), PAIR.instruction]) == []
+    assert "has annotations of none of the 1 instructions that are judged" in one.check([Instruction("another")])[0]
     with pytest.raises(DataError, match="holds no rows"):
         ask(stored(tmp_path / "rows.jsonl"), request("single"))
 

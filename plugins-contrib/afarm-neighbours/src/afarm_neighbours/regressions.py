@@ -15,14 +15,14 @@ from html import escape
 from statistics import fmean
 from typing import Any
 
-from afarm import DataError, Instruction, JudgedPair, RunRecord, Tasks, read_placed_rows, with_turns
-from afarm.results import StoredRun, differences, flatten
+from afarm import DataError, Instruction, JudgedPair, RunRecord, Tasks, read_placed_rows, standard_error, with_turns
+from afarm.results import StoredRun, differences, flatten, win_rate_interval
 
 LEVEL = 0.05
 """The false discovery rate at which something is called a regression."""
 FEWEST = 10
 """Instructions of a category; smaller ones are counted together."""
-OTHERS = "(smaller ones)"
+OTHERS, UNNAMED = "(smaller ones)", "(in no row of the file)"
 
 Categories = Callable[[Instruction], str]
 
@@ -31,8 +31,8 @@ Categories = Callable[[Instruction], str]
 class Tally:
     """Wins and losses of a category or an instruction, over `count` instructions or judgements of one.
 
-    `win_rate` and its 95 % interval (Wilson) are in percent, a draw counting half; `p` is of a one-sided sign test of
-    lost against won, `q` the lowest false discovery rate at which it is a regression.
+    `win_rate` and its 95 % interval (Wilson; of the whole, that of `afarm run`) are in percent, a draw counting half;
+    `p` is of a one-sided sign test of lost against won, `q` the lowest false discovery rate at which it counts.
     """
 
     name: str
@@ -148,7 +148,7 @@ def find_regressions(runs: Sequence[StoredRun], categories: Categories | None = 
     grouped = defaultdict[str, list[float]](list)
     for key, mean in means.items():
         grouped[names[key]].append(mean)
-    whole = tally("all", means.values())
+    whole = with_own_interval(tally("all", means.values()), [100 * mean for mean in means.values()])
     found = with_rates([tally(name, of) for name, of in grouped.items()]) if len(grouped) > 1 else []
     singly = {t.name: t for t in with_rates([tally(key, of) for key, of in values.items()])}
     lost = [
@@ -198,6 +198,13 @@ def tally(name: str, values: Iterable[float]) -> Tally:
     return Tally(name, n, won, lost, 100 * rate, 100 * max(0.0, low), 100 * min(1.0, high), sign_test(lost, won))
 
 
+def with_own_interval(found: Tally, values: Sequence[float]) -> Tally:
+    """Give a win rate, the mean of these values in percent, the interval that a run shows beside it."""
+    figures = {"win_rate": found.win_rate, "standard_error": standard_error(values), "n_instructions": found.count}
+    low, high = win_rate_interval(figures) or (found.low, found.high)
+    return replace(found, low=low, high=high)
+
+
 def sign_test(lost: int, won: int) -> float:
     """Compute the probability of so many losses or more of `lost` + `won`, if each is as likely as a win."""
     n = lost + won
@@ -220,6 +227,8 @@ def name_categories(tasks: Mapping[str, Instruction], categories: Categories | N
         has_several = len({task.dataset for task in tasks.values()}) > 1
         categories = (lambda task: task.dataset or "(none)") if has_several else first_word
     names = {key: categories(task) for key, task in tasks.items()}
+    if {*names.values()} == {UNNAMED}:
+        raise DataError(f"none of the {len(names):,} instructions of the runs is in the file of categories")
     counts = Counter(names.values())
     return {key: name if counts[name] >= FEWEST else OTHERS for key, name in names.items()}
 
@@ -239,7 +248,7 @@ def read_categories(path: str) -> Categories:
             raise DataError(f"{where}: has no column 'category' with a text: {', '.join(row)}")
         known.add(task)
         names[task.id] = str(row["category"])
-    return lambda task: names[known.alike(task)[0].id] if task in known else "(in no row of the file)"
+    return lambda task: names[known.alike(task)[0].id] if task in known else UNNAMED
 
 
 def write_section(record: RunRecord) -> str:

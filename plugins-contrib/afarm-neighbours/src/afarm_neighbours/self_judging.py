@@ -95,7 +95,7 @@ class PTrue(SelfJudge):
             require_local(self.place)
             require_on_hub(self.place)
         except ModelError as error:  # its advice is for the base model
-            raise ModelError(str(error).replace("check --model", f"check p_true:{spec}")) from error
+            raise ModelError(str(error).replace("--model ", "p_true:").replace("--model", f"p_true:{spec}")) from error
 
     @property
     def identity(self) -> str:
@@ -119,13 +119,16 @@ class SelfReward(SelfJudge):
 
         Raises `DataError` if no pair has a better output.
         """
-        from afarm.backend import fit_supervised, pairwise_accuracy, require_checkpoint, usable_pairs
+        from afarm.backend import fit_supervised, hold_out, pairwise_accuracy, require_checkpoint, usable_pairs
 
         policy = require_checkpoint(start, config.section)
         pairs, counts = usable_pairs(preferences, lambda judged: judged.chosen_rejected, config.section)
         held_out = pairs
         if config.learn:
-            learned, held_out = split(pairs, config.eval_fraction, context.seed)
+            parts = hold_out(
+                pairs, config.eval_fraction, lambda id: (seeding.uniform(context.seed, "held out", id), id)
+            )
+            learned, held_out = ([pairs[place] for place in part] for part in parts)
             policy = fit_supervised(
                 policy, judgements_to_learn(config, policy, learned), config, context, config.section
             )
@@ -139,15 +142,6 @@ class SelfReward(SelfJudge):
         measured = {"eval_accuracy": pairwise_accuracy(held_out, first, second)} if held_out else {}
         context.log_metrics(newest[0] if newest else 0, {**counts, **measured, "eval_pairs": float(len(held_out))})
         return fitted
-
-
-def split(pairs: Sequence[JudgedPair], fraction: float, seed: int) -> tuple[list[JudgedPair], list[JudgedPair]]:
-    """Split pairs into (learned, held out), holding out a `fraction` of instructions, never all."""
-    ids = {judged.pair.instruction.id for judged in pairs}
-    ranked = sorted(ids, key=lambda number: (seeding.uniform(seed, "held out", number), number))
-    measured = {*ranked[: min(round(fraction * len(ranked)), len(ranked) - 1)]}
-    held_out = [judged for judged in pairs if judged.pair.instruction.id in measured]
-    return [judged for judged in pairs if judged.pair.instruction.id not in measured], held_out
 
 
 def judge_prompts(
@@ -197,7 +191,7 @@ def read_odds(
     odds = [0.0] * len(prompts)
     for rows in length_sorted_batches([len(prompt) for prompt in prompts], batch_size):
         asked = [prompts[row] for row in rows] * 2
-        batch = join_and_pad(asked, [yes] * len(rows) + [no] * len(rows), policy.pad_id, policy.model.device)
+        batch = join_and_pad(asked, [yes] * len(rows) + [no] * len(rows), policy.pad_id, policy.backend.device)
         with torch.no_grad(), evaluating(policy.model):
             summed = response_logprobs(policy.model, batch.input_ids, batch.attention_mask, batch.response_mask).sum(
                 1

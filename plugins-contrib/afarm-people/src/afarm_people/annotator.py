@@ -28,7 +28,7 @@ from afarm import (
     write_rows,
 )
 from afarm_people.draw import bare_row, beside, read_pairs
-from afarm_people.settings import HumanConfig
+from afarm_people.settings import HumanConfig, weigh_slight
 
 logger = logging.getLogger(__name__)
 
@@ -47,10 +47,7 @@ class HumanAnnotator(Annotator):
         """People's labels by the id of their pair, its outputs in canonical order; empty without a file."""
         found = defaultdict(list)
         for judged in self.read():
-            preference = judged.preference
-            if self.config.slight == "soft" and preference.strength == 0.5 and preference.p2 in (0.0, 1.0):
-                preference = replace(preference, p2=0.25 + 0.5 * preference.p2)
-            if self.config.slight != "drop" or preference.strength != 0.5:
+            if preference := weigh_slight(judged.preference, self.config.slight):
                 found[judged.pair.id].append(preference)
         return dict(found)
 
@@ -68,19 +65,27 @@ class HumanAnnotator(Annotator):
         return seeding.digest("human", *rows)
 
     def annotate(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Preference]:
-        """Return people's label of each pair. Raises `DataError` if no pair has one, naming the command."""
-        labels = [self.label(pair, context.seed) for pair in pairs]
-        left_out = sum(label.win is None for label in labels)
-        if left_out == len(pairs) and pairs:
-            raise DataError(self.explain_none(pairs))
-        if left_out:
+        """Return people's label of each pair.
+
+        Raises `DataError` naming the command if no pair has one, or if pairs are collected in a file beside the labels
+        and some are not in it: nobody could label those yet. Pairs in it that nobody labelled are left out.
+        """
+        if left_out := self.count_waiting(pairs):
+            known = {*self.by_pair, *(pair.id for pair in self.collected())}
+            has_new = self.open_pairs.exists() and any(bare(pair).id not in known for pair in pairs)
+            if has_new or left_out == len(pairs):
+                raise DataError(self.explain_missing(pairs))
             logger.warning(
                 "human:%s has no label for %s of %s pairs: they are left out", self.file, left_out, len(pairs)
             )
-        return labels
+        return [self.label(pair, context.seed) for pair in pairs]
+
+    def count_waiting(self, pairs: Sequence[Pair]) -> int:
+        """See `Annotator.count_waiting`."""
+        return sum(bare(pair).id not in self.by_pair for pair in pairs)
 
     def label(self, pair: Pair, seed: int) -> Preference:
-        id = (replace(pair, occurrence=0) if pair.occurrence else pair).id
+        id = bare(pair).id
         given = self.by_pair.get(id)
         if not given:
             return Preference(pair.id, None, "unparsed", "human", member="(nobody)")
@@ -100,24 +105,36 @@ class HumanAnnotator(Annotator):
             return Preference(pair.id, None, "draw", "human")
         return Preference(pair.id, win, "decided", "human", strength)
 
-    def labelled_in(self, file: Path) -> list[Pair]:
-        """The pairs of a file that people have labelled: pairs come in parts, and one file collects them."""
+    @property
+    def open_pairs(self) -> Path:
+        """The file beside the labels that collects the pairs to label: they come in parts, online ones in many."""
+        return beside(Path(self.file).expanduser(), ".pairs.jsonl")
+
+    def collected(self) -> list[Pair]:
+        """The pairs that were collected so far."""
         with suppress(DataError):
-            return [pair for pair, _ in read_pairs(str(file)).pairs if pair.id in self.by_pair] if file.exists() else []
+            return [pair for pair, _ in read_pairs(str(self.open_pairs)).pairs] if self.open_pairs.exists() else []
         return []
 
-    def explain_none(self, pairs: Sequence[Pair]) -> str:
-        """Say that nobody labelled these pairs, and how to: the pairs are written to a file beside the labels."""
-        place = Path(self.file).expanduser()
-        open_pairs = beside(place, ".pairs.jsonl")
+    def explain_missing(self, pairs: Sequence[Pair]) -> str:
+        """Say which of these pairs nobody labelled, and how to: they join those in the file beside the labels."""
+        place, open_pairs = Path(self.file).expanduser(), self.open_pairs
         if place.exists() and not self.by_pair:
             what = "holds no labels"
         elif place.exists():
-            what = f"has labels of {len(self.by_pair):,} pairs, and of none of the {len(pairs):,} that need one"
+            labelled = len(pairs) - self.count_waiting(pairs)
+            of = f"{labelled:,} of the {len(pairs):,}" if labelled else f"none of the {len(pairs):,}"
+            what = f"has labels of {len(self.by_pair):,} pairs, and of {of} that need one"
         else:
             what = "is not there yet"
         with suppress(StoreError):
-            write_rows(open_pairs, map(bare_row, [*self.labelled_in(open_pairs), *pairs]))
+            known = {pair.id: pair for pair in [*self.collected(), *pairs]}
+            write_rows(open_pairs, map(bare_row, known.values()))
             how = f"afarm label {open_pairs}, then afarm label {open_pairs} --export {self.file}"
             return f"human:{self.file} {what}. The pairs are now in {open_pairs}. Label them: {how}"
         return f"human:{self.file} {what}. Label its pairs: afarm label PAIRS.jsonl --export {self.file}"
+
+
+def bare(pair: Pair) -> Pair:
+    """Return the pair as people are shown it: equal ones of one instruction are one."""
+    return replace(pair, occurrence=0) if pair.occurrence else pair

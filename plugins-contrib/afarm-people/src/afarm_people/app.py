@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from afarm import StoreError
+from afarm import StoreError, seeding
 from afarm.report import visible
 from afarm.results import json_text
 from afarm_people import signing_in
@@ -46,6 +46,8 @@ HEADERS = {
     "cache-control": "no-store",
 }
 STATIC = {"label.js": "text/javascript", "label.css": "text/css"}
+FOREVER = "private, max-age=31536000, immutable"
+"""For scripts and styles, whose links hold a digest of them: pages after the first load without them."""
 MOST_BODY = 64 * 1024
 """Bytes of a form that are read."""
 CHOICES = {"-2": -2, "-1": -1, "0": 0, "1": 1, "2": 2}
@@ -155,7 +157,7 @@ class LabelPages:
 
     def show(self, request: Request) -> Response:
         cookie, person = self.person(request)
-        number = request.path_params["number"]
+        number = signing_in.read_number(request.path_params["number"])
         one = self.project.look(person, number)
         return RedirectResponse(self.next_path(person), 303) if one is None else self.page_of(cookie, person, one)
 
@@ -181,7 +183,7 @@ class LabelPages:
     def answer(self, request: Request, form: Mapping[str, str]) -> Response:
         cookie, person = self.person(request)
         require_own(request, form, cookie, self.public)
-        number, choice = request.path_params["number"], form.get("choice", "")
+        number, choice = signing_in.read_number(request.path_params["number"]), form.get("choice", "")
         if choice != "skip" and (choice not in CHOICES or (choice == "0" and not self.project.rules.tie)):
             raise Refusal(400, "Choose one of the answers.")
         reason = form.get("reason", "") if self.project.rules.reasons else ""
@@ -198,7 +200,7 @@ class LabelPages:
         return JSONResponse({"next": path}) if wants_json(request) else RedirectResponse(path, 303)
 
     def stale(self, request: Request, cookie: str, person: Person, problem: str) -> Response:
-        one = self.project.look(person, request.path_params["number"])
+        one = self.project.look(person, signing_in.read_number(request.path_params["number"]))
         if wants_json(request):
             path = f"/pair/{one.number}" if one else self.next_path(person)
             return JSONResponse({"problem": problem, "next": path}, 409)
@@ -280,7 +282,7 @@ class LabelPages:
         name = request.path_params["name"]
         if name not in STATIC:
             raise Refusal(404, "There is no such file.")
-        return Response(_read(name), media_type=STATIC[name])
+        return Response(_read(name), headers={"cache-control": FOREVER}, media_type=STATIC[name])
 
 
 def label_app(project: Project, hosts: Collection[str] = (), secure: bool = False, public: str = "") -> Starlette:
@@ -315,8 +317,8 @@ def label_app(project: Project, hosts: Collection[str] = (), secure: bool = Fals
         Route("/in/{link}", pages.sign_in),
         Route("/join/{secret}", pages.join),
         Route("/open/{secret}", pages.let_in),
-        Route("/pair/{number:int}", pages.show),
-        Route("/pair/{number:int}", form(pages.answer), methods=["POST"]),
+        Route("/pair/{number}", pages.show),
+        Route("/pair/{number}", form(pages.answer), methods=["POST"]),
         Route("/next", pages.unmarked),
         Route("/done", pages.done),
         Route("/organiser", pages.organise),
@@ -383,6 +385,7 @@ def _templates() -> Environment:
     found = Environment(
         autoescape=True, loader=FunctionLoader(_read), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    found.globals["static"] = {name: f"/static/{name}?{seeding.digest(_read(name), length=8)}" for name in STATIC}
     found.finalize = lambda value: visible(value) if type(value) is str else value
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -27,7 +27,20 @@ EXAMPLES = (
 )
 PROLIFIC = "?PROLIFIC_PID={{%PROLIFIC_PID%}}&STUDY_ID={{%STUDY_ID%}}&SESSION_ID={{%SESSION_ID%}}"
 """What Prolific puts its ids into."""
+TOOLS = ("label_studio", "argilla", "potato")
+Form = Literal["alpaca_eval", "csv", "arena", "label_studio", "argilla", "potato"]
 WHO, HOW, WHERE, AFTER = "People", "Pairs and answers", "Server", "Labels that are there"
+
+
+OPTIONS = {
+    "until_decided": "--until",
+    "per_person": "--per-person",
+    "pass_mark": "--pass-mark",
+    "check_every": "--check-every",
+    "code": "--completion-code",
+    "code_failed": "--screen-out-code",
+}
+"""Rules whose option has another name."""
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -42,7 +55,8 @@ def label(
     context: typer.Context,
     pairs: Annotated[str | None, typer.Argument(help="Pairs of outputs, labelled or not.", show_default=False)] = None,
     from_run: Annotated[
-        list[str] | None, _option(HOW, "--from-run RUN", "Draw pairs of a stored run instead; repeatable.")
+        list[str] | None,
+        _option(HOW, "--from-run RUN", "Draw pairs of a stored run, or of all in a directory; repeatable."),
     ] = None,
     finalists: Annotated[
         int, _option(HOW, "--finalists N", "Of the runs' systems, those with the highest win rates.", min=1)
@@ -105,6 +119,20 @@ def label(
         Path | None, _option(AFTER, "--store FILE", "Where labels are kept.", "PAIRS.people.sqlite, beside PAIRS")
     ] = None,
     export: Annotated[Path | None, _option(AFTER, "--export FILE", "Write the labels so far, and end.")] = None,
+    form: Annotated[
+        Form,
+        _option(
+            AFTER, "--as FORM", "Of --export: labels, or the pairs to be labelled in label_studio, argilla or potato."
+        ),
+    ] = "alpaca_eval",
+    judged: Annotated[
+        list[str] | None,
+        _option(AFTER, "--judged FILE", "With --export, say how far a judge of these pairs agrees with people."),
+    ] = None,
+    take: Annotated[
+        list[str] | None,
+        _option(AFTER, "--import FILE", "Take labels that another tool's people gave, and end; repeatable."),
+    ] = None,
     discard: Annotated[
         str | None, _option(AFTER, "--discard NAME", "Leave a person's labels out (add --reason), and end.")
     ] = None,
@@ -123,6 +151,7 @@ def label(
     from afarm_people.guideline import read_guideline
     from afarm_people.rules import Project, Rules
     from afarm_people.server import Place, serve
+    from afarm_people.signing_in import JOIN
     from afarm_people.store import ProjectStore
 
     if bool(pairs) == bool(from_run):
@@ -130,13 +159,15 @@ def label(
     names = [name.strip() for name in (people or "").split(",") if name.strip()]
     source = Path(pairs).expanduser() if pairs else output_dir / "people" / f"{name_draw(from_run or [])}.jsonl"
     place = store or beside(source, ".people.sqlite")
-    is_there, ends = place.exists(), export or discard or delete
-    if ends and not is_there:
-        raise DataError(f"{place}: there are no labels of {source} yet; first: afarm label {pairs or '--from-run RUN'}")
+    is_there, ends = place.exists(), export or discard or delete or take
+    begins = not is_there and (take or (export and form in TOOLS))  # others' people label, or have labelled
+    if ends and not is_there and not begins:
+        named = [pairs] if pairs else [word for run in from_run or [] for word in ("--from-run", run)]
+        raise DataError(f"{place}: there are no labels of {source} yet; first: afarm label {shlex.join(named)}")
     if from_run and not is_there:
         _draw(from_run, source, finalists, n, seed, output_dir)
     elif from_run and not ends:
-        _say(f"{source} was drawn before, and is taken as it is. For another draw delete it, and {place}.")
+        _say(f"{source} was drawn before, and is taken as it is. For another draw delete it, and its {place.name}.")
     rules = {
         "each": each,
         "timeout": 60 * timeout,
@@ -152,21 +183,32 @@ def label(
         "code_failed": code_failed,
     }
     given = {"gold": gold, "check": checks}
-    read = None if ends else _read(str(source), labels, given)
+    read = None if ends and not begins else _read(str(source), labels, given)
     opened = ProjectStore(place, seed)
     kept = {name: value for name, value in _stored_rules(opened, context).items() if rules[name] != value}
     project = Project(opened, Rules(**{**rules, **kept}))
     if kept:
-        _say(f"As last time, since these options are not given: {', '.join(sorted(kept))}")
-    if read is None:
-        _end(project, export, discard, reason, delete)
-        return
-    for kind, rows in read.items():
+        _say(f"As last time, since not given: {', '.join(sorted(OPTIONS.get(name, f'--{name}') for name in kept))}")
+    for kind, rows in (read or {}).items():
         project.store.add_pairs(rows, kind, ordered=bool(from_run) or kind in given)
+    if ends:
+        for file in take or ():
+            _take(project, file, labels)
+        _end(project, export, form, discard, reason, delete, source, bool(from_run))
+        if export and form not in TOOLS:
+            _compare(project, judged or ())
+        return
+    if each > 1 and not (names or join or opened.row("SELECT 1 FROM people WHERE secret != ''") or opened.get(JOIN)):
+        _say(f"--each {each}, and one person labels here: name more with --people NAME,NAME, or let them --join.")
     served = Place(host, port, address, str(certificate) if certificate else None, str(key) if key else None)
-    links = _prepare(project, names, join, new_link or [], served)
+    _prepare(project, names, join, new_link or [], served)
     opened.set("rules", json.dumps(asdict(project.rules)))
-    serve(project, served, lambda base: print_addresses(project, served, base, links))
+
+    def announce(base: str) -> None:
+        """Make links only once the port is taken: they are shown once."""
+        print_addresses(project, served, base, _make_links(project, names, join, new_link or []))
+
+    serve(project, served, announce)
 
 
 def _stored_rules(store: ProjectStore, context: typer.Context) -> dict[str, Any]:
@@ -202,42 +244,53 @@ def _read(source: str, labels: str | None, given: Mapping[str, str | None]) -> K
     read = read_pairs(source, labels)
     taken = {pair.id for rows in known.values() for pair, _ in rows}
     to_label = [one for one in read.pairs if not one[0].identical and one[0].id not in taken]
-    if read.identical:
-        _say(f"{source}: pairs with equal responses, which are draws, so that nobody is asked: {read.identical:,}")
-    if read.repeated:
-        _say(f"{source}: rows that repeat a pair, and are left out: {read.repeated:,}")
+    counts = {
+        "have equal responses, which are draws: nobody is asked": read.identical,
+        "are of two systems that gave the same response: it is asked once": read.shared,
+        "repeat a row, and are left out": read.repeated,
+    }
+    for what, count in counts.items():
+        if count:
+            _say(f"{Path(source).name}: pairs that {what}: {count:,}")
     if not to_label:
         raise DataError(f"{source}: all its pairs are among those with known answers, so that none is left to label")
     return {**known, PAIR: to_label, EQUAL: [one for one in read.pairs if one[0].identical]}
 
 
-def _prepare(
-    project: Project, names: Sequence[str], join: bool, new_links: Sequence[str], served: Any
-) -> list[tuple[str, str]]:
-    """Make the links that are asked for, and set the rest of the rules. Returns new links by name."""
+def _prepare(project: Project, names: Sequence[str], join: bool, new_links: Sequence[str], served: Any) -> None:
+    """Check what is asked for, and set the rest of the rules."""
     from dataclasses import replace
 
-    from afarm_people.signing_in import JOIN, OPEN, ORGANISER, renew_link, renew_secret
+    from afarm_people.signing_in import JOIN, ORGANISER
     from afarm_people.stopping import decision, find_systems
 
-    store, links = project.store, []
+    store = project.store
     has_links = bool(names or join or store.get(JOIN) or store.row("SELECT 1 FROM people WHERE secret != ''"))
     if problems := served.check(is_open=not has_links):
         raise ConfigError(problems)
-    if unknown := [name for name in new_links if name not in (JOIN, ORGANISER) and not store.find_person(name)]:
-        known = [person.name for person in store.people()]
+    known = [person.name for person in store.people()]
+    if unknown := [name for name in new_links if name not in (JOIN, ORGANISER, *names) and not store.find_person(name)]:
         raise ConfigError([f"--new-link {unknown[0]}: nobody here is called that.{did_you_mean(unknown[0], known)}"])
     project.rules = replace(project.rules, is_open=not has_links)
     if project.rules.until_decided:
         find_systems(store)
-        project.decide = lambda: decision(store, project.rules.each)
-    for name in names:
+
+        def decide() -> str:
+            if found := decision(store, project.rules.each):
+                _say(f"Decided: {found} Nobody is given further pairs.")
+            return found
+
+        project.decide = decide
+
+
+def _make_links(project: Project, names: Sequence[str], join: bool, new_links: Sequence[str]) -> list[tuple[str, str]]:
+    """Make the links that are asked for. Returns new ones by name."""
+    from afarm_people.signing_in import JOIN, OPEN, ORGANISER, renew_link, renew_secret
+
+    store, links, has_links = project.store, [], not project.rules.is_open
+    for name in dict.fromkeys([*names, *(name for name in new_links if name not in (JOIN, ORGANISER))]):
         if (person := store.find_person(name)) is None or name in new_links:
             links.append((name, renew_link(store, person or project.enter(name))))
-    for name in (name for name in new_links if name not in names and name not in (JOIN, ORGANISER)):
-        found = store.find_person(name)
-        assert found
-        links.append((name, renew_link(store, found)))
     wanted = {JOIN: join, ORGANISER: has_links}
     for name, path in ((JOIN, "/join/"), (ORGANISER, "/organiser/in/")):
         if name in new_links or (wanted[name] and not store.get(name)):
@@ -262,15 +315,40 @@ def print_addresses(project: Project, served: Any, base: str, links: Sequence[tu
         _say(f"Served at {base}/ (Ctrl-C ends it).")
     for name, path in links:
         _say(f"  {name}: {base}{path}{PROLIFIC if name == 'join' else ''}")
-    if links:
-        _say("Links are shown once, and only their digests kept. To make one again: --new-link NAME")
-    _say(f"{counts['labels']:,} labels of {counts['pairs']:,} pairs so far, in {store.path}")
+    if not project.rules.is_open:
+        shown = "Links are shown once, and only their digests kept." if links else "Links that were made still hold."
+        _say(f"{shown} To make one again: --new-link NAME")
+    if project.decision:
+        _say(f"Decided: {project.decision} Nobody is given further pairs.")
+    _say(f"{_count(counts['labels'], 'label')} of {_count(counts['pairs'], 'pair')} so far, in {store.path}")
 
 
-def _end(project: Project, export: Path | None, discard: str | None, reason: str, delete: str | None) -> None:
+def _take(project: Project, file: str, scale: str | None) -> None:
+    """Take labels of another tool into the store."""
+    from afarm_people.other_tools import read_answers
+
+    answers, others = read_answers(project.store, file, scale)
+    new, changed = project.store.take_labels(map(astuple, answers))
+    people = len({one.person for one in answers})
+    _say(f"{new:,} new labels by {people} {'person' if people == 1 else 'people'} taken from {file}")
+    for count, what in ((changed, "labels that replace others"), (others, "labels of other pairs, left out")):
+        if count:
+            _say(f"{count:,} {what}")
+
+
+def _end(
+    project: Project,
+    export: Path | None,
+    form: Form,
+    discard: str | None,
+    reason: str,
+    delete: str | None,
+    source: Path,
+    is_drawn: bool,
+) -> None:
     """Do what needs no page: discard or delete a person, export the labels."""
-    from afarm import write_rows
-
+    if export and form in ("alpaca_eval", "csv"):
+        _require_same_pairs(project.store, source, export)
     if discard:
         if not reason.strip():
             raise ConfigError([f"--discard {discard} needs a reason: --reason TEXT"])
@@ -278,16 +356,86 @@ def _end(project: Project, export: Path | None, discard: str | None, reason: str
         _say(f"{discard}'s labels are left out from now on, and others are given those pairs.")
     if delete:
         count = project.store.delete_person(_person(project.store, delete))
-        _say(f"{delete} and {count:,} labels are deleted.")
-    if export:
-        rows = list(project.export())
-        if not rows:
-            raise DataError(f"{project.store.path}: there are no labels yet")
-        write_rows(export, rows)
-        people, pairs = len({row["annotator"] for row in rows}), project.summary()
-        _say(f"{len(rows):,} labels by {people} {'person' if people == 1 else 'people'} written to {export}")
-        _say(f"{pairs['done']:,} of {pairs['pairs']:,} pairs are labelled by as many people as wanted.")
+        _say(f"{delete} is deleted, with {_count(count, 'label')}.")
+    if export and (form == "label_studio" or form == "argilla" or form == "potato"):
+        from afarm_people.other_tools import write_tasks
+
+        files = write_tasks(project.store, form, export, project.rules.guideline, project.rules.tie)
+        _say(f"{project.store.count_pairs():,} pairs to be labelled written to {' and '.join(map(str, files))}")
+        _say("Take the labels from there by the same command, with --import FILE in place of --export and --as.")
+    elif export:
+        _export(project, export, form, is_drawn)
+
+
+def _export(project: Project, export: Path, form: Form, is_drawn: bool) -> None:
+    from afarm import write_rows
+    from afarm_people.other_tools import as_vote, write_csv
+
+    rows = list(project.export())
+    if not rows:
+        raise DataError(f"{project.store.path}: there are no labels yet")
+    if form == "csv":
+        export.write_text(write_csv(rows), encoding="utf-8")
+    else:
+        write_rows(export, map(as_vote, rows) if form == "arena" else rows)
+    people, pairs = len({row["annotator"] for row in rows}), project.summary()
+    by = "1 person" if people == 1 else f"{people:,} people"
+    _say(f"{_count(len(rows), 'label')} by {by} written to {export}")
+    _say(f"{pairs['done']:,} of {_count(pairs['pairs'], 'pair')} labelled by as many people as wanted.")
+    if project.decision:
+        _say(f"Decided: {project.decision}")
+    if form == "arena":
+        _say('Votes know no "slightly", no reason and no probability of the draw: these are not in the file.')
+    elif is_drawn:
+        _say(f"Boards in people's units: afarm leaderboard --people {shlex.quote(str(export))}")
+    else:
         _say(f"Learn from them: afarm run --annotator {shlex.quote(f'human:{export}')}")
+
+
+def _compare(project: Project, judged: Sequence[str]) -> None:
+    """Say how far people agree, who stands out, and how judges compare."""
+    from statistics import fmean
+
+    from afarm_people.organiser import describe_project, rate_people
+    from afarm_people.other_tools import read_answers
+
+    figures, labels = describe_project(project), project.store.labels()
+    if figures["agreement"] is not None:
+        alpha = "" if figures["alpha"] is None else f" (Krippendorff's alpha {figures['alpha']:.2f})"
+        _say(f"People agree with each other on {100 * figures['agreement']:.0f} % of their labels{alpha}.")
+    for one in figures["people"]:
+        if one["flags"] and one["person"].state == "active":
+            _say(f"{one['person'].pseudonym} stands out: {'; '.join(one['flags'])}")
+    for file in judged:
+        wins = {
+            one.pair: (one.choice > 0) + 0.5 * (one.choice == 0) for one in read_answers(project.store, file, None)[0]
+        }
+        same = [1 - abs(one.win - wins[one.pair.id]) for one in labels if one.pair.id in wins]
+        rating = rate_people(labels, wins).raters.get(None)
+        more = f"; right on {100 * rating[0]:.0f} % (Dawid and Skene), kappa {rating[1]:.2f}" if rating else ""
+        share = f"{100 * fmean(same):.0f} %" if same else "none"
+        _say(f"The judge of {file} agrees with {share} of {len(same):,} labels{more}.")
+
+
+def _require_same_pairs(store: ProjectStore, source: Path, export: Path) -> None:
+    """Raise `DataError` if labels are of other pairs than those named, or would be written over those of others."""
+    from afarm_people.draw import read_pairs
+    from afarm_people.store import EQUAL, PAIR
+
+    there = {id for kind in (PAIR, EQUAL) for id, *_ in store.pairs_in_order(kind)}
+    if source.exists() and there.isdisjoint(pair.id for pair, _ in read_pairs(str(source)).pairs):
+        raise DataError(f"{store.path} has labels of other pairs than {source}: name the file of their pairs instead")
+    if not export.exists():
+        return
+    try:
+        others = sum(pair.id not in there for pair, _ in read_pairs(str(export)).pairs)
+    except DataError:  # another kind of file
+        raise DataError(f"{export} is there, and holds other things than labels: name another file") from None
+    if others:
+        raise DataError(
+            f"{export} holds labels of {others:,} pairs that are not in {store.path}, which would be lost: name "
+            "another file to write these to"
+        )
 
 
 def _person(store: ProjectStore, name: str) -> Person:
@@ -303,6 +451,10 @@ def name_draw(runs: Sequence[str]) -> str:
     name, places = "-".join(names), [str(Path(run).expanduser().resolve()) if "/" in run else run for run in runs]
     is_plain = len(name) <= 100 and not any("/" in run for run in runs)
     return name if is_plain else f"{name[:100]}-{seeding.digest(*places, length=8)}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _say(text: str) -> None:

@@ -19,7 +19,10 @@ from typing import Any
 from afarm import DataError, JudgedPair, Pair, Preference, read_labelled_pairs, seeding
 from afarm.results import open_run, open_runs
 
-KEPT = ("id", "stratum", "stratum_share", "draw_probability", "probability", "draw_number")
+ALSO = "also_by"
+"""The column of further systems that gave the very same response: one label is of them all."""
+
+KEPT = ("id", ALSO, "stratum", "stratum_share", "draw_probability", "probability", "draw_number")
 """Columns of a file of pairs that go with their labels."""
 
 PAIR_COLUMNS = ("instruction", "input", "messages", "dataset", "output_1", "output_2", "generator_1", "generator_2")
@@ -31,25 +34,36 @@ FOCUS = 0.75
 
 @dataclass(frozen=True, slots=True)
 class ReadPairs:
-    """Pairs with further columns; how many have equal outputs, and how many rows repeat one."""
+    """Pairs with further columns; how many have equal outputs, and how many rows repeat one, or its texts.
+
+    `shared` counts rows of another system whose response is the very same: one label is of both.
+    """
 
     pairs: Sequence[tuple[Pair, Mapping[str, Any]]]
     identical: int
     repeated: int
+    shared: int = 0
 
 
 def read_pairs(source: str, scale: str | None = None) -> ReadPairs:
     """Read pairs, labelled or not. Raises `DataError` naming the row that is none."""
-    found, identical, repeated = dict[str, tuple[Pair, Mapping[str, Any]]](), 0, 0
+    found, identical, repeated, shared = dict[str, tuple[Pair, dict[str, Any]]](), 0, 0, 0
     for _, row, judged in read_labelled_pairs(source, scale or "1,2,0", unlabelled=True):
         pair = replace(judged[0].pair, occurrence=0)
-        repeated += pair.id in found
-        identical += pair.identical and pair.id not in found
         if pair.id not in found:
+            identical += pair.identical
             found[pair.id] = pair, {name: row[name] for name in KEPT if row.get(name) is not None}
+            continue
+        first, extra = found[pair.id]
+        is_same = (first.generator_1, first.output_1) == (pair.generator_1, pair.output_1)
+        if is_same and pair.generator_2 not in (first.generator_2, *extra.get(ALSO, ())):
+            extra[ALSO] = [*extra.get(ALSO, ()), pair.generator_2]
+            shared += 1
+        else:
+            repeated += 1
     if len(found) == identical:
         raise DataError(f"{source}: holds no pair of different outputs")
-    return ReadPairs(list(found.values()), identical, repeated)
+    return ReadPairs(list(found.values()), identical, repeated, shared)
 
 
 def bare_row(pair: Pair) -> dict[str, Any]:
@@ -94,15 +108,19 @@ def read_runs(runs: Sequence[str], output_dir: Path) -> dict[str, list[JudgedPai
     ]
     found: dict[str, dict[str, JudgedPair]] = {}
     references: dict[str, None] = {}
-    outputs: dict[tuple[str, str], str] = {}  # of each system to each instruction
+    outputs: dict[tuple[str, str], tuple[str, str]] = {}  # of each system to each instruction, with the run's name
     for run in opened:
         for judged in run.judgements():
             pair, task = judged.pair, judged.pair.instruction.id
             references[pair.generator_1] = None
             for system, output in ((pair.generator_1, pair.output_1), (pair.generator_2, pair.output_2)):
-                if outputs.setdefault((system, task), output) != output:
-                    other = f"{run.name} has other outputs of {system!r} than a run before it"
-                    raise DataError(f"--from-run: {other}: name runs that share them, of one seed")
+                first, name = outputs.setdefault((system, task), (output, run.name))
+                if first != output:
+                    raise DataError(
+                        f"--from-run: {run.name} has other outputs of {system!r} than {name}, by another seed or "
+                        "temperature (as best_of_n's reference has), so that people could not compare their systems: "
+                        "leave one of them out, and name each other run with --from-run"
+                    )
             found.setdefault(pair.generator_2, {})[task] = judged
     if len(references) != 1:
         names = ", ".join(references) or "none"
@@ -123,8 +141,8 @@ def draw_pairs(
     names = sorted(rates, key=lambda system: (-rates[system], system))[:finalists]
     if len(names) < finalists:
         raise DataError(
-            f"the runs have {len(names)} systems with labels: {', '.join(names)}; name more with "
-            f"--from-run RUN --from-run RUN …, or ask for --finalists {max(1, len(names))}"
+            f"systems with labels in these runs: {len(names)} ({', '.join(names)}); name more with --from-run RUN "
+            f"--from-run RUN … or a directory of runs, or ask for --finalists {max(1, len(names))}"
         )
     by_task = {name: {row.pair.instruction.id: row for row in judged[name] if row.win is not None} for name in names}
     shared = sorted(set.intersection(*(set(rows) for rows in by_task.values())))

@@ -20,7 +20,7 @@ from afarm import (
     why_left_out,
 )
 from afarm_people.calibration import JudgedTask, PeoplesWinRate, calibrate_win_rates
-from afarm_people.settings import PeoplesConfig
+from afarm_people.settings import PeoplesConfig, weigh_slight
 
 
 @dataclass(slots=True)
@@ -29,6 +29,12 @@ class LabelsOfPair:
 
     wins: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     probability: float | None = None
+
+    def win_of(self, system: str, reference: str) -> float | None:
+        """The mean win of a system; of one that gave the same response as the labelled one, too."""
+        if self.wins.get(system):
+            return fmean(self.wins[system])
+        return 1 - fmean(self.wins[reference]) if self.wins.get(reference) else None
 
 
 class PeoplesWinRates(Evaluator):
@@ -49,7 +55,7 @@ class PeoplesWinRates(Evaluator):
 
     def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
         """Raises `DataError` without one reference, or with too few labels of these pairs."""
-        labels = read_labels_of_pairs(self.file, self.config.scale)
+        labels = read_labels_of_pairs(self.file, self.config)
         reference = find_reference(inputs.judgements)
         systems = match_labels(inputs.judgements, reference, labels)
         matched = sum(row.people is not None for rows in systems.values() for row in rows)
@@ -68,12 +74,13 @@ class PeoplesWinRates(Evaluator):
         return Evaluation("people", inputs.system, metrics, tuple(map(describe_rate, ordered)))
 
 
-def read_labels_of_pairs(file: str, scale: str) -> Mapping[str, LabelsOfPair]:
+def read_labels_of_pairs(file: str, config: PeoplesConfig) -> Mapping[str, LabelsOfPair]:
     """Read people's labels by pair, ties as one half. Raises `DataError` without systems' names."""
     found = defaultdict[str, LabelsOfPair](LabelsOfPair)
-    for where, row, people in read_labelled_pairs(file, scale or None):
+    for where, row, people in read_labelled_pairs(file, config.scale or None):
         for judged in people:
-            if why_left_out(judged) or judged.win is None:
+            label = weigh_slight(judged.preference, config.slight)
+            if why_left_out(judged) or label is None or label.win is None:
                 continue
             pair, chance = replace(judged.pair, occurrence=0), row.get("probability")
             if not pair.generator_1 or not pair.generator_2 or pair.generator_1 == pair.generator_2:
@@ -84,8 +91,8 @@ def read_labels_of_pairs(file: str, scale: str) -> Mapping[str, LabelsOfPair]:
             if chance is not None and (not isinstance(chance, int | float) or not 0 < chance <= 1):
                 raise DataError(f"{where}: 'probability' is {chance!r}: the chance that its pair was drawn, in (0, 1]")
             labels = found[pair.id]
-            labels.wins[pair.generator_2].append(judged.win)
-            labels.wins[pair.generator_1].append(1 - judged.win)
+            labels.wins[pair.generator_2].append(label.win)
+            labels.wins[pair.generator_1].append(1 - label.win)
             labels.probability = chance
     return found
 
@@ -114,7 +121,7 @@ def match_labels(
         is_second = row.pair.generator_1 == reference
         system = row.pair.generator_2 if is_second else row.pair.generator_1
         found = labels.get(row.preference.pair_id)  # the texts of a board's pairs are empty
-        people = fmean(found.wins[system]) if found and found.wins.get(system) else None
+        people = found.win_of(system, reference) if found else None
         win = row.win if is_second else 1 - row.win
         systems[system].append(JudgedTask(row.pair.instruction.id, win, people, found.probability if found else None))
     return dict(systems)

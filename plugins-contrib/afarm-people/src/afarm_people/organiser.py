@@ -6,8 +6,11 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
+
+import numpy as np
 
 from afarm_people.rules import Project
 from afarm_people.store import CHECK, GOLD, Labelled, Person
@@ -18,6 +21,8 @@ RARE = 0.001
 """The probability below which chance is no explanation."""
 ATTENTIVE = 0.9
 """How often a person who pays attention answers a check as known."""
+HARDEST, UNSURE = 5, 0.25
+"""How many pairs are shown on which people are least sure, and the chance of another answer from which they count."""
 HASTE = 1 / 3
 """The share of the others' median time below which a person is fast."""
 
@@ -29,11 +34,12 @@ def describe_project(project: Project) -> dict[str, Any]:
     of_person = defaultdict[int, list[Labelled]](list)
     for one in everybodys:
         of_person[one.person].append(one)
-    agreed, (mean, compared), (alpha, abilities) = agreement(labels), mean_agreement(labels), rate_people(labels)
+    agreed, (mean, compared), ratings = agreement(labels), mean_agreement(labels), rate_people(labels)
     figures = [
-        {**_figures(project, person, of_person, labels, agreed), "ability": abilities.get(person.id)}
+        {**_figures(project, person, of_person, labels, agreed), "rating": ratings.raters.get(person.id)}
         for person in store.people()
     ]
+    pairs = {one.pair.id: one.pair for one in labels}
     hour = time.time() - 3600
     return {
         "people": figures,
@@ -45,7 +51,8 @@ def describe_project(project: Project) -> dict[str, Any]:
         "pay": rules.pay,
         "agreement": mean if compared else None,
         "compared": compared,
-        "alpha": alpha,
+        "alpha": ratings.alpha,
+        "hard": [(pairs[id], difficulty) for id, difficulty in ratings.hard[:HARDEST] if difficulty >= UNSURE],
         "decision": project.decision,
         "until_decided": rules.until_decided,
         "has_gold": store.count_pairs(GOLD) > 0,
@@ -71,27 +78,46 @@ def agreement(labels: Iterable[Labelled]) -> dict[int, tuple[float, int]]:
     return found
 
 
-def rate_people(labels: Iterable[Labelled]) -> tuple[float | None, dict[int, float]]:
-    """Krippendorff's alpha of all labels, and people's abilities, both over pairs with two labels or more.
+@dataclass(frozen=True, slots=True)
+class Ratings:
+    """Krippendorff's `alpha`; raters' (ability, mean kappa with the others); the pairs' difficulty, worst first.
 
-    Alpha is None where there is none. Abilities are of people with at least `ENOUGH` such labels. Sides of every other
-    pair are turned: if one side were always better, neither could tell agreement from a habit.
+    Raters are known by number, and the judge by None. All are of pairs that two people labelled or more.
+    """
+
+    alpha: float | None
+    raters: Mapping[int | None, tuple[float, float]]
+    hard: Sequence[tuple[str, float]]
+
+
+def rate_people(labels: Iterable[Labelled], judge: Mapping[str, float] | None = None) -> Ratings:
+    """Rate people, and a judge beside them, whose wins are by pair: those with at least `ENOUGH` labels.
+
+    Sides of every other pair are turned: if one side were always better, neither alpha nor an ability could tell
+    agreement from a habit.
     """
     of_pair = defaultdict[str, dict[int, int]](dict)
     for one in labels:
         of_pair[one.pair.id][one.person] = round(2 * one.win)
-    shared = [given for given in of_pair.values() if len(given) > 1]
+    shared = {id: given for id, given in of_pair.items() if len(given) > 1}
     if not shared:
-        return None, {}
-    from afarm_people.raters import estimate_truth, krippendorffs_alpha
+        return Ratings(None, {}, ())
+    from afarm_people.raters import estimate_truth, krippendorffs_alpha, mean_kappa
 
-    people = sorted({person for given in shared for person in given})
-    turned = [{p: 2 - vote if n % 2 else vote for p, vote in given.items()} for n, given in enumerate(shared)]
-    votes = [[given.get(person, -1) for given in turned] for person in people]
-    alpha, abilities = krippendorffs_alpha(votes), estimate_truth(votes, rounds=50).ability
-    enough = (sum(vote >= 0 for vote in row) >= ENOUGH for row in votes)
-    rated = {p: float(a) for p, a, is_enough in zip(people, abilities, enough, strict=True) if is_enough}
-    return None if math.isnan(alpha) else alpha, rated
+    people = sorted({person for given in shared.values() for person in given})
+    votes = [[given.get(person, -1) for given in shared.values()] for person in people]
+    beside = [[round(2 * judge[id]) if id in judge else -1 for id in shared]] if judge is not None else []
+    table = np.asarray(votes + beside)
+    table[:, 1::2] = np.where(table[:, 1::2] < 0, -1, 2 - table[:, 1::2])
+    n = len(people)
+    alpha, of_people, of_all = krippendorffs_alpha(table[:n]), estimate_truth(table[:n], rounds=50), mean_kappa(table)
+    kappas = [*mean_kappa(table[:n]), *of_all[n:]]
+    abilities = [*of_people.ability, *(estimate_truth(table, rounds=50).ability[n:] if beside else ())]
+    enough = (table >= 0).sum(1) >= ENOUGH
+    rated = zip([*people, *[None for _ in beside]], abilities, kappas, enough, strict=True)
+    raters = {rater: (float(ability), float(kappa)) for rater, ability, kappa, is_enough in rated if is_enough}
+    hard = sorted(zip(shared, of_people.difficulty.tolist(), strict=True), key=lambda one: -one[1])
+    return Ratings(None if math.isnan(alpha) else alpha, raters, hard)
 
 
 def mean_agreement(labels: Iterable[Labelled]) -> tuple[float, int]:

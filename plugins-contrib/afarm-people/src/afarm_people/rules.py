@@ -144,10 +144,15 @@ class Project:
         return int(row["n"])
 
     def progress(self, person: Person) -> tuple[int, int]:
-        """Labels of a person, and how many there may be: of gold pairs while they qualify."""
-        kind = GOLD if person.state == "qualifying" else PAIR
-        done, total = self.given(person, kind, labelled=True), self.store.count_pairs(kind)
-        return done, total if self.rules.per_person is None or kind == GOLD else min(total, self.rules.per_person)
+        """Labels of a person, and how many there may be: of gold pairs while they qualify.
+
+        Checks count among the others: a count that stood still would tell which pair was one.
+        """
+        if person.state == "qualifying":
+            return self.given(person, GOLD, labelled=True), self.store.count_pairs(GOLD)
+        done = self.given(person, PAIR, labelled=True) + self.given(person, CHECK, labelled=True)
+        total = min(self.store.count_pairs(PAIR), self.rules.per_person or 10**9)
+        return done, total + min(self.store.count_pairs(CHECK), total // self.rules.check_every)
 
     # -------------------------------------------------------------------------------------------------- one answer
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from afarm import ConfigError, StoreError
+from afarm import StoreError
 from afarm_people.app import label_app
 from afarm_people.rules import Project
 
@@ -58,10 +59,29 @@ class Place:
             )
         if bool(self.certificate) != bool(self.key):
             problems.append("--certificate and --key belong together: give both")
+        elif self.certificate and self.key:
+            problems += check_certificate(self.certificate, self.key)
         return problems
 
 
 PORTS = {"http": 80, "https": 443}
+
+
+def check_certificate(certificate: str, key: str) -> list[str]:
+    """List what is wrong with a certificate and its key."""
+    for option, file in (("--certificate", certificate), ("--key", key)):
+        try:
+            with open(file, "rb"):
+                pass
+        except OSError as error:
+            return [f"{option} {file}: cannot be read ({error.strerror or error})"]
+    try:
+        # the password answers for a key that has one: OpenSSL would ask on the terminal, at every start
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+    except (OSError, ValueError) as error:
+        files = f"--certificate {certificate} --key {key}"
+        return [f"{files}: give a certificate in PEM and its own key, without a password ({error})"]
+    return []
 
 
 def is_base(address: str) -> bool:
@@ -80,16 +100,20 @@ def take_port(host: str, port: int | None) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for one in [port] if port is not None else range(PORT, PORT + TRIES):
         try:
-            return socket.create_server((host, one), family=family, backlog=128)
+            listening = socket.create_server((host, one), family=family, backlog=128)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise StoreError(f"--host {host} --port {one}: {error.strerror or error}") from error
+            continue
+        # asyncio does so for its own sockets alone; else a page's body waits 40 ms for an answer to its headers
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listening
     taken = f"port {port} is" if port is not None else f"ports {PORT} to {PORT + TRIES - 1} are"
     raise StoreError(f"{taken} taken, perhaps by another page: --port 0 takes a free one")
 
 
 def serve(project: Project, place: Place, ready: Callable[[str], None]) -> None:
-    """Serve until Ctrl-C; `ready` is called with the address, without a slash at its end."""
+    """Serve until Ctrl-C; `ready` is called once the port is taken, with the address, no slash at its end."""
     import uvicorn
 
     listening = take_port(place.host, place.port)
@@ -106,11 +130,5 @@ def serve(project: Project, place: Place, ready: Callable[[str], None]) -> None:
         ssl_keyfile=place.key,
         timeout_graceful_shutdown=5,
     )
-    try:
-        config.load()
-    except OSError as error:  # a certificate that cannot be read
-        raise ConfigError(
-            [f"--certificate {place.certificate} --key {place.key}: {error.strerror or error}"]
-        ) from error
     ready(place.address.rstrip("/") or own)
     uvicorn.Server(config).run(sockets=[listening])

@@ -53,7 +53,7 @@ def renew_link(store: ProjectStore, person: Person) -> str:
 
 def person_of_link(store: ProjectStore, link: str) -> Person | None:
     number, _, secret = link.partition(".")
-    row = store.row("SELECT id, secret FROM people WHERE id = :id", id=_number(number))
+    row = store.row("SELECT id, secret FROM people WHERE id = :id", id=read_number(number))
     return store.find_person(row["id"]) if matches(secret, row["secret"] if row else "") and row else None
 
 
@@ -69,11 +69,12 @@ def begin_session(store: ProjectStore, person: Person | None) -> str:
 def find_session(store: ProjectStore, cookie: str) -> tuple[bool, Person | None]:
     """Return if a cookie is a session's, and whose: None for the organiser."""
     number, _, secret = cookie.partition(".")
-    row = store.row("SELECT person, token FROM sessions WHERE id = :id", id=_number(number))
+    row = store.row("SELECT person, token FROM sessions WHERE id = :id", id=read_number(number))
     if not matches(secret, row["token"] if row else "") or not row:
         return False, None
     return True, None if row["person"] is None else store.find_person(row["person"])
 
 
-def _number(text: str) -> int:
+def read_number(text: str) -> int:
+    """Read a number of a path or a cookie; -1 for what is none, or larger than SQLite's."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 12 else -1

@@ -17,7 +17,8 @@ from itertools import combinations, takewhile
 from statistics import fmean
 from typing import Any
 
-from afarm import DataError, decided_side
+from afarm import DataError, Pair, decided_side
+from afarm_people.draw import ALSO
 from afarm_people.store import EQUAL, PAIR, Labelled, ProjectStore
 
 ALPHA = 0.05
@@ -47,14 +48,15 @@ def decision(store: ProjectStore, each: int) -> str:
     for one in store.labels():
         of_pair[one.pair.id].append(one)
     wins: dict[str, dict[str, float]] = {}  # of each instruction's systems; equal responses are a draw
-    for _, pair, _ in store.pairs_in_order(EQUAL):
-        wins.setdefault(pair.instruction.id, {})[pair.generator_2] = 0.5
+    for _, pair, extra in store.pairs_in_order(EQUAL):
+        wins.setdefault(pair.instruction.id, {}).update(dict.fromkeys(systems_of(pair, extra), 0.5))
     skipped, open_tasks, last, weights = store.skipped_pairs(), set[str](), dict[str, int](), dict[str, float]()
     for number, (id, pair, extra) in enumerate(store.pairs_in_order(PAIR)):
         task, labels = pair.instruction.id, of_pair.get(id, [])
         weights[task], last[task] = weight_of(extra), number
         is_done = len(labels) >= each
-        wins.setdefault(task, {})[pair.generator_2] = fmean(one.win for one in labels) if is_done else math.nan
+        win = fmean(one.win for one in labels) if is_done else math.nan
+        wins.setdefault(task, {}).update(dict.fromkeys(systems_of(pair, extra), win))
         if not is_done and id not in skipped:
             open_tasks.add(task)
     order = list(takewhile(lambda task: task not in open_tasks, sorted(last, key=lambda task: last[task])))
@@ -69,6 +71,11 @@ def decision(store: ProjectStore, each: int) -> str:
             return ""
         sentences.append(_sentence(first, second, reference, side == "higher", len(values)))
     return " ".join(sentences)
+
+
+def systems_of(pair: Pair, extra: Mapping[str, Any]) -> list[str]:
+    """The systems whose response a label is of: all that gave the same."""
+    return [pair.generator_2, *extra.get(ALSO, ())]
 
 
 def decide(values: Sequence[float], level: float) -> str | None:

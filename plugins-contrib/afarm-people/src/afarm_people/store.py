@@ -334,8 +334,11 @@ class ProjectStore:
             )
 
     def skip(self, person: int, number: int) -> None:
+        """Leave a pair to others, until its person looks at it again."""
         with self.writing() as db:
-            db.execute("UPDATE assignments SET skipped = 1 WHERE person = ? AND number = ?", (person, number))
+            db.execute(
+                "UPDATE assignments SET skipped = 1, given = 0 WHERE person = ? AND number = ?", (person, number)
+            )
 
     def label(self, one: Assignment, choice: int, reason: str, seconds: float) -> None:
         """Store a label over the one that was there."""
@@ -345,6 +348,33 @@ class ProjectStore:
                 "version = version + 1 WHERE person = ? AND number = ?",
                 (choice, reason, seconds, time.time(), one.person, one.number),
             )
+
+    def take_labels(self, labels: Iterable[tuple[str, str, int, str, str, float]]) -> tuple[int, int]:
+        """Store labels that were given elsewhere, all or none; return the numbers of labels that are new and changed.
+
+        Each is the pair's id, a person's name, the choice, the order shown, the reason, and the seconds it took.
+        """
+        with self.writing() as db:
+            new = changed = 0
+            for pair, name, choice, shown, reason, seconds in labels:
+                person = self.find_person(name) or self.add_person(name, "", "active")
+                there = self.row(
+                    "SELECT number, choice FROM assignments WHERE person = :person AND pair = :pair",
+                    person=person.id,
+                    pair=pair,
+                )
+                number = there["number"] if there else self.assign(person.id, pair)
+                given = there["choice"] if there else None
+                new, changed = new + (given is None), changed + (given not in (None, choice))
+                if given != choice:
+                    db.execute(
+                        "UPDATE assignments SET shown = ?, choice = ?, reason = ?, seconds = ?, labelled = ?, "
+                        "skipped = 0, version = version + 1 WHERE person = ? AND number = ?",
+                        (shown, choice, reason, seconds, time.time(), person.id, number),
+                    )
+            if new or changed:
+                self.set("decision", "")  # it was of other labels
+        return new, changed
 
     def labels(self, kind: str = PAIR, with_discarded: bool = False) -> list[Labelled]:
         """The labels of pairs of a kind, by pair and person."""

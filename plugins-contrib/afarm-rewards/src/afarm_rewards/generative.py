@@ -24,12 +24,12 @@ from afarm.backend import (
     CheckpointPolicy,
     batched_logprobs,
     fit_supervised,
+    hold_out,
     pairwise_accuracy,
     require_checkpoint,
     usable_pairs,
 )
 from afarm_rewards import GenerativeConfig
-from afarm_rewards.targets import split
 
 CARD = "afarm_rewards.json"
 REASONS_SEED = 0
@@ -57,7 +57,7 @@ class GenerativeRewardModel(RewardModel):
         pairs, counts = usable_pairs(
             preferences, lambda judged: judged.chosen_rejected, config.section, start, config.max_length
         )
-        training, held_out = split(pairs, config.eval_fraction, partial(seeding.digest, context.seed, "held out"))
+        training, held_out = hold_out(pairs, config.eval_fraction, partial(seeding.digest, context.seed, "held out"))
         learned = [pairs[place] for place in training]
         rows = [(judged.pair.instruction, text) for judged in learned for text in judged.chosen_rejected or ()]
         labels = [number % 2 == 0 for number in range(len(rows))]  # the chosen outputs come first

@@ -25,6 +25,7 @@ from afarm.backend import (
     TorchRewardModel,
     add_adapter,
     all_gather_object,
+    hold_out,
     last_token_scores,
     pad,
     pairwise_accuracy,
@@ -39,7 +40,7 @@ from afarm.backend import (
 )
 from afarm_rewards import HeadsConfig
 from afarm_rewards.losses import curvature, pair_losses, squared_errors
-from afarm_rewards.targets import numbers, split, with_numbers, with_strengths
+from afarm_rewards.targets import numbers, with_numbers, with_strengths
 from afarm_rewards.uncertainty import evidence_precision, posterior_covariance, sigma_points
 
 
@@ -57,12 +58,13 @@ class HeadRewardModel(TorchRewardModel):
             return judged.win is not None if predicts else judged.p2 is not None
 
         pairs, counts = usable_pairs(preferences, is_usable, config.section, start, config.max_length)
-        strengths, weights, dropped = [1.0] * len(pairs), {"": 1.0}, dict[str, float]()
         if predicts:
             pairs, weights, dropped = with_numbers(pairs, config)
+            strengths = [1.0] * len(pairs)
         else:
             pairs, strengths, dropped = with_strengths(pairs, config)
-        training, held_out = split(pairs, config.eval_fraction, partial(seeding.digest, context.seed, "held out"))
+            weights = {"": 1.0}
+        training, held_out = hold_out(pairs, config.eval_fraction, partial(seeding.digest, context.seed, "held out"))
         context.backend.seed(context.seed)
         reward_model = cls.untrained(start, config, len(weights))
         examples, cut = encode(start, pairs, strengths, list(weights) if predicts else [], config, context.seed)

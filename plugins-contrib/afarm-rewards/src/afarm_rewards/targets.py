@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from afarm import DataError, JudgedPair, did_you_mean
@@ -136,13 +136,3 @@ def _deal_with(
         f"{config.section}: {len(lacking)} of {len(pairs)} pairs have no {what}, the first of them for the prompt "
         f"{first!r:.80}: {ways}"
     )
-
-
-def split(judged: Sequence[JudgedPair], fraction: float, key: Callable[[str], object]) -> tuple[list[int], list[int]]:
-    """Return the places of the pairs to train on and to hold out, a `fraction` of instructions by `key`."""
-    ranked = sorted({j.pair.instruction.id for j in judged}, key=key)  # type: ignore[arg-type]
-    held_out = set(ranked[: min(round(fraction * len(ranked)), len(ranked) - 1)])
-    places: Mapping[bool, list[int]] = {True: [], False: []}
-    for place, one in enumerate(judged):
-        places[one.pair.instruction.id in held_out].append(place)
-    return places[False], places[True]
