@@ -11,16 +11,16 @@ from syntax import AFARM, ALL, PLUGINS, Module, modules
 
 BESIDE_THE_ROOMS = {"__init__.py", "__main__.py", "py.typed", "recipes"}
 
-CORE_LINES, CORE_MODULES = 2370, 11
+CORE_LINES, CORE_MODULES = 2394, 11
 LONGEST_MODULE, LONGEST_FUNCTION = 500, 80
 
 LINES = {
-    "core": 2400,
-    "storage": 4640,
-    "judging": 3650,
+    "core": 2426,
+    "storage": 4643,
+    "judging": 3652,
     "evaluation": 5170,
-    "backend": 4880,
-    "experiment": 7930,
+    "backend": 4904,
+    "experiment": 7938,
     "report": 1610,
     "results": 350,
     "experiments": 70,
