@@ -107,7 +107,10 @@ def test_numbers_are_predicted_in_their_units_and_weighted(tmp_path: Path) -> No
     assert bad == pytest.approx(2.0, abs=0.7)
     assert metrics["eval_correlation_helpfulness"] > 0.6
     assert metrics["eval_mse_helpfulness"] < 1.2
-    negative, _ = fit("attributes_reward", rich(48), tmp_path / "n", weights={"helpfulness": -1.0, "verbosity": 0.1})
+    weights = {"helpfulness": -1.0, "verbosity": 0.1}
+    some = changed(rich(48), without(5))
+    negative, dropped = fit("attributes_reward", some, tmp_path / "n", weights=weights, on_missing="drop")
+    assert dropped["pairs_without_numbers"] == 1
     good, bad = (score.value for score in negative.score(make_instructions(2), ["w1 w2 w5", "w31 w32 w5"]))
     assert good < bad
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -423,7 +424,10 @@ def _require_same_pairs(store: ProjectStore, source: Path) -> None:
     from afarm_people.store import EQUAL, PAIR
 
     there = {id for kind in (PAIR, EQUAL) for id, *_ in store.pairs_in_order(kind)}
-    if source.exists() and there.isdisjoint(pair.id for pair, _ in read_pairs(str(source)).pairs):
+    named = {*there}
+    with suppress(DataError):  # the option that says what its labels mean may not be given again
+        named = {pair.id for pair, _ in read_pairs(str(source)).pairs} if source.exists() else named
+    if named and there.isdisjoint(named):
         raise DataError(f"{store.path} has labels of other pairs than {source}: name the file of their pairs instead")
 
 
