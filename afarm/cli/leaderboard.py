@@ -91,6 +91,7 @@ def leaderboard(
         bool, option("--ranks", "Read the judgements of runs as well: ranks with intervals, differences.")
     ] = False,
     evaluator: Evaluators = None,
+    settings: Annotated[list[str] | None, option("--set NAME=VALUE", "An evaluator's setting; repeatable.")] = None,
     order_by: Orders = None,
     correlate: Annotated[
         bool, option("--correlate", "How far each two boards agree on the systems that both have.")
@@ -129,7 +130,8 @@ def leaderboard(
             )
     named = {name.partition(":")[0]: name for name in evaluator or ()}  # --people FILE --order-by people
     order_by = [named.get(name, name) for name in order_by or ()]
-    boards, left_out = read_boards(given, annotations or [], order_by, evaluator or ())
+    sections = _sections(settings or [], [*(evaluator or []), *order_by])
+    boards, left_out = read_boards(given, annotations or [], order_by, evaluator or (), sections)
     if not boards:
         for directory in map(Path, given):
             if directory.is_dir() and not (directory / "runs").is_dir():
@@ -140,7 +142,7 @@ def leaderboard(
         if ranks or correlate or board.wins is not None:
             boards[number], said = with_ranks(board)
             left_out += said
-    boards, lacking = _with_figures(boards, evaluator or [], order_by, [*given, *(annotations or [])])
+    boards, lacking = _with_figures(boards, evaluator or [], order_by, [*given, *(annotations or [])], sections)
     left_out += lacking
     found = list(agreements(boards)) if correlate else []
     if correlate and not found:
@@ -167,8 +169,27 @@ def _format(chosen: Format | None, output: Path | None) -> Format:
     return form
 
 
+def _sections(settings: Sequence[str], evaluators: Sequence[str]) -> dict[str, Any]:
+    """Read settings by their evaluator. Raises `ConfigError` for one of an evaluator that is not asked for."""
+    from afarm.experiment.recipe import merge, parse_override
+
+    sections: dict[str, Any] = {}
+    names = {name.partition(":")[0].rpartition("/")[2] for name in evaluators}
+    for text in settings:
+        read = parse_override(text)
+        if not (read.keys() <= names and all(isinstance(value, Mapping) for value in read.values())):
+            known = ", ".join(sorted(names)) or "none, --evaluator NAME does"
+            raise ConfigError([f"--set {text}: give NAME.SETTING=VALUE of an evaluator asked for here: {known}"])
+        sections = merge(sections, read)
+    return sections
+
+
 def _with_figures(
-    boards: list[Leaderboard], evaluators: Sequence[str], orders: Sequence[str], sources: Sequence[str]
+    boards: list[Leaderboard],
+    evaluators: Sequence[str],
+    orders: Sequence[str],
+    sources: Sequence[str],
+    sections: Mapping[str, Any],
 ) -> tuple[list[Leaderboard], list[str]]:
     """Add evaluators' figures, order the boards, and say which lack one. Raises `DataError` if all do."""
     from afarm.evaluation.boards.ranking import evaluated, looks_at_all_systems, stored_rows
@@ -182,7 +203,7 @@ def _with_figures(
         stored = {} if all(complete) else stored_rows(files, Path(directory))
         for board, is_complete in zip(boards, complete, strict=True):
             try:
-                found.append(board if is_complete else evaluated(board, names, stored))
+                found.append(board if is_complete else evaluated(board, names, stored, sections))
             except DataError as error:
                 lacking.append(str(error))
                 found.append(board)

@@ -14,7 +14,11 @@ from afarm.core.plugins import choose_plugins
 PEOPLE = '''
 from pathlib import Path
 
-from afarm import Evaluation, Evaluator, hookimpl
+from afarm import Config, Evaluation, Evaluator, hookimpl, setting
+
+
+class Lengths(Config):
+    times: int = setting(1, "a letter counts as so many", ge=1)
 
 
 class People(Evaluator):
@@ -35,7 +39,7 @@ class Met(Evaluator):
     needs, many = frozenset({"judgements"}), True
 
     def __init__(self, config, spec, context):
-        self.length = len(spec)
+        self.length = len(spec) * (config.times if config else 1)
 
     def evaluate(self, inputs):
         systems = {row.pair.generator_2 for row in inputs.judgements}
@@ -49,7 +53,7 @@ class Ranks(Met):
 @hookimpl
 def register_evaluators(register):
     register("people", People, spec="LABELS", summary="win rate by people, from a file of labels")
-    register("met-by", Met, spec="WORD", summary="letters of a word")
+    register("met-by", Met, config=Lengths, spec="WORD", summary="letters of a word")
     register("ranks", Ranks, spec="WORD", summary="letters of a word")
 '''
 
@@ -80,6 +84,17 @@ def test_an_evaluator_with_a_spec_is_an_option_and_a_column(afarm: Afarm) -> Non
     )
     ordered = afarm(*board, "--people", "labels.txt", "--order-by", "people", "--format", "csv")
     assert ordered.out.splitlines()[1].startswith("nudge")
+    set_twice = afarm(*board, "--met-by", "abc", "--set", "met-by.times=2", "--json")
+    [entries] = [found["entries"] for found in json.loads(set_twice.out)["boards"]]
+    assert [entry["metrics"]["met-by:abc"]["value"] for entry in entries] == [6, 6]
+    for setting, says in {
+        "met-by.times=0": "met-by.times: Input should be greater than or equal to 1: --set met-by.SETTING=VALUE",
+        "met-by.tims=2": "met-by.tims: Extra inputs are not permitted: --set met-by.SETTING=VALUE",
+        "ppo.lam=1": "--set ppo.lam=1: give NAME.SETTING=VALUE of an evaluator asked for here: met-by",
+    }.items():
+        wrong = afarm(*board, "--met-by", "abc", "--set", setting)
+        assert wrong.code == 1
+        assert says in " ".join(wrong.err.split())
     missing = afarm(*board, "--people", "none.txt")
     assert (missing.code, "Traceback" in missing.err) == (1, False)
     assert "none.txt" in missing.err

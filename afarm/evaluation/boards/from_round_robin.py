@@ -15,7 +15,7 @@ from afarm.core.errors import DataError
 from afarm.core.records import Instruction, JudgedPair
 from afarm.evaluation.annotation_files import rows_by_annotators
 from afarm.evaluation.boards.board import Entry, Leaderboard, Source, entry_of_wins, named, ranked
-from afarm.evaluation.boards.ranking import with_metrics, without_texts
+from afarm.evaluation.boards.ranking import Sections, with_metrics, without_texts
 from afarm.evaluation.protocol import EvaluationProtocol, instructions_digest
 from afarm.evaluation.spilled_rows import read_each
 
@@ -23,7 +23,9 @@ Met = tuple[JudgedPair, tuple[int, int], str]
 """A judgement without its outputs' texts, their lengths in characters, and its file."""
 
 
-def round_robins(files: Sequence[Path], order: str, further: Sequence[str] = ()) -> list[Leaderboard]:
+def round_robins(
+    files: Sequence[Path], order: str, further: Sequence[str] = (), settings: Sections | None = None
+) -> list[Leaderboard]:
     """Rank all systems that met in annotation `files` by the evaluator `order`, one board per annotator.
 
     The metrics of the `further` evaluators stand beside. Raises `DataError` as `rows_by_annotators` does, and if an
@@ -40,10 +42,10 @@ def round_robins(files: Sequence[Path], order: str, further: Sequence[str] = ())
                     met.append((without_texts(row, held), (len(pair.output_1), len(pair.output_2)), file))
     if not by_annotators:
         raise DataError(f"--order-by {order} ranks the systems of annotations: name files of them with --annotations")
-    return [_board(" + ".join(names), rows, order, further) for names, rows in by_annotators.items()]
+    return [_board(" + ".join(names), rows, (order, *further), settings) for names, rows in by_annotators.items()]
 
 
-def _board(annotator: str, rows: Sequence[Met], order: str, further: Sequence[str]) -> Leaderboard:
+def _board(annotator: str, rows: Sequence[Met], names: Sequence[str], settings: Sections | None) -> Leaderboard:
     pairs = [row for row, _, _ in rows]
     judges = sorted({row.preference.judge for row in pairs} - {""})
     board = Leaderboard(
@@ -54,12 +56,12 @@ def _board(annotator: str, rows: Sequence[Met], order: str, further: Sequence[st
         ),
         tuple(_entries(rows)),
         f"judged by {', '.join((annotator, *judges))}, against each other",
-        f"in the order of {order}; a win rate is over whom the system met",
-        order,
+        f"in the order of {names[0]}; a win rate is over whom the system met",
+        names[0],
     )
     try:
-        for name in dict.fromkeys((order, *further)):
-            board = with_metrics(board, name, pairs)
+        for name in dict.fromkeys(names):
+            board = with_metrics(board, name, pairs, settings)
     except DataError as error:
         raise DataError(f"{named(list(dict.fromkeys(file for *_, file in rows)), 'files')}: {error}") from error
     return ranked(board)

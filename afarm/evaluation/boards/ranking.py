@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from afarm.evaluation.statistics.intervals import Floats
 
 
+Sections = Mapping[str, Mapping[str, Any]]
+"""Settings by the name of their evaluator."""
+
+
 def with_ranks(board: Leaderboard) -> tuple[Leaderboard, list[str]]:
     """Add rank intervals and differences to `board`; returns it with obstacles as sentences.
 
@@ -100,11 +104,14 @@ def stored_rows(files: Sequence[Path], directory: Path) -> dict[tuple[str, str],
 
 
 def evaluated(
-    board: Leaderboard, names: Sequence[str], stored: Mapping[tuple[str, str], Path] | None = None
+    board: Leaderboard,
+    names: Sequence[str],
+    stored: Mapping[tuple[str, str], Path] | None = None,
+    settings: Sections | None = None,
 ) -> Leaderboard:
     """Add the metrics of the evaluators `names` over the judgements of the board's runs, or `stored_rows`.
 
-    Raises `DataError` if there are none, and as `with_metrics` does.
+    `settings` are those of evaluators, by name. Raises `DataError` if there are none, and as `with_metrics` does.
     """
     paths = {system: path for (id, system), path in (stored or {}).items() if id == board.protocol.id}
     for name in dict.fromkeys(names):
@@ -112,9 +119,9 @@ def evaluated(
             held: dict[Instruction, Instruction] = {}
             rows = [without_texts(row, held) for entry in board.entries for row in judgements(entry)]
             rows = rows or [without_texts(row, held) for path in paths.values() for row in read_each(path)]
-            board = with_metrics(board, name, rows) if rows else _refuse(board, name)
+            board = with_metrics(board, name, rows, settings) if rows else _refuse(board, name)
         else:
-            board = _with_metrics_of_each(board, name, paths)
+            board = _with_metrics_of_each(board, name, paths, settings)
     return board
 
 
@@ -136,15 +143,16 @@ def looks_at_all_systems(name: str) -> bool:
     return bool(getattr(evaluator_class(name), "many", False))
 
 
-def _evaluator(name: str) -> Evaluator:
+def _evaluator(name: str, sections: Sections | None) -> Evaluator:
     component = discover(check_configs=False).get("evaluators", name)
     build = component.load()
     try:
-        settings = component.settings({})
+        settings = component.settings((sections or {}).get(component.name))
     except ValidationError as error:
         [first, *_] = error.errors()
-        what = f"its setting {'.'.join(map(str, first['loc']))} must be given ({first['msg']})"
-        raise DataError(f"evaluator {name!r}: {what}: name it in evaluate.evaluators of a run") from error
+        setting = ".".join(map(str, (component.name, *first["loc"])))
+        how = f"--set {component.name}.SETTING=VALUE; all settings: afarm settings {component.name}"
+        raise DataError(f"evaluator {name!r}: {setting}: {first['msg']}: {how}") from error
     if component.spec:
         with attribute_failures("evaluators", name, build):
             made: Evaluator = build(
@@ -158,9 +166,11 @@ def _no_model(evaluator: str, name: str) -> NoReturn:
     raise DataError(f"evaluator {evaluator!r} needs the reward model {name!r}: name it in evaluate.evaluators of a run")
 
 
-def _with_metrics_of_each(board: Leaderboard, name: str, paths: Mapping[str, Path]) -> Leaderboard:
+def _with_metrics_of_each(
+    board: Leaderboard, name: str, paths: Mapping[str, Path], settings: Sections | None
+) -> Leaderboard:
     """Add the metric of an evaluator of one system to each entry that has judgements."""
-    evaluator, plugins = _evaluator(name), discover(check_configs=False)
+    evaluator, plugins = _evaluator(name, settings), discover(check_configs=False)
     component, entries = plugins.get("evaluators", name), []
     made: list[Evaluation] = []
     if lacking := sorted(evaluator.needs - {"judgements", "ratings"}):
@@ -193,12 +203,14 @@ def _with_metrics_of_each(board: Leaderboard, name: str, paths: Mapping[str, Pat
     return replace(board, entries=tuple(entries))
 
 
-def with_metrics(board: Leaderboard, name: str, rows: Sequence[JudgedPair]) -> Leaderboard:
+def with_metrics(
+    board: Leaderboard, name: str, rows: Sequence[JudgedPair], settings: Sections | None = None
+) -> Leaderboard:
     """Add the metric of the evaluator `name` over `rows`, without a system's rows against itself.
 
     Raises `DataError` for an evaluator that does not look at all systems at once, and what the evaluator raises itself.
     """
-    evaluator = _evaluator(name)
+    evaluator = _evaluator(name, settings)
     if not evaluator.many:
         raise DataError(f"evaluator {name!r} looks at one system: it ranks no systems that met each other")
     met = [row for row in rows if row.pair.generator_1 != row.pair.generator_2]

@@ -12,7 +12,7 @@ from afarm.evaluation.boards.from_csv import TABLES, imported
 from afarm.evaluation.boards.from_round_robin import round_robins
 from afarm.evaluation.boards.from_runs import boards_of_runs
 from afarm.evaluation.boards.merging import group, repeated
-from afarm.evaluation.boards.ranking import evaluator_class, looks_at_all_systems
+from afarm.evaluation.boards.ranking import Sections, evaluator_class, looks_at_all_systems
 from afarm.storage.disk import decode_json
 from afarm.storage.row_shapes import ANNOTATION_FIELDS, BATTLES
 from afarm.storage.rows import read_rows
@@ -28,14 +28,16 @@ def read_boards(
     annotations: Sequence[Path | str] = (),
     orders: Sequence[str] = (),
     evaluators: Sequence[str] = (),
+    settings: Sections | None = None,
 ) -> tuple[list[Leaderboard], list[str]]:
     """Read the leaderboards of `sources` and of files of stored `annotations`, one per protocol.
 
     A source is a directory of runs, the name of a leaderboard that ships ("paper"), or a file: a leaderboard (.json),
     an AlpacaEval leaderboard or another table of figures (.csv), annotations, or votes on models. `orders` are figures
     that `in_order` is to go by; if one is an evaluator over all systems, annotations make a leaderboard of all systems
-    that met, in its order and with the metrics of `evaluators` beside, as votes always do. Returns the leaderboards,
-    and sentences on results left out. Raises `DataError` naming the file, the row and the field that cannot be read.
+    that met, in its order and with the metrics of `evaluators`, set by `settings`, beside, as votes always do. Returns
+    the leaderboards, and sentences on results left out. Raises `DataError` naming the file, the row and the field that
+    cannot be read.
     """
     boards: list[Leaderboard] = []
     left_out: list[str] = []
@@ -58,7 +60,7 @@ def read_boards(
     if not over_all and any(map(holds_battles, judged)):  # without texts, and mostly without a common reference
         over_all = BATTLE_ORDER
     if over_all:
-        boards += round_robins(judged, over_all, evaluators)
+        boards += round_robins(judged, over_all, evaluators, settings)
     elif judged:
         boards += boards_of_annotations(judged)
     return group(boards), left_out + repeated(boards)

@@ -12,7 +12,7 @@ import pytest
 import typer
 from afarm_people import rules
 from afarm_people.command import add_commands, name_draw
-from afarm_people.draw import DIFFER, SAME, beside, draw_pairs, draw_tasks, focus_on, read_known, read_pairs
+from afarm_people.draw import DIFFER, SAME, beside, draw_pairs, draw_tasks, focus_on, read_known, read_pairs, read_runs
 from afarm_people.organiser import describe_project, tail
 from afarm_people.rules import Project
 from afarm_people.server import Place
@@ -357,3 +357,25 @@ def test_people_who_answer_always_left_at_random_or_in_haste_stand_out(tmp_path:
 @pytest.mark.parametrize(("successes", "trials", "p", "value"), [(0, 3, 0.5, 0.125), (1, 2, 0.5, 0.75), (2, 2, 0.9, 1)])
 def test_the_binomials_tail(successes: int, trials: int, p: float, value: float) -> None:
     assert tail(successes, trials, p) == pytest.approx(value)
+
+
+def test_a_run_judged_at_two_temperatures_is_drawn_from_its_main_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Best-of-n meets SFT at 0.7, then at its own temperature: both are called sft."""
+    rows = [
+        JudgedPair(
+            Pair(Instruction("say"), of_sft, "mine", generator_1="sft", generator_2="best_of_n"),
+            Preference("", 1.0, "decided"),
+        )
+        for of_sft in ("at 0.7", "at 1")
+    ]
+
+    class Run:
+        name = "run"
+
+        def judgements(self) -> list[JudgedPair]:
+            return rows
+
+    monkeypatch.setattr("afarm_people.draw.open_run", lambda name, output_dir: Run())
+    assert read_runs(["run"], tmp_path) == {"best_of_n": rows[:1]}

@@ -37,11 +37,15 @@ def judged() -> list[JudgedPair]:
     return rows
 
 
-def evaluate(tmp_path: Path, rows: list[dict[str, Any]]) -> Evaluation:
+def evaluate(
+    tmp_path: Path, rows: list[dict[str, Any]], slight: Any = "plain", verdicts: list[JudgedPair] | None = None
+) -> Evaluation:
     file = tmp_path / "labels.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    made = PeoplesWinRates(PeoplesConfig(), str(file), BuildContext(reward_model=lambda: pytest.fail("not asked")))
-    return made.evaluate(EvaluationInputs("", (), judgements=judged()))
+    made = PeoplesWinRates(
+        PeoplesConfig(slight=slight), str(file), BuildContext(reward_model=lambda: pytest.fail("not asked"))
+    )
+    return made.evaluate(EvaluationInputs("", (), judgements=verdicts or judged()))
 
 
 def label_rows(systems: str, numbers: range, turned: bool = False, **more: Any) -> list[dict[str, Any]]:
@@ -87,3 +91,30 @@ def test_a_label_of_the_same_response_by_another_system_counts(tmp_path: Path) -
     a = next(row for row in found.rows if row["system"] == "a")
     assert a["n_total"] == 40
     assert a["people_low"] < 25 < a["people_high"]
+
+
+@pytest.mark.parametrize(("slight", "rate", "labels"), [("plain", 25, 80), ("soft", 37.5, 80), ("drop", 50, 60)])
+def test_slightly_counts_as_the_setting_says(tmp_path: Path, slight: str, rate: float, labels: int) -> None:
+    """System a wins 10 of 40; of its 30 losses, 20 are slight (soft: each a quarter of a win)."""
+    rows = label_rows("ab", range(40))
+    lost = [row for row in rows if row["generator_2"] == "a" and row["preference"] == 1]
+    for row in lost[:20]:
+        row["strength"] = 0.5
+    found = evaluate(tmp_path, rows, slight)
+    [a] = [row for row in found.rows if row["system"] == "a"]
+    assert found.metrics["n_labels"] == labels
+    assert a["people_low"] < rate < a["people_high"]
+    assert abs(a["people"] - rate) < 10  # dropped ones leave more to the calibration
+
+
+def test_equal_responses_are_a_draw_to_people_too(tmp_path: Path) -> None:
+    """Half of a's pairs are equal to the reference's, and nobody is asked: it wins a quarter of the others."""
+    verdicts = judged()
+    for number in range(60, 120):
+        pair = Pair(Instruction(f"task {number}"), "", "", generator_1=REFERENCE, generator_2="a")
+        verdicts.append(JudgedPair(pair, Preference(pair.id, None, "draw", "rule"), "judge"))
+    rows = label_rows("ab", range(40))
+    [without] = [row for row in evaluate(tmp_path, rows).rows if row["system"] == "a"]
+    [a] = [row for row in evaluate(tmp_path, rows, verdicts=verdicts).rows if row["system"] == "a"]
+    for end in ("people", "people_low", "people_high"):
+        assert a[end] == pytest.approx((without[end] + 50) / 2, abs=0.1)

@@ -30,13 +30,14 @@ class JudgedTask:
 
     `people` is the mean over those who labelled the pair; None if nobody did. `task` is the instruction, which systems
     share. `probability` is the one with which the pair was drawn to be labelled; None if all of a system's pairs had
-    the same.
+    the same. `equal` responses are a draw to people too, whom nobody asks.
     """
 
     task: str
     judge: float
     people: float | None = None
     probability: float | None = None
+    equal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,8 @@ def calibrate_win_rates(systems: Mapping[str, Sequence[JudgedTask]]) -> list[Peo
 
     Raises `DataError` if too few pairs are labelled to calibrate anything, or their draw is known for some alone.
     """
-    labelled = {name: [row for row in rows if row.people is not None] for name, rows in systems.items()}
+    asked = {name: [row for row in rows if not row.equal] for name, rows in systems.items()}
+    labelled = {name: [row for row in rows if row.people is not None] for name, rows in asked.items()}
     total = sum(map(len, labelled.values()))
     if total < LEAST_LABELS:
         raise DataError(
@@ -79,7 +81,7 @@ def calibrate_win_rates(systems: Mapping[str, Sequence[JudgedTask]]) -> list[Peo
             "draw, or draw all anew with afarm label --from-run RUN"
         )
     checked = {name for name, rows in labelled.items() if len(rows) >= LEAST_OWN}
-    estimates = _estimate({name: systems[name] for name in checked}, drawn == {True}) if checked else {}
+    estimates = _estimate({name: asked[name] for name in checked}, drawn == {True}) if checked else {}
     return [
         _describe(name, rows, labelled[name], estimates.get(name), [r for o in checked - {name} for r in labelled[o]])
         for name, rows in systems.items()
@@ -125,14 +127,14 @@ def _describe(
             else f"none of its pairs is labelled: {LEAST_OWN} drawn at random would check it"
         )
         return PeoplesWinRate(name, judge, len(labelled), not_checked=why)
-    low, high = max(0.0, estimate[1]), min(1.0, estimate[2])
+    value, low, high = estimate[0], max(0.0, estimate[1]), min(1.0, estimate[2])
     alike = {row.people for row in labelled}
     if len(alike) == 1:  # no spread to go by: as much else as n labels alike leave room for (Clopper and Pearson)
         [same], room = alike, 1 - 0.025 ** (1 / len(labelled))
         low, high = max(0.0, min(low, (same or 0.0) - room)), min(1.0, max(high, (same or 0.0) + room))
-    return PeoplesWinRate(
-        name, judge, len(labelled), 100 * estimate[0], 100 * low, 100 * high, transfer_error(labelled, others)
-    )
+    equal = sum(row.equal for row in rows) / len(rows)
+    figures = (100 * (equal / 2 + (1 - equal) * figure) for figure in (value, low, high))
+    return PeoplesWinRate(name, judge, len(labelled), *figures, transfer_error(labelled, others))
 
 
 def transfer_error(own: Sequence[JudgedTask], others: Sequence[JudgedTask]) -> tuple[float, float, float] | None:

@@ -110,7 +110,8 @@ def read_runs(runs: Sequence[str], output_dir: Path) -> dict[str, list[JudgedPai
     references: dict[str, None] = {}
     outputs: dict[tuple[str, str], tuple[str, str]] = {}  # of each system to each instruction, with the run's name
     for run in opened:
-        for judged in run.judgements():
+        main = {(r.pair.generator_1, r.pair.generator_2, r.pair.instruction.id): r for r in run.judgements()[::-1]}
+        for judged in main.values():  # not what also met the reference at another temperature
             pair, task = judged.pair, judged.pair.instruction.id
             references[pair.generator_1] = None
             for system, output in ((pair.generator_1, pair.output_1), (pair.generator_2, pair.output_2)):

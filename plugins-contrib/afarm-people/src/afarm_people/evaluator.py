@@ -123,7 +123,9 @@ def match_labels(
         found = labels.get(row.preference.pair_id)  # the texts of a board's pairs are empty
         people = found.win_of(system, reference) if found else None
         win = row.win if is_second else 1 - row.win
-        systems[system].append(JudgedTask(row.pair.instruction.id, win, people, found.probability if found else None))
+        equal = row.preference.source == "rule" and row.preference.outcome == "draw"
+        chance = found.probability if found else None
+        systems[system].append(JudgedTask(row.pair.instruction.id, win, people, chance, equal))
     return dict(systems)
 
 
