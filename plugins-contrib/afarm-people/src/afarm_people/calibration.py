@@ -121,11 +121,8 @@ def _describe(
 ) -> PeoplesWinRate:
     judge = 100 * fmean(row.judge for row in rows)
     if estimate is None:
-        why = (
-            f"{len(labelled)} of its pairs are labelled: {LEAST_OWN} drawn at random would check it"
-            if labelled
-            else f"none of its pairs is labelled: {LEAST_OWN} drawn at random would check it"
-        )
+        some = f"{len(labelled)} of its pairs are labelled" if labelled else "none of its pairs is labelled"
+        why = f"{some}: {LEAST_OWN} drawn at random would check it"
         return PeoplesWinRate(name, judge, len(labelled), not_checked=why)
     value, low, high = estimate[0], max(0.0, estimate[1]), min(1.0, estimate[2])
     alike = {row.people for row in labelled}
@@ -133,8 +130,8 @@ def _describe(
         [same], room = alike, 1 - 0.025 ** (1 / len(labelled))
         low, high = max(0.0, min(low, (same or 0.0) - room)), min(1.0, max(high, (same or 0.0) + room))
     equal = sum(row.equal for row in rows) / len(rows)
-    figures = (100 * (equal / 2 + (1 - equal) * figure) for figure in (value, low, high))
-    return PeoplesWinRate(name, judge, len(labelled), *figures, transfer_error(labelled, others))
+    value, low, high = (100 * (equal / 2 + (1 - equal) * figure) for figure in (value, low, high))
+    return PeoplesWinRate(name, judge, len(labelled), value, low, high, transfer_error(labelled, others))
 
 
 def transfer_error(own: Sequence[JudgedTask], others: Sequence[JudgedTask]) -> tuple[float, float, float] | None:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, astuple
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -30,7 +31,7 @@ PROLIFIC = "?PROLIFIC_PID={{%PROLIFIC_PID%}}&STUDY_ID={{%STUDY_ID%}}&SESSION_ID=
 """What Prolific puts its ids into."""
 TOOLS = ("label_studio", "argilla", "potato")
 Form = Literal["alpaca_eval", "csv", "arena", "label_studio", "argilla", "potato"]
-WHO, HOW, WHERE, AFTER = "People", "Pairs and answers", "Server", "Labels that are there"
+PANELS = "People", "Pairs and answers", "Server", "Labels that are there"
 
 
 OPTIONS = {
@@ -52,95 +53,52 @@ def _option(panel: str, shown: str, help: str, default: str | bool = True, **mor
     return option(shown, help, None, default, rich_help_panel=panel, **more)
 
 
+who, how, where, after = (partial(_option, panel) for panel in PANELS)
+
+
 def label(
     context: typer.Context,
     pairs: Annotated[str | None, typer.Argument(help="Pairs of outputs, labelled or not.", show_default=False)] = None,
-    from_run: Annotated[
-        list[str] | None,
-        _option(HOW, "--from-run RUN", "Draw pairs of a stored run, or of all in a directory; repeatable."),
-    ] = None,
-    finalists: Annotated[
-        int, _option(HOW, "--finalists N", "Of the runs' systems, those with the highest win rates.", min=1)
-    ] = 3,
-    n: Annotated[int, _option(HOW, "--n N", "Pairs to draw, all finalists together.", min=1)] = 300,
-    seed: Annotated[int, _option(HOW, "--seed N", "Of the draw and of all orders.", min=0)] = 0,
-    guideline: Annotated[
-        Path | None, _option(HOW, "--guideline FILE", "What people should go by, in Markdown.", "a short one")
-    ] = None,
-    tie: Annotated[bool, typer.Option("--tie/--no-tie", help="Allow a tie.", rich_help_panel=HOW)] = True,
-    reasons: Annotated[
-        bool, typer.Option("--reasons/--no-reasons", help="Ask for a reason, which is optional.", rich_help_panel=HOW)
-    ] = True,
+    from_run: Annotated[list[str] | None, how("--from-run RUN", "Draw pairs of a stored run; repeatable.")] = None,
+    finalists: Annotated[int, how("--finalists N", "The runs' systems with the highest win rates.", min=1)] = 3,
+    n: Annotated[int, how("--n N", "Pairs to draw, all finalists together.", min=1)] = 300,
+    seed: Annotated[int, how("--seed N", "Of the draw and of all orders.", min=0)] = 0,
+    guideline: Annotated[Path | None, how("--guideline FILE", "What people go by, in Markdown.", "a short one")] = None,
+    tie: Annotated[bool, how("--tie/--no-tie", "Allow a tie.")] = True,
+    reasons: Annotated[bool, how("--reasons/--no-reasons", "Ask for a reason, which is optional.")] = True,
     until: Annotated[
-        Literal["decided", "all"],
-        _option(HOW, "--until WHEN", "Stop once it is clear which system is better (decided), or all is labelled."),
+        Literal["decided", "all"], how("--until WHEN", "decided: until it is clear which is better.")
     ] = "all",
-    labels: Annotated[str | None, _option(HOW, LABELS, LABELS_HELP)] = None,
-    people: Annotated[
-        str | None, _option(WHO, "--people NAME,NAME", "Make a sign-in link for each.", "one person, without a link")
-    ] = None,
-    join: Annotated[bool, _option(WHO, "--join", "Make a link for people whom Prolific or MTurk sends.")] = False,
-    new_link: Annotated[
-        list[str] | None, _option(WHO, "--new-link NAME", "Make a person's link anew, or that of: join, organiser.")
-    ] = None,
-    each: Annotated[int, _option(WHO, "--each N", "How many people label each pair.", min=1)] = 1,
-    per_person: Annotated[
-        int | None, _option(WHO, "--per-person N", "The most pairs for one person.", "all", min=1)
-    ] = None,
-    timeout: Annotated[
-        float, _option(WHO, "--timeout MINUTES", "How long a pair is held for who looks at it.", min=0.1)
-    ] = 30,
-    gold: Annotated[
-        str | None, _option(WHO, "--gold FILE", "Pairs with known answers, which people must pass first.")
-    ] = None,
-    pass_mark: Annotated[
-        float, _option(WHO, "--pass-mark SHARE", "Of the gold pairs that must be right.", min=0, max=1)
-    ] = 0.7,
-    checks: Annotated[
-        str | None, _option(WHO, "--checks FILE", "Pairs with known answers, put among the others.")
-    ] = None,
-    check_every: Annotated[int, _option(WHO, "--check-every N", "Pairs from one check to the next.", min=1)] = 20,
-    pay: Annotated[float, _option(WHO, "--pay DOLLARS", "For each label: it is counted, not paid.", min=0)] = 0.0,
-    code: Annotated[str, _option(WHO, "--completion-code CODE", "Shown to who is done.", "none")] = "",
-    code_failed: Annotated[
-        str, _option(WHO, "--screen-out-code CODE", "Shown to who did not pass the gold pairs.", "none")
-    ] = "",
-    host: Annotated[str, _option(WHERE, "--host", "The address that is listened on.")] = "127.0.0.1",
-    port: Annotated[
-        int | None, _option(WHERE, "--port", "0 for any free one.", "8650, or the next free one", min=0, max=65535)
-    ] = None,
-    address: Annotated[
-        str, _option(WHERE, "--address URL", "The address that people open, behind a proxy.", False)
-    ] = "",
-    certificate: Annotated[
-        Path | None, _option(WHERE, "--certificate FILE", "Serve over TLS, with the --key of this certificate.")
-    ] = None,
-    key: Annotated[Path | None, _option(WHERE, "--key FILE", "The certificate's key.")] = None,
-    store: Annotated[
-        Path | None, _option(AFTER, "--store FILE", "Where labels are kept.", "PAIRS.people.sqlite, beside PAIRS")
-    ] = None,
-    export: Annotated[Path | None, _option(AFTER, "--export FILE", "Write the labels so far, and end.")] = None,
+    labels: Annotated[str | None, how(LABELS, LABELS_HELP)] = None,
+    people: Annotated[str | None, who("--people NAME,NAME", "A sign-in link for each.", "one, without a link")] = None,
+    join: Annotated[bool, who("--join", "Make a link for people whom Prolific or MTurk sends.")] = False,
+    new_link: Annotated[list[str] | None, who("--new-link NAME", "A new link for a person, join or organiser.")] = None,
+    each: Annotated[int, who("--each N", "How many people label each pair.", min=1)] = 1,
+    per_person: Annotated[int | None, who("--per-person N", "The most pairs for one person.", "all", min=1)] = None,
+    timeout: Annotated[float, who("--timeout MINUTES", "How long a pair is held for who looks at it.", min=0.1)] = 30,
+    gold: Annotated[str | None, who("--gold FILE", "Pairs with known answers, to pass first.")] = None,
+    pass_mark: Annotated[float, who("--pass-mark SHARE", "Of the gold pairs that must be right.", min=0, max=1)] = 0.7,
+    checks: Annotated[str | None, who("--checks FILE", "Pairs with known answers, put among the others.")] = None,
+    check_every: Annotated[int, who("--check-every N", "Pairs from one check to the next.", min=1)] = 20,
+    pay: Annotated[float, who("--pay DOLLARS", "For each label: it is counted, not paid.", min=0)] = 0.0,
+    code: Annotated[str, who("--completion-code CODE", "Shown to who is done.", "none")] = "",
+    code_failed: Annotated[str, who("--screen-out-code CODE", "Shown to who failed the gold pairs.", "none")] = "",
+    host: Annotated[str, where("--host", "The address that is listened on.")] = "127.0.0.1",
+    port: Annotated[int | None, where("--port", "0 for any free one.", "8650 or the next", min=0, max=65535)] = None,
+    address: Annotated[str, where("--address URL", "The address that people open, behind a proxy.", False)] = "",
+    certificate: Annotated[Path | None, where("--certificate FILE", "Serve over TLS, with its --key.")] = None,
+    key: Annotated[Path | None, where("--key FILE", "The certificate's key.")] = None,
+    store: Annotated[Path | None, after("--store FILE", "Where labels are kept.", "PAIRS.people.sqlite")] = None,
+    export: Annotated[Path | None, after("--export FILE", "Write the labels so far, and end.")] = None,
     form: Annotated[
         Form,
-        _option(
-            AFTER, "--as FORM", "Of --export: labels, or the pairs to be labelled in label_studio, argilla or potato."
-        ),
+        after("--as FORM", "Of --export: labels, or the pairs to be labelled in label_studio, argilla or potato."),
     ] = "alpaca_eval",
-    judged: Annotated[
-        list[str] | None,
-        _option(AFTER, "--judged FILE", "With --export, say how far a judge of these pairs agrees with people."),
-    ] = None,
-    take: Annotated[
-        list[str] | None,
-        _option(AFTER, "--import FILE", "Take labels that another tool's people gave, and end; repeatable."),
-    ] = None,
-    discard: Annotated[
-        str | None, _option(AFTER, "--discard NAME", "Leave a person's labels out (add --reason), and end.")
-    ] = None,
-    reason: Annotated[str, _option(AFTER, "--reason TEXT", "Why a person is discarded.", False)] = "",
-    delete: Annotated[
-        str | None, _option(AFTER, "--delete NAME", "Delete a person with all their labels, and end.")
-    ] = None,
+    take: Annotated[list[str] | None, after("--import FILE", "Take a tool's labels, and end; repeatable.")] = None,
+    discard: Annotated[str | None, after("--discard NAME", "Leave a person out (add --reason), and end.")] = None,
+    reason: Annotated[str, after("--reason TEXT", "Why a person is discarded.", False)] = "",
+    delete: Annotated[str | None, after("--delete NAME", "Delete a person with all their labels, and end.")] = None,
+    judged: Annotated[list[str] | None, after("--judged FILE", "With --export: a judge's agreement.")] = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Have people say which of two responses is better, on a page in the browser."""
@@ -330,11 +288,9 @@ def _take(project: Project, file: str, scale: str | None) -> None:
 
     answers, others = read_answers(project.store, file, scale)
     new, changed = project.store.take_labels(map(astuple, answers))
-    people = len({one.person for one in answers})
-    _say(f"{new:,} new labels by {people} {'person' if people == 1 else 'people'} taken from {file}")
-    for count, what in ((changed, "labels that replace others"), (others, "labels of other pairs, left out")):
-        if count:
-            _say(f"{count:,} {what}")
+    _say(f"{_count(new, 'new label')} taken from {file}, of {_count(len(answers), 'label')} of these pairs")
+    if changed or others:
+        _say(f"{changed:,} replace a label, and {_count(others, 'label')} of other pairs left out.")
 
 
 def _end(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -10,19 +11,11 @@ from afarm import DataError, read_user_text
 
 MOST_CHARACTERS = 200_000
 
-DEFAULT = """\
-Read the instruction and both responses, then say which response **you** would rather have had.
-
-- A response is better if it does what was asked, is true, and is no longer than it needs to be.
-- *Slightly better* is for a close call.
-- The order of the responses is random, and says nothing about them.
-"""
-
 
 def read_guideline(path: Path | None) -> str:
     """Render the guideline in a file, or the one that ships. Raises `DataError` if it cannot be read."""
     if path is None:
-        return render_markdown(DEFAULT)
+        return render_markdown(resources.files("afarm_people").joinpath("page", "guideline.md").read_text("utf-8"))
     try:
         text = read_user_text(path)
     except (OSError, UnicodeDecodeError) as error:

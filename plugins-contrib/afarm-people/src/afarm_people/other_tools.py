@@ -56,9 +56,6 @@ class Answered:
     seconds: float = 0.0
 
 
-# ------------------------------------------------------------------------------------------------------------------ out
-
-
 def write_tasks(store: ProjectStore, tool: Tool, place: Path, tie: bool) -> list[Path]:
     """Write the pairs to be labelled for another tool, and its configuration beside them; return the files."""
     tasks = [_task(store, id, pair) for id, pair, _ in store.pairs_in_order(PAIR)]
@@ -133,9 +130,6 @@ def as_vote(row: Row) -> Row:
     for name, n in sides.values():
         vote[name] = [*turns, {"role": "assistant", "content": row[f"output_{n}"]}]
     return {**vote, "winner": winner, "judge": row["annotator"]}
-
-
-# ------------------------------------------------------------------------------------------------------------------- in
 
 
 def read_answers(store: ProjectStore, file: str, scale: str | None) -> tuple[list[Answered], int]:

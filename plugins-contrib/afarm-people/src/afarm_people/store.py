@@ -372,8 +372,7 @@ class ProjectStore:
                         "skipped = 0, version = version + 1 WHERE person = ? AND number = ?",
                         (shown, choice, reason, seconds, time.time(), person.id, number),
                     )
-            if new or changed:
-                self.set("decision", "")  # it was of other labels
+            self.set("decision", "")  # it was of other labels
         return new, changed
 
     def labels(self, kind: str = PAIR, with_discarded: bool = False) -> list[Labelled]:
