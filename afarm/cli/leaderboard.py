@@ -170,7 +170,7 @@ def _format(chosen: Format | None, output: Path | None) -> Format:
 
 
 def _sections(settings: Sequence[str], evaluators: Sequence[str]) -> dict[str, Any]:
-    """Read settings by their evaluator. Raises `ConfigError` for one of an evaluator that is not asked for."""
+    """Read settings by evaluator. Raises `ConfigError` for one of an evaluator that is not asked for."""
     from afarm.experiment.recipe import merge, parse_override
 
     sections: dict[str, Any] = {}

@@ -175,7 +175,7 @@ class Annotator(ABC):
         return ()
 
     def count_waiting(self, pairs: Sequence[Pair]) -> int:
-        """Count the pairs that people must label first, for estimates. 0 unless the annotator reads people's labels."""
+        """Count the pairs that people must label first; 0 unless the annotator reads people's labels."""
         return 0
 
 

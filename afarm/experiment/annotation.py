@@ -256,7 +256,7 @@ class OnlineAnnotator:
         return [row.preference for row in rows]
 
     def counts(self) -> dict[str, Any]:
-        """Count the labels that were learned from: a part of the stage's summary, as `annotate_to_file` writes it."""
+        """Count the labels that were learned from, as `annotate_to_file` writes them to the summary."""
         found = read_counted(self.directory, LABELS)
         outcomes, members = (dict(sorted(Counter(row[column] for row in found).items())) for column in (0, 1))
         return {"labels": len(found), "outcomes": outcomes, "members": members} if found else {}

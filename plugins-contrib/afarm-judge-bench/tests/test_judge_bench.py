@@ -1,4 +1,4 @@
-"""`afarm judge bench`: sets, stored answers, figures worked by hand, and a killed command that goes on."""
+"""`afarm judge bench`: sets, stored answers, figures worked by hand, a command that goes on."""
 
 from __future__ import annotations
 

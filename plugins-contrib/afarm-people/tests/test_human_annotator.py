@@ -69,7 +69,7 @@ def test_a_draw_has_no_strength_and_what_is_decided_has(tmp_path: Path) -> None:
 
 
 def test_pairs_that_come_in_parts_are_collected_in_one_file(tmp_path: Path) -> None:
-    """A run's pairs come by the thousand, or with each step: the next ones join the first ones, labelled or not."""
+    """A run's pairs come in parts or with each step: the next ones join the first, labelled or not."""
     file = tmp_path / "labels.v1.jsonl"
     parts = [[Pair(Instruction(f"{part} {n}"), "a", "b") for n in range(2)] for part in range(3)]
     for part in parts:

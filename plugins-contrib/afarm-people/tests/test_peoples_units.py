@@ -108,7 +108,7 @@ def test_slightly_counts_as_the_setting_says(tmp_path: Path, slight: str, rate: 
 
 
 def test_equal_responses_are_a_draw_to_people_too(tmp_path: Path) -> None:
-    """Half of a's pairs are equal to the reference's, and nobody is asked: it wins a quarter of the others."""
+    """Half of a's pairs equal the reference's, and nobody is asked: it wins a quarter of the others."""
     verdicts = judged()
     for number in range(60, 120):
         pair = Pair(Instruction(f"task {number}"), "", "", generator_1=REFERENCE, generator_2="a")

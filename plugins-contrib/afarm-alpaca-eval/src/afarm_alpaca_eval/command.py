@@ -86,8 +86,14 @@ def alpaca_eval(
     options = replace(options, annotator=None)
     if outputs:
         given = {"evaluate": {"evaluators": ["win_rate", "length_controlled"]}}
-        places = {"output_dir": options.output_dir, "ledger": options.ledger}
-        result = compare_outputs(outputs, against, annotator=annotator, settings=[given, options.as_recipe()], **places)
+        result = compare_outputs(
+            outputs,
+            against,
+            annotator=annotator,
+            settings=[given, options.as_recipe()],
+            output_dir=options.output_dir,
+            ledger=options.ledger,
+        )
         metrics: dict[str, Any] = {n: value for _, made in result.evaluations for n, value in made.metrics.items()}
         document: dict[str, Any] = {"judged_by": result.judged_by, "flags": [*result.flags], "metrics": metrics}
         name = result.system

@@ -1,4 +1,4 @@
-"""RewardBench 2's scoring: best of four, and ties (Malik et al. 2025, arXiv 2506.01937, section 3 and appendix).
+"""RewardBench 2's scoring: best of four, and ties (Malik et al. 2025, arXiv 2506.01937, section 3).
 
 Best of n: right if the right answer has the highest score; if k answers share it, 1/k.
 
@@ -63,7 +63,7 @@ def ties_score(groups: Sequence[Group], scores: Sequence[Sequence[float]]) -> fl
 
 
 def measure_groups(verdicts: Verdicts, bench: BenchSet) -> Figures:
-    """Measure a judge by its scores: the score is the mean of all subsets, as RewardBench 2's table has it.
+    """Measure a judge by its scores; its own is the mean of all subsets, as in RewardBench 2's table.
 
     Its interval is not known to the benchmark: each subset's is given, but for ties, which are no mean of rows.
     """

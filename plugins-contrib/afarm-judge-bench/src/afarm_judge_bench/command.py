@@ -54,7 +54,7 @@ def add_commands(app: typer.Typer) -> None:
 
 @dataclass(frozen=True)
 class Contestant:
-    """Who is measured: an annotator, with the judges that it asks by role."""
+    """An annotator that is measured, with the judges that it asks by role."""
 
     annotator: str
     judges: tuple[str, ...] = ()
@@ -152,7 +152,7 @@ def _read_answers(answers: Sequence[str], whole: "BenchSet") -> "list[Verdicts]"
 
 
 def draw(whole: "BenchSet", limit: int | None, seed: int) -> "tuple[BenchSet, list[int]]":
-    """Draw `limit` rows of a set by their ids, so that a larger limit adds to a smaller one; return their numbers."""
+    """Draw `limit` rows of a set by their ids, a larger limit more; return their numbers."""
     rows = whole.groups or whole.items
     order = sorted(range(len(rows)), key=lambda n: seeding.uniform(seed, "judge bench rows", rows[n].id))
     chosen = sorted(order[:limit])
@@ -212,7 +212,7 @@ def _account(bench_set: "BenchSet") -> str:
 def _open_all(
     options: FarmOptions, contestants: Sequence[Contestant], opened: ExitStack
 ) -> "list[tuple[Contestant, Workspace]]":
-    """Open a workspace for each, so that nothing is asked before all can be. Raises `ConfigError` with all problems."""
+    """Open a workspace for each before any is asked. Raises `ConfigError` with all problems."""
     found, problems = [], dict[str, None]()
     for contestant in contestants:
         try:

@@ -1,4 +1,4 @@
-"""What judges are measured on: pairs with a known better output, and groups of answers of which some are right."""
+"""Items of a benchmark: pairs with a known better output, and answers of which some are right."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def decide(verdict: Verdict) -> Verdict:
 
 
 def sum_of_orders(one: Verdict, other: Verdict, label: float) -> float:
-    """Score as JudgeBench does: +1 for each order that is right, −1 for each that contradicts; right above 0."""
+    """Score as JudgeBench does: +1 for an order that is right, −1 if it contradicts; right above 0."""
     signs = [0 if v in (None, TIE) else 1 if v == label else -1 for v in map(decide, (one, other))]
     return float(sum(signs) > 0)
 
@@ -88,7 +88,7 @@ def both_orders(one: Verdict, other: Verdict, label: float) -> float:
 
 
 def as_given(one: Verdict, other: Verdict, label: float) -> float:
-    """Score as PandaLM does: right if the verdict is the label, in the file's order alone; an unread one is a tie."""
+    """Score as PandaLM does: the verdict must be the label, in the file's order; unread is a tie."""
     return float(decide(TIE if one is None else one) == label)
 
 

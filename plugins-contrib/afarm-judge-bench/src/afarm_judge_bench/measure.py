@@ -1,4 +1,4 @@
-"""From verdicts in both orders to figures of a judge, with intervals, and of judges against each other.
+"""Figures of a judge from verdicts in both orders, with intervals, and of judges compared.
 
 Intervals are of 95%. Values are clustered by instruction: several pairs of one question are not independent.
 """
@@ -32,7 +32,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a judge does on a set. Shares are in percent; None where there is nothing to measure.
+    """Figures of a judge on a set. Shares are in percent; None where there is nothing to measure.
 
     `score` is by the benchmark's own scoring, `accuracy` the mean over all verdicts, half for a draw where one output
     is better, and nothing for an unread one. `consistent`: both orders have the same verdict. `first`: of
@@ -63,7 +63,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Difference:
-    """By how many points a judge scores above `against`, on the same rows; `p` is corrected for all (Holm 1979)."""
+    """A judge's lead over `against` in points, on the same rows; `p` is corrected for all (Holm 1979)."""
 
     name: str
     against: str
@@ -74,7 +74,7 @@ class Difference:
 
 
 def share(values: Sequence[float], clusters: Sequence[str]) -> Share:
-    """Return the mean of values from 0 to 1, in percent, with Wilson's interval for as many independent values."""
+    """Return the mean of values from 0 to 1 in percent, with Wilson's interval for independent values."""
     mean, count = fmean(values), len(set(clusters))
     error = standard_error(values, clusters)
     spread = mean * (1 - mean)
@@ -144,7 +144,7 @@ def _clusters(items: Sequence[Item]) -> list[str]:
 
 
 def first_shown(verdicts: Verdicts) -> float | None:
-    """Of the verdicts for one side, the share in percent for the output shown first; None of one order or none."""
+    """Share in percent of one-sided verdicts for the output shown first; None without both orders."""
     if verdicts.orders < 2:
         return None
     sides = [decide(one) == FIRST for one, _ in verdicts.pairs if decide(one) in (FIRST, SECOND)]
@@ -153,7 +153,7 @@ def first_shown(verdicts: Verdicts) -> float | None:
 
 
 def people_figures(flat: Sequence[tuple[Verdict, Item]], items: Sequence[Item]) -> tuple[float | None, float | None]:
-    """Return how often verdicts equal the labels of single people, and how often these equal each other, in percent."""
+    """Return in percent how often verdicts equal single people's labels, and these each other."""
     equal = [float(decide(v) == label) for v, item in flat for label in item.people]
     among = [float(one == other) for item in items for one, other in combinations(item.people, 2)]
     return (100 * fmean(equal) if equal else None), (100 * fmean(among) if among else None)

@@ -29,7 +29,7 @@ from afarm_judge_bench.items import (
 
 @dataclass(frozen=True)
 class Published:
-    """Figures of others in percent, by judge, on a set of so many rows. `of` is a value of the column `by`."""
+    """Others' figures in percent, by judge, on a set of so many rows. `of` is a value of column `by`."""
 
     rows: int
     figures: Mapping[str, float]
@@ -270,7 +270,7 @@ def _read_file(path: str, name: str, scale: str | None, several: bool) -> BenchS
 
 
 def _published(form: Form, rows: Sequence[Row]) -> Published | None:
-    """Return the figures that were measured on just these rows: their number, and their column if it is named."""
+    """Return the figures measured on just these rows: of their number, and of their column if named."""
     for one in form.published:
         if len(rows) == one.rows and (not one.by or all(row.get(one.by) == one.of for row in rows)):
             return one
@@ -289,7 +289,7 @@ def _require_once(rows: Sequence[Item | Group], bench: str) -> None:
 
 
 def _numbered(items: Sequence[Item]) -> tuple[Item, ...]:
-    """Number the repeats of a pair, so that each has an id of its own, and name those that have none by it."""
+    """Number a pair's repeats, so that each has its own id, and name those that have none by it."""
     seen: Counter[str] = Counter()
     numbered = []
     for item in items:

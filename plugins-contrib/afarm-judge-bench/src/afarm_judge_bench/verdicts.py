@@ -1,4 +1,4 @@
-"""Verdicts of judges: asked for through afarm's annotators, in both orders, or read from stored answers."""
+"""Verdicts of judges: from afarm's annotators, in both orders, or read from stored answers."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def ask_scores(workspace: Workspace, name: str, shown_as: str, groups: Sequence[
 
 
 def score_by_model(workspace: Workspace, name: str, groups: Sequence[Group]) -> Verdicts:
-    """Score each answer of each group by a reward model that needs no fitting, or a fitted one's directory."""
+    """Score each answer of each group by a reward model without fitting, or a fitted one's directory."""
     model = workspace.components.reward_model(name)
     tasks = [group.pairs[0].instruction for group in groups for _ in group.texts]
     values = iter([score.value for score in model.score(tasks, [text for group in groups for text in group.texts])])

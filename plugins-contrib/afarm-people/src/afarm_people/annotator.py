@@ -107,7 +107,7 @@ class HumanAnnotator(Annotator):
 
     @property
     def open_pairs(self) -> Path:
-        """The file beside the labels that collects the pairs to label: they come in parts, online ones in many."""
+        """The file beside the labels that collects the pairs to label, which come in parts."""
         return beside(Path(self.file).expanduser(), ".pairs.jsonl")
 
     def collected(self) -> list[Pair]:

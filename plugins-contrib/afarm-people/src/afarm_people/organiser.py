@@ -80,7 +80,7 @@ def agreement(labels: Iterable[Labelled]) -> dict[int, tuple[float, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Ratings:
-    """Krippendorff's `alpha`; raters' (ability, mean kappa with the others); the pairs' difficulty, worst first.
+    """Krippendorff's `alpha`, raters' (ability, mean kappa), and pairs' difficulty, worst first.
 
     Raters are known by number, and the judge by None. All are of pairs that two people labelled or more.
     """

@@ -57,7 +57,7 @@ class Answered:
 
 
 def write_tasks(store: ProjectStore, tool: Tool, place: Path, tie: bool) -> list[Path]:
-    """Write the pairs to be labelled for another tool, and its configuration beside them; return the files."""
+    """Write the pairs for another tool, and its configuration beside them; return the files."""
     tasks = [_task(store, id, pair) for id, pair, _ in store.pairs_in_order(PAIR)]
     place.write_text(_TASKS[tool](tasks), encoding="utf-8")
     if tool not in _CONFIGURATIONS:
@@ -207,7 +207,7 @@ _READERS: Sequence[tuple[set[str], Callable[[Row, str], Iterator[Read]]]] = (
 
 
 def _read_annotations(file: str, scale: str | None, pairs: Mapping[str, Pair]) -> tuple[list[Answered], int]:
-    """Read labels in a form that afarm knows. Those that name nobody are of one person for each turn of a pair."""
+    """Read labels in a form that afarm knows; the nth nameless one of a pair is an nth person's."""
     found, others, nameless = list[Answered](), 0, Counter[str]()
     known = {replace(pair, instruction=_joined(pair.instruction)).id: id for id, pair in pairs.items()}
     known.update((id, id) for id in pairs)

@@ -350,7 +350,7 @@ class ProjectStore:
             )
 
     def take_labels(self, labels: Iterable[tuple[str, str, int, str, str, float]]) -> tuple[int, int]:
-        """Store labels that were given elsewhere, all or none; return the numbers of labels that are new and changed.
+        """Store labels that were given elsewhere, all or none; return how many are new and changed.
 
         Each is the pair's id, a person's name, the choice, the order shown, the reason, and the seconds it took.
         """
