@@ -150,9 +150,12 @@ def _show_made(workspace: Workspace, name: str, as_json: bool) -> None:
 
 def _show_next(workspace: Workspace) -> None:
     """Say how a policy that was trained alone is evaluated and taken out."""
-    method, arguments, root = workspace.config.method, sys.argv[2:], workspace.store.root
-    chosen = [] if any(word.partition("=")[0] == "--method" for word in arguments) else ["--method", method]
-    command = without_passwords(shlex.join(["afarm", "run", *chosen, *arguments]))
+    method, words, root = workspace.config.method, sys.argv[1:], workspace.store.root
+    place = 0
+    while words[place].startswith("--"):  # options of every command, as --plugin-file
+        place += 1 if "=" in words[place] else 2
+    chosen = [] if any(word.partition("=")[0] == "--method" for word in words) else ["--method", method]
+    command = without_passwords(shlex.join(["afarm", *words[:place], "run", *chosen, *words[place + 1 :]]))
     where = [] if root == DEFAULT_OUTPUT_DIR else ["--output-dir", str(root)]
     err().print(f"Evaluate it: {command}", markup=False)
     err().print(

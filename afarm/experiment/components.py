@@ -226,6 +226,9 @@ class Components:
         loaded: type[RewardModel] = self.component("reward_models", name).load()
         fits = isinstance(loaded, type) and issubclass(loaded, RewardModel)
         require_promise(fits, "reward_models", name, f"{loaded!r} is no class of afarm.RewardModel", loaded)
+        for method in ("fit", "load"):
+            why = f"{method} must be a class method: put @classmethod above it"
+            require_promise(hasattr(getattr(loaded, method), "__func__"), "reward_models", name, why, loaded)
         return loaded
 
     def learned_part(self, name: str) -> str:

@@ -48,7 +48,10 @@ def test_a_method_is_a_command_that_trains_it(afarm: Afarm, own: list[str]) -> N
     assert "No such command 'dpp'" in afarm("dpp").err
 
 
-@pytest.mark.parametrize("command", [["train", "--method", "direct"], ["direct"]])
+@pytest.mark.parametrize(
+    "command",
+    [["train", "--method", "direct"], ["direct"], ["--disable-plugin", "view", "train", "--method", "direct"]],
+)
 def test_training_alone_points_to_the_commands_that_evaluate_and_export(
     command: list[str], afarm: Afarm, own: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from light_farm import Make
 from light_plugin import CountingJudge, Nudge, Numbers, Sft, WordPolicy, WordReward
 
 from afarm import compare_outputs
-from afarm.core.errors import AfarmError, JudgeError, PluginError
+from afarm.core.errors import AfarmError, ConfigError, JudgeError, PluginError
 from afarm.core.interfaces import AnnotateContext, Decoding, EvaluationInputs, RewardModel
 from afarm.core.judge import ChatRequest, Completion
 from afarm.core.plugins import discover
@@ -379,6 +379,17 @@ def test_the_reward_model_is_named_and_not_the_annotator_that_asks_it(
 ) -> None:
     with pytest.raises(PluginError, match=f"^reward model 'test_returns:Broken'(: | ){message}"):
         judged_by(values, farm, monkeypatch)
+
+
+@pytest.mark.parametrize("method", ["fit", "load"])
+def test_what_makes_a_reward_model_must_be_of_its_class(
+    method: str, farm: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = type("Broken", (Formula,), {method: lambda self, *given: self, "__module__": __name__})
+    monkeypatch.setattr(light_plugin, "WordReward", broken)
+    row = Output(Instruction("i"), "word", "mine")
+    with pytest.raises(ConfigError, match=f"'words': {method} must be a class method: put @classmethod above it"):
+        compare_outputs([row], [replace(row, generator="theirs")], annotator="reward:words", farm=farm())
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])
