@@ -133,11 +133,7 @@ def leaderboard(
     sections = _sections(settings or [], [*(evaluator or []), *order_by])
     boards, left_out = read_boards(given, annotations or [], order_by, evaluator or (), sections)
     if not boards:
-        for directory in map(Path, given):
-            if directory.is_dir() and not (directory / "runs").is_dir():
-                raise DataError(f"{directory}: is {why_no_file(directory, 'annotation')}")
-        told = f"{', '.join(given)}: no run with a win rate; `afarm run` makes one"
-        raise DataError("\n".join([told, *left_out]))
+        raise DataError(_why_no_board(given, left_out))
     for number, board in enumerate(boards):
         if ranks or correlate or board.wins is not None:
             boards[number], said = with_ranks(board)
@@ -157,6 +153,13 @@ def leaderboard(
     if form != "json":  # it holds them
         for line in left_out:
             err().print(f"[yellow]Left out:[/] {markup(line)}")
+
+
+def _why_no_board(sources: Sequence[str], left_out: Sequence[str]) -> str:
+    for directory in map(Path, sources):
+        if directory.is_dir() and not (directory / "runs").is_dir():
+            return f"{directory}: is {why_no_file(directory, 'annotation')}"
+    return "\n".join([f"{', '.join(sources)}: no run with a win rate; `afarm run` makes one", *left_out])
 
 
 def _format(chosen: Format | None, output: Path | None) -> Format:

@@ -52,7 +52,7 @@ class Vendor:
 
 def read_vendors() -> dict[str, Vendor]:
     text = Path(__file__).with_name("vendors.yaml").read_text(encoding="utf-8")
-    loaded = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    loaded = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return {name: Vendor(**entry) for name, entry in loaded.items()}
 
 
