@@ -133,7 +133,11 @@ def test_tasks_are_written_whole_and_beside_their_configuration(store: ProjectSt
             write_tasks(store, tool, tmp_path / name, tie=True)  # type: ignore[arg-type]
 
 
-def test_a_broken_state_of_potato_is_named(store: ProjectStore, tmp_path: Path) -> None:
+def test_what_a_tool_did_not_write_is_named(store: ProjectStore, tmp_path: Path) -> None:
+    mixed = tmp_path / "labels.json"
+    mixed.write_text(json.dumps([{"data": {"pair": "x"}, "annotations": []}, {"data": {"pair": "y"}}]))
+    with pytest.raises(DataError, match=r"labels\.json: row 0"):
+        read_answers(store, str(mixed), None)
     (tmp_path / "out" / "ann").mkdir(parents=True)
     (tmp_path / "out" / "ann" / "user_state.json").write_text('{"broken')
     with pytest.raises(DataError, match=r"user_state\.json"):
@@ -161,6 +165,8 @@ def test_labels_of_a_tool_count_as_peoples_and_once(store: ProjectStore, tmp_pat
     assert store.take_labels(rows) == (6, 0)
     assert store.take_labels(rows) == (0, 0)
     assert store.take_labels([(*rows[0][:2], 0, *rows[0][3:])]) == (0, 1)
+    twice = [(*rows[0][:2], choice, *rows[0][3:]) for choice in (2, 0)]  # Label Studio lets a person answer again
+    assert store.take_labels(twice) == (0, 0)
     exported = list(Project(store, Rules()).export())
     assert len(exported) == 6
     assert {row["annotator"] for row in exported}.isdisjoint(SAID)  # pseudonyms

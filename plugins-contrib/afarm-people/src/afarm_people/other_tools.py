@@ -142,7 +142,7 @@ def read_answers(store: ProjectStore, file: str, scale: str | None) -> tuple[lis
         placed = [(str(state), json.loads(state.read_text())) for state in states] or list(read_placed_rows(file))
     except ValueError as error:
         raise DataError(f"{file}: a user_state.json in it cannot be read: {error}") from error
-    read = next((read for fields, read in _READERS if placed and fields <= placed[0][1].keys()), None)
+    read = next((r for fields, r in _READERS if placed and all(fields <= row.keys() for _, row in placed)), None)
     if read:
         rows = [answer for where, row in placed for answer in read(row, where)]
         found = [
@@ -173,7 +173,7 @@ def _choice(answer: Any, where: str) -> int:
 
 
 def _from_label_studio(row: Row, where: str) -> Iterator[Read]:
-    """Of an export: each person's last annotation that was not cancelled. Predictions are no labels."""
+    """Of an export: annotations that were not cancelled. Predictions are no labels."""
     for annotation in row["annotations"]:
         if annotation.get("was_cancelled") or not annotation.get("result"):
             continue
