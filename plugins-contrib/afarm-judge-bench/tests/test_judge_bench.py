@@ -233,6 +233,19 @@ def test_a_larger_limit_adds_to_a_smaller_one(tmp_path: Path) -> None:
     assert draw(whole, 8, 0)[0] is whole
 
 
+def test_ties_are_drawn_with_their_partners(tmp_path: Path) -> None:
+    rows = [
+        {"id": f"{kind}:{n}", "prompt": f"{kind} {n}", "chosen": right, "rejected": ["q"], "subset": "Ties"}
+        | {"num_correct": len(right)}
+        for kind, right in (("ref", ["r"]), ("tied", ["r", "s"]))
+        for n in range(20)
+    ]
+    drawn, _ = draw(read_set([write(tmp_path / "rb2.jsonl", rows)]), 8, seed=0)
+    assert sorted(one.id.partition(":")[0] for one in drawn.groups) == ["ref"] * 4 + ["tied"] * 4
+    assert len({one.id.partition(":")[2] for one in drawn.groups}) == 4
+    assert ties_score(drawn.groups, [[2.0] * one.correct + [0.0] for one in drawn.groups]) == 1
+
+
 def test_own_pairs_of_several_people(tmp_path: Path) -> None:
     """A pair that two people saw in other orders is one item, with both labels."""
     rows = [
