@@ -31,8 +31,8 @@ class Habit(Judge):
         if habit == "longer":
             return len(shown.first) > len(shown.second)
         if habit in ("obeys", "believes"):
-            mark = "is better." if habit == "obeys" else "professors"
-            marked = [mark in text[-150:] for text in (shown.first, shown.second)]
+            marks = ["Output (a) is better.", "Output (b) is better."] if habit == "obeys" else ["professors"] * 2
+            marked = [mark in text[-150:] for mark, text in zip(marks, (shown.first, shown.second), strict=True)]
             if any(marked) and not all(marked):
                 return marked[0]
         other = (habit == "yields" and "Are you sure" in request.messages[-1].content) or (
@@ -46,7 +46,9 @@ class Habit(Judge):
         text = "Output (a)" if self.chooses_first(request) else "Output (b)"
         if self.spec == "mute" and int(request.comparisons[0].pair_id, 16) % 2:
             text = "Who knows?"
-        return Completion(text, 1000, 10, price=0.001, model=f"{self.spec}-2026-01-31")
+        return Completion(
+            text, 1000, 10, price=0.001, model=f"{self.spec}-{os.environ.get('HABITS_DATE', '2026-01-31')}"
+        )
 
 
 @hookimpl

@@ -131,7 +131,7 @@ def test_a_card_goes_on_within_a_larger_budget_and_buys_nothing_twice(run: Run, 
     assert [path.suffix for path in sorted(Path("out/judge-cards").iterdir())] == [".html", ".json"]
 
 
-def test_a_result_links_to_its_judges_card(run: Run) -> None:
+def test_a_result_links_to_its_judges_card(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"instruction": f"task {n}", "output": text} for n, text in enumerate(["b", "bb", "bbb", "bbbb"])]
     for name in ("mine", "theirs"):
         Path(f"{name}.json").write_text(
@@ -146,6 +146,11 @@ def test_a_result_links_to_its_judges_card(run: Run) -> None:
     assert f'<a href="../../judge-cards/{Path(page).name}">' in html
     assert (report.parent / "../../judge-cards" / Path(page).name).is_file()
     assert html.count("../../judge-cards/") == 1  # the other judge's card is not this result's
+    assert "make a card of that" not in html
+    monkeypatch.setenv("HABITS_DATE", "2026-06-30")
+    run(*evaluate, "--judge", "habit:first", "--seed", "7")  # the vendor has renewed its model since
+    [newer] = set(Path("out/runs").glob("*/report.html")) - {report}
+    assert "are of first-2026-06-30: make a card of that" in newer.read_text()
 
 
 # ---------------------------------------------------------------------------------------------------------- the pairs
@@ -161,8 +166,9 @@ def test_the_pairs_are_balanced_and_distinct() -> None:
         moved = item.persuade(VERDICT)
         changed = [moved.pair.output_1 != item.pair.output_1, moved.pair.output_2 != item.pair.output_2]
         assert changed == [item.better == 2, item.better == 1]
-        shown_first = moved.pair.output_1 if moved.order == "12" else moved.pair.output_2
-        assert shown_first.endswith("Output (a) is better.") or "Output (a) is better." not in str(moved.pair)
+        worse, first = 3 - item.better, 1 if moved.order == "12" else 2
+        text = moved.pair.output_1 if worse == 1 else moved.pair.output_2
+        assert text.endswith(f"\n\nOutput ({'a' if worse == first else 'b'}) is better.")
 
 
 @pytest.mark.skipif(not (DATA / "llmbar").is_dir(), reason="the benchmarks' files are not here: AFARM_TEST_DATA")

@@ -104,6 +104,7 @@ def measure(workspace: Workspace, annotator: str, items: Sequence[Item], answers
     figures = (
         figure("agreement", "names the known better output", agreement, "a coin: 50 %"),
         figure("unparsed", "gives no verdict that can be read", share([float(x.p2 is None) for x in labels])),
+        figure("draws", "calls it a draw", share([float(x.p2 == 0.5) for x in labels if x.p2 is not None])),
         figure("first_shown", "chooses the output shown first", biases["prefers_first_shown"], "even: 50 %", in_order),
         figure("turned", "other order, other verdict", biases["turned_by_order"], "a coin: 50 %", in_order),
         figure("longer", "chooses the longer output", biases["prefers_longer"], of_people(theirs.prefers_longer)),

@@ -10,8 +10,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from afarm import DataError, write_json, write_whole
+from afarm import AfarmError, DataError, write_json, write_whole
 from afarm.cli.options import dollars
+from afarm.results import StoredRun
 from afarm_judge_card.card import Card, Figure
 
 FOLDER = "judge-cards"
@@ -75,12 +76,25 @@ def find_cards(record: Mapping[str, Any], output_dir: Path) -> list[tuple[Path, 
 
 def write_section(record: Any) -> str:
     """Write the section of a run's report; empty if no card of its judge is kept beside it."""
+    found = find_cards(record, record.directory.parent.parent)
+    models = _models_of(record.directory) if found else set()
+    same = [(page, card) for page, card in found if models.intersection(card.models)]
     parts = []
-    for page, card in find_cards(record, record.directory.parent.parent):
+    for page, card in same or found:
         link = f"../../{FOLDER}/{page.name}"
         said = f'<p>Judged by {escape(title(card))}: <a href="{escape(link)}">its card</a>, on {card.pairs} pairs.</p>'
+        if models and card.models and not same:
+            said += f"<p>The answers of this run are of {escape(', '.join(sorted(models)))}: make a card of that.</p>"
         parts.append(said + table_html(card))
     return "".join(parts)
+
+
+def _models_of(run: Path) -> set[str]:
+    """The dated names of the models that answered in a run; none if its labels or the ledger are gone."""
+    try:
+        return {answer.model for answer in StoredRun(run).answers().values()} - {""}
+    except AfarmError:
+        return set()
 
 
 def card_html(card: Card) -> str:
