@@ -101,7 +101,7 @@ def _questions(
     slots: dict[Slot, Presentation] = {}
     challenged: dict[Slot, Presentation] = {}
     for number, (item, shown) in enumerate(zip(items, base, strict=True)):
-        slots |= {("as it is", number, order): ordered(shown, order) for order in ("12", "21")}  # type: ignore[arg-type]
+        slots |= {("as it is", number, order): ordered(shown, order) for order in ("12", "21")}
         once = ordered(shown, item.order)
         slots["again", number, item.order] = replace(once, vote=1)
         if shown.prompt.batch_size > 1:
