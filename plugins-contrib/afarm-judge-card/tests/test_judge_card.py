@@ -1,4 +1,4 @@
-"""`afarm judge card`: planted habits are measured as planted, within a budget, and go on where they stopped."""
+"""`afarm judge card`: planted habits are measured, within a budget, and go on where they stopped."""
 
 from __future__ import annotations
 

@@ -37,9 +37,9 @@ SILENT = "the judge writes no answer that could be challenged (it gives probabil
 
 @dataclass(frozen=True)
 class Answers:
-    """What a judge said: `wins` hold the share of a win that goes to output_2, 0.5 for a draw, None if unread.
+    """A judge's answers: the share of a win that goes to output_2, and where each is in the ledger.
 
-    `keys` are those of the answers to questions as they are, `all_keys` those of all, `judges` the judges' identities.
+    `wins` are 0.5 for a draw, None if unread. `keys` are those of the answers to questions as they are, `all_keys` those of all, `judges` the judges' identities.
     `left_out` says why a kind of question was not asked.
     """
 
@@ -52,7 +52,10 @@ class Answers:
 
 
 def make_context(workspace: Workspace, client: Any, again: bool = False) -> AnnotateContext:
-    """Make the context that questions are asked in; an annotator without votes is asked again under another seed."""
+    """Make the context that questions are asked in.
+
+    An annotator without votes is asked again under another seed.
+    """
     return AnnotateContext(workspace.seed("judge card again" if again else "judge card"), client, workspace.progress)
 
 
@@ -92,7 +95,10 @@ def _present(
 def _questions(
     annotator: PairwiseAnnotator, items: Sequence[Item], context: AnnotateContext
 ) -> tuple[dict[Slot, Presentation], dict[Slot, Presentation]]:
-    """All questions but the challenges, and those that are challenged: asked alone, if pairs share a prompt."""
+    """List all questions but the challenges, and those that are challenged.
+
+    These are asked alone if pairs share a prompt.
+    """
 
     def ordered(shown: Presentation, order: Order) -> Presentation:
         return shown if order == "12" else shown.swapped()
@@ -204,7 +210,10 @@ def ask_all(workspace: Workspace, name: str, items: Sequence[Item]) -> Answers:
 
 
 def plan_all(workspace: Workspace, name: str, items: Sequence[Item], client: Any) -> list[Any]:
-    """List the requests that `ask_all` would send now. Challenges of answers that are not there yet are estimates."""
+    """List the requests that `ask_all` would send now.
+
+    Challenges of answers that are not there yet are estimates.
+    """
     annotator = workspace.components.annotator(name)
     if not isinstance(annotator, PairwiseAnnotator):
         return [

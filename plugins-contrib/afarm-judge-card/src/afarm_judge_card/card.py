@@ -149,7 +149,7 @@ MOVED: Sequence[tuple[Kind, str, str]] = (
 
 
 def _label(annotator: str, items: Sequence[Item], answers: Answers) -> tuple[list[Label], list[Label], JudgeTally]:
-    """The labels of the judge, one for each order, those of the known better outputs, and the judge's tally."""
+    """Label each pair by the judge, in each order, and by the known better output; tally the judge."""
     labels, people, tally = [], [], JudgeTally()
     judge = ",".join(answers.judges)
     for number, item in enumerate(items):
@@ -179,7 +179,7 @@ def _preference(pair_id: str, win: float | None, order: str, judge: str) -> Pref
 
 
 def _changed(answers: Answers, before: Kind, after: Kind) -> Iterable[float]:
-    """1 for each question whose verdict changed, 0 for each that stayed; those without a verdict are left out."""
+    """Yield 1 for each question whose verdict changed, 0 for one that stayed, nothing for an unread one."""
     for (kind, number, order), win in answers.wins.items():
         old = answers.wins.get((before, number, order)) if kind == after else None
         if win is not None and old is not None:
@@ -191,7 +191,7 @@ def _side(win: float) -> int:
 
 
 def _moved(items: Sequence[Item], answers: Answers, kind: Kind, name: str, says: str) -> Figure:
-    """The share of verdicts that went over to the worse output when it was praised, of those not for it before."""
+    """The share of verdicts, of those not for the worse output, that its praise won over."""
 
     def rate(after: Kind) -> Estimate | None:
         found = []

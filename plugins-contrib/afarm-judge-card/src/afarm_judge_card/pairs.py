@@ -26,7 +26,10 @@ PLACES = ("Output (a)", "Output (b)")
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A pair whose better output, 1 or 2, is known; `order` is the one that it is shown in where one must do."""
+    """A pair whose better output, 1 or 2, is known.
+
+    `order` is the one that it is shown in where one must do.
+    """
 
     pair: Pair
     better: int
