@@ -138,6 +138,7 @@ def test_a_result_links_to_its_judges_card(run: Run, monkeypatch: pytest.MonkeyP
             json.dumps([{**row, "generator": name, "output": row["output"] + name[0]} for row in rows])
         )
     page = card(run, "first", limit=4)["page"]
+    card(run, "first", limit=2)
     card(run, "yields", limit=4)
     evaluate = ("evaluate", "mine.json", "--reference", "theirs.json", "--annotator", "chatgpt_4")
     run(*evaluate, "--judge", "habit:first")

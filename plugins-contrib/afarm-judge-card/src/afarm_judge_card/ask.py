@@ -39,8 +39,8 @@ SILENT = "the judge writes no answer that could be challenged (it gives probabil
 class Answers:
     """A judge's answers: the share of a win that goes to output_2, and where each is in the ledger.
 
-    `wins` are 0.5 for a draw, None if unread. `keys` are those of the answers to questions as they are, `all_keys` those of all, `judges` the judges' identities.
-    `left_out` says why a kind of question was not asked.
+    `wins` are 0.5 for a draw, None if unread. `keys` are those of the answers to questions as they are, `all_keys`
+    those of all, `judges` the judges' identities. `left_out` says why a kind of question was not asked.
     """
 
     wins: Mapping[Slot, float | None]

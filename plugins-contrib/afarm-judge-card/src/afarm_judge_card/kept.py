@@ -61,17 +61,20 @@ def title(card: Card) -> str:
 
 
 def find_cards(record: Mapping[str, Any], output_dir: Path) -> list[tuple[Path, Card]]:
-    """Find the cards of who judged a run: the same annotator, with judges that the run asked."""
+    """Find the cards of who judged a run: the same annotator, with judges that the run asked.
+
+    Of several cards of the same models it is the one with the most pairs.
+    """
     config = record.get("config")
     evaluate = config.get("evaluate") if isinstance(config, Mapping) else None
     annotators = {evaluate.get("annotator") if isinstance(evaluate, Mapping) else None, record.get("annotator")}
     rows = record.get("judges")
     asked = {row.get("identity") for row in rows if isinstance(row, Mapping)} if isinstance(rows, list) else set()
-    return [
-        (page, card)
-        for page, card in read_cards(output_dir)
-        if card.annotator in annotators and asked.issuperset(card.judges)
-    ]
+    found: dict[tuple[str, ...], tuple[Path, Card]] = {}
+    for page, card in sorted(read_cards(output_dir), key=lambda kept: kept[1].pairs):
+        if card.annotator in annotators and asked.issuperset(card.judges):
+            found[card.annotator, *card.judges, "", *card.models] = page, card
+    return [*found.values()]
 
 
 def write_section(record: Any) -> str:
