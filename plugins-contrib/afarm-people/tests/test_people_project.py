@@ -182,6 +182,10 @@ def test_a_project_keeps_its_rules_until_others_are_given(tmp_path: Path, monkey
     write_pairs(tmp_path / "pairs.jsonl", [{**row, "preference": "A"} for row in make_rows(3)])  # no scale of afarm's
     serve(monkeypatch, "pairs.jsonl", "--export", "labels.jsonl")  # over its own labels
     write_pairs(tmp_path / "pairs.jsonl", make_rows(3))
+    write_pairs(tmp_path / "pairs.jsonl", make_rows(5))  # a later round's pairs go to other tools as well
+    serve(monkeypatch, "pairs.jsonl", "--export", "tasks.json", "--as", "argilla")
+    assert len(list(read_rows("tasks.json"))) == 5
+    write_pairs(tmp_path / "pairs.jsonl", make_rows(3))
     other = serve(monkeypatch, "pairs.jsonl", "--until", "all", "--each", "1")
     assert (other.rules.each, other.rules.until_decided, other.rules.tie) == (1, False, False)
 

@@ -135,7 +135,7 @@ def bench(
             except BudgetError as error:
                 stop = error
                 break
-            except (JudgeError, DataError) as error:
+            except (JudgeError, DataError, ConfigError) as error:
                 failed.append(f"{contestant.name}: {error}")
     if found:
         _show(found, bench_set, len(whole.items) + len(whole.groups), options.as_json)
