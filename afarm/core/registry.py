@@ -122,7 +122,7 @@ def name_package(name: str, near: str = "") -> str:
 
 
 MODELS_OF = {
-    "openai": r"(chat)?gpt-|o\d\b",
+    "openai": r"(chat)?gpt-(?!oss)|o\d\b",
     "anthropic": "claude-",
     "gemini": "gemini-",
     "deepseek": r"deepseek-(chat|reasoner|flash|v\d)",

@@ -63,6 +63,11 @@ def near_duplicate(rows: list[dict[str, Any]]) -> None:
     rows.append({**rows[5], "chosen": rows[5]["chosen"].upper() + " Yes"})
 
 
+def nearly_opposed(rows: list[dict[str, Any]]) -> None:
+    """Another label of the same pair but for a word: neither is dropped."""
+    rows.append({**rows[5], "chosen": rows[5]["rejected"] + " Yes", "rejected": rows[5]["chosen"]})
+
+
 def evaluated(rows: list[dict[str, Any]]) -> None:
     rows[7]["prompt"] = "What is  the capital of FRANCE"
     rows[8]["prompt"] = "Tell me in a few words how the first steam engines came to be built in the north of England!"
@@ -87,6 +92,7 @@ EVALUATED = [
         (two_to_one, {"both ways": 1, "near duplicates": 1}, 2),
         (contradicting, {"contradicting": 1}, 0),
         (near_duplicate, {"near duplicates": 1}, 1),
+        (nearly_opposed, {}, 0),
         (evaluated, {"in evaluated.jsonl": 2}, 2),
         (equal_once_cut, {"equal once cut": 1}, 1),
     ],

@@ -10,6 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +199,13 @@ def _near_duplicates(rows: Sequence[Row]) -> Finding:
 
 
 def _is_opposed(one: Row, other: Row) -> bool:
-    return one.pair == other.pair and one.chosen != other.chosen
+    """Tell if the chosen output of one is the other's rejected one, or nearly."""
+    crossed = _likeness(one.chosen, other.rejected) + _likeness(one.rejected, other.chosen)
+    return crossed > _likeness(one.chosen, other.chosen) + _likeness(one.rejected, other.rejected)
+
+
+def _likeness(one: str, other: str) -> float:
+    return SequenceMatcher(None, normalised(one), normalised(other)).ratio()
 
 
 def _asked(instruction: Instruction) -> str:
