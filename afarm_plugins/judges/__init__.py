@@ -8,7 +8,7 @@ from afarm import Register, hookimpl
 @hookimpl
 def register_judges(register: Register) -> None:
     from afarm_plugins.judges.settings import LocalConfig, OfflineConfig, ReplayConfig, VendorConfig
-    from afarm_plugins.judges.vendors_by_name import VENDORS
+    from afarm_plugins.judges.vendor_table import VENDORS
 
     register(
         "openai",

@@ -25,6 +25,7 @@ from afarm.testing import (
     make_instructions,
     tiny_reward_model,
 )
+from afarm_plugins.judges.vendor_table import VENDORS
 
 PLUGINS = discover()
 
@@ -49,6 +50,7 @@ SPECS = {
     "annotators/alpaca_eval": str(HERE / "letters"),
     "judges/openai": "gpt-4o",
     "judges/anthropic": "claude-opus-4-8",
+    **{f"judges/{name}": vendor.example for name, vendor in VENDORS.items()},
     "judges/local": "pkg:afarm_plugins.toy/base2",
     "judges/openai-compatible": "llama3:8b@http://localhost:11434/v1",
     "judges/replay": str(HERE / "judged.jsonl"),

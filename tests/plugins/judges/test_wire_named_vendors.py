@@ -23,7 +23,7 @@ from afarm.core.records import Message
 from afarm.judging.pricing import Prices
 from afarm.judging.rate_limit import RequestRefused, SlowDown
 from afarm_plugins.judges.vendor import VendorJudge
-from afarm_plugins.judges.vendors_by_name import VENDORS
+from afarm_plugins.judges.vendor_table import VENDORS
 
 USUAL = {"model", "messages", "temperature", "top_p", "tools", "tool_choice", "response_format", "reasoning_effort"}
 TAKES: dict[str, set[str]] = {

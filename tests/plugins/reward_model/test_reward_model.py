@@ -11,14 +11,14 @@ from bandit import ANSWERS, INSTRUCTIONS, bandit_policy, bandit_preferences, rew
 from tiny_models import Recorder, judged, make_context, make_instructions, make_policy, pair_rewards, same_weights
 
 from afarm import LoraConfig
-from afarm.backend import pairwise_accuracy
+from afarm.backend import hold_out, pairwise_accuracy
 from afarm.core.errors import DataError
 from afarm.core.interfaces import RewardModel
 from afarm.core.records import JudgedPair, Preference
-from afarm.core.seeding import uniform
+from afarm.core.seeding import digest, uniform
 from afarm.testing import check_reward_model
 from afarm_plugins.reward_model import RewardModelConfig
-from afarm_plugins.reward_model.bradley_terry import BradleyTerryRewardModel, bootstrap_weights, split, tokenize
+from afarm_plugins.reward_model.bradley_terry import BradleyTerryRewardModel, bootstrap_weights, tokenize
 from afarm_plugins.reward_model.calibration import calibration, margins
 from afarm_plugins.reward_model.pair_trainer import HeldOut
 
@@ -125,6 +125,11 @@ def test_draws_and_unparsed_answers_are_dropped_and_counted(tmp_path: Path) -> N
 def test_nothing_to_learn_from_is_a_data_error(tmp_path: Path, rows: list[JudgedPair]) -> None:
     with pytest.raises(DataError, match=r"nothing to learn from: (3 draw|no preferences)"):
         fit(tmp_path, rows)
+
+
+def split(rows: list[JudgedPair], fraction: float, seed: int) -> tuple[list[JudgedPair], list[JudgedPair]]:
+    training, held_out = hold_out(rows, fraction, lambda id: digest(seed, id))
+    return [rows[place] for place in training], [rows[place] for place in held_out]
 
 
 def test_all_pairs_of_an_instruction_are_held_out_together_whatever_their_order() -> None:
