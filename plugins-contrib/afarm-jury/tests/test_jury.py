@@ -302,13 +302,71 @@ def call(*words: str) -> int:
     return int(ended.value.code or 0)
 
 
+METERED = """
+from pathlib import Path
+from afarm import Capabilities, Completion, Judge, Price, hookimpl
+
+class Metered(Judge):
+    capabilities = Capabilities(completion=True, logit_bias=True)
+    def __init__(self, spec, config, context):
+        self.cost = float(spec)
+    @property
+    def identity(self):
+        return f"metered:{self.cost}"
+    def price(self):
+        return Price(self.cost, self.cost)
+    async def complete(self, request):
+        with Path("asked.txt").open("a") as file:
+            file.write(f"{self.cost} {request.annotator}\\n")
+        return Completion("Output (a)", 100, 1, price=self.price().of(100, 1), finish_reason="stop")
+
+@hookimpl
+def register_judges(register):
+    register("metered", Metered)
+"""
+
+
+def write_systems() -> None:
+    for name in ("mine", "theirs"):
+        rows = [{"instruction": f"task {n}", "output": f"{name} says {n} " * (1 + n % 3)} for n in range(20)]
+        Path(f"{name}.json").write_text(json.dumps(rows))
+
+
+def test_a_jury_over_budget_names_the_juror_and_goes_on_with_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_systems()
+    Path("metered.py").write_text(METERED)
+    Path("jury.yaml").write_text(
+        "jurors:\n  dear: {annotator: chatgpt_4, judge: 'metered:500'}\n"
+        "  cheap: {annotator: chatgpt_4, judge: 'metered:5'}\n  free: fitted\n"
+    )
+    command = ["evaluate", "mine.json", "--reference", "theirs.json", "--annotator", "jury:jury.yaml"]
+    command = ["--plugin-file", "metered.py", *command]
+    assert call(*command, "--budget", "0.3", "--set", "max_concurrency=1") == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "juror dear of jury.yaml" in said
+    assert "on_failure: abstain goes on without it" in said
+    before = Path("asked.txt").read_text().splitlines()
+    assert before.count("5.0 cheap") == 20
+    assert before[:20] == before[:1] * 20  # the cheapest first
+    assert call(*command, "--budget", "100", "--json") == 0
+    record = json.loads(capsys.readouterr().out)
+    asked = Path("asked.txt").read_text().splitlines()
+    rows = [json.loads(line) for line in next(Path("afarm-runs").rglob("outputs.jsonl")).read_text().splitlines()]
+    assert len(asked) == 20 + sum("dear" in row["votes"] for row in rows) < 40  # nothing is bought twice
+    assert {one["identity"] for one in record["judges"]} == {"metered:5.0", "metered:500.0"}
+    report = next(Path("afarm-runs").rglob("report.html")).read_text()
+    assert "<td>cheap</td><td>20</td><td>0</td>" in report
+    assert f"<td>${20 * 101 * 5 / 1e6:,.4f}</td>" in report
+
+
 def test_a_jury_judges_outputs_and_its_judges_stand_in_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("mine", "theirs"):
-        rows = [{"instruction": f"task {n}", "output": f"{name} says {n} " * (1 + n % 3)} for n in range(20)]
-        Path(f"{name}.json").write_text(json.dumps(rows))
+    write_systems()
     Path("jury.yaml").write_text(
         "jurors:\n  alice: {annotator: chatgpt_4, judge: offline}\n"
         "  bob: {annotator: chatgpt_2, judge: offline}\n  carol: fitted\n"
