@@ -199,7 +199,8 @@ def _with_figures(
     from afarm.evaluation.boards.sources import holds_annotations, in_order
 
     names = [*evaluators, *(name for name in orders if not _has(boards, name) and looks_at_all_systems(name))]
-    complete = [all(_has([board], name) for name in names) for board in boards]
+    anew = any(name in sections and not looks_at_all_systems(name) for name in names)  # a run stored its own settings'
+    complete = [not anew and all(_has([board], name) for name in names) for board in boards]
     files = [Path(source) for source in dict.fromkeys(sources) if holds_annotations(Path(source))] if names else []
     found, lacking = [], []
     with TemporaryDirectory() as directory:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from afarm.evaluation.boards.sources import read_boards as read_boards
     from afarm.evaluation.drift_log import DRIFT_LOG as DRIFT_LOG
     from afarm.evaluation.drift_log import read_drift_log as read_drift_log
+    from afarm.evaluation.judge_flags import JudgeTally as JudgeTally
+    from afarm.evaluation.judge_flags import accuracy_interval as accuracy_interval
     from afarm.evaluation.metrics import WIN_RATE as WIN_RATE
     from afarm.evaluation.metrics import MainMetric as MainMetric
     from afarm.evaluation.metrics import finite_number as finite_number

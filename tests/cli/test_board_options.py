@@ -50,8 +50,19 @@ class Ranks(Met):
     """Called like an option of the command's own."""
 
 
+class Letters(Evaluator):
+    needs = frozenset({"judgements"})
+
+    def __init__(self, config):
+        self.times = config.times
+
+    def evaluate(self, inputs):
+        return Evaluation("letters", inputs.system, {"letters": float(self.times)})
+
+
 @hookimpl
 def register_evaluators(register):
+    register("letters", Letters, config=Lengths, summary="letters, as often as they count")
     register("people", People, spec="LABELS", summary="win rate by people, from a file of labels")
     register("met-by", Met, config=Lengths, spec="WORD", summary="letters of a word")
     register("ranks", Ranks, spec="WORD", summary="letters of a word")
@@ -98,3 +109,14 @@ def test_an_evaluator_with_a_spec_is_an_option_and_a_column(afarm: Afarm) -> Non
     missing = afarm(*board, "--people", "none.txt")
     assert (missing.code, "Traceback" in missing.err) == (1, False)
     assert "none.txt" in missing.err
+
+
+def test_a_figure_that_a_run_stored_is_made_anew_where_its_evaluator_is_set(afarm: Afarm) -> None:
+    Path("letters.py").write_text(PEOPLE)
+    with_plugin = ["--plugin-file", "letters.py"]
+    evaluators = ["--set", "evaluate.evaluators=[win_rate, letters]"]
+    assert afarm(*with_plugin, "run", "--recipe", "light.yaml", "--method", "direct", *evaluators).code == 0
+    for settings, value in ([], 1), (["--set", "letters.times=3"], 3):
+        said = afarm(*with_plugin, "leaderboard", "--evaluator", "letters", *settings, "--json")
+        [board] = json.loads(said.out)["boards"]
+        assert [entry["metrics"]["letters"]["value"] for entry in board["entries"]] == [value]

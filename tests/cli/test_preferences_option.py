@@ -64,6 +64,13 @@ def test_training_alone_points_to_the_commands_that_evaluate_and_export(
     assert export == f"afarm export {record['name']} DIR"
 
 
+def test_training_alone_within_another_program_ends_well(
+    afarm: Afarm, own: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["notebook", "--quiet"])
+    assert afarm("direct", *own, *LIGHT).code == 0
+
+
 def test_why_says_which_file_and_how_many_pairs_are_used_and_left_out(afarm: Afarm, own: list[str]) -> None:
     path = Path("own.jsonl")
     drawn, empty = ({"prompt": "more", "chosen": "word", "rejected": text} for text in ("word", ""))

@@ -131,6 +131,10 @@ WRONG: list[tuple[list[str], str]] = [
     (["--model", "a/b", "--edition", "1"], "hf download tatsu-lab/alpaca_eval alpaca_eval.json --repo-type dataset"),
     (["--outputs", "mine.json", "--reference", "theirs.json"], "no judge is named"),
     (["--outputs", "mine.json", "--reference", "theirs.json", "--board", "theirs.json"], "is no board of AlpacaEval"),
+    (
+        ["--outputs", "mine.json", "--reference", "theirs.json", "--board", "text.csv"],
+        "a figure is no number",
+    ),
     (["--outputs", "mine.json", "--reference", "no.json", "--judge", "fitted"], "no.json"),
 ]
 
@@ -141,6 +145,7 @@ def test_what_is_missing_is_said_with_the_command_that_gets_it(
 ) -> None:
     write_rows("mine.json", "Oak")
     write_rows("theirs.json", "Eel")
+    Path("text.csv").write_text(",win_rate,length_controlled_winrate\ngood,high,60\n")
     code, _, error = run(capsys, *(arguments or ["--judge", "fitted"]))
     assert code == 1
     assert said in " ".join(error.split())

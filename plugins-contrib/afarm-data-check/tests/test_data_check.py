@@ -218,6 +218,7 @@ def test_the_command_writes_what_is_left_and_why_the_rest_is_not(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub-of-nobody"))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
     rows = sound_rows(30)
     near_duplicate(rows)
     write(Path("mine.jsonl"), rows)
@@ -234,6 +235,15 @@ def test_the_command_writes_what_is_left_and_why_the_rest_is_not(
     assert not any(found["rows"] for found in document["findings"].values())
     assert _run("data", "check", "mine.jsonl", "--drop", "flips") == 1
     assert "'flips' is no check: choose from" in capsys.readouterr().err
+    assert _run("data", "check", "mine.jsonl", "--write", "./mine.jsonl") == 1
+    assert "that is the file that is checked" in " ".join(capsys.readouterr().err.split())
+    assert len([*read_rows("mine.jsonl")]) == 31
+    cached = tmp_path / "cache" / "datasets--tatsu-lab--alpaca_eval" / "snapshots" / "0" / "alpaca_eval.json"
+    cached.parent.mkdir(parents=True)
+    cached.write_text(json.dumps(EVALUATED))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    assert _run("data", "check", "mine.jsonl", "--json") == 0
+    assert "in alpaca_eval.json" in json.loads(capsys.readouterr().out)["findings"]
 
 
 def _run(*arguments: str) -> int:

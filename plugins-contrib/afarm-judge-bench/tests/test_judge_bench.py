@@ -22,7 +22,7 @@ from afarm_judge_bench.items import (
     mean_of_orders,
     sum_of_orders,
 )
-from afarm_judge_bench.measure import calibration, compare, first_shown, people_figures, share
+from afarm_judge_bench.measure import calibration, compare, first_shown, measure, people_figures, share
 from afarm_judge_bench.sets import FORMS, majority, read_set
 from afarm_judge_bench.stored import read_reply, read_stored
 from afarm_judge_bench.verdicts import Verdicts
@@ -186,6 +186,8 @@ def test_intervals_and_differences_count_instructions() -> None:
     assert [(one.name, one.against, one.value) for one in found] == [("b", "a", -25), ("c", "a", -75)]
     # −0.25 ± s/√4 with s = 0.5: z = 1, p = 0.317, times the two of three tests that are left
     assert found[0].p == pytest.approx(0.6346, abs=1e-3)
+    [alike] = compare({"a": [1, 1, 1], "b": [0, 0, 0]}, list("xyz"))
+    assert alike.p == 0.25  # three rows that differ alike are no certainty
 
 
 @pytest.mark.parametrize(
@@ -231,6 +233,19 @@ def test_a_larger_limit_adds_to_a_smaller_one(tmp_path: Path) -> None:
     assert draw(whole, 8, 0)[0] is whole
 
 
+def test_ties_are_drawn_with_their_partners(tmp_path: Path) -> None:
+    rows = [
+        {"id": f"{kind}:{n}", "prompt": f"{kind} {n}", "chosen": right, "rejected": ["q"], "subset": "Ties"}
+        | {"num_correct": len(right)}
+        for kind, right in (("ref", ["r"]), ("tied", ["r", "s"]))
+        for n in range(20)
+    ]
+    drawn, _ = draw(read_set([write(tmp_path / "rb2.jsonl", rows)]), 8, seed=0)
+    assert sorted(one.id.partition(":")[0] for one in drawn.groups) == ["ref"] * 4 + ["tied"] * 4
+    assert len({one.id.partition(":")[2] for one in drawn.groups}) == 4
+    assert ties_score(drawn.groups, [[2.0] * one.correct + [0.0] for one in drawn.groups]) == 1
+
+
 def test_own_pairs_of_several_people(tmp_path: Path) -> None:
     """A pair that two people saw in other orders is one item, with both labels."""
     rows = [
@@ -242,7 +257,16 @@ def test_own_pairs_of_several_people(tmp_path: Path) -> None:
     assert [(item.label, item.people, item.subset) for item in bench.items] == [(0, (0, 0), "s"), (1, (), "")]
 
 
-def test_rewardbench_2_end_to_end(run: Run, tmp_path: Path) -> None:
+def test_stored_answers_in_one_order_are_not_half_unread(tmp_path: Path) -> None:
+    bench = read_set([write(tmp_path / "set.jsonl", [JUDGEBENCH_ROW])])
+    stored = [{"pair_id": "a", "judgments": [{"response": "[[A>B]]"}]}]
+    figures = measure(read_stored("x", write(tmp_path / "answers.jsonl", stored), bench), bench)
+    assert (figures.unparsed, figures.consistent) == (0, None)
+    assert figures.accuracy is not None
+    assert figures.accuracy.value == 100
+
+
+def test_rewardbench_2_end_to_end(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
         {
             "id": "1",
@@ -260,6 +284,9 @@ def test_rewardbench_2_end_to_end(run: Run, tmp_path: Path) -> None:
     shown = run(file, *words)
     assert [{*judge["subsets"]} for judge in shown["judges"]] == [{"Focus", "Ties"}] * 2
     assert "needs a score of each answer" in run(file, "--judge", "offline")
+    with pytest.raises(SystemExit):
+        main(["judge", "bench", file, "--judge", "offline", *words[2:], "--output-dir", str(tmp_path / "out")])
+    assert "ratings + offline" in capsys.readouterr().out  # one that cannot score keeps nothing from the others
 
 
 # ----------------------------------------------------------------------------------------------------- bad input

@@ -351,7 +351,7 @@ def test_a_jury_over_budget_names_the_juror_and_goes_on_with_more(
     before = Path("asked.txt").read_text().splitlines()
     assert before.count("5.0 cheap") == 20
     assert before[:20] == before[:1] * 20  # the cheapest first
-    assert call(*command, "--budget", "100", "--json") == 0
+    assert call(*command, "--budget", "100", "--price", "metered:5=5/5", "--json") == 0
     record = json.loads(capsys.readouterr().out)
     asked = Path("asked.txt").read_text().splitlines()
     rows = [json.loads(line) for line in next(Path("afarm-runs").rglob("outputs.jsonl")).read_text().splitlines()]

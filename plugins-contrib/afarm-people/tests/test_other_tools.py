@@ -112,6 +112,38 @@ def test_labels_come_back_from_a_tool(
     assert all(one.shown == shown_order(store, one.pair) for one in answers)
 
 
+def test_labels_are_read_by_the_order_of_their_task_whatever_the_seed(store: ProjectStore, tmp_path: Path) -> None:
+    """They may come back into a new file of labels, which has another seed."""
+    write_tasks(store, "label_studio", tmp_path / "tasks.json", tie=True)
+    file = tmp_path / "labels.json"
+    file.write_text(json.dumps(label_studio(json.loads((tmp_path / "tasks.json").read_text()))))
+    other = ProjectStore(tmp_path / "other.sqlite", seed=4)
+    other.add_pairs([(pair, {}) for pair in PAIRS], ordered=True)
+    assert any(shown_order(store, pair.id) != shown_order(other, pair.id) for pair in PAIRS)
+    assert read_answers(other, str(file), None) == read_answers(store, str(file), None)
+
+
+def test_tasks_are_written_whole_and_beside_their_configuration(store: ProjectStore, tmp_path: Path) -> None:
+    store.add_pairs([*((pair, {}) for pair in PAIRS), (Pair(Instruction("half \ud83d"), "a", "b"), {})])
+    write_tasks(store, "argilla", tmp_path / "tasks.json", tie=True)
+    texts = {record["fields"]["instruction"] for record in json.loads((tmp_path / "tasks.json").read_text())}
+    assert "half \ud83d" in texts
+    for tool, name in (("potato", "tasks.yaml"), ("label_studio", "tasks.xml")):
+        with pytest.raises(DataError, match=rf"{name}: that is where the configuration of {tool} goes"):
+            write_tasks(store, tool, tmp_path / name, tie=True)  # type: ignore[arg-type]
+
+
+def test_what_a_tool_did_not_write_is_named(store: ProjectStore, tmp_path: Path) -> None:
+    mixed = tmp_path / "labels.json"
+    mixed.write_text(json.dumps([{"data": {"pair": "x"}, "annotations": []}, {"data": {"pair": "y"}}]))
+    with pytest.raises(DataError, match=r"labels\.json: row 0"):
+        read_answers(store, str(mixed), None)
+    (tmp_path / "out" / "ann").mkdir(parents=True)
+    (tmp_path / "out" / "ann" / "user_state.json").write_text('{"broken')
+    with pytest.raises(DataError, match=r"user_state\.json"):
+        read_answers(store, str(tmp_path / "out"), None)
+
+
 def test_what_people_see_is_the_pair_in_the_order_drawn(store: ProjectStore, tmp_path: Path) -> None:
     write_tasks(store, "label_studio", tmp_path / "tasks.json", tie=False)
     for task, pair in zip(json.loads((tmp_path / "tasks.json").read_text()), PAIRS, strict=True):
@@ -133,6 +165,8 @@ def test_labels_of_a_tool_count_as_peoples_and_once(store: ProjectStore, tmp_pat
     assert store.take_labels(rows) == (6, 0)
     assert store.take_labels(rows) == (0, 0)
     assert store.take_labels([(*rows[0][:2], 0, *rows[0][3:])]) == (0, 1)
+    twice = [(*rows[0][:2], choice, *rows[0][3:]) for choice in (2, 0)]  # Label Studio lets a person answer again
+    assert store.take_labels(twice) == (0, 0)
     exported = list(Project(store, Rules()).export())
     assert len(exported) == 6
     assert {row["annotator"] for row in exported}.isdisjoint(SAID)  # pseudonyms

@@ -182,6 +182,10 @@ def test_a_project_keeps_its_rules_until_others_are_given(tmp_path: Path, monkey
     write_pairs(tmp_path / "pairs.jsonl", [{**row, "preference": "A"} for row in make_rows(3)])  # no scale of afarm's
     serve(monkeypatch, "pairs.jsonl", "--export", "labels.jsonl")  # over its own labels
     write_pairs(tmp_path / "pairs.jsonl", make_rows(3))
+    write_pairs(tmp_path / "pairs.jsonl", make_rows(5))  # a later round's pairs go to other tools as well
+    serve(monkeypatch, "pairs.jsonl", "--export", "tasks.json", "--as", "argilla")
+    assert len(list(read_rows("tasks.json"))) == 5
+    write_pairs(tmp_path / "pairs.jsonl", make_rows(3))
     other = serve(monkeypatch, "pairs.jsonl", "--until", "all", "--each", "1")
     assert (other.rules.each, other.rules.until_decided, other.rules.tie) == (1, False, False)
 
@@ -374,3 +378,27 @@ def test_a_run_judged_at_two_temperatures_is_drawn_from_its_main_comparison(
 
     monkeypatch.setattr("afarm_people.draw.open_run", lambda name, output_dir: Run())
     assert read_runs(["run"], tmp_path) == {"best_of_n": rows[:1]}
+
+
+def test_an_export_says_how_far_people_and_a_judge_agree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of 24 pairs bo contradicts ann on 6. The judge says ann's answer, the other way round, but for 12."""
+    monkeypatch.chdir(tmp_path)
+    write_pairs(tmp_path / "pairs.jsonl", make_rows(24))
+    project = serve(monkeypatch, "pairs.jsonl", "--people", "ann,bo", "--each", "2")
+    ids = [id for id, _, _ in project.store.pairs_in_order(PAIR)]
+    project.store.take_labels((id, "ann", 2, "12", "", 1.0) for id in ids)
+    project.store.take_labels((id, "bo", -2 if n < 6 else 2, "12", "", 1.0) for n, id in enumerate(ids))
+    of_judge = [
+        {**row, "output_1": row["output_2"], "output_2": row["output_1"], "preference": 1 if n < 12 else 2}
+        for n, row in enumerate(read_rows("pairs.jsonl"))
+    ]
+    write_pairs(tmp_path / "judged.jsonl", of_judge)
+    capsys.readouterr()
+    serve(monkeypatch, "pairs.jsonl", "--export", "labels.jsonl", "--judged", "judged.jsonl")
+    said = capsys.readouterr().err
+    assert "People agree with each other on 75 % of their labels (Krippendorff's alpha" in said
+    wins = {pair["instruction"]: 2 - pair["preference"] for pair in of_judge}
+    same = sum(one.win == wins[one.pair.instruction.instruction] for one in project.store.labels())
+    assert f"The judge of judged.jsonl agrees with {100 * same / 48:.0f} % of 48 labels; right on " in said

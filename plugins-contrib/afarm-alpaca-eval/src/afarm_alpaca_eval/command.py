@@ -152,7 +152,10 @@ def read_board(board: Path | None, edition: Edition) -> tuple[dict[str, dict[str
     if not rows or not {"", WIN, LC} <= rows[0].keys():
         raise DataError(f"{board}: is no board of AlpacaEval, which has the columns '' (the model), {WIN} and {LC}")
     names = (WIN, ERROR, LC, "avg_length")
-    return {row[""]: {name: float(row[name]) for name in names if row.get(name)} for row in rows}, str(board)
+    try:
+        return {row[""]: {name: float(row[name]) for name in names if row.get(name)} for row in rows}, str(board)
+    except ValueError as error:
+        raise DataError(f"{board}: a figure is no number: {error}") from error
 
 
 def show(name: str, metrics: dict[str, Any], rows: dict[str, dict[str, float]], screen: Any) -> None:

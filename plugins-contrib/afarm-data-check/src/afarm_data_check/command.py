@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 BY_DEFAULT = "both ways,near duplicates,evaluated,equal once cut"
 FLIPPED = "likely flipped"
 MOST_FEATURES = 5
-CACHED = "hub/datasets--tatsu-lab--alpaca_eval/snapshots/*/alpaca_eval.json"
+CACHED = "datasets--tatsu-lab--alpaca_eval/snapshots/*/alpaca_eval.json"
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -61,14 +61,15 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Find duplicates, prompts evaluated on, labels that length explains, and flips in preferences."""
+    from afarm import ConfigError
     from afarm_data_check.checks import check_rows
 
     names = [name.strip() for name in drop.split(",") if name.strip()]
     known = [*BY_DEFAULT.split(","), FLIPPED]
     if unknown := [name for name in names if name not in known]:
-        from afarm import ConfigError
-
         raise ConfigError([f"--drop {name!r} is no check: choose from {', '.join(known)}" for name in unknown])
+    if write and write.exists() and write.samefile(file):
+        raise ConfigError([f"--write {write}: that is the file that is checked, draws and all: name another"])
     checked = check_rows(file, _files(against), cut, labels)
     dropped = choose(checked, names)
     if write:
@@ -89,7 +90,8 @@ def _files(against: Sequence[str] | None) -> list[str]:
 
     if against:
         return list(against)
-    cache = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
     return [str(path) for path in sorted(cache.glob(CACHED))[:1]]
 
 

@@ -135,7 +135,7 @@ def bench(
             except BudgetError as error:
                 stop = error
                 break
-            except (JudgeError, DataError) as error:
+            except (JudgeError, DataError, ConfigError) as error:
                 failed.append(f"{contestant.name}: {error}")
     if found:
         _show(found, bench_set, len(whole.items) + len(whole.groups), options.as_json)
@@ -152,9 +152,13 @@ def _read_answers(answers: Sequence[str], whole: "BenchSet") -> "list[Verdicts]"
 
 
 def draw(whole: "BenchSet", limit: int | None, seed: int) -> "tuple[BenchSet, list[int]]":
-    """Draw `limit` rows of a set by their ids, a larger limit more; return their numbers."""
+    """Draw `limit` rows of a set by their ids, a larger limit more; return their numbers.
+
+    RewardBench 2's ref:7 and tied:7 are drawn one after the other: without its partner neither has its whole score.
+    """
     rows = whole.groups or whole.items
-    order = sorted(range(len(rows)), key=lambda n: seeding.uniform(seed, "judge bench rows", rows[n].id))
+    names = [row.id.rpartition(":")[2] for row in rows]
+    order = sorted(range(len(rows)), key=lambda n: seeding.uniform(seed, "judge bench rows", names[n]))
     chosen = sorted(order[:limit])
     if len(chosen) == len(rows):
         return whole, chosen

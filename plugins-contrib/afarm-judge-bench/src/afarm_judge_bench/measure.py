@@ -6,7 +6,6 @@ Intervals are of 95%. Values are clustered by instruction: several pairs of one 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -179,7 +178,8 @@ def calibration(flat: Sequence[tuple[Verdict, Item]]) -> tuple[float | None, flo
 def compare(values: Mapping[str, Sequence[float]], clusters: Sequence[str]) -> list[Difference]:
     """Compare each judge with the one that scores highest, row by row.
 
-    The best was chosen by these values, so that p is corrected for every pair that might have been compared.
+    The best was chosen by these values, so that p is corrected for every pair that might have been compared. Where all
+    rows differ alike there is no error to go by: p is of as many coins that fall on one side.
     """
     means = {name: fmean(row) for name, row in values.items()}
     best = max(means, key=lambda name: means[name])
@@ -188,7 +188,8 @@ def compare(values: Mapping[str, Sequence[float]], clusters: Sequence[str]) -> l
         if name != best:
             gaps = [one - other for one, other in zip(row, values[best], strict=True)]
             error, gap = standard_error(gaps, clusters) or 0.0, fmean(gaps)
-            p = math.erfc(abs(gap) / error / math.sqrt(2)) if error else float(gap == 0)
+            alike = 2.0 ** (1 - len({*clusters})) if gap else 1.0
+            p = math.erfc(abs(gap) / error / math.sqrt(2)) if error else alike
             found.append((name, gap, error, p))
     tests = len(values) * (len(values) - 1) // 2
     adjusted, largest = {}, 0.0
@@ -207,8 +208,3 @@ def compare_judges(found: Sequence[Verdicts], bench: BenchSet) -> list[Differenc
     """Compare judges by the benchmark's own scoring of their verdicts on the same items."""
     values = {one.name: score_values(one, bench) for one in found}
     return compare(values, _clusters(bench.items)) if len(values) > 1 else []
-
-
-def repeated(names: Sequence[str]) -> list[str]:
-    """Return the names that are there more than once."""
-    return [name for name, count in Counter(names).items() if count > 1]

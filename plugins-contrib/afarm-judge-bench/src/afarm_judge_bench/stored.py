@@ -52,6 +52,7 @@ def read_stored(name: str, path: str, bench: BenchSet) -> Verdicts:
             raise DataError(f"{where}: {key} {row[key]!r} was answered before: leave one of both out")
         if "judgments" in row:
             found[number] = _read_judgments(row, where, bench.items[number], notes)
+            orders = min(orders, len(row["judgments"]))
         else:
             found[number], orders = (_read_result(row, where), None), 1
     if missing := [item for number, item in enumerate(bench.items) if number not in found]:

@@ -119,7 +119,7 @@ def label(
     source = Path(pairs).expanduser() if pairs else output_dir / "people" / f"{name_draw(from_run or [])}.jsonl"
     place = store or beside(source, ".people.sqlite")
     is_there, ends = place.exists(), export or discard or delete or take
-    begins = not is_there and (take or (export and form in TOOLS))  # others' people label, or have labelled
+    begins = (take and not is_there) or (export and form in TOOLS)  # others' people label, or have labelled
     if ends and not is_there and not begins:
         named = [pairs] if pairs else [word for run in from_run or [] for word in ("--from-run", run)]
         raise DataError(f"{place}: there are no labels of {source} yet; first: afarm label {shlex.join(named)}")
@@ -332,7 +332,7 @@ def _export(project: Project, export: Path, form: Form, is_drawn: bool) -> None:
     if not rows:
         raise DataError(f"{project.store.path}: there are no labels yet")
     if form == "csv":
-        export.write_text(write_csv(rows), encoding="utf-8")
+        export.write_text(write_csv(rows), "utf-8", "backslashreplace")
     else:
         write_rows(export, map(as_vote, rows) if form == "arena" else rows)
     people, pairs = len({row["annotator"] for row in rows}), project.summary()

@@ -7,8 +7,8 @@
 | Potato 2 | items (JSON lines), and a configuration (YAML) | the directory `annotation_output` |
 
 There people see responses A and B, in an order drawn for each pair by the project's seed, and answer with one of
-`ANSWERS`. A task carries its pair's id, and labels are matched by it. Every other file of labels is read as afarm reads
-annotations (AlpacaEval's, CSV, votes in an arena), and matched by its texts.
+`ANSWERS`. A task carries its pair's id and that order, by which its labels are read. Every other file of labels is read
+as afarm reads annotations (AlpacaEval's, CSV, votes in an arena), and matched by its texts.
 """
 
 from __future__ import annotations
@@ -58,8 +58,10 @@ class Answered:
 
 def write_tasks(store: ProjectStore, tool: Tool, place: Path, tie: bool) -> list[Path]:
     """Write the pairs for another tool, and its configuration beside them; return the files."""
+    if place.suffix == Path(_CONFIGURATIONS.get(tool, "")).suffix != "":
+        raise DataError(f"{place}: that is where the configuration of {tool} goes: end the name in .json")
     tasks = [_task(store, id, pair) for id, pair, _ in store.pairs_in_order(PAIR)]
-    place.write_text(_TASKS[tool](tasks), encoding="utf-8")
+    place.write_text(_TASKS[tool](tasks), "utf-8", "backslashreplace")
     if tool not in _CONFIGURATIONS:
         return [place]
     template = _CONFIGURATIONS[tool]
@@ -78,10 +80,9 @@ def shown_order(store: ProjectStore, id: str) -> str:
 def _task(store: ProjectStore, id: str, pair: Pair) -> dict[str, str]:
     turns = [f"{turn.role}: {turn.content}" for turn in pair.instruction.messages]
     prompt = "\n\n".join([*turns, _joined(pair.instruction).instruction])
-    first, second = pair.output_1, pair.output_2
-    if shown_order(store, id) == "21":
-        first, second = second, first
-    return {"pair": id, "instruction": prompt, "response_a": first, "response_b": second}
+    order = shown_order(store, id)
+    first, second = (pair.output_1, pair.output_2)[:: 1 if order == "12" else -1]
+    return {"pair": f"{id}-{order}", "instruction": prompt, "response_a": first, "response_b": second}
 
 
 def _argilla(tasks: Sequence[Mapping[str, str]]) -> str:
@@ -124,12 +125,10 @@ def as_vote(row: Row) -> Row:
     asked = row.get("messages") or []
     text = _joined(Instruction(row["instruction"], row.get("input") or "")).instruction
     turns = [*asked, {"role": "user", "content": text}]
-    sides = {"model_a": ("conversation_a", 1), "model_b": ("conversation_b", 2)}
-    winner = {1: "model_a", 2: "model_b"}.get(row["preference"], "tie")
     vote: dict[str, Any] = {"model_a": row.get("generator_1", ""), "model_b": row.get("generator_2", "")}
-    for name, n in sides.values():
+    for name, n in (("conversation_a", 1), ("conversation_b", 2)):
         vote[name] = [*turns, {"role": "assistant", "content": row[f"output_{n}"]}]
-    return {**vote, "winner": winner, "judge": row["annotator"]}
+    return {**vote, "winner": {1: "model_a", 2: "model_b"}.get(row["preference"], "tie"), "judge": row["annotator"]}
 
 
 def read_answers(store: ProjectStore, file: str, scale: str | None) -> tuple[list[Answered], int]:
@@ -139,14 +138,18 @@ def read_answers(store: ProjectStore, file: str, scale: str | None) -> tuple[lis
     """
     pairs = {id: pair for id, pair, _ in store.pairs_in_order(PAIR)}
     states = sorted(Path(file).expanduser().glob("*/user_state.json"))  # of Potato's annotation_output
-    placed = [(str(state), json.loads(state.read_text())) for state in states] or list(read_placed_rows(file))
-    read = next((read for fields, read in _READERS if placed and fields <= placed[0][1].keys()), None)
+    try:
+        placed = [(str(state), json.loads(state.read_text())) for state in states] or list(read_placed_rows(file))
+    except ValueError as error:
+        raise DataError(f"{file}: a user_state.json in it cannot be read: {error}") from error
+    read = next((r for fields, r in _READERS if placed and all(fields <= row.keys() for _, row in placed)), None)
     if read:
         rows = [answer for where, row in placed for answer in read(row, where)]
         found = [
             Answered(id, person, choice if order == "12" else -choice, order, reason, seconds)
-            for id, person, choice, reason, seconds in rows
-            if id in pairs and (order := shown_order(store, id))
+            for task, person, choice, reason, seconds in rows
+            for id, _, order in [task.rpartition("-")]
+            if id in pairs and order in ("12", "21")
         ]
         others = len(rows) - len(found)
     else:
@@ -160,7 +163,7 @@ def read_answers(store: ProjectStore, file: str, scale: str | None) -> tuple[lis
 
 
 Read = tuple[str, str, int, str, float]
-"""A pair's id, who labelled it, the choice as it was shown, the reason, and the seconds it took."""
+"""A task's id, who labelled it, the choice as it was shown, the reason, and the seconds it took."""
 
 
 def _choice(answer: Any, where: str) -> int:
@@ -170,7 +173,7 @@ def _choice(answer: Any, where: str) -> int:
 
 
 def _from_label_studio(row: Row, where: str) -> Iterator[Read]:
-    """Of an export: each person's last annotation that was not cancelled. Predictions are no labels."""
+    """Of an export: annotations that were not cancelled. Predictions are no labels."""
     for annotation in row["annotations"]:
         if annotation.get("was_cancelled") or not annotation.get("result"):
             continue
@@ -178,8 +181,7 @@ def _from_label_studio(row: Row, where: str) -> Iterator[Read]:
         choices = given.get(QUESTION, {}).get("choices", [None])
         by = annotation.get("completed_by")
         person = str(by.get("email") or by.get("id") if isinstance(by, dict) else by)
-        reason = " ".join(given.get(REASON, {}).get("text", []))
-        seconds = float(annotation.get("lead_time") or 0)
+        reason, seconds = " ".join(given.get(REASON, {}).get("text", [])), float(annotation.get("lead_time") or 0)
         yield row["data"].get("pair", ""), person, _choice(choices[0], where), reason, seconds
 
 
@@ -194,8 +196,8 @@ def _from_potato(row: Row, where: str) -> Iterator[Read]:
     for id, given in row["instance_id_to_label_to_value"].items():
         answers = {label["schema"]: (label["name"], value) for label, value in given}
         if QUESTION in answers:
-            reason = str(answers.get(REASON, ("", ""))[1])
-            yield id, str(row["user_id"]), _choice(answers[QUESTION][0], where), reason, 0.0
+            answer = _choice(answers[QUESTION][0], where)
+            yield id, str(row["user_id"]), answer, str(answers.get(REASON, ("", ""))[1]), 0.0
 
 
 _READERS: Sequence[tuple[set[str], Callable[[Row, str], Iterator[Read]]]] = (

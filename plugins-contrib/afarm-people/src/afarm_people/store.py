@@ -352,11 +352,11 @@ class ProjectStore:
     def take_labels(self, labels: Iterable[tuple[str, str, int, str, str, float]]) -> tuple[int, int]:
         """Store labels that were given elsewhere, all or none; return how many are new and changed.
 
-        Each is the pair's id, a person's name, the choice, the order shown, the reason, and the seconds it took.
+        Each is the pair's id, a person's name, the choice, the order shown, the reason and seconds; their last counts.
         """
         with self.writing() as db:
             new = changed = 0
-            for pair, name, choice, shown, reason, seconds in labels:
+            for pair, name, choice, shown, reason, seconds in {one[:2]: one for one in labels}.values():
                 person = self.find_person(name) or self.add_person(name, "", "active")
                 there = self.row(
                     "SELECT number, choice FROM assignments WHERE person = :person AND pair = :pair",
