@@ -67,11 +67,8 @@ PACKAGES: Mapping[str, Shown] = {
     "afarm-grpo": Shown(["run", "--method", "grpo", *SHARED, *to_set(f"grpo={STEPS}")], '"method": "grpo"'),
     "afarm-heuristics": Shown([*EVALUATE, "afarm-heuristics/longer"], "62.5"),
     "afarm-judge-bench": Shown(["judge", "bench", "labels.jsonl", "--annotator", "fitted"], "own pairs"),
-<<<<<<< HEAD
-    "afarm-jury": Shown([*EVALUATE, "jury:jury.yaml"], "win rate"),
-=======
     "afarm-judge-card": Shown(["judge", "card", "--annotator", "fitted", "--limit", "10"], "Measured on 10 pairs"),
->>>>>>> main
+    "afarm-jury": Shown([*EVALUATE, "jury:jury.yaml"], "win rate"),
     "afarm-neighbours": Shown(["run", "--method", "chain_of_hindsight", *SHARED], '"method": "chain_of_hindsight"'),
     "afarm-online": Shown(
         ["run", "--method", "online_dpo", *SHARED, *to_set(f"online_dpo={SMALL_STEP}")], '"method": "online_dpo"'

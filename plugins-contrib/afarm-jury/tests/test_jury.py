@@ -146,15 +146,17 @@ def ask(jury: Jury, client: Any, pairs: Sequence[Pair] = PAIRS) -> list[Preferen
     return jury.annotate(pairs, annotate_context(3, client))
 
 
-def test_verdicts_are_those_of_all_jurors_and_fewer_are_asked(tmp_path: Path) -> None:
+@pytest.mark.parametrize("weights", [(1, 2, 3, 4, 5), (2, 1, 2, 1, 2), (1, 1, 1, 1, 1)])
+def test_verdicts_are_those_of_all_jurors_and_fewer_are_asked(tmp_path: Path, weights: Sequence[int]) -> None:
+    jurors = "".join(f"  j{n}: {{annotator: a{n}, weight: {weight}}}\n" for n, weight in enumerate(weights))
     few, all_of_them = Priced(), Priced()
-    stopped = ask(make_jury(tmp_path, FIVE), few)
-    whole = ask(make_jury(tmp_path, f"{FIVE}ask_all: true\n"), all_of_them)
+    stopped = ask(make_jury(tmp_path, f"jurors:\n{jurors}"), few)
+    whole = ask(make_jury(tmp_path, f"jurors:\n{jurors}ask_all: true\n"), all_of_them)
     assert [(p.p2, p.outcome) for p in stopped] == [(p.p2, p.outcome) for p in whole]
     assert len(all_of_them.sent) == 5 * len(PAIRS) > len(few.sent) == sum(len(p.votes) for p in stopped)
     for one, other in zip(stopped, whole, strict=True):
         assert set(one.votes) <= set(other.votes)
-        score = sum(int(name[1]) * (2 * win - 1) for name, win in other.votes if win is not None)
+        score = sum(weights[int(name[1])] * (2 * win - 1) for name, win in other.votes if win is not None)
         assert other.win == (0.5 if score == 0 else float(score > 0))
 
 
