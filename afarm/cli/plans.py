@@ -108,6 +108,8 @@ def _priced_sentence(totals: Sequence[JudgeEstimate]) -> str:
     priced = [total for total in totals if total.most_dollars is not None]
     calls, unpriced = (sum(t.calls for t in some) for some in (totals, [t for t in totals if t not in priced]))
     again = ", unreadable answers that are asked for again not counted" if calls else ""
+    if (most_calls := sum(t.most_calls for t in totals)) > calls:
+        again = f" ({most_calls:,} calls at most){again}"
     if unpriced and not priced:
         return f"About {calls:,} judge calls{again}."
     expected = None if any(t.dollars is None for t in priced) else sum(t.dollars or 0.0 for t in priced)

@@ -66,8 +66,8 @@ def _no_backend() -> ModelBackend:
     raise NotImplementedError("this context gives no access to models")
 
 
-def _no_reward_model(name: str) -> RewardModel:
-    raise NotImplementedError(f"this context opens no reward model such as {name!r}")
+def _no_component(name: str) -> Any:
+    raise NotImplementedError(f"this context opens no component such as {name!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,9 @@ class BuildContext:
     `reward_model` opens a reward model by name (the offline judge's utility, say) or from the directory of a fitted
     one, and `identify` gives a text that changes whenever its source, settings or files do. `source` digests the
     plugin's own source. A simulated judge puts both into its identity, so that editing a formula never reuses
-    yesterday's answers. `backend` loads torch when it is called. `price` gives the price of a provider's model, None if
-    it is unknown. Tell `allowed` the requests that an answer's headers allow, the seconds to their reset, their words.
+    yesterday's answers. `annotator` opens an annotator by name, with a text as `identify` gives. `backend` loads torch
+    when it is called. `price` gives the price of a provider's model, None if it is unknown. Tell `allowed` the requests
+    that an answer's headers allow, the seconds to their reset, their words.
     """
 
     reward_model: Callable[[str], RewardModel]
@@ -87,6 +88,7 @@ class BuildContext:
     backend: Callable[[], ModelBackend] = _no_backend
     price: Callable[[str, str], Price | None] = lambda provider, model: None
     allowed: Callable[[float, float, str], None] = lambda requests, seconds, words: None
+    annotator: Callable[[str], tuple[Annotator, str]] = _no_component
 
 
 class Checkpoints(Protocol):
@@ -117,7 +119,7 @@ class TrainContext:
     log_metrics: Callable[[int, Mapping[str, float]], None]
     progress: Progress = no_progress
     should_stop: Callable[[], bool] = lambda: False
-    reward_model: Callable[[str], RewardModel] = _no_reward_model
+    reward_model: Callable[[str], RewardModel] = _no_component
 
 
 class Dataset(ABC):
@@ -160,6 +162,8 @@ class Annotator(ABC):
     """As `Judge.agreement`, of one that is a formula itself and asks no judge."""
     source: str = ""
     """A digest of its plugin's code, set by afarm."""
+    judges: Sequence[str] = ()
+    """Specs of judges that it asks beside those of the roles: the role of such a request is the spec itself."""
 
     @property
     def identity(self) -> str:

@@ -53,7 +53,7 @@ class ChatRequest:
     outputs alone "rating", "ranking" or "critique"), which the offline judge reads instead of parsing the prompt; the
     `labels` of a format of its own, one per line ("labels") or one per token ("tokens"): what is written for the first
     output, for the second and, if that can be said, for a draw; for a "rating" its marks, the worst first;
-    `typical_tokens` of an answer, for estimates, where its format does not tell (0);
+    `typical_tokens` of an answer, for estimates, where its format does not tell (0); the `likelihood` that it is sent;
     `annotator` for the accounts; `seed` and `sample_index`, which tell independent samples apart.
     """
 
@@ -75,6 +75,7 @@ class ChatRequest:
     seed: int = 0
     sample_index: int = 0
     typical_tokens: int = 0
+    likelihood: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,4 +274,8 @@ class Ask(Protocol):
 
         Raises `JudgeError` naming judge, annotator and parameters if not.
         """
+        ...
+
+    def worst_case_price(self, request: ChatRequest) -> float | None:
+        """Return the most that `request` can cost in US dollars; None if its judge's prices are unknown."""
         ...

@@ -215,7 +215,8 @@ class Preference:
     or the keys of several, with commas between. `degraded` names what the annotator asked for and the judge could not
     take, and `judge` is the identity of the judge, empty if none was asked. `scores` are the ratings of the two
     outputs, on the annotator's own scale, if each was rated alone. `attributes` are further numbers of them, such as
-    ("helpfulness", 4.0, 2.0): a name, and the values of output_1 and output_2.
+    ("helpfulness", 4.0, 2.0): a name, and the values of output_1 and output_2. `votes` are those of a jury: a juror and
+    the win it credits to output_2, None if it abstained.
     """
 
     pair_id: str
@@ -231,6 +232,7 @@ class Preference:
     judge: str = ""
     scores: tuple[float, float] | None = None
     attributes: tuple[tuple[str, float, float], ...] = ()
+    votes: tuple[tuple[str, float | None], ...] = ()
 
     def __post_init__(self) -> None:
         if (self.outcome == "decided") != (self.p2 is not None):
@@ -249,7 +251,8 @@ class Preference:
         scores = self.scores and (self.scores[1], self.scores[0])
         attributes = tuple((name, second, first) for name, first, second in self.attributes)
         p2 = None if self.p2 is None else 1 - self.p2
-        return replace(self, p2=p2, order=order, scores=scores, attributes=attributes)
+        votes = tuple((juror, None if win is None else 1 - win) for juror, win in self.votes)
+        return replace(self, p2=p2, order=order, scores=scores, attributes=attributes, votes=votes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,6 +355,7 @@ class JudgedPair:
             **({"degraded": ",".join(preference.degraded)} if preference.degraded else {}),
             **(dict(zip(SCORES, preference.scores, strict=True)) if preference.scores else {}),
             **({"attributes": {name: both for name, *both in preference.attributes}} if preference.attributes else {}),
+            **({"votes": dict(preference.votes)} if preference.votes else {}),
         }
 
     @classmethod
@@ -390,6 +394,7 @@ class JudgedPair:
             judge if isinstance(judge, str) else "",
             _scores(row, where),
             _attributes(row.get("attributes")),
+            _votes(row.get("votes")),
         )
         return cls(pair, preference, _text(row, "annotator", where, default=""))
 
@@ -419,6 +424,13 @@ def _attributes(column: object) -> tuple[tuple[str, float, float], ...]:
     pairs = column.items() if isinstance(column, dict) else ()
     known = [(name, both) for name, both in pairs if isinstance(both, list) and {*map(type, both)} <= {int, float}]
     return tuple((name, float(both[0]), float(both[1])) for name, both in known if len(both) == 2)
+
+
+def _votes(column: object) -> tuple[tuple[str, float | None], ...]:
+    """Return the votes of stored rows, as `_attributes` does."""
+    votes = column if isinstance(column, dict) else {}
+    known = all(win is None or (type(win) in (int, float) and 0 <= win <= 1) for win in votes.values())
+    return tuple((juror, None if win is None else float(win)) for juror, win in votes.items()) if known else ()
 
 
 def _messages(row: Mapping[str, Any], where: str) -> tuple[Message, ...]:

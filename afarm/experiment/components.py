@@ -297,6 +297,7 @@ class Components:
             identify=self.reward_model_identity,
             source=plugin_identity(component),
             backend=lambda: self.backend,
+            annotator=lambda name: (self.annotator(name), json.dumps(self.annotator_identity(name), sort_keys=True)),
         )
 
     # --------------------------------------------------------------------------------------------- models on disk

@@ -49,7 +49,8 @@ class JudgeEstimate:
 
     `output_tokens` and `dollars` are expected, going by earlier answers of the same annotator or else of the same judge
     if there are enough; `least_dollars` is without the judge's reasoning tokens, which the setting `without_thoughts`
-    turns off; `most_output_tokens` and `most_dollars` are what a budget reserves. `assumed` counts the calls whose
+    turns off; `most_calls` are those if no request is spared (`ChatRequest.likelihood`), `most_output_tokens` and
+    `most_dollars` what a budget reserves. `assumed` counts the calls whose
     reasoning tokens are estimated without an earlier answer. Re-asks of unreadable answers are not in it.
     """
 
@@ -63,6 +64,7 @@ class JudgeEstimate:
     least_dollars: float | None = 0.0
     without_thoughts: str = ""
     assumed: int = 0
+    most_calls: int = 0
 
     def __add__(self, other: JudgeEstimate) -> JudgeEstimate:
         theirs = other._figures()
@@ -80,6 +82,11 @@ class JudgeEstimate:
     def _figures(self) -> dict[str, Any]:
         """The counts of requests and tokens, and the dollars, which are None if unknown."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("judge", "without_thoughts")}
+
+    def expected(self, share: float) -> JudgeEstimate:
+        """Return the estimate with what is expected scaled to `share`, and the most left as it is."""
+        most = {name: getattr(self, name) for name in ("most_calls", "most_output_tokens", "most_dollars")}
+        return replace(self.times(share), **most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,10 +282,7 @@ def estimate_labels(workspace: Workspace, labelling: Labelling, client: JudgeCli
     chunks = (list(islice(pairs, size)) for size in labelling.groups or [CHUNK] * -(-len(labelling.pairs) // CHUNK))
     asked = ([pair for pair in chunk if not rule_or_noise(pair, seed, labelling.label_noise)] for chunk in chunks)
     planned = estimates(client, (requests_planned(annotator, name, some, context) for some in asked), labelling)
-    return tuple(
-        replace(each.times(labelling.new), most_output_tokens=each.most_output_tokens, most_dollars=each.most_dollars)
-        for each in planned
-    )
+    return tuple(each.expected(labelling.new) for each in planned)
 
 
 class ReadingClient(JudgeClient):
@@ -306,7 +310,7 @@ def estimates(
         average, count = mean_output_tokens(client.ledger, judge, annotator)
         return average if count >= ENOUGH_ANSWERS else None
 
-    by_judge: dict[str, JudgeEstimate] = {}
+    by_likelihood: dict[tuple[str, float], JudgeEstimate] = {}
     counted = set[str]()
     for some in planned:
         requests = {key: request for request in some if (key := client.key(request)) not in counted}
@@ -319,8 +323,10 @@ def estimates(
                 outputs = [output for pair in request.comparisons for output in (pair.first, pair.second)]
                 longer = labelling.longer * sum(output.startswith(labelling.stand_in) for output in outputs)
                 estimate = replace(estimate, most_dollars=(estimate.most_dollars or 0.0) + price.of(round(longer), 0))
-            by_judge[judge] = by_judge.get(judge, JudgeEstimate(judge)) + estimate
-    return tuple(by_judge.values())
+            slot = judge, request.likelihood
+            by_likelihood[slot] = by_likelihood.get(slot, JudgeEstimate(judge)) + estimate
+    stage = [estimate.expected(likelihood) for (_, likelihood), estimate in by_likelihood.items()]
+    return tuple(by_judge([PlannedStage("", "", False, judges=tuple(stage))]))
 
 
 def _estimate(
@@ -360,6 +366,7 @@ def _estimate(
         cost(min(answer, typical)),
         str(getattr(judge, "without_thoughts", "")),  # the setting that keeps it from thinking
         assumed=int(thoughts > 0 and mean is None),
+        most_calls=1,
     )
 
 
@@ -406,7 +413,7 @@ def require_fitting_judges(workspace: Workspace, annotators: Sequence[str]) -> N
                 if not run.allow_degraded and (names := unsupported(request, judge.capabilities)):
                     left_out.setdefault((judge.identity, names), {})[request.annotator] = None
                 if run.budget is not None and client.worst_case_price(request) is None:
-                    problems.append(unpriced(run.judge.get(request.role) or run.judge["*"]))
+                    problems.append(unpriced(workspace.judges.specs.get(request.role) or run.judge["*"]))
     problems += [misfit(judge, names, sorted(who)) for (judge, names), who in left_out.items()]
     if run.batch_api and asked and not any(judge.capabilities.batch for judge in asked.values()):
         who = " and ".join(dict.fromkeys(judge.identity for judge in asked.values()))

@@ -37,9 +37,16 @@ class Judges:
         """The name of the artifact that is being made, to whose account answers go; empty if none is."""
 
     @cached_property
+    def specs(self) -> dict[str, str]:
+        """The spec of each family role's judge, and of those that annotators with a file name in it."""
+        run, annotator = self._components.settings.run, self._components.annotator
+        names = [name for name in (run.annotate.annotator, run.evaluate.annotator) if ":" in name]
+        return {spec: spec for name in dict.fromkeys(names) for spec in annotator(name).judges} | run.judge
+
+    @cached_property
     def by_role(self) -> dict[str, Judge]:
-        """The judge of each family role; equal specs share one."""
-        return {role: self.judge(spec) for role, spec in self._components.settings.run.judge.items()}
+        """The judge of each of `specs`; equal ones share one."""
+        return {role: self.judge(spec) for role, spec in self.specs.items()}
 
     def answering(self, annotators: Collection[str] = ()) -> dict[str, Judge]:
         """Return the judges by family role that these annotators ask, or the run's; all if that is not known."""

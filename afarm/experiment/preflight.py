@@ -278,7 +278,7 @@ def require_access(workspace: Workspace, llm_systems: Sequence[str] = ()) -> Non
 
 def _used_prices(workspace: Workspace, llm_systems: Sequence[str] = ()) -> Iterator[str]:
     """Look for a price of a judge that is not in use: most likely a misspelt name."""
-    used = {*workspace.config.judge.values(), *llm_systems}
+    used = {*workspace.judges.specs.values(), *llm_systems}
     for spec in workspace.config.price:
         if spec not in used:
             yield f"--price names {spec!r}, which is none of the judges.{did_you_mean(spec, used)}"

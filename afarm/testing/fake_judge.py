@@ -82,6 +82,10 @@ class FakeJudgeClient:
         """The parameters of `request` that the capabilities do not cover; it is always allowed."""
         return unsupported(request, self._capabilities)
 
+    def worst_case_price(self, request: ChatRequest) -> float | None:
+        """Nothing: no answer costs anything."""
+        return 0.0
+
     def asked_about(self) -> list[str]:
         """Return the pair ids in all requests sent, in order, without dummies."""
         return [c.pair_id for request in self.sent for c in request.comparisons if c.pair_id]

@@ -256,6 +256,7 @@ function described(pair) {
     pair.flags.length ? h("aside", { class: "banner" }, h("ul", {}, pair.flags.map((flag) => h("li", {}, `${names[flag.side]}: ${flag.flag} (${flag.pattern}): `, h("q", {}, flag.quote))))) : "",
     showDiff && !found && pair.output_1.text && pair.output_2.text ? h("p", { class: "muted" }, `Nothing is marked: the outputs ${[pair.output_1, pair.output_2].some((output) => wordsOf(output.text).length > MOST_WORDS) ? "are too long to be compared" : "have little in common"}.`) : "",
     h("div", { class: "pair" }, output("output_1", "reference", pair.verdict === "loss", found?.[0]), output("output_2", "system", pair.verdict === "win", found?.[1])),
+    jurors(pair, names),
     votes(pair, names),
     command(pair.command, "all answers as a file"),
   ];
@@ -266,6 +267,13 @@ function pointed(text, place) {
   if (!place) return text;
   const begins = new RegExp(`^\\W*${place}\\b`);
   return text.split(/(?<=\n)/).map((line) => (begins.test(line) ? h("mark", {}, line) : line));
+}
+
+// What each juror of a jury said; who is not in it was not asked, since the majority was fixed.
+function jurors(pair, names) {
+  const sides = { output_2: "win", output_1: "loss" };
+  const chip = (one) => h("span", { class: `chip ${sides[one.says] ?? "draw"}` }, names[one.says] ? `prefers ${names[one.says]}` : one.says);
+  return pair.jurors?.length ? h("section", { class: "jurors", "aria-label": "Jurors" }, h("h3", {}, "Jurors"), h("ul", {}, pair.jurors.map((one) => h("li", {}, h("strong", {}, one.juror), " ", chip(one))))) : "";
 }
 
 function votes(pair, names) {

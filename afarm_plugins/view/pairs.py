@@ -116,6 +116,7 @@ class Pairs:
             **dict(zip(("reward", "reward_reference"), index.reward[number], strict=True)),
             "votes": [{**vote, "who": who_judged([vote], index.formulas)} for vote in votes],
             "votes_problem": problem,
+            "jurors": [{"juror": text(name), "says": _says(win)} for name, win in _votes(row)],
             "command": write_run_command(run, "ledger", "--export", "answers.jsonl"),
         }
 
@@ -141,6 +142,18 @@ def short_rows(index: OutputsIndex, numbers: Sequence[int]) -> list[Row]:
 def _brief(row: Row) -> Row:
     task, given = text(row.get("instruction")), text(row.get("input"))
     return {"instruction": " ".join(f"{task[:EXCERPT]} {given[:EXCERPT]}".split())[:EXCERPT]}
+
+
+def _votes(row: Row) -> list[tuple[object, object]]:
+    """The votes of a jury, as `Preference.votes`; other files may have anything under this name."""
+    votes = row.get("votes")
+    return list(votes.items()) if isinstance(votes, dict) else []
+
+
+def _says(win: object) -> str:
+    if isinstance(win, bool) or not isinstance(win, int | float):
+        return "abstained"
+    return "draw" if win == 0.5 else "output_2" if win > 0.5 else "output_1"
 
 
 def _whole(value: object) -> Row:

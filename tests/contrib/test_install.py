@@ -68,6 +68,7 @@ PACKAGES: Mapping[str, Shown] = {
     "afarm-heuristics": Shown([*EVALUATE, "afarm-heuristics/longer"], "62.5"),
     "afarm-judge-bench": Shown(["judge", "bench", "labels.jsonl", "--annotator", "fitted"], "own pairs"),
     "afarm-judge-card": Shown(["judge", "card", "--annotator", "fitted", "--limit", "10"], "Measured on 10 pairs"),
+    "afarm-jury": Shown([*EVALUATE, "jury:jury.yaml"], "win rate"),
     "afarm-neighbours": Shown(["run", "--method", "chain_of_hindsight", *SHARED], '"method": "chain_of_hindsight"'),
     "afarm-online": Shown(
         ["run", "--method", "online_dpo", *SHARED, *to_set(f"online_dpo={SMALL_STEP}")], '"method": "online_dpo"'
@@ -150,6 +151,7 @@ def ended(directory: Path, clean: CleanEnvironment) -> Callable[[str], str]:
         {"instruction": f"task {n}", "output_1": "aaa", "output_2": mine, "preference": 1 if mine == "b" else 2}
         for n, mine in enumerate(MINE)
     ]
+    (directory / "jury.yaml").write_text("jurors: {alice: fitted, bob: {annotator: chatgpt_4, judge: offline}}")
     (directory / "labels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in labels))
     every: dict[str, Ended] = clean.run_all(COMMANDS, directory)
 

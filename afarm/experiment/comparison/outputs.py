@@ -208,7 +208,7 @@ class OutputComparison(SystemComparison):
 
     @property
     def components(self) -> list[tuple[str, str]]:
-        judges = [("judges", spec.partition(":")[0]) for spec in self.workspace.config.judge.values()]
+        judges = [("judges", spec.partition(":")[0]) for spec in self.workspace.judges.specs.values()]
         return [*judges, ("annotators", self.annotator), *super().components]
 
     @cached_property

@@ -69,7 +69,8 @@ def test_runs_are_filtered_sorted_and_compared(browser: Browser, output_dir: Pat
 
 def test_outputs_are_searched_filtered_and_read_by_keyboard_alone(browser: Browser, write_run: WriteRun) -> None:
     rows = [row(n, "the quay", "the quay " + "long " * (n % 5), 1 + n % 2) for n in range(3000)]
-    rows[2718] = row(2718, "a plain answer", "the kestrel answer", 2)
+    votes = {"votes": {"alice": 1.0, "<b>bob</b>": 0.0, "carol": None}}
+    rows[2718] = {**row(2718, "a plain answer", "the kestrel answer", 2), **votes}
     directory = write_run("many", {"results": []}, rows)
     with served(View([directory.parents[1]])) as home, opened(browser, home, "outputs/many.html") as page:
         expect(page.locator("#shown")).to_have_text("3,000 pairs")
@@ -80,6 +81,8 @@ def test_outputs_are_searched_filtered_and_read_by_keyboard_alone(browser: Brows
         expect(page.locator("#pair .prompt")).to_have_text("task 2718")
         expect(page.locator("#pair mark")).to_have_text(["a plain", "the kestrel"])
         expect(page.locator("#pair .chosen .mark")).to_have_text("✓ judge’s choice")
+        jurors = ["alice prefers ppo", "<b>bob</b> prefers sft", "carol abstained"]
+        expect(page.locator("#pair .jurors li")).to_have_text(jurors)
         page.keyboard.press("Control+a")
         page.keyboard.press("Delete")
         expect(page.locator("#shown")).to_have_text("3,000 pairs")
