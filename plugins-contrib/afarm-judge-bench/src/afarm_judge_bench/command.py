@@ -44,7 +44,7 @@ def add_commands(app: typer.Typer) -> None:
     group = typer.Typer()
     examples = write_examples(
         "judge bench",
-        "natural=LLMBar/Natural/dataset.json --judge openai:gpt-5.5 --judge anthropic:claude-haiku-5-5 --budget 2",
+        "natural=LLMBar/Natural/dataset.json --judge openai:gpt-4o --judge openai:gpt-4o-mini --budget 2",
         "judgebench.jsonl --answers o1-mini=judgments.jsonl --annotator fitted",
         "mine.jsonl --annotator gpt4_4 --judge local:MODEL --limit 100",
     )

@@ -41,8 +41,8 @@ def add_commands(app: typer.Typer) -> None:
     group = typer.Typer()
     examples = write_examples(
         "judge card",
-        "openai:gpt-5.5 --budget 2 --dry-run",
-        "openai:gpt-5.5 --annotator gpt4_4 --budget 2",
+        "openai:gpt-4o --budget 2 --dry-run",
+        "openai:gpt-4o --annotator gpt4_4 --budget 2",
         "--annotator fitted",
     )
     group.command("card", epilog=examples)(with_options(card, without=HIDDEN))
@@ -105,7 +105,7 @@ def require_named(judges: Sequence[str], annotator: str | None) -> str:
         raise ConfigError([f"a card is of one judge, and these are {len(measured)}: make one card after another"])
     if not judges and annotator is None:
         raise ConfigError(
-            ["no judge to measure: name one, as `afarm judge card openai:gpt-5.5`, or --annotator fitted (no call, $0)"]
+            ["no judge to measure: name one, as `afarm judge card openai:gpt-4o`, or --annotator fitted (no call, $0)"]
         )
     return annotator or DEFAULT_ANNOTATOR
 

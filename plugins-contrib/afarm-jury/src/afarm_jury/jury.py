@@ -191,7 +191,7 @@ class Jury(Annotator):
         return [ask.own(request) for request in seat.annotator.plan(pairs, replace(context, ask=ask))]
 
     def _probe(self, seat: Seat, context: AnnotateContext) -> list[ChatRequest]:
-        """What a juror would be asked about a pair that no run has; nothing if it asks no judge."""
+        """Requests of a juror about a pair that no run has; nothing if it asks no judge."""
         try:
             return self._plan(seat, [PROBE], context)
         except DataError:  # one that knows the instructions of its own world only

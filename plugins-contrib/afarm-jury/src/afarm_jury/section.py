@@ -12,7 +12,7 @@ from afarm.results import StoredRun, open_ledger, query_chunks
 
 @dataclass(slots=True)
 class Tally:
-    """What one juror did. `agreed` counts votes for the side that the jury chose, of `decided` ones."""
+    """Figures of one juror. `agreed` counts votes for the side that the jury chose, of `decided` ones."""
 
     asked: int = 0
     abstained: int = 0
@@ -39,7 +39,9 @@ def add_prices(found: dict[str, Tally], run: StoredRun, judged: Sequence[JudgedP
     """Add what each juror's answers cost when they were bought; None if that is not known."""
     keys = list(dict.fromkeys(key for one in judged for key in one.preference.completion.split(",") if key))
     with open_ledger(run.ledger) as ledger:
-        for some, marks in query_chunks(keys) if ledger else ():
+        if ledger is None:
+            return
+        for some, marks in query_chunks(keys):
             for name, price in ledger.read(f"SELECT annotator, price FROM completions WHERE key IN ({marks})", some):
                 if tally := found.get(name):
                     tally.dollars = None if price is None or tally.dollars is None else tally.dollars + price

@@ -22,7 +22,7 @@ ROUNDS, TOLERANCE = 500, 1e-10
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What was learned: `accuracies` and `weights` by juror, `truths` by pair (that output 2 is better)."""
+    """Learned figures: `accuracies` and `weights` by juror, `truths` by pair (that output 2 is better)."""
 
     accuracies: tuple[float, ...]
     truths: tuple[float, ...]
