@@ -353,6 +353,7 @@ def run_trainer(
         trainer.optimizer = trainer.model_wrapped = None
         trainer.model = whole_model(empty, gathered_weights(dict(trainer.model.named_parameters())))
     trainer.model.eval()
+    trainer.accelerator.wait_for_everyone()  # transformers looks into the directory at its end
     shutil.rmtree(trainer.args.output_dir, ignore_errors=True)
     if bridge.interrupted:
         raise KeyboardInterrupt

@@ -40,7 +40,8 @@ class Judges:
     def specs(self) -> dict[str, str]:
         """The spec of each family role's judge, and of those that annotators with a file name in it."""
         run, annotator = self._components.settings.run, self._components.annotator
-        names = [name for name in (run.annotate.annotator, run.evaluate.annotator) if ":" in name]
+        labels = "" if run.preferences else run.annotate.annotator
+        names = [name for name in (labels, run.evaluate.annotator) if ":" in name]
         return {spec: spec for name in dict.fromkeys(names) for spec in annotator(name).judges} | run.judge
 
     @cached_property
