@@ -151,7 +151,7 @@ def _show_made(workspace: Workspace, name: str, as_json: bool) -> None:
 def _show_next(workspace: Workspace) -> None:
     """Say how a policy that was trained alone is evaluated and taken out."""
     method, words, root, place = workspace.config.method, sys.argv[1:], workspace.store.root, 0
-    while "".join(words[place : place + 1]).startswith("--"):  # options of every command, as --plugin-file
+    while place < len(words) and words[place].startswith("--"):  # options of every command, as --plugin-file
         place += 1 if "=" in words[place] else 2
     chosen = [] if any(word.partition("=")[0] == "--method" for word in words) else ["--method", method]
     command = without_passwords(shlex.join(["afarm", *words[:place], "run", *chosen, *words[place + 1 :]]))
