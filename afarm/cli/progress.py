@@ -187,9 +187,9 @@ class ProgressBars:
         return task
 
     def _log(self, ended: threading.Event) -> None:
-        """Tell of the loops at work from time to time, or else of the stage, also while no item comes."""
-        while not ended.wait(LOG_SECONDS) and self._bars.tasks:
-            for task in self._loops or self._bars.tasks:
+        """Tell of the loop at work, and of long ones within it, from time to time, or else of the stage."""
+        while not ended.wait(LOG_SECONDS) and (loops := self._loops or self._bars.tasks):
+            for task in [task for task in loops if task is loops[0] or (task.elapsed or 0.0) >= LOG_SECONDS]:
                 if "pace" in task.fields:
                     words = [count_items(task).replace("/", " of ", 1), self._rest(task, ", ")]
                 else:

@@ -74,6 +74,20 @@ def test_a_log_tells_of_a_stage_that_is_in_no_loop(monkeypatch: pytest.MonkeyPat
         wait_until(lambda: "… judging: 0 of 805, 00:00 so far\n" in text.getvalue())
 
 
+def test_a_log_tells_of_a_loop_within_a_loop_only_if_it_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("afarm.cli.progress.LOG_SECONDS", 0.05)
+    text = io.StringIO()
+    bars = ProgressBars(Console(file=text, force_terminal=False, width=200))
+    for step in bars(range(2), "PPO", 2):
+        for _ in range(200):
+            for _ in bars(range(1), "short ones", 1):
+                time.sleep(0.001)
+        for _ in bars(range(1), "a long one", 1):
+            wait_until(lambda step=step: text.getvalue().count("a long one: 0 of 1") > step)
+    assert "PPO: 1 of 2" in text.getvalue()
+    assert "short ones" not in text.getvalue()
+
+
 def test_a_resumed_loop_counts_in_the_same_total(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("afarm.cli.progress.LOG_SECONDS", 0.01)
     text = io.StringIO()
