@@ -18,7 +18,9 @@ def load_part(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != LIBRARY:
             raise
-        raise ConfigError([f"logs are read and written by {LIBRARY}, which is not installed: pip install {LIBRARY}"]) from error
+        raise ConfigError(
+            [f"logs are read and written by {LIBRARY}, which is not installed: pip install {LIBRARY}"]
+        ) from error
 
 
 def describe_library() -> str:

@@ -50,7 +50,10 @@ def read_evaluations(run: StoredRun) -> Iterator[RunEvaluation]:
     """
     stages = [stage for stage in run.record.stages if stage.get("kind") == "evaluate"]
     if not stages:
-        raise DataError(f"{run.directory}: the run evaluated nothing, so there is no log to write; `afarm runs` lists others")
+        raise DataError(
+            f"{run.directory}: the run evaluated nothing, so there is no log to write; name one of `afarm evaluate` or "
+            "`afarm run`"
+        )
     for stage in stages:
         directory = run.artifact(str(stage["stage"]))
         compared = next(read_rows(directory / "results.jsonl"))
@@ -91,7 +94,7 @@ def to_log(run: StoredRun, evaluation: RunEvaluation, answers: Mapping[str, Comp
         run_id=seeding.digest(run.name),
         created=created,
         task=TASK,
-        task_id=evaluation.key,
+        task_id=seeding.digest(run.name, evaluation.key, TASK),  # two runs that share an artifact are no retries
         task_display_name=f"win rate against {evaluation.reference}",
         task_args=asked,
         tags=["afarm", *(["simulated judge"] if is_simulated(record) else [])],
@@ -243,6 +246,12 @@ def _to_score(evaluation: RunEvaluation, judged: JudgedPair, answers: Mapping[st
         return scorer.Score.unscored(reason="grader_failed", **fields)
     better = "draw" if win == 0.5 else evaluation.system if win > 0.5 else evaluation.reference
     return scorer.Score(value=win, answer=better, **fields)
+
+
+def read_figures(made: Any) -> dict[str, float]:
+    """Return the metrics of `win` that Inspect computed, by name: shares of 1, where afarm has percent."""
+    [score] = [score for score in made.results.scores if score.name == SCORER]
+    return {name: metric.value for name, metric in score.metrics.items()}
 
 
 def write_log(made: Any, folder: Path) -> Path:
