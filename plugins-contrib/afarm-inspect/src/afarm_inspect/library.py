@@ -16,7 +16,7 @@ def load_part(name: str) -> Any:
     try:
         return importlib.import_module(f"{LIBRARY}.{name}")
     except ModuleNotFoundError as error:
-        if error.name != LIBRARY:
+        if (error.name or "").partition(".")[0] != LIBRARY:
             raise
         raise ConfigError(
             [f"logs are read and written by {LIBRARY}, which is not installed: pip install {LIBRARY}"]

@@ -101,7 +101,7 @@ def _call(path: Path, read: Any, *arguments: Any, **options: Any) -> Any:
         cause = error.__cause__ or error
         said = (str(cause).splitlines() or [""])[0]
         raise DataError(
-            f"{path}: is no log that {describe_library()} can read ({type(cause).__name__}: {said}). If the file was cut "
+            f"{path}: {describe_library()} cannot read it as a log ({type(cause).__name__}: {said}). If it was cut "
             f"off, copy it again; if its evaluation was killed, try `inspect log recover {path}`; if it is of a newer "
             f"Inspect, pip install -U {LIBRARY}"
         ) from error
