@@ -1,4 +1,4 @@
-"""Logs that Inspect made, read by `afarm inspect read`; logs of `afarm inspect write`, read by Inspect."""
+"""Logs that Inspect made, read by afarm, and logs that afarm wrote, read by Inspect."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ pytest.importorskip(
 from afarm_inspect import samples
 from afarm_inspect.logs import _share
 from inspect_ai import Task, eval
-from inspect_ai.analysis import evals_df, samples_df
 from inspect_ai.dataset import Sample
 from inspect_ai.log import (
     EvalConfig,
@@ -60,7 +59,7 @@ LONG = "Tell me of the sea, and of ships. " * 20
 
 @pytest.fixture
 def afarm(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Afarm:
-    """Run a command of `afarm` in a directory of its own: return its JSON, or the error that it ended with."""
+    """Run a command in a directory of its own: return its JSON, or the error that it ended with."""
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> Any:
@@ -93,7 +92,7 @@ def annotate(path: str, preferences: list[list[float | None]]) -> None:
 
 
 def test_inspects_own_mean_and_error_are_the_win_rate_and_its_error(afarm: Afarm) -> None:
-    """Wins of 1, 1, 0 and 0.5: a mean of 0.625; squares of 0.6875 over 3, its root over 2: 0.2394. One is unread."""
+    """Wins of 1, 1, 0 and 0.5: mean 0.625, squares of 0.6875 over 3, the root over 2. One is unread."""
     annotate("labels.jsonl", [[2], [2], [1], [1.5], [None]])
     run = afarm("evaluate", "--annotations", "labels.jsonl")["name"]
     [row] = afarm("inspect", "write", run)
@@ -115,7 +114,7 @@ def test_inspects_own_mean_and_error_are_the_win_rate_and_its_error(afarm: Afarm
 
 
 def test_several_labels_of_an_instruction_are_a_cluster(afarm: Afarm) -> None:
-    """Wins (1, 1), (0, 0), (1, 0): residuals by instruction 1, −1, 0, so √(2 · 3/2) / 6. Independent: 0.2236."""
+    """Wins (1, 1), (0, 0), (1, 0): residuals by instruction 1, −1, 0, so √(2 · 3/2) / 6."""
     annotate("labels.jsonl", [[2, 2], [1, 1], [2, 1]])
     run = afarm("evaluate", "--annotations", "labels.jsonl")["name"]
     [row] = afarm("inspect", "write", run)
@@ -184,22 +183,35 @@ def test_an_output_that_is_missing_is_lost_and_an_error_that_would_not_hold_is_n
     assert "stderr" not in row
 
 
-def test_each_evaluation_has_a_log_that_inspect_lists_and_puts_in_a_table(afarm: Afarm) -> None:
-    """Two systems, one of them judged in two runs that share an artifact: no log stands for another's retry."""
+def write_logs_of_three_runs(afarm: Afarm) -> list[dict[str, Any]]:
+    """Write the logs of two systems, one of them judged in two runs that share an artifact."""
     files = [write_outputs("mine", ["bbbb", "bb"]), write_outputs("other", ["a", "aaaaa"])]
-    theirs = write_outputs("theirs", ["aaa", "aaa"])
-    words = ("--reference", theirs, "--judge", "offline", "--annotator", "chatgpt_2")
-    for file in files:
-        afarm("evaluate", file, *words)
-    afarm("evaluate", files[0], *words, "--evaluator", "win_rate", "--budget", "5")
-    runs = sorted(path.name for path in Path("afarm-runs/runs").iterdir())
-    rows = afarm("inspect", "write", *runs, "--log-dir", "out")
-    assert len({info.task_id for info in list_eval_logs("out")}) == len(rows) == len(runs)
+    words = ("--reference", write_outputs("theirs", ["aaa", "aaa"]), "--judge", "offline", "--annotator", "chatgpt_2")
+    runs = [afarm("evaluate", file, *words)["name"] for file in files]
+    record = json.loads(Path("afarm-runs/runs", runs[0], "run.json").read_text())
+    Path("afarm-runs/runs/again").mkdir()
+    Path("afarm-runs/runs/again/run.json").write_text(json.dumps({**record, "name": "again"}))
+    rows: list[dict[str, Any]] = afarm("inspect", "write", *runs, "again", "--log-dir", "out")
+    assert len(rows) == 3
+    return rows
+
+
+def test_no_log_stands_for_the_retry_of_another(afarm: Afarm) -> None:
+    rows = write_logs_of_three_runs(afarm)
+    assert len({info.task_id for info in list_eval_logs("out")}) == len(rows)
+
+
+def test_tables_of_inspect_have_the_same_figures(afarm: Afarm) -> None:
+    pytest.importorskip("pandas", reason="Inspect's tables need pandas and pyarrow")
+    from inspect_ai.analysis import evals_df, samples_df
+
+    rows = write_logs_of_three_runs(afarm)
     table = evals_df("out").set_index("log")
-    assert sorted(table["model"]) == sorted(row["system"] for row in rows)
     for row in rows:
-        [(_, found)] = [(log, found) for log, found in table.iterrows() if log.endswith(row["log"])]
-        assert (found["score_win_mean"], found["score_win_stderr"]) == (row["mean"], row["stderr"])
+        [found] = [found for log, found in table.iterrows() if log.endswith(row["log"])]
+        assert (found["model"], found["score_win_mean"], found["score_win_stderr"]) == (
+            *(row["system"], row["mean"], row["stderr"]),
+        )
         assert found["score_headline_value"] == row["mean"]
     frame = samples_df("out")
     assert len(frame) == sum(row["samples"] for row in rows)

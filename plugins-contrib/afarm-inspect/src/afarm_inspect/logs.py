@@ -136,7 +136,7 @@ def to_log(run: StoredRun, evaluation: RunEvaluation, answers: Mapping[str, Comp
 
 
 def _metrics(evaluation: RunEvaluation) -> list[dict[str, Any]]:
-    """The metrics that Inspect computes. No standard error where afarm gives none, as under --until decided."""
+    """List the metrics that Inspect computes: no error if afarm has none, as under --until decided."""
     figures = evaluation.figures.get("win_rate")
     mean = {"name": "inspect_ai/mean", "options": {}}
     if figures and figures.get("standard_error") is None:
@@ -200,7 +200,7 @@ def _to_messages(task: Instruction) -> list[Any]:
 
 
 def _share(answer: Completion, number: int, shared_by: int) -> Any:
-    """The tokens and dollars of an answer that belong to one of the judgements read from it: they add up to all."""
+    """Return the tokens and dollars of an answer for one of its judgements; they add up to all."""
 
     def part(tokens: int) -> int:
         return tokens * (number + 1) // shared_by - tokens * number // shared_by
@@ -255,7 +255,7 @@ def read_figures(made: Any) -> dict[str, float]:
 
 
 def write_log(made: Any, folder: Path) -> Path:
-    """Write a log under the name that Inspect would give it. Raises `DataError` if there is a file of that name."""
+    """Write a log under the name that Inspect gives such. Raises `DataError` if it is taken."""
     created = made.eval.created.replace(":", "-").replace("+", "-")
     path = folder / f"{created}_{made.eval.task.replace('_', '-')}_{made.eval.task_id}.eval"
     if path.exists():

@@ -39,7 +39,7 @@ class Unusable(Exception):
 
 @dataclass
 class Found:
-    """What was found in a log: how many rows, and the places of samples that make none, or need a note, by kind."""
+    """Counts of a log's rows, and places of samples that make none, or need a note, by kind."""
 
     rows: int = 0
     unusable: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -94,10 +94,10 @@ def read_header(path: Path) -> Any:
 
 
 def _call(path: Path, read: Any, *arguments: Any, **options: Any) -> Any:
-    """Call a reader of inspect_ai. Raises `DataError` for anything that it raises: its errors have no common base."""
+    """Call a reader of inspect_ai. Raises `DataError` for whatever it raises."""
     try:
         return read(*arguments, **options)
-    except Exception as error:
+    except Exception as error:  # they have no base of their own
         cause = error.__cause__ or error
         said = (str(cause).splitlines() or [""])[0]
         raise DataError(
@@ -108,7 +108,7 @@ def _call(path: Path, read: Any, *arguments: Any, **options: Any) -> Any:
 
 
 def choose_epoch(header: Any, epoch: int | None, path: Path) -> int:
-    """Return the epoch to read. Raises `DataError` if there are several and none was named, or there is none of it."""
+    """Return the epoch to read. Raises `DataError` if none of several was named, or a wrong one."""
     epochs = header.eval.config.epochs or 1
     if epoch is None and epochs > 1:
         raise DataError(
@@ -121,7 +121,10 @@ def choose_epoch(header: Any, epoch: int | None, path: Path) -> int:
 
 
 def read_samples(path: Path, epoch: int) -> Iterator[Any]:
-    """Yield the samples of an epoch, a few at a time; inspect_ai reads a .json file whole. Raises `DataError`."""
+    """Yield the samples of an epoch. Raises `DataError`.
+
+    A few are in memory at a time; but inspect_ai reads a .json file whole.
+    """
     log = load_part("log")
     if path.suffix == ".json":
         whole = _call(path, log.read_eval_log, str(path), resolve_attachments="core")
@@ -172,7 +175,7 @@ def make_rows(
 
 
 def make_row(sample: Any, name: str) -> Row:
-    """Return a sample's row of outputs, by `name`. Raises `Unusable` for one that has no output or no text."""
+    """Return a sample's row of outputs, by `name`. Raises `Unusable` for one that has none to judge."""
     if sample.error:
         raise Unusable("failed", sample.error.message.splitlines()[0][:100] if sample.error.message else "")
     if sample.invalidation:
@@ -238,7 +241,7 @@ def _plain(value: Any) -> Any:
 
 
 def as_verdict(row: Row, sample: Any, scorer: str, reference: str) -> Row:
-    """Return a row of annotations: the sample's target as the reference's output beside its own, and who is better.
+    """Return a row of annotations: the sample's target as the reference's output, and the verdict.
 
     Raises `Unusable` for a sample without a score by this scorer, and for a value that is no share of a win.
     """
