@@ -53,8 +53,8 @@ from afarm.cli import main
 
 Afarm = Callable[..., Any]
 
-LONG = "Tell me of the sea, and of ships. " * 20
-"""Inspect keeps such a text apart from its messages, as an attachment."""
+DOT = "data:image/png;base64,iVBORw0KGgo="
+"""A picture, which Inspect keeps apart as an attachment where it is one, and a text where a model wrote it."""
 
 
 @pytest.fixture
@@ -299,6 +299,8 @@ def answer(messages: list[Any], *_: Any) -> ModelOutput:
         raise RuntimeError("the vendor was away")
     if last.text == "add":
         output = ModelOutput.for_tool_call("mockllm/model", "add", {"x": 1, "y": 2})
+    elif last.text == "dot":
+        output = ModelOutput.from_content("mockllm/model", DOT)
     elif last.text == "cut":
         output = ModelOutput.from_content("mockllm/model", "this goes on and", "max_tokens")
     else:
@@ -309,10 +311,10 @@ def answer(messages: list[Any], *_: Any) -> ModelOutput:
 
 
 def test_a_log_that_inspect_made_is_read_judged_and_written(afarm: Afarm) -> None:
-    picture = ContentImage(image="data:image/png;base64,iVBORw0KGgo=")
+    picture = ContentImage(image=DOT)
     talk = [ChatMessageSystem(content="Be kind."), ChatMessageUser(content="hi"), ChatMessageAssistant(content="yes?")]
     inputs: list[Any] = [
-        *("plain", LONG, "cut", "add", "fail", "twice"),
+        *("plain", "dot", "cut", "add", "fail", "twice"),
         [*talk, ChatMessageUser(content=[ContentText(text="one"), ContentText(text="two")])],
         [ChatMessageUser(content=[ContentText(text="see"), picture])],
     ]
@@ -343,7 +345,7 @@ def test_a_log_that_inspect_made_is_read_judged_and_written(afarm: Afarm) -> Non
     rows = {row["sample_id"]: row for row in rows_of("mine.jsonl")}
     assert {n: (row["instruction"], row["output"], row["finish_reason"]) for n, row in rows.items()} == {
         "0": ("plain", "to plain", "stop"),
-        "1": (LONG, f"to {LONG}", "stop"),
+        "1": ("dot", DOT, "stop"),
         "2": ("cut", "this goes on and", "length"),
         "3": ("add", "to 3", "stop"),
         "6": ("one\ntwo", "to one\ntwo", "stop"),

@@ -19,8 +19,8 @@ from afarm_inspect.library import LIBRARY, describe_library, load_part
 FORMATS = (".eval", ".json")
 TOGETHER = 256
 """Samples that are in memory at once."""
-UNREAD = {"events", "events_data", "store", "timelines"}
-"""Fields of a sample that may be large, and hold nothing for a row."""
+UNREAD = {"attachments", "events", "events_data", "store", "timelines"}
+"""Fields of a sample that may be large, and hold no text of its input or output."""
 
 GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": None}
 """Inspect's grades as the win of the output: correct, partially, incorrect, no answer."""
@@ -127,7 +127,7 @@ def read_samples(path: Path, epoch: int) -> Iterator[Any]:
     """
     log = load_part("log")
     if path.suffix == ".json":
-        whole = _call(path, log.read_eval_log, str(path), resolve_attachments="core")
+        whole = _call(path, log.read_eval_log, str(path))
         yield from (sample for sample in whole.samples or () if sample.epoch == epoch)
         return
     summaries = _call(path, log.read_eval_log_sample_summaries, str(path))
@@ -135,7 +135,7 @@ def read_samples(path: Path, epoch: int) -> Iterator[Any]:
     read = log.read_eval_log_samples_by_id
     for start in range(0, len(wanted), TOGETHER):  # one by one, each would read the file's whole directory
         some = wanted[start : start + TOGETHER]
-        yield from _call(path, read, str(path), some, resolve_attachments="core", exclude_fields=UNREAD)
+        yield from _call(path, read, str(path), some, exclude_fields=UNREAD)
 
 
 def make_rows(
