@@ -31,8 +31,8 @@ demo: $(VENV)/.demo
 	$(BIN)/afarm run --method ppo --annotator pool
 
 test: $(VENV)/.test
-	$(MAKE) --no-print-directory -j2 -O lint docs system $(VENV)/.moto $(VENV)/.bytecode .cache/smollm2.gguf
-	MOTO_SERVER=$(abspath $(VENV))-moto/bin/moto_server OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --durations=25 \
+	$(MAKE) --no-print-directory -j2 -O lint docs system $(VENV)/.moto $(VENV)/.inspect $(VENV)/.bytecode .cache/smollm2.gguf
+	MOTO_SERVER=$(abspath $(VENV))-moto/bin/moto_server INSPECT_PYTHON=$(abspath $(VENV))-inspect/bin/python OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --durations=25 \
 	  -m "not cluster"
 
 test-cluster: $(VENV)/.cluster $(VENV)/.moto server slurm  ## launchers on clusters: minutes, and some need root; before a change to them lands
@@ -132,6 +132,11 @@ $(VENV)/.moto: $(VENV)/.test
 	$(call install,$(VENV)-moto,'moto[server]==5.2.5')
 	touch $@
 
+# Inspect, for the tests of afarm-inspect, in an environment of its own: it wants an older fsspec than the tests have.
+$(VENV)/.inspect: $(VENV)/.test
+	$(call install,$(VENV)-inspect,-e . inspect_ai==0.3.285 pytest)
+	touch $@
+
 $(VENV)/.cluster: $(VENV)/.test
 	$(call install,$(VENV),-c constraints.txt -e '.[ray]')
 	touch $@
@@ -141,4 +146,4 @@ $(VENV)/.release: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-moto $(VENV)-release dist .cache build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-moto $(VENV)-inspect $(VENV)-release dist .cache build *.egg-info .pytest_cache .mypy_cache .ruff_cache
