@@ -31,8 +31,9 @@ from afarm.evaluation.metrics import (
 )
 from afarm.evaluation.red_flags import red_flag_lines
 from afarm.evaluation.run_stages import cut_off, degraded, not_finite, sum_costs
+from afarm.evaluation.who_judged import pages_on_judges
 from afarm.report.run import STOPPED_AT, training
-from afarm.storage.runs import is_simulated, simulated_judges
+from afarm.storage.runs import RunRecord, is_simulated, simulated_judges
 from afarm.storage.text import dollars, markup, one_line
 
 UNASKED = "no judge was asked: a gain is a gain in what this annotator goes by, a formula, a reward model, or noise"
@@ -41,7 +42,7 @@ STORED = "stored annotations, no judge was asked"
 
 OUTCOMES = {"wins": "won", "wins_base": "lost", "draws": "drawn", "unparsed": "unparsed"}
 
-Record = Mapping[str, Any]
+Record = RunRecord
 
 LONGEST_LINE = 2000
 """Characters."""
@@ -170,6 +171,7 @@ def _judge_rows(record: Record) -> Iterator[tuple[str, str]]:
         asked = "" if record["judges"] else f" ({STORED if record.get('stored') else alone})"
         yield "judged by", judged_by + asked
         yield from (("", known) for known in dict.fromkeys(judge["agreement"] for judge in record["judges"]) if known)
+        yield from ((title, str(page)) for title, page in pages_on_judges(record).items())
 
 
 def _comparison_rows(record: Record) -> Iterator[tuple[str, str]]:

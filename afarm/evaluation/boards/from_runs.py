@@ -18,14 +18,12 @@ from afarm.evaluation.metrics import WIN_RATE, finite_number, main_metric, warni
 from afarm.evaluation.protocol import EvaluationProtocol
 from afarm.evaluation.red_flags import flag_sentences
 from afarm.evaluation.run_stages import sum_costs
-from afarm.evaluation.who_judged import known_agreement
+from afarm.evaluation.who_judged import known_agreement, pages_on_judges
 from afarm.storage.runs import OUTPUTS, RECORD, RunRecord, RunResult, read_run, run_directories
 
 NO_PROTOCOL = "results that say nothing of how they were judged: no two of them may be compared"
 OWN_FIELDS = ("win_rate", "length_controlled")
 """The evaluators whose metrics an entry has fields for."""
-
-# ------------------------------------------------------------------------------------------------- a directory of runs
 
 
 def boards_of_runs(directory: Path) -> tuple[list[Leaderboard], list[str]]:
@@ -70,7 +68,8 @@ def _entries(record: RunRecord) -> Iterator[tuple[EvaluationProtocol, Entry]]:
             # suited it, ranks would be too sure.
             has_pairs = players == next(iter(by_reference)) and not record.get("until")
             pairs = str(record.directory / OUTPUTS) if has_pairs else ""
-            source = Source(str(record.directory), pairs, players[1], finite_number(record.get("created")) or 0)
+            created, pages = finite_number(record.get("created")) or 0, pages_on_judges(record)
+            source = Source(str(record.directory), pairs, players[1], created, pages)
             yield EvaluationProtocol.from_row(results[0].protocol), replace(entry, source=source)
 
 
@@ -132,9 +131,6 @@ def _value(red_flags: Mapping[str, Any], name: str) -> float | None:
 def _count(value: Any) -> int | None:
     finite = finite_number(value)
     return None if finite is None else round(finite)
-
-
-# ------------------------------------------------------------------------------------------- systems under one recipe
 
 
 def board_of_systems(records: Iterable[RunRecord]) -> Leaderboard:
@@ -226,7 +222,7 @@ def _over_seeds(entries: Sequence[Entry]) -> Entry:
         seeds=tuple(seed for entry in entries for seed in entry.seeds),
         win_rates=tuple(win_rates),
         seconds=_mean([entry.seconds for entry in entries]),
-        source=Source(reference=first.source.reference),
+        source=Source(reference=first.source.reference, pages=first.source.pages),
     )
 
 
