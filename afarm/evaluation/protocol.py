@@ -68,7 +68,7 @@ class EvaluationProtocol:
 
     @property
     def who_judged(self) -> str:
-        """The judges with the annotator that asks; it stands alone if it asks none, and a formula beside no prompt."""
+        """Names of the judges and of the annotator that asks; formulas go alone, unless it has a file of its own."""
         names = sorted({name_judge(judge, {}) for judge in self.judges.values()}, key=lambda n: n.startswith(FORMULA))
         annotator = name_judge(self.annotator, {}) or "an unknown annotator"
         if not names or (names[0].startswith(FORMULA) and ":" not in annotator):
