@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,9 +52,10 @@ Run = Callable[..., Any]
 def run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
     """Run `afarm judge bench`: return what it printed as JSON, or the error that it ended with."""
 
-    def run_bench(*words: str, place: str = "out") -> Any:
+    def run_bench(*words: str, plugin: str | Path = "") -> Any:
+        before = ["--plugin-file", str(plugin)] if plugin else []
         with pytest.raises(SystemExit) as ended:
-            main(["judge", "bench", *words, "--json", "--output-dir", str(tmp_path / place)])
+            main([*before, "judge", "bench", *words, "--json", "--output-dir", str(tmp_path / "out")])
         printed = capsys.readouterr()
         return json.loads(printed.out) if not ended.value.code else " ".join(printed.err.split())
 
@@ -222,6 +227,36 @@ def test_judges_reward_models_and_formulas_in_one_table(run: Run, tmp_path: Path
     assert len(shown["differences"]) == 2
     planned = run(*words, "--dry-run")
     assert [stage["calls"] for stage in planned["stages"]] == [0, 0, 0]
+
+
+JUDGE = HERE / "stopping_judge.py"
+
+
+def test_killed_by_a_signal_it_goes_on_and_buys_nothing_twice(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, log = write(tmp_path / "natural.json", LLMBAR), tmp_path / "asked.log"
+    log.write_text("")
+    monkeypatch.setenv("STOPPING_LOG", str(log))
+    words = [file, "--judge", "stops", "--annotator", "chatgpt_4", "--budget", "1", "--max-concurrency", "1"]
+    command = [sys.executable, "-m", "afarm", "--plugin-file", str(JUDGE), "judge", "bench", *words]
+    killed = subprocess.Popen(
+        [*command, "--output-dir", str(tmp_path / "out")], env={**os.environ, "STOPPING_AFTER": "5"}
+    )
+    try:
+        while "hangs" not in log.read_text() and killed.poll() is None:
+            time.sleep(0.05)
+    finally:
+        killed.kill()
+    assert killed.wait() == -signal.SIGKILL
+    assert log.read_text().splitlines()[5:] == ["hangs"]
+    log.write_text(log.read_text().replace("hangs\n", ""))  # it was never answered, and never paid for
+    monkeypatch.setattr("afarm.judging.ledger.LIVE_SECONDS", 0.5)  # here, only the dead are silent
+    shown = run(*words, plugin=JUDGE)
+    bought = log.read_text().splitlines()
+    assert len(bought) == len({*bought}) == 2 * len(LLMBAR)
+    assert shown["judges"][0]["dollars"] == pytest.approx(0.001 * len(bought))
+    assert shown["judges"][0]["first"] == 100
 
 
 def test_a_larger_limit_adds_to_a_smaller_one(tmp_path: Path) -> None:
