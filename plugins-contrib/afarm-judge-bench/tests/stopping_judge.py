@@ -1,25 +1,26 @@
 """A judge that names the output shown first, as a plugin of one file: `--plugin-file stopping_judge.py --judge stops`.
 
 It writes each question that it is paid for into the file of `STOPPING_LOG`. After as many as `STOPPING_AFTER` it says
-"hangs" there, and answers no more.
+"hangs" there, and answers no more. `stops:claims` says that it gives log-probabilities, and gives none.
+`stops:stutters` cannot be read before it is asked again. The annotator
+`relay:NAME` has another one judge, as a jury has its jurors.
 """
 
 import asyncio
 import os
 from pathlib import Path
 
-from afarm import Capabilities, Completion, Judge, Price, hookimpl
+from afarm import Annotator, Capabilities, Completion, Judge, Price, hookimpl
 
 
 class Stopping(Judge):
-    capabilities = Capabilities(logit_bias=True)
-
     def __init__(self, spec, config, context):
-        pass
+        self.name = f"stops:{spec}"
+        self.capabilities = Capabilities(logit_bias=True, logprobs=spec == "claims")
 
     @property
     def identity(self):
-        return "stops"
+        return self.name
 
     def price(self):
         return Price(1.0, 1.0)
@@ -32,7 +33,24 @@ class Stopping(Judge):
             written.write("hangs\n" if hangs else f"{shown.pair_id} {shown.order} {request.sample_index}\n")
         if hangs:
             await asyncio.Event().wait()
-        return Completion("Output (a)", 1000, 10, price=0.001, model="stops-2026-01-31")
+        text = "?" if self.name == "stops:stutters" and request.sample_index == 0 else "Output (a)"
+        return Completion(text, 1000, 10, price=0.001, model="stops-2026-01-31")
+
+
+class Relay(Annotator):
+    def __init__(self, config, spec, context):
+        self.inner, _ = context.annotator(spec)
+
+    def annotate(self, pairs, context):
+        return self.inner.annotate(pairs, context)
+
+    def plan(self, pairs, context):
+        return self.inner.plan(pairs, context)
+
+
+@hookimpl
+def register_annotators(register):
+    register("relay", Relay, summary="another annotator", spec="NAME")
 
 
 @hookimpl

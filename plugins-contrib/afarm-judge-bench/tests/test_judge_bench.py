@@ -232,12 +232,19 @@ def test_judges_reward_models_and_formulas_in_one_table(run: Run, tmp_path: Path
 JUDGE = HERE / "stopping_judge.py"
 
 
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The questions that `stopping_judge.py` was paid for."""
+    file = tmp_path / "asked.log"
+    file.write_text("")
+    monkeypatch.setenv("STOPPING_LOG", str(file))
+    return file
+
+
 def test_killed_by_a_signal_it_goes_on_and_buys_nothing_twice(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, log = write(tmp_path / "natural.json", LLMBAR), tmp_path / "asked.log"
-    log.write_text("")
-    monkeypatch.setenv("STOPPING_LOG", str(log))
+    file = write(tmp_path / "natural.json", LLMBAR)
     words = [file, "--judge", "stops", "--annotator", "chatgpt_4", "--budget", "1", "--max-concurrency", "1"]
     command = [sys.executable, "-m", "afarm", "--plugin-file", str(JUDGE), "judge", "bench", *words]
     killed = subprocess.Popen(
@@ -257,6 +264,50 @@ def test_killed_by_a_signal_it_goes_on_and_buys_nothing_twice(
     assert len(bought) == len({*bought}) == 2 * len(LLMBAR)
     assert shown["judges"][0]["dollars"] == pytest.approx(0.001 * len(bought))
     assert shown["judges"][0]["first"] == 100
+
+
+def test_a_jury_is_asked_in_both_orders(run: Run, log: Path, tmp_path: Path) -> None:
+    """Its judge always names the first, so that the other order turns every verdict."""
+    words = (write(tmp_path / "natural.json", LLMBAR), "--annotator", "relay:chatgpt_4", "--judge", "stops")
+    assert run(*words, "--dry-run", plugin=JUDGE)["stages"][0]["calls"] == 2 * len(LLMBAR)
+    [judge] = run(*words, plugin=JUDGE)["judges"]
+    assert (judge["first"], judge["consistent"], judge["score"]["value"], judge["judges"]) == (100, 0, 50, ["stops:"])
+    assert len(log.read_text().splitlines()) == 2 * len(LLMBAR)
+    assert run(*words, "--dry-run", plugin=JUDGE)["stages"][0]["calls"] == 0
+
+
+WEIGHTED = """\
+weighted:
+  prompt_template: mine/prompt.txt
+  fn_completions: openai_completions
+  completions_kwargs: {model_name: m, max_tokens: 1, temperature: 1, logprobs: true, top_logprobs: 5}
+  fn_completion_parser: logprob_parser
+  completion_parser_kwargs: {numerator_token: m, denominator_tokens: [m, M], is_binarize: false}
+  completion_key: completions_all
+"""
+
+
+def test_a_judge_without_log_probabilities_is_refused_before_it_is_asked_or_named_after(
+    run: Run, log: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "configs.yaml").write_text(WEIGHTED)
+    prompt = "{instruction}\n\nm: {output_1}\n\nM: {output_2}"
+    (tmp_path / "mine" / "prompt.txt").write_text(f"<|im_start|>user\n{prompt}\n<|im_end|>\n")
+    file = write(tmp_path / "natural.json", LLMBAR)
+    words = (file, "--annotator", f"alpaca_eval:{tmp_path / 'mine'}", "--judge")
+    assert "takes no top_logprobs, which weighted asks for: choose another judge" in run(*words, "stops", plugin=JUDGE)
+    assert not log.read_text()
+    said = run(*words, "stops:claims", "--annotator", "fitted", "--price", "stops:claims=1/1", plugin=JUDGE)
+    assert "no figures of 1 of 2 judges" in said
+    assert "none of its verdicts can be read; 16 of 16 answers came without the log-probabilities" in said
+
+
+def test_re_asks_are_paid_and_counted(run: Run, log: Path, tmp_path: Path) -> None:
+    words = (write(tmp_path / "natural.json", LLMBAR), "--judge", "stops:stutters", "--annotator", "chatgpt_4")
+    [judge] = run(*words, plugin=JUDGE)["judges"]
+    assert (judge["unparsed"], len(log.read_text().splitlines())) == (0, 4 * len(LLMBAR))
+    assert judge["dollars"] == pytest.approx(0.001 * 4 * len(LLMBAR))
 
 
 def test_a_larger_limit_adds_to_a_smaller_one(tmp_path: Path) -> None:

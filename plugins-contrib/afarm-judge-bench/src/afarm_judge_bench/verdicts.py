@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from afarm import AnnotateContext, ConfigError, DataError, Pair
@@ -72,8 +73,7 @@ def ask_verdicts(workspace: Workspace, name: str, shown_as: str, pairs: Sequence
     """
     annotator, context = workspace.components.annotator(name), _context(workspace)
     if isinstance(annotator, PairwiseAnnotator):
-        verdicts, keys, judges = _ask_both_orders(name, annotator, pairs, context)
-        return _with_costs(workspace, Verdicts(shown_as, verdicts, judges=judges), keys)
+        return _ask_both_orders(workspace, name, shown_as, annotator, pairs)
     first = list(annotate_in_chunks(pairs, annotator, name, replace(context, order="12")))
     second = first
     if any(row.preference.completion for row in first):  # it asks judges: a jury in the other order, or one that rates
@@ -89,12 +89,13 @@ def ask_verdicts(workspace: Workspace, name: str, shown_as: str, pairs: Sequence
 
 
 def _ask_both_orders(
-    name: str, annotator: PairwiseAnnotator, pairs: Sequence[Pair], context: AnnotateContext
-) -> tuple[tuple[tuple[Verdict, Verdict], ...], list[str], tuple[str, ...]]:
-    config = annotator.config
+    workspace: Workspace, name: str, shown_as: str, annotator: PairwiseAnnotator, pairs: Sequence[Pair]
+) -> Verdicts:
+    config, context = annotator.config, _context(workspace)
+    attempts = config.max_reasks + 1
     with attribute_failures("annotators", name, annotator):
         slots = _presentations(pairs, annotator, context)
-        answers = collect_judgements(slots, config.max_reasks + 1, context)
+        answers = collect_judgements(slots, attempts, context)
     votes: dict[tuple[int, str], list[Verdict]] = {}
     for (number, order, _), answer in answers.items():
         first = TIE if answer.outcome == "draw" else answer.p_first_shown
@@ -105,8 +106,25 @@ def _ask_both_orders(
         return TIE if pairs[number].identical else _count(votes[number, order], config.vote)
 
     verdicts = tuple((count(number, "12"), count(number, "21")) for number in range(len(pairs)))
-    keys = [answer.completion for answer in answers.values()]
-    return verdicts, keys, tuple(sorted({shown.prompt.judge for shown in slots.values()} - {""}))
+    judges = tuple(sorted({shown.prompt.judge for shown in slots.values()} - {""}))
+    members = {answers[slot].completion: shown.prompt.name for slot, shown in slots.items()}
+    notes = _note_missing(workspace, annotator, members)
+    every = [shown.draw(attempt, context.seed).key for shown in slots.values() for attempt in range(attempts)]
+    keys = [answer.completion for answer in context.ask.recall(every).values()]  # re-asks were paid as well
+    return _with_costs(workspace, Verdicts(shown_as, verdicts, judges=judges, notes=notes), keys)
+
+
+def _note_missing(workspace: Workspace, annotator: PairwiseAnnotator, members: Mapping[str, str]) -> tuple[str, ...]:
+    """Say how many answers lack the log-probabilities that verdicts are read from; `members` are prompts by key."""
+    stored = stored_answers(workspace.judges.ledger_place, list(members)) if members else {}
+    masses = [annotator.verdict_mass(members[key], answer) for key, answer in stored.items()]
+    missing = sum(mass is not None and math.isnan(mass) for mass in masses)
+    if not missing:
+        return ()
+    return (
+        f"{missing} of {len(masses)} answers came without the log-probabilities that verdicts are read from: name a "
+        "judge that gives them, or go by what it writes (--set NAME.capabilities.logprobs=false --allow-degraded)",
+    )
 
 
 def _count(votes: Sequence[Verdict], rule: str) -> Verdict:
