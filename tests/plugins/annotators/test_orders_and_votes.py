@@ -284,7 +284,7 @@ def test_a_context_may_ask_for_one_order_of_all_pairs(order):
     planned = annotator.plan(pairs, AnnotateContext(0, ask, order=order))
     labels = annotator.annotate(pairs, AnnotateContext(0, ask, order=order))
     assert {(label.order, label.p2) for label in labels} == {(order, float(order == "21"))}
-    assert Counter(planned) == Counter(ask.requests)
+    assert {request.comparisons for request in planned} == {request.comparisons for request in ask.requests}
     drawn = annotator.annotate(pairs, AnnotateContext(0, ask))
     assert {label.order for label in drawn} == {"12", "21"}
     assert [label for label in drawn if label.order == order] == [

@@ -159,8 +159,13 @@ def _ask_pairwise(workspace: Workspace, name: str, annotator: PairwiseAnnotator,
         challenges, reason = _challenges(challenged, _texts(workspace, firsts), context)
         seconds = collect_judgements(challenges, attempts, context)
     wins = {slot: _win(answer, slot[2]) for slot, answer in (answers | seconds).items()}
-    keys = [answer.completion for slot, answer in answers.items() if slot[0] == "as it is"]
-    everything = [a.completion for found in (answers, firsts, seconds) for a in found.values()]
+
+    def paid(shown: Iterable[Presentation]) -> list[str]:
+        draws = [one.draw(attempt, context.seed).key for one in shown for attempt in range(attempts)]
+        return [answer.completion for answer in context.ask.recall(draws).values()]
+
+    keys = paid(shown for slot, shown in slots.items() if slot[0] == "as it is")
+    everything = paid([*slots.values(), *challenged.values(), *challenges.values()])
     judges = tuple(sorted({shown.prompt.judge for shown in slots.values()} - {""}))
     wins |= {("before", number, order): _win(answer, order) for (_, number, order), answer in firsts.items()}
     return Answers(wins, True, _distinct(keys), _distinct(everything), judges, {"challenged": reason} if reason else {})
