@@ -192,7 +192,7 @@ def test_intervals_and_differences_count_instructions() -> None:
     # −0.25 ± s/√4 with s = 0.5: z = 1, p = 0.317, times the two of three tests that are left
     assert found[0].p == pytest.approx(0.6346, abs=1e-3)
     [alike] = compare({"a": [1, 1, 1], "b": [0, 0, 0]}, list("xyz"))
-    assert alike.p == 0.25  # three rows that differ alike are no certainty
+    assert (alike.p, alike.low, alike.high) == (0.25, None, None)  # three rows that differ alike are no certainty
 
 
 @pytest.mark.parametrize(
@@ -341,6 +341,21 @@ def test_own_pairs_of_several_people(tmp_path: Path) -> None:
     ]
     bench = read_set([write(tmp_path / "mine.jsonl", rows)])
     assert [(item.label, item.people, item.subset) for item in bench.items] == [(0, (0, 0), "s"), (1, (), "")]
+
+
+def test_what_may_be_a_slip_in_a_file_is_said(tmp_path: Path) -> None:
+    """A repeated row without an id, a better one of equal outputs, a column that is missing: some benchmarks' own."""
+    same = {**LLMBAR[0], "output_2": LLMBAR[0]["output_1"]}
+    notes = read_set([write(tmp_path / "natural.json", [*LLMBAR, LLMBAR[2], same])]).notes
+    assert notes[0].endswith("count each time: 1")
+    assert "natural.json: row" in notes[1]
+    assert "line 10" in notes[1]
+    people = {"idx": 1, "instruction": "x", "input": "", "response1": "a", "response2": "b", "annotator1": 1}
+    bench = read_set([write(tmp_path / "pandalm.jsonl", [people | {"annotator2": 1}])])
+    assert (bench.name, len(bench.items)) == ("own pairs", 1)
+    assert bench.notes[0].endswith("near to PandaLM, but lacks 'annotator3'; read as pairs of your own")
+    own = {"instruction": "x", "input": "", "output_1": "a", "output_2": "b", "preference": 1}
+    assert not read_set([write(tmp_path / "mine.jsonl", [own])]).notes
 
 
 def test_stored_answers_in_one_order_are_not_half_unread(tmp_path: Path) -> None:

@@ -113,7 +113,8 @@ def _subset(one: Share | float) -> str:
 
 
 def _difference(one: Difference) -> str:
-    return f"{one.value:+.1f} ({one.low:+.1f} to {one.high:+.1f}), p {one.p:.2g}"
+    between = "on all rows" if one.low is None else f"({one.low:+.1f} to {one.high:+.1f})"
+    return f"{one.value:+.1f} {between}, p {one.p:.2g}"
 
 
 def _number(value: float | None, digits: int = 1) -> str:
