@@ -151,6 +151,7 @@ JUDGEBENCH_GPT4O = {
     "InternLM2-20B-Reward": 63.43,
     "GRM-Gemma-2B": 59.43,
 }
+AUTOJ = {"GPT-4": 62.28, "Auto-J-13B": 54.96, "LLaMA-2-70B-Chat": 46.12, "ChatGPT": 42.74, "Claude-2": 42.6}
 OWN = "own pairs"
 
 FORMS = (
@@ -181,7 +182,7 @@ FORMS = (
         as_given,
         _read_pandalm,
         "idx",
-        (Published(999, {"PandaLM-7B": 66.77, "gpt-3.5-turbo": 71.07}, "Wang et al. 2023, arXiv 2306.05087"),),
+        (Published(999, {"PandaLM-7B": 66.77, "gpt-3.5-turbo": 71.07}, "its repository's page at commit 5c0a029"),),
     ),
     Form(
         "Auto-J",
@@ -190,6 +191,7 @@ FORMS = (
         "equal to the label in both orders",
         both_orders,
         _read_autoj,
+        published=(Published(1392, AUTOJ, "Li et al. 2023, arXiv 2310.05470, as its repository has them"),),
     ),
     Form(
         "RewardBench 2",
