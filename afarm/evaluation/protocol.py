@@ -68,7 +68,7 @@ class EvaluationProtocol:
 
     @property
     def who_judged(self) -> str:
-        """Names of the judges and of the annotator that asks; formulas go alone, unless it has a file of its own."""
+        """Names of the judges and of the annotator that asks; formulas go alone, unless it has a file."""
         names = sorted({name_judge(judge, {}) for judge in self.judges.values()}, key=lambda n: n.startswith(FORMULA))
         annotator = name_judge(self.annotator, {}) or "an unknown annotator"
         if not names or (names[0].startswith(FORMULA) and ":" not in annotator):

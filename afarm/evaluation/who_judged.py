@@ -36,7 +36,7 @@ def known_agreement(record: Mapping[str, Any]) -> str:
 
 
 def pages_on_judges(record: RunRecord) -> dict[str, Path]:
-    """Return the pages that plugins have about a run's judges, by title. Raises `PluginError` if one fails."""
+    """Return plugins' pages about a run's judges, by title. Raises `PluginError` if a plugin fails."""
     found: list[Callable[[RunRecord], Mapping[str, Path]]] = []
     with attribute_failures("hook", "register_pages"):
         discover(check_configs=False, kinds=()).manager.hook.register_pages(pages=found)

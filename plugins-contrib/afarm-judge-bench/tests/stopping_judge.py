@@ -1,4 +1,4 @@
-"""A judge that names the output shown first, as a plugin of one file: `--plugin-file stopping_judge.py --judge stops`.
+"""A judge that names the output shown first, for `--plugin-file stopping_judge.py --judge stops`.
 
 It writes each question that it is paid for into the file of `STOPPING_LOG`. After as many as `STOPPING_AFTER` it says
 "hangs" there, and answers no more. `stops:claims` says that it gives log-probabilities, and gives none.

@@ -344,7 +344,7 @@ def test_own_pairs_of_several_people(tmp_path: Path) -> None:
 
 
 def test_what_may_be_a_slip_in_a_file_is_said(tmp_path: Path) -> None:
-    """A repeated row without an id, a better one of equal outputs, a column that is missing: some benchmarks' own."""
+    """A repeated row without an id, a better one of equal outputs, a missing column."""
     same = {**LLMBAR[0], "output_2": LLMBAR[0]["output_1"]}
     notes = read_set([write(tmp_path / "natural.json", [*LLMBAR, LLMBAR[2], same])]).notes
     assert notes[0].endswith("count each time: 1")

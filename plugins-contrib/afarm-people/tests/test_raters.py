@@ -41,7 +41,7 @@ def test_a_fixed_point_by_hand() -> None:
 
 
 def test_who_had_no_part_in_the_truth_is_rated_by_it() -> None:
-    """Truths (1, 0) and (0.5, 0.5), shares 0.75 and 0.25. Votes 0, 1: 1 of 1.5 right of 0, 0.5 of 0.5 of 1."""
+    """Truths (1, 0) and (0.5, 0.5), shares 0.75 and 0.25: right in 1 of 1.5 and in 0.5 of 0.5."""
     found = estimate_truth([[0, 0], [0, 1]], kinds=2)
     assert found.rate([0, 1]) == pytest.approx(0.75 * 1 / 1.5 + 0.25 * 0.5 / 0.5)
     assert found.rate([-1, -1]) == pytest.approx(0.5)

@@ -201,7 +201,7 @@ def asks_nobody(options: FarmOptions, annotator: str) -> bool:
 
 
 def options_of(options: FarmOptions, contestant: Contestant) -> FarmOptions:
-    """Return the options of a workspace in which one contestant judges, `options.judge` being the judges of all."""
+    """Return the options of a workspace in which one contestant judges; `options` name the judges of all."""
     meant = f"evaluate.annotator={json.dumps(contestant.annotator)}"
     others = {_spec(judge) for judge in options.judge or ()} - {_spec(judge) for judge in contestant.judges}
     return replace(

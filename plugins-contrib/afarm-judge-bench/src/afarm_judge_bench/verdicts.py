@@ -115,7 +115,7 @@ def _ask_both_orders(
 
 
 def _note_missing(workspace: Workspace, annotator: PairwiseAnnotator, members: Mapping[str, str]) -> tuple[str, ...]:
-    """Say how many answers lack the log-probabilities that verdicts are read from; `members` are prompts by key."""
+    """Count answers without the log-probabilities that are read; `members` are their prompts by key."""
     stored = stored_answers(workspace.judges.ledger_place, list(members)) if members else {}
     masses = [annotator.verdict_mass(members[key], answer) for key, answer in stored.items()]
     missing = sum(mass is not None and math.isnan(mass) for mass in masses)

@@ -54,7 +54,7 @@ def read_cards(output_dir: Path) -> list[tuple[Path, Card]]:
 
 
 def title(card: Card) -> str:
-    """Name who was measured: the annotator, its judges, without digests of their files, and the models behind them."""
+    """Name the annotator, its judges without the digests of their files, and the models behind them."""
     judges = ", ".join(re.sub("@[0-9a-f]{8,}$", "", judge) for judge in card.judges)
     dated = [model for model in card.models if not any(model in judge for judge in card.judges)]
     return card.annotator + (f" with {judges}" if judges else "") + (f" ({', '.join(dated)})" if dated else "")
