@@ -31,7 +31,7 @@ from afarm.evaluation.metrics import (
 )
 from afarm.evaluation.red_flags import red_flag_lines
 from afarm.evaluation.run_stages import cut_off, degraded, not_finite, sum_costs
-from afarm.evaluation.who_judged import known_agreement, pages_on_judges
+from afarm.evaluation.who_judged import known_agreement, page_finder
 from afarm.report.run import STOPPED_AT, training
 from afarm.storage.runs import RunRecord, is_simulated, simulated_judges
 from afarm.storage.text import dollars, markup, one_line
@@ -124,7 +124,7 @@ def show_record(console: Console, record: Record) -> None:
         table.add_row(markup(label), Text(one_line(text, LONGEST_LINE), "yellow" if warns else ""))
     console.print(table)
     warn_of_simulation(console, record)
-    for title, page in pages_on_judges(record).items():
+    for title, page in page_finder()(record).items():
         show_report(console, page, title)
 
 

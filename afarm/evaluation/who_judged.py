@@ -35,12 +35,17 @@ def known_agreement(record: Mapping[str, Any]) -> str:
     return "; ".join(dict.fromkeys(f"{name_judge(judge, judges)} {figure}" for judge, figure in said if figure))
 
 
-def pages_on_judges(record: RunRecord) -> dict[str, Path]:
-    """Return plugins' pages about a run's judges, by title. Raises `PluginError` if a plugin fails."""
+def page_finder() -> Callable[[RunRecord], dict[str, Path]]:
+    """Return a function that finds plugins' pages about a run's judges, by title, or raises `PluginError`."""
     found: list[Callable[[RunRecord], Mapping[str, Path]]] = []
     with attribute_failures("hook", "register_pages"):
         discover(check_configs=False, kinds=()).manager.hook.register_pages(pages=found)
-        return {title: page for pages_of in found for title, page in pages_of(record).items()}
+
+    def find(record: RunRecord) -> dict[str, Path]:
+        with attribute_failures("hook", "register_pages"):
+            return {title: page for pages_of in found for title, page in pages_of(record).items()}
+
+    return find
 
 
 def name_judge(identity: str, judges: Mapping[str, bool], prompts: Collection[str] = (), annotator: str = "") -> str:

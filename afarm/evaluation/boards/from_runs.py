@@ -18,7 +18,7 @@ from afarm.evaluation.metrics import WIN_RATE, finite_number, main_metric, warni
 from afarm.evaluation.protocol import EvaluationProtocol
 from afarm.evaluation.red_flags import flag_sentences
 from afarm.evaluation.run_stages import sum_costs
-from afarm.evaluation.who_judged import known_agreement, pages_on_judges
+from afarm.evaluation.who_judged import known_agreement, page_finder
 from afarm.storage.runs import OUTPUTS, RECORD, RunRecord, RunResult, read_run, run_directories
 
 NO_PROTOCOL = "results that say nothing of how they were judged: no two of them may be compared"
@@ -34,13 +34,13 @@ def boards_of_runs(directory: Path) -> tuple[list[Leaderboard], list[str]]:
     entries: dict[str, list[Entry]] = {}
     protocols: dict[str, EvaluationProtocol] = {}
     agreements: dict[str, str] = {}
-    left_out = []
+    left_out, find_pages = [], page_finder()
     runs = directory / "runs" if (directory / "runs").is_dir() else directory
     for run in [directory] if (directory / RECORD).is_file() else run_directories(runs):
         try:
             record = read_run(run)
             record.require_results()
-            results = list(_entries(record))
+            results = list(_entries(record, find_pages(record)))
         except DataError as error:
             left_out.append(str(error))
             continue
@@ -56,8 +56,8 @@ def boards_of_runs(directory: Path) -> tuple[list[Leaderboard], list[str]]:
     ], left_out
 
 
-def _entries(record: RunRecord) -> Iterator[tuple[EvaluationProtocol, Entry]]:
-    """One entry for each reference that a run's system was compared with."""
+def _entries(record: RunRecord, pages: Mapping[str, Path]) -> Iterator[tuple[EvaluationProtocol, Entry]]:
+    """One entry for each reference that a run's system was compared with, with the `pages` about its judges."""
     by_reference: dict[tuple[str, str], list[RunResult]] = {}
     for result in record.results:
         by_reference.setdefault((result.system, result.reference), []).append(result)
@@ -68,7 +68,7 @@ def _entries(record: RunRecord) -> Iterator[tuple[EvaluationProtocol, Entry]]:
             # suited it, ranks would be too sure.
             has_pairs = players == next(iter(by_reference)) and not record.get("until")
             pairs = str(record.directory / OUTPUTS) if has_pairs else ""
-            created, pages = finite_number(record.get("created")) or 0, pages_on_judges(record)
+            created = finite_number(record.get("created")) or 0
             source = Source(str(record.directory), pairs, players[1], created, pages)
             yield EvaluationProtocol.from_row(results[0].protocol), replace(entry, source=source)
 
@@ -140,10 +140,10 @@ def board_of_systems(records: Iterable[RunRecord]) -> Leaderboard:
     `seconds` of making all stages (reused ones at what they took when they were made) and the seeds stand beside.
     """
     by_system: dict[str, list[tuple[EvaluationProtocol, Entry]]] = {}
-    agreement = ""
+    agreement, find_pages = "", page_finder()
     for record in records:
         agreement = known_agreement(record)
-        protocol, entry = next(_entries(record))
+        protocol, entry = next(_entries(record, find_pages(record)))
         by_system.setdefault(entry.system, []).append((protocol, _of_system(record, entry)))
     entries = tuple(_over_seeds([entry for _, entry in runs]) for runs in by_system.values())
     references = sorted({entry.source.reference for entry in entries})
