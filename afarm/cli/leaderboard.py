@@ -221,13 +221,12 @@ def _has(boards: Sequence[Leaderboard], figure: str) -> bool:
 
 
 def _written(boards: Sequence[Leaderboard], left_out: Sequence[str], found: Sequence[Agreement], form: Format) -> str:
-    from afarm.evaluation.boards import from_csv as csv_table
-    from afarm.evaluation.boards import rendering as table
+    from afarm.evaluation.boards import from_csv, rendering
 
     if form == "csv":
-        return csv_table.as_csv(boards)
+        return from_csv.as_csv(boards)
     if form == "json":
-        return table.as_json(boards, left_out, found)
+        return rendering.as_json(boards, left_out, found)
     from afarm.report.leaderboard_page import markdown_leaderboards, render_leaderboards
 
     return render_leaderboards(boards, left_out, found) if form == "html" else markdown_leaderboards(boards, found)
@@ -252,7 +251,8 @@ def show_board(console: Console, board: Leaderboard, elsewhere: str = "--format 
     # rich takes the width of a terminal that it does not know for 80, unless it is given the height as well
     console_on(file=console.file, width=width, height=console.height).print(table)
     spared = [column.heading.removesuffix(", %") for column in every if column not in shown]
-    lines = [*remarks(board), *(f"Flag: {sentence}" for sentence in flags(board))]
+    lines = [*remarks(board), *(f"{title}: {page}" for title, page in board.pages.items())]
+    lines += [f"Flag: {sentence}" for sentence in flags(board)]
     lines += [f"No room for {', '.join(spared)}: {elsewhere}."] if spared else []
     for line in lines:
         console.print(one_line(line, 600), soft_wrap=True, markup=False)
@@ -263,9 +263,7 @@ def _show(boards: Sequence[Leaderboard], found: Sequence[Agreement], ranks: bool
 
     for board in boards:
         show_board(out(), board)
-    lines = [f"\n{legend(boards)}"]
-    if len(boards) > 1:
-        lines.append(DIFFERENT_BOARDS)
+    lines = [f"\n{legend(boards)}", *([DIFFERENT_BOARDS] * (len(boards) > 1))]
     if not ranks and any(entry.source.judgements for board in boards for entry in board.entries):
         lines.append("--ranks reads the judgements too: ranks with intervals, and differences.")
     lines += [one_line(f"{a.first} and {a.second}: {a.sentence}", 1000) for a in found]

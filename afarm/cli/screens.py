@@ -31,8 +31,9 @@ from afarm.evaluation.metrics import (
 )
 from afarm.evaluation.red_flags import red_flag_lines
 from afarm.evaluation.run_stages import cut_off, degraded, not_finite, sum_costs
+from afarm.evaluation.who_judged import known_agreement, page_finder
 from afarm.report.run import STOPPED_AT, training
-from afarm.storage.runs import is_simulated, simulated_judges
+from afarm.storage.runs import RunRecord, is_simulated, simulated_judges
 from afarm.storage.text import dollars, markup, one_line
 
 UNASKED = "no judge was asked: a gain is a gain in what this annotator goes by, a formula, a reward model, or noise"
@@ -41,7 +42,7 @@ STORED = "stored annotations, no judge was asked"
 
 OUTCOMES = {"wins": "won", "wins_base": "lost", "draws": "drawn", "unparsed": "unparsed"}
 
-Record = Mapping[str, Any]
+Record = RunRecord
 
 LONGEST_LINE = 2000
 """Characters."""
@@ -70,9 +71,8 @@ def present(found: Sequence[tuple[Record, Path]], together: Sequence[str], as_js
     if several:
         _tell(console, _lines_of_several(records))
         warn_of_simulation(console, records[0])
-    for _, directory in found:
-        if page := _report(directory):
-            show_report(console, page)
+    for page in filter(None, (_report(directory) for _, directory in found)):
+        show_report(console, page)
     if without := [directory for _, directory in found if not _report(directory)]:
         runs = without[0].parent
         command = f"afarm report {shlex.quote(without[0].name)} --output-dir {shlex.quote(str(runs.parent))}"
@@ -94,8 +94,8 @@ def _report(directory: Path) -> Path | None:
     return page if page.is_file() else None
 
 
-def show_report(console: Console, page: Path) -> None:
-    console.print(f"Report: {page}", style=f"link {page.resolve().as_uri()}", markup=False)
+def show_report(console: Console, page: Path, title: str = "Report") -> None:
+    console.print(f"{title}: {page}", style=f"link {page.resolve().as_uri()}", markup=False)
 
 
 def _as_json(record: Record, directory: Path) -> dict[str, Any]:
@@ -124,6 +124,8 @@ def show_record(console: Console, record: Record) -> None:
         table.add_row(markup(label), Text(one_line(text, LONGEST_LINE), "yellow" if warns else ""))
     console.print(table)
     warn_of_simulation(console, record)
+    for title, page in page_finder()(record).items():
+        show_report(console, page, title)
 
 
 def result_rows(record: Record) -> Iterator[tuple[str, str]]:
@@ -169,7 +171,7 @@ def _judge_rows(record: Record) -> Iterator[tuple[str, str]]:
         alone = LABELLED if judged_by == "people" else UNASKED
         asked = "" if record["judges"] else f" ({STORED if record.get('stored') else alone})"
         yield "judged by", judged_by + asked
-        yield from (("", known) for known in dict.fromkeys(judge["agreement"] for judge in record["judges"]) if known)
+        yield from (("", said.removeprefix(f"{judged_by} ")) for said in known_agreement(record).split("; ") if said)
 
 
 def _comparison_rows(record: Record) -> Iterator[tuple[str, str]]:

@@ -45,9 +45,7 @@ class Hooks:
     register_datasets = _hook("data sets (`afarm.Dataset`), chosen with `--dataset`")
     register_launchers = _hook("launchers (`afarm.Launcher`), chosen with `--launcher`")
     register_samplers = _hook("samplers (`afarm.backend.SamplingEngine`), chosen with `backend.sampler`")
-    register_databases = _hook(
-        "databases of ledgers (`afarm.judging.Database`), by the scheme of `--ledger SCHEME://…`"
-    )
+    register_databases = _hook("databases of ledgers (`afarm.judging.Database`), by the scheme of `--ledger`")
     register_stores = _hook('shared stores (`afarm.SharedStore`), by the scheme of `--store`, or as "directory"')
     register_studies = _hook("studies (`afarm.Study`), run by `afarm study NAME`")
 
@@ -59,10 +57,7 @@ class Hooks:
 
     @hookspec
     def register_followers(self, followers: list[Any]) -> None:
-        """Add functions that follow the runs of commands.
-
-        `follow(workspace, system, command, started)` returns the context in which a system's run is made.
-        """
+        """Add functions `follow(workspace, system, command, started)` that return the context of a run."""
 
     @hookspec
     def register_sections(self, sections: dict[str, Any]) -> None:
@@ -70,6 +65,10 @@ class Hooks:
 
         Each is a function of the `afarm.RunRecord` that returns HTML; empty if the page needs no such section.
         """
+
+    @hookspec
+    def register_pages(self, pages: list[Any]) -> None:
+        """Add functions that return the pages about a run's judges, as `Path`s by title, from its `RunRecord`."""
 
 
 KINDS: dict[str, str] = {

@@ -41,6 +41,7 @@ class AnnotateContext:
     seed: int
     ask: Ask
     progress: Progress = no_progress
+    order: str = ""  # in which judges are shown each pair: "12" (`output_1` first), "21", or drawn by the seed
 
 
 class ModelBackend(Protocol):

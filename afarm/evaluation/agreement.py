@@ -176,9 +176,6 @@ def _own_family(name: str, labels: Sequence[Label], families: Mapping[str, str])
     return find_family(name, families)
 
 
-# ---------------------------------------------------------------------------------------------- modes and agreement
-
-
 Choices = Mapping[str, Sequence[str]]
 """An annotator's choices by pair, those that could be read."""
 
@@ -234,16 +231,10 @@ def mutual_agreement(one: Choices, other: Choices, itself: bool) -> Estimate | N
     return clustered_mean(values, 100)
 
 
-# -------------------------------------------------------------------------------------------------- preferences
-
-
 def prefers(labels: Iterable[Label], feature: Callable[[Label], int | None]) -> Estimate | None:
     """The share of `labels` that choose the output that `feature(label)` names (1 or 2, None for neither)."""
     choices = ((x.pair_id, 2 if x.p2 > 0.5 else 1, feature(x)) for x in labels if x.p2 is not None and x.p2 != 0.5)
     return clustered_mean((pair, float(choice == wanted)) for pair, choice, wanted in choices if wanted is not None)
-
-
-# ------------------------------------------------------------------------------------------------ win rates
 
 
 def win_rates(labels: Iterable[Label]) -> dict[str, float]:

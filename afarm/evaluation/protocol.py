@@ -68,10 +68,10 @@ class EvaluationProtocol:
 
     @property
     def who_judged(self) -> str:
-        """The judges, language models with the annotator that wrote the prompts; or else the annotator."""
+        """Names of the judges and of the annotator that asks; formulas go alone, unless it has a file."""
         names = sorted({name_judge(judge, {}) for judge in self.judges.values()}, key=lambda n: n.startswith(FORMULA))
         annotator = name_judge(self.annotator, {}) or "an unknown annotator"
-        if not names or names[0].startswith(FORMULA):
+        if not names or (names[0].startswith(FORMULA) and ":" not in annotator):
             return ", ".join(names) or annotator
         return f"{', '.join(names)} with annotator {annotator}"
 

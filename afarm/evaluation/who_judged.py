@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+from afarm.core.errors import attribute_failures
+from afarm.core.plugins import discover
 from afarm.core.records import Row
 from afarm.evaluation.biases import FORMULAS
+from afarm.storage.runs import RunRecord
 
 FORMULA = "the formula "
 """How the names of judges begin that are no language model."""
@@ -29,6 +33,19 @@ def known_agreement(record: Mapping[str, Any]) -> str:
     judges = are_formulas(record)
     said = [(str(row.get("identity")), row.get("agreement")) for row in judge_rows(record)]
     return "; ".join(dict.fromkeys(f"{name_judge(judge, judges)} {figure}" for judge, figure in said if figure))
+
+
+def page_finder() -> Callable[[RunRecord], dict[str, Path]]:
+    """Return a function that finds plugins' pages about a run's judges, by title, or raises `PluginError`."""
+    found: list[Callable[[RunRecord], Mapping[str, Path]]] = []
+    with attribute_failures("hook", "register_pages"):
+        discover(check_configs=False, kinds=()).manager.hook.register_pages(pages=found)
+
+    def find(record: RunRecord) -> dict[str, Path]:
+        with attribute_failures("hook", "register_pages"):
+            return {title: page for pages_of in found for title, page in pages_of(record).items()}
+
+    return find
 
 
 def name_judge(identity: str, judges: Mapping[str, bool], prompts: Collection[str] = (), annotator: str = "") -> str:
@@ -57,7 +74,8 @@ def who_judged(rows: Iterable[Row], judges: Mapping[str, bool]) -> str:
     for row in rows:
         if row.get("source") not in ("noise", "rule"):
             annotator = str(row.get("annotator") or "")
-            asked = [str(row["judge"])] if row.get("judge") else [*judges] if row.get("completion") else []
+            known = [str(row["judge"])] if row.get("judge") else [*judges] if row.get("completion") else []
+            asked = [] if row.get("votes") else known  # a jury goes by its own name
             for judge in asked:
                 found.setdefault(judge, set()).add(str(row.get("member") or annotator))
             if not asked:

@@ -95,12 +95,10 @@ ParsedVerdict = float | Literal["draw"] | None
 
 def build_judgements(completion: Completion, verdicts: Iterable[ParsedVerdict]) -> list[Judgement]:
     """Build judgements from the verdicts in `completion`; None becomes "refused" or "unparsed"."""
-    unread = "refused" if completion.finish_reason in REFUSALS else "unparsed"
+    unread, key = "refused" if completion.finish_reason in REFUSALS else "unparsed", completion.key
     return [
-        Judgement(None, verdict or unread, completion.key)
-        if verdict is None or verdict == "draw"
-        else Judgement(verdict, "decided", completion.key)
-        for verdict in verdicts
+        Judgement(None, v or unread, key) if v is None or v == "draw" else Judgement(v, "decided", key)
+        for v in verdicts
     ]
 
 
@@ -132,8 +130,7 @@ class Presentation:
 
     def swapped(self) -> Presentation:
         """The presentation in the other order. Never in the same request: a judge that reads both would agree."""
-        order = {"ab": "ba", "ba": "ab"}[self.pair.order]
-        pair = replace(self.pair, first=self.pair.second, second=self.pair.first, order=order)
+        pair = replace(self.pair, first=self.pair.second, second=self.pair.first, order=self.pair.order[::-1])
         return replace(self, pair=pair, batch=("swapped", self.batch))
 
     def draw(self, attempt: int, seed: int) -> JudgementDraw:
@@ -265,8 +262,7 @@ def _pack(draws: Iterable[JudgementDraw]) -> Iterator[list[JudgementDraw]]:
 def _request(batch: Sequence[JudgementDraw]) -> ChatRequest:
     """Build the request about `batch`. A re-ask repeats the form: the same words get the same reply."""
     first = batch[0]
-    pairs = [draw.pair for draw in batch]
-    request = first.prompt.request(pairs, seed=first.key.seed, sample_index=first.key.sample_index)
+    request = first.prompt.request([d.pair for d in batch], seed=first.key.seed, sample_index=first.key.sample_index)
     if not first.is_reask or not request.messages:  # a text to complete ends where its answer begins
         return request
     *before, last = request.messages
@@ -402,7 +398,11 @@ class PairwiseAnnotator(Annotator):
 
     def annotate(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Preference]:
         """See `label_pairs`."""
-        return label_pairs(pairs, self.present(pairs, context), self.config, context)
+        return label_pairs(pairs, self._in_order(pairs, context), self.config, context)
+
+    def _in_order(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Presentation]:
+        rows, order = zip(pairs, self.present(pairs, context), strict=True), context.order
+        return [shown if order in ("", _order(pair, shown)) else shown.swapped() for pair, shown in rows]
 
     def verdict_mass(self, member: str, completion: Completion) -> float | None:
         """The probability that an answer's tokens leave to all verdicts that it is read for.
@@ -413,5 +413,5 @@ class PairwiseAnnotator(Annotator):
 
     def plan(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[ChatRequest]:
         """See `pending_requests`."""
-        presentations = per_label(self.present(pairs, context), self.config)
+        presentations = per_label(self._in_order(pairs, context), self.config)
         return pending_requests(presentations, self.config.max_reasks + 1, context)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def add_commands(app: typer.Typer) -> None:
     """Add the group `judge` with its command."""
-    group = typer.Typer(help="Make a judge of your own: fit one to labels that exist.", no_args_is_help=True)
+    group = typer.Typer(help="Make judges of your own, and measure judges.", no_args_is_help=True)
     examples = write_examples(
         "judge fit",
         "annotations.json --out mine",

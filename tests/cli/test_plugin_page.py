@@ -43,6 +43,10 @@ def register_sections(sections):
     sections["Left out"] = lambda run: ""
     sections["Fails"] = lambda run: 1 / 0
     sections["Wrong"] = lambda run: 3
+
+@hookimpl
+def register_pages(pages):
+    pages.append(lambda run: {"Page on " + run["judged_by"]: run.directory / "judge.html"})
 """
 
 
@@ -67,7 +71,7 @@ def test_a_plugin_is_shown_in_full(ships: Path, capsys: pytest.CaptureFixture[st
     assert run("plugins", "ships", "--json") == 0
     [shown] = json.loads(capsys.readouterr().out)
     assert (shown["plugin"], shown["package"]) == ("ships", "ships.py")
-    assert shown["hooks"] == [f"register_{kind}" for kind in ("commands", "evaluators", "recipes", "sections")]
+    assert shown["hooks"] == [f"register_{kind}" for kind in ("commands", "evaluators", "pages", "recipes", "sections")]
     assert shown["commands"] == ["few"]
     few = next(part for part in shown["components"] if part["name"] == "ships.py/few")
     assert few["settings"] == {"most": 3}
@@ -152,3 +156,19 @@ def test_sections_of_plugins_are_in_the_report_and_their_faults_named(
     assert "it must return HTML as text" in page
     main_page = build(directory).read_text()
     assert "Words of the run" in main_page, "the choice of this process stands"
+
+
+def test_pages_on_judges_are_linked_from_screens_and_boards(ships: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("mine", "theirs"):
+        rows = [{"instruction": f"say {n}", "output": f"{name} {n}", "generator": name} for n in range(3)]
+        Path(f"{name}.json").write_text(json.dumps(rows))
+    assert run("evaluate", "mine.json", "--reference", "theirs.json", "--annotator", "fitted") == 0
+    [report] = Path("afarm-runs/runs").glob("*/report.html")
+    line = f"Page on the formula fitted: {report.parent / 'judge.html'}"
+    assert line in capsys.readouterr().out.replace("\n", "")
+    assert run("leaderboard") == 0
+    assert line in capsys.readouterr().out.replace("\n", "")
+    address = (report.parent / "judge.html").resolve().as_uri()
+    assert run("leaderboard", "--output", "board.html") == run("leaderboard", "--output", "board.md") == 0
+    assert f'<a href="{address}">Page on the formula fitted</a>' in Path("board.html").read_text()
+    assert f"- Page on the formula fitted: <{address}>" in Path("board.md").read_text()

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -37,13 +38,14 @@ Count = Annotated[int, Field(strict=True, ge=0)]
 class Source:
     """The origin of an entry: a `name` for people, and the file of its judgements, if there is one.
 
-    `created` is the time of its evaluation in seconds since 1970, 0 if unknown.
+    `created` is the time of its evaluation in seconds since 1970, 0 if unknown, `pages` are about its judges, by title.
     """
 
     name: str = ""
     judgements: str = ""
     reference: str = ""
     created: float = field(default=0, compare=False)
+    pages: Mapping[str, Path] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +282,11 @@ class Leaderboard(Tabular):
         lacking = [entry.system for entry in self.entries if entry.figure(self.order) is None]
         without_figure = f"no place for {named(lacking)}: no {self.order}" if lacking else ""
         return "; ".join(filter(None, (self.note, without_rank, without_figure)))
+
+    @property
+    def pages(self) -> dict[str, Path]:
+        """The pages about the judges of its entries, by title."""
+        return {title: page for entry in self.entries for title, page in entry.source.pages.items()}
 
     @property
     def id(self) -> str:

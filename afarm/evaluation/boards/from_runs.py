@@ -18,14 +18,12 @@ from afarm.evaluation.metrics import WIN_RATE, finite_number, main_metric, warni
 from afarm.evaluation.protocol import EvaluationProtocol
 from afarm.evaluation.red_flags import flag_sentences
 from afarm.evaluation.run_stages import sum_costs
-from afarm.evaluation.who_judged import known_agreement
+from afarm.evaluation.who_judged import known_agreement, page_finder
 from afarm.storage.runs import OUTPUTS, RECORD, RunRecord, RunResult, read_run, run_directories
 
 NO_PROTOCOL = "results that say nothing of how they were judged: no two of them may be compared"
 OWN_FIELDS = ("win_rate", "length_controlled")
 """The evaluators whose metrics an entry has fields for."""
-
-# ------------------------------------------------------------------------------------------------- a directory of runs
 
 
 def boards_of_runs(directory: Path) -> tuple[list[Leaderboard], list[str]]:
@@ -36,13 +34,13 @@ def boards_of_runs(directory: Path) -> tuple[list[Leaderboard], list[str]]:
     entries: dict[str, list[Entry]] = {}
     protocols: dict[str, EvaluationProtocol] = {}
     agreements: dict[str, str] = {}
-    left_out = []
+    left_out, find_pages = [], page_finder()
     runs = directory / "runs" if (directory / "runs").is_dir() else directory
     for run in [directory] if (directory / RECORD).is_file() else run_directories(runs):
         try:
             record = read_run(run)
             record.require_results()
-            results = list(_entries(record))
+            results = list(_entries(record, find_pages(record)))
         except DataError as error:
             left_out.append(str(error))
             continue
@@ -58,8 +56,8 @@ def boards_of_runs(directory: Path) -> tuple[list[Leaderboard], list[str]]:
     ], left_out
 
 
-def _entries(record: RunRecord) -> Iterator[tuple[EvaluationProtocol, Entry]]:
-    """One entry for each reference that a run's system was compared with."""
+def _entries(record: RunRecord, pages: Mapping[str, Path]) -> Iterator[tuple[EvaluationProtocol, Entry]]:
+    """One entry for each reference that a run's system was compared with, with the `pages` about its judges."""
     by_reference: dict[tuple[str, str], list[RunResult]] = {}
     for result in record.results:
         by_reference.setdefault((result.system, result.reference), []).append(result)
@@ -70,7 +68,8 @@ def _entries(record: RunRecord) -> Iterator[tuple[EvaluationProtocol, Entry]]:
             # suited it, ranks would be too sure.
             has_pairs = players == next(iter(by_reference)) and not record.get("until")
             pairs = str(record.directory / OUTPUTS) if has_pairs else ""
-            source = Source(str(record.directory), pairs, players[1], finite_number(record.get("created")) or 0)
+            created = finite_number(record.get("created")) or 0
+            source = Source(str(record.directory), pairs, players[1], created, pages)
             yield EvaluationProtocol.from_row(results[0].protocol), replace(entry, source=source)
 
 
@@ -134,9 +133,6 @@ def _count(value: Any) -> int | None:
     return None if finite is None else round(finite)
 
 
-# ------------------------------------------------------------------------------------------- systems under one recipe
-
-
 def board_of_systems(records: Iterable[RunRecord]) -> Leaderboard:
     """The leaderboard of several systems' runs under one recipe, each against its first reference.
 
@@ -144,10 +140,10 @@ def board_of_systems(records: Iterable[RunRecord]) -> Leaderboard:
     `seconds` of making all stages (reused ones at what they took when they were made) and the seeds stand beside.
     """
     by_system: dict[str, list[tuple[EvaluationProtocol, Entry]]] = {}
-    agreement = ""
+    agreement, find_pages = "", page_finder()
     for record in records:
         agreement = known_agreement(record)
-        protocol, entry = next(_entries(record))
+        protocol, entry = next(_entries(record, find_pages(record)))
         by_system.setdefault(entry.system, []).append((protocol, _of_system(record, entry)))
     entries = tuple(_over_seeds([entry for _, entry in runs]) for runs in by_system.values())
     references = sorted({entry.source.reference for entry in entries})
@@ -226,7 +222,7 @@ def _over_seeds(entries: Sequence[Entry]) -> Entry:
         seeds=tuple(seed for entry in entries for seed in entry.seeds),
         win_rates=tuple(win_rates),
         seconds=_mean([entry.seconds for entry in entries]),
-        source=Source(reference=first.source.reference),
+        source=Source(reference=first.source.reference, pages=first.source.pages),
     )
 
 

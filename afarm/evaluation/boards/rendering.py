@@ -298,9 +298,6 @@ def flags(board: Leaderboard) -> list[str]:
     return lines + [f"all: {one_line(flag, 400)}" for flag in shared]
 
 
-# --------------------------------------------------------------------------------------------------------- formats
-
-
 def as_json(boards: Sequence[Leaderboard], left_out: Sequence[str] = (), agreements: Sequence[Agreement] = ()) -> str:
     """Write what `afarm leaderboard FILE` reads again."""
     shared = {"boards": [board.to_dict() for board in boards], "left_out": list(left_out)}

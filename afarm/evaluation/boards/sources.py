@@ -89,9 +89,6 @@ def in_order(boards: Sequence[Leaderboard], orders: Sequence[str]) -> list[Leade
     return [ordered(board, orders) for board in boards]
 
 
-# ----------------------------------------------------------------------------------------------------------- files
-
-
 def holds_annotations(path: Path) -> bool:
     """Return True if `path` can only be a file of annotations: no directory, table or JSON object."""
     if path.is_dir() or path.name.endswith(TABLES):

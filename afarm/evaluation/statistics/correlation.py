@@ -8,7 +8,7 @@ Source: Dubois et al. 2023 (AlpacaFarm), section 4.1, for the use; Efron 1979 fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -80,10 +80,8 @@ def correlation(
     found = found[~np.isnan(found)]
     figures = (np.nanmean(one, axis=1), np.nanmean(two, axis=1)) if tables else (one, two)
     value = float(_KINDS[kind](figures[0][None], figures[1][None])[0])
-    if np.isnan(value):
-        return Correlation(kind, None, None, None, len(one), over)
-    if len(found) <= resamples / 2:
-        return Correlation(kind, value, None, None, len(one), over)
+    if np.isnan(value) or len(found) <= resamples / 2:
+        return Correlation(kind, None if np.isnan(value) else value, None, None, len(one), over)
     low, high = np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     if tables:
         low, high = max(-1.0, min(low, 2 * value - high)), min(1.0, max(high, 2 * value - low))
@@ -137,8 +135,4 @@ def _kendall(a: Floats, b: Floats) -> Floats:
     return found
 
 
-_KINDS: dict[str, Callable[[Floats, Floats], Floats]] = {
-    "pearson": _pearson,
-    "spearman": _spearman,
-    "kendall": _kendall,
-}
+_KINDS = {"pearson": _pearson, "spearman": _spearman, "kendall": _kendall}

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,9 +52,10 @@ Run = Callable[..., Any]
 def run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
     """Run `afarm judge bench`: return what it printed as JSON, or the error that it ended with."""
 
-    def run_bench(*words: str, place: str = "out") -> Any:
+    def run_bench(*words: str, plugin: str | Path = "") -> Any:
+        before = ["--plugin-file", str(plugin)] if plugin else []
         with pytest.raises(SystemExit) as ended:
-            main(["judge", "bench", *words, "--json", "--output-dir", str(tmp_path / place)])
+            main([*before, "judge", "bench", *words, "--json", "--output-dir", str(tmp_path / "out")])
         printed = capsys.readouterr()
         return json.loads(printed.out) if not ended.value.code else " ".join(printed.err.split())
 
@@ -187,7 +192,7 @@ def test_intervals_and_differences_count_instructions() -> None:
     # −0.25 ± s/√4 with s = 0.5: z = 1, p = 0.317, times the two of three tests that are left
     assert found[0].p == pytest.approx(0.6346, abs=1e-3)
     [alike] = compare({"a": [1, 1, 1], "b": [0, 0, 0]}, list("xyz"))
-    assert alike.p == 0.25  # three rows that differ alike are no certainty
+    assert (alike.p, alike.low, alike.high) == (0.25, None, None)  # three rows that differ alike are no certainty
 
 
 @pytest.mark.parametrize(
@@ -224,6 +229,87 @@ def test_judges_reward_models_and_formulas_in_one_table(run: Run, tmp_path: Path
     assert [stage["calls"] for stage in planned["stages"]] == [0, 0, 0]
 
 
+JUDGE = HERE / "stopping_judge.py"
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The questions that `stopping_judge.py` was paid for."""
+    file = tmp_path / "asked.log"
+    file.write_text("")
+    monkeypatch.setenv("STOPPING_LOG", str(file))
+    return file
+
+
+def test_killed_by_a_signal_it_goes_on_and_buys_nothing_twice(
+    run: Run, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path / "natural.json", LLMBAR)
+    words = [file, "--judge", "stops", "--annotator", "chatgpt_4", "--budget", "1", "--max-concurrency", "1"]
+    command = [sys.executable, "-m", "afarm", "--plugin-file", str(JUDGE), "judge", "bench", *words]
+    killed = subprocess.Popen(
+        [*command, "--output-dir", str(tmp_path / "out")], env={**os.environ, "STOPPING_AFTER": "5"}
+    )
+    try:
+        while "hangs" not in log.read_text() and killed.poll() is None:
+            time.sleep(0.05)
+    finally:
+        killed.kill()
+    assert killed.wait() == -signal.SIGKILL
+    assert log.read_text().splitlines()[5:] == ["hangs"]
+    log.write_text(log.read_text().replace("hangs\n", ""))  # it was never answered, and never paid for
+    monkeypatch.setattr("afarm.judging.ledger.LIVE_SECONDS", 0.5)  # here, only the dead are silent
+    shown = run(*words, plugin=JUDGE)
+    bought = log.read_text().splitlines()
+    assert len(bought) == len({*bought}) == 2 * len(LLMBAR)
+    assert shown["judges"][0]["dollars"] == pytest.approx(0.001 * len(bought))
+    assert shown["judges"][0]["first"] == 100
+
+
+def test_a_jury_is_asked_in_both_orders(run: Run, log: Path, tmp_path: Path) -> None:
+    """Its judge always names the first, so that the other order turns every verdict."""
+    words = (write(tmp_path / "natural.json", LLMBAR), "--annotator", "relay:chatgpt_4", "--judge", "stops")
+    assert run(*words, "--dry-run", plugin=JUDGE)["stages"][0]["calls"] == 2 * len(LLMBAR)
+    [judge] = run(*words, plugin=JUDGE)["judges"]
+    assert (judge["first"], judge["consistent"], judge["score"]["value"], judge["judges"]) == (100, 0, 50, ["stops:"])
+    assert len(log.read_text().splitlines()) == 2 * len(LLMBAR)
+    assert run(*words, "--dry-run", plugin=JUDGE)["stages"][0]["calls"] == 0
+
+
+WEIGHTED = """\
+weighted:
+  prompt_template: mine/prompt.txt
+  fn_completions: openai_completions
+  completions_kwargs: {model_name: m, max_tokens: 1, temperature: 1, logprobs: true, top_logprobs: 5}
+  fn_completion_parser: logprob_parser
+  completion_parser_kwargs: {numerator_token: m, denominator_tokens: [m, M], is_binarize: false}
+  completion_key: completions_all
+"""
+
+
+def test_a_judge_without_log_probabilities_is_refused_before_it_is_asked_or_named_after(
+    run: Run, log: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "configs.yaml").write_text(WEIGHTED)
+    prompt = "{instruction}\n\nm: {output_1}\n\nM: {output_2}"
+    (tmp_path / "mine" / "prompt.txt").write_text(f"<|im_start|>user\n{prompt}\n<|im_end|>\n")
+    file = write(tmp_path / "natural.json", LLMBAR)
+    words = (file, "--annotator", f"alpaca_eval:{tmp_path / 'mine'}", "--judge")
+    assert "takes no top_logprobs, which weighted asks for: choose another judge" in run(*words, "stops", plugin=JUDGE)
+    assert not log.read_text()
+    said = run(*words, "stops:claims", "--annotator", "fitted", "--price", "stops:claims=1/1", plugin=JUDGE)
+    assert "no figures of 1 of 2 judges" in said
+    assert "none of its verdicts can be read; 16 of 16 answers came without the log-probabilities" in said
+
+
+def test_re_asks_are_paid_and_counted(run: Run, log: Path, tmp_path: Path) -> None:
+    words = (write(tmp_path / "natural.json", LLMBAR), "--judge", "stops:stutters", "--annotator", "chatgpt_4")
+    [judge] = run(*words, plugin=JUDGE)["judges"]
+    assert (judge["unparsed"], len(log.read_text().splitlines())) == (0, 4 * len(LLMBAR))
+    assert judge["dollars"] == pytest.approx(0.001 * 4 * len(LLMBAR))
+
+
 def test_a_larger_limit_adds_to_a_smaller_one(tmp_path: Path) -> None:
     whole = read_set([write(tmp_path / "natural.json", LLMBAR)])
     few, more = (draw(whole, limit, seed=0) for limit in (3, 6))
@@ -255,6 +341,21 @@ def test_own_pairs_of_several_people(tmp_path: Path) -> None:
     ]
     bench = read_set([write(tmp_path / "mine.jsonl", rows)])
     assert [(item.label, item.people, item.subset) for item in bench.items] == [(0, (0, 0), "s"), (1, (), "")]
+
+
+def test_what_may_be_a_slip_in_a_file_is_said(tmp_path: Path) -> None:
+    """A repeated row without an id, a better one of equal outputs, a missing column."""
+    same = {**LLMBAR[0], "output_2": LLMBAR[0]["output_1"]}
+    notes = read_set([write(tmp_path / "natural.json", [*LLMBAR, LLMBAR[2], same])]).notes
+    assert notes[0].endswith("count each time: 1")
+    assert "natural.json: row" in notes[1]
+    assert "line 10" in notes[1]
+    people = {"idx": 1, "instruction": "x", "input": "", "response1": "a", "response2": "b", "annotator1": 1}
+    bench = read_set([write(tmp_path / "pandalm.jsonl", [people | {"annotator2": 1}])])
+    assert (bench.name, len(bench.items)) == ("own pairs", 1)
+    assert bench.notes[0].endswith("near to PandaLM, but lacks 'annotator3'; read as pairs of your own")
+    own = {"instruction": "x", "input": "", "output_1": "a", "output_2": "b", "preference": 1}
+    assert not read_set([write(tmp_path / "mine.jsonl", [own])]).notes
 
 
 def test_stored_answers_in_one_order_are_not_half_unread(tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
-"""Judges with planted habits, as a plugin of one file: `--plugin-file habits.py --judge habit:NAME`."""
+"""Judges with planted habits, as a plugin of one file: `--plugin-file habits.py --judge habit:NAME`.
+
+The annotator `relay:NAME` has another one judge, as a jury has its jurors.
+"""
 
 import os
 from pathlib import Path
 
-from afarm import Capabilities, Completion, Judge, Price, hookimpl
+from afarm import Annotator, Capabilities, Completion, Judge, Preference, Price, hookimpl
 
 
 class Habit(Judge):
@@ -49,6 +52,23 @@ class Habit(Judge):
         return Completion(
             text, 1000, 10, price=0.001, model=f"{self.spec}-{os.environ.get('HABITS_DATE', '2026-01-31')}"
         )
+
+
+class Relay(Annotator):
+    def __init__(self, config, spec, context):
+        self.inner, _ = context.annotator(spec)
+
+    def annotate(self, pairs, context):
+        found = self.inner.annotate(pairs, context)
+        return [Preference(one.pair_id, one.p2, one.outcome, completion=one.completion) for one in found]
+
+    def plan(self, pairs, context):
+        return self.inner.plan(pairs, context)
+
+
+@hookimpl
+def register_annotators(register):
+    register("relay", Relay, summary="another annotator", spec="NAME")
 
 
 @hookimpl

@@ -84,14 +84,16 @@ def test_a_planted_habit_is_measured(habit: str, annotator: str, values: dict[st
     assert family["n"] or "family" in family["why"]
 
 
-def test_answers_that_cannot_be_read_are_counted(run: Run) -> None:
+def test_answers_that_cannot_be_read_are_counted(run: Run, log: Path) -> None:
     """Half of them, by pair; no verdict of theirs counts elsewhere."""
     made = card(run, "mute")
     unparsed = made["by_name"]["unparsed"]
     assert 20 <= unparsed["value"] <= 80
     assert unparsed["n"] == 2 * PAIRS
     assert made["by_name"]["turned"]["n"] == made["by_name"]["again"]["n"] == PAIRS * (1 - unparsed["value"] / 100)
-    assert made["per_decided"] > 0.001  # what bought no verdict was paid as well
+    assert made["calls"] == asked(log)
+    decided, unread = 2 * PAIRS - round(0.4 * unparsed["value"]), round(0.4 * unparsed["value"])
+    assert made["per_decided"] == pytest.approx(0.001 * (decided + 3 * unread) / decided)  # asked twice more, in vain
 
 
 def test_pairs_that_share_a_prompt_are_challenged_alone(run: Run, log: Path) -> None:
@@ -148,6 +150,13 @@ def test_a_result_links_to_its_judges_card(run: Run, monkeypatch: pytest.MonkeyP
     assert (report.parent / "../../judge-cards" / Path(page).name).is_file()
     assert html.count("../../judge-cards/") == 1  # the other judge's card is not this result's
     assert "make a card of that" not in html
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["leaderboard", "--output", "board.html", "--output-dir", "out"])
+    address = Path(page).resolve().as_uri()
+    assert (
+        f'<a href="{address}">Card of chatgpt_4 with habit:first (first-2026-01-31)</a>'
+        in Path("board.html").read_text()
+    )
     monkeypatch.setenv("HABITS_DATE", "2026-06-30")
     run(*evaluate, "--judge", "habit:first", "--seed", "7")  # the vendor has renewed its model since
     [newer] = set(Path("out/runs").glob("*/report.html")) - {report}
@@ -194,6 +203,16 @@ def test_wrong_commands_say_what_to_do(run: Run) -> None:
         (["--annotator", "gpt4_3"], "no judge is named"),
     ):
         assert told in run("judge", "card", *words)
+
+
+def test_a_jurys_card_has_both_orders_and_its_judges(run: Run, log: Path) -> None:
+    made = run("judge", "card", "habit:first", "--annotator", "relay:chatgpt_4", "--limit", str(PAIRS))
+    figures = {one["name"]: one for one in made["figures"]}
+    assert (figures["first_shown"]["value"], figures["turned"]["value"], figures["again"]["value"]) == (100, 100, 0)
+    assert made["judges"] == ["habit:first"]
+    assert asked(log) == made["calls"] == 5 * PAIRS  # all but the challenge
+    words = ("judge", "card", "habit:first", "--annotator", "relay:chatgpt_4", "--limit", str(PAIRS), "--dry-run")
+    assert run(*words)["stages"][0]["calls"] == 0
 
 
 def test_a_file_that_is_no_card_is_named(run: Run) -> None:

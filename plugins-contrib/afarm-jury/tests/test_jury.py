@@ -207,6 +207,11 @@ def test_weights_are_learned_from_labels_once_and_a_wrong_juror_counts_against(t
     assert ask(again, client) == labels
     assert len(client.sent) == sent
     assert again.identity == jury.identity
+    turned = make_jury(tmp_path, "jurors: {honest: a, liar: b}\nlearn: labels.jsonl\n")
+    for order in ("12", "21"):  # weights are learned as ever: only the pairs are shown in this order
+        turned.annotate(PAIRS, replace(annotate_context(3, client), order=order))
+    assert {request.comparisons[0].pair_id for request in client.sent[sent:]} <= {pair.id for pair in PAIRS}
+    assert {seat.name: seat.weight for seat in turned._learned} == weights
     with (tmp_path / "labels.jsonl").open("a") as file:
         file.write(json.dumps(JudgedPair(PAIRS[0], Preference(PAIRS[0].id, 1.0)).to_row()) + "\n")
     assert make_jury(tmp_path, "jurors: {honest: a, liar: b}\nlearn: labels.jsonl\n").identity != jury.identity
@@ -382,6 +387,9 @@ def test_a_jury_judges_outputs_and_its_judges_stand_in_its_file(
     assert call(*command, "--json") == 0
     record = json.loads(capsys.readouterr().out)
     assert [one["role"] for one in record["judges"]] == ["offline"]
+    assert record["judged_by"] == "jury:jury.yaml"
+    assert call("leaderboard") == 0
+    assert "judged by the formula offline:text_utility with annotator jury:jury.yaml" in capsys.readouterr().out
     rows = [json.loads(line) for line in next(Path("afarm-runs").rglob("outputs.jsonl")).read_text().splitlines()]
     assert all(next(iter(row["votes"])) == "carol" and 2 <= len(row["votes"]) <= 3 for row in rows)
     assert (

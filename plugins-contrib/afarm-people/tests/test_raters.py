@@ -40,6 +40,21 @@ def test_a_fixed_point_by_hand() -> None:
     assert found.difficulty == pytest.approx([0, 0.5])
 
 
+def test_who_had_no_part_in_the_truth_is_rated_by_it() -> None:
+    """Truths (1, 0) and (0.5, 0.5), shares 0.75 and 0.25: right in 1 of 1.5 and in 0.5 of 0.5."""
+    found = estimate_truth([[0, 0], [0, 1]], kinds=2)
+    assert found.rate([0, 1]) == pytest.approx(0.75 * 1 / 1.5 + 0.25 * 0.5 / 0.5)
+    assert found.rate([-1, -1]) == pytest.approx(0.5)
+
+
+def test_a_judges_own_votes_do_not_rate_it() -> None:
+    """Two people who split, and a judge that sides with the first: nobody says who is right."""
+    first, second = [0, 1, 2] * 20, [1, 2, 0] * 20
+    found = estimate_truth([first, second])
+    assert found.rate(first) == pytest.approx(found.rate(second))
+    assert estimate_truth([first, second, first]).ability[2] > found.rate(first) + 0.3  # as it would rate itself
+
+
 def test_a_pair_without_votes_is_refused() -> None:
     with pytest.raises(ValueError, match="without any vote"):
         estimate_truth([[0, -1], [1, -1]])

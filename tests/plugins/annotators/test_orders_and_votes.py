@@ -275,3 +275,18 @@ def test_labels_say_what_the_judge_could_not_take_and_are_another_judgement():
     assert len(ask.compared) == 10
     row = JudgedPair(pairs[0], degraded[0], "gpt4_4").to_row()
     assert JudgedPair.from_row(row).preference.degraded == ("temperature", "logit_bias")
+
+
+@pytest.mark.parametrize("order", ["12", "21"])
+def test_a_context_may_ask_for_one_order_of_all_pairs(order):
+    """A judge that names the first: the label is the output that the order puts there."""
+    pairs, ask, annotator = make_pairs(30), ScriptedAsk(lambda shown: True), PoolAnnotator(PoolConfig())
+    planned = annotator.plan(pairs, AnnotateContext(0, ask, order=order))
+    labels = annotator.annotate(pairs, AnnotateContext(0, ask, order=order))
+    assert {(label.order, label.p2) for label in labels} == {(order, float(order == "21"))}
+    assert {request.comparisons for request in planned} == {request.comparisons for request in ask.requests}
+    drawn = annotator.annotate(pairs, AnnotateContext(0, ask))
+    assert {label.order for label in drawn} == {"12", "21"}
+    assert [label for label in drawn if label.order == order] == [
+        label for label, other in zip(labels, drawn, strict=True) if other.order == order
+    ]

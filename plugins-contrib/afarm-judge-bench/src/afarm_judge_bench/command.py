@@ -107,7 +107,7 @@ def bench(
     """Measure judges on pairs with a known better output, before they are trusted."""
     from afarm_judge_bench.sets import read_set
 
-    given = replace(options, recipe=recipe)
+    given = replace(options, recipe=recipe, judge=judge)
     whole = read_set(files, options.labels)
     stored = _read_answers(answers or [], whole)
     bench_set, chosen = draw(whole, limit, options.seed or 0)
@@ -201,11 +201,21 @@ def asks_nobody(options: FarmOptions, annotator: str) -> bool:
 
 
 def options_of(options: FarmOptions, contestant: Contestant) -> FarmOptions:
-    """Return the options of a workspace in which one contestant judges."""
+    """Return the options of a workspace in which one contestant judges; `options` name the judges of all."""
     meant = f"evaluate.annotator={json.dumps(contestant.annotator)}"
+    others = {_spec(judge) for judge in options.judge or ()} - {_spec(judge) for judge in contestant.judges}
     return replace(
-        options, labels=None, judge=list(contestant.judges) or None, settings=[meant, *(options.settings or [])]
+        options,
+        labels=None,
+        judge=list(contestant.judges) or None,
+        price=[price for price in options.price or () if price.rpartition("=")[0] not in others],
+        settings=[meant, *(options.settings or [])],
     )
+
+
+def _spec(judge: str) -> str:
+    """The spec of a judge as after --judge, without a role."""
+    return judge.partition("=")[2] if "=" in judge.partition(":")[0] else judge
 
 
 def _account(bench_set: "BenchSet") -> str:
@@ -235,7 +245,11 @@ def _measure_one(workspace: "Workspace", contestant: Contestant, bench_set: "Ben
     with workspace.judges.client.charge_run(_account(bench_set)):
         if not bench_set.groups:
             pairs = [item.pair for item in bench_set.items]
-            return ask_verdicts(workspace, contestant.annotator, contestant.name, pairs)
+            found = ask_verdicts(workspace, contestant.annotator, contestant.name, pairs)
+            if all(verdict is None for pair in found.pairs for verdict in pair):
+                export = "what the judge wrote: afarm ledger --export FILE"
+                raise JudgeError("; ".join(["none of its verdicts can be read", *found.notes, export]))
+            return found
         if contestant.annotator.startswith(REWARD):
             return score_by_model(workspace, contestant.annotator.removeprefix(REWARD), bench_set.groups)
         return ask_scores(workspace, contestant.annotator, contestant.name, bench_set.groups)

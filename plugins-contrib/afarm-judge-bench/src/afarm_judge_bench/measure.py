@@ -62,13 +62,16 @@ class Figures:
 
 @dataclass(frozen=True)
 class Difference:
-    """A judge's lead over `against` in points, on the same rows; `p` is corrected for all (Holm 1979)."""
+    """A judge's lead over `against` in points, on the same rows; `p` is corrected for all (Holm 1979).
+
+    `low` and `high` are None if all rows differ alike: there is no spread to make an interval of.
+    """
 
     name: str
     against: str
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     p: float
 
 
@@ -196,10 +199,12 @@ def compare(values: Mapping[str, Sequence[float]], clusters: Sequence[str]) -> l
     for rank, (name, _, _, p) in enumerate(sorted(found, key=lambda one: one[3])):
         largest = max(largest, min(1.0, (tests - rank) * p))
         adjusted[name] = largest
+
+    def end(gap: float, error: float, side: int) -> float | None:
+        return 100 * (gap + side * NORMAL_95 * error) if error else None
+
     return [
-        Difference(
-            name, best, 100 * gap, 100 * (gap - NORMAL_95 * error), 100 * (gap + NORMAL_95 * error), adjusted[name]
-        )
+        Difference(name, best, 100 * gap, end(gap, error, -1), end(gap, error, 1), adjusted[name])
         for name, gap, error, _ in found
     ]
 

@@ -11,6 +11,8 @@ from afarm_judge_bench.measure import Difference, Figures, Share
 SUBSETS = 12
 """Subsets up to which each has a column; --json has all."""
 NOTES = 10
+WORD = 24
+"""Characters of a word in a judge's name: a longer one (a path, an address) would take the table's room."""
 
 
 def show(figures: Sequence[Figures], differences: Sequence[Difference], bench: BenchSet, rows: int) -> None:
@@ -19,11 +21,8 @@ def show(figures: Sequence[Figures], differences: Sequence[Difference], bench: B
     drawn = f"{count} drawn of {rows} rows" if count < rows else f"{rows} rows"
     gap = {one.name: one for one in differences}
     ranked = sorted(figures, key=lambda one: -(one.score.value if one.score else 0))
-    columns = {name: name != "judge" for name in _row(ranked[0], gap)}
-    cells = [_row(one, gap) for one in ranked]
-    used = [name for name in columns if any(row[name] for row in cells)]
-    title = f"{bench.name}: {drawn}; score, %: {bench.score}"
-    print_table(out(), title, {name: columns[name] for name in used}, [[row[name] for name in used] for row in cells])
+    _print_rows(f"{bench.name}: {drawn}; score, %: {bench.score}", [_scores(one, gap) for one in ranked])
+    _print_rows("Verdicts, %", [_verdicts(one) for one in ranked])
     _show_subsets(ranked, bench)
     if bench.published:
         published = [[name, f"{value:.2f}"] for name, value in bench.published.items()]
@@ -32,14 +31,36 @@ def show(figures: Sequence[Figures], differences: Sequence[Difference], bench: B
         out().print(line, markup=False)
 
 
-def _row(one: Figures, gap: dict[str, Difference]) -> dict[str, str]:
+def short_name(name: str) -> str:
+    """Return a judge's name with its long words cut in the middle."""
+    return " ".join(f"{word[:11]}…{word[-12:]}" if len(word) > WORD else word for word in name.split(" "))
+
+
+def _print_rows(title: str, rows: Sequence[dict[str, str]]) -> None:
+    """Print the columns that have a figure; nothing if there is none beside the judge."""
+    used = [name for name in rows[0] if any(row[name] for row in rows)]
+    if len(used) > 1:
+        columns = {name: name != "judge" for name in used}
+        print_table(out(), title, columns, [[row[name] for name in used] for row in rows])
+
+
+def _scores(one: Figures, gap: dict[str, Difference]) -> dict[str, str]:
     difference = gap.get(one.name)
-    among = "" if one.between_people is None else f" ({one.between_people:.1f})"
     return {
-        "judge": one.name,
+        "judge": short_name(one.name),
         "score": _share(one.score),
         "to the best": _difference(difference) if difference else "best" if gap else "",
-        "accuracy": _share(one.accuracy),
+        "accuracy": _share(one.accuracy) if one.accuracy != one.score else "",  # LLMBar's own is the accuracy
+        "dollars": dollars(one.dollars) if one.dollars else "",
+        "right per $": f"{one.right_per_dollar:,.0f}" if one.right_per_dollar else "",
+        "seconds": _number(one.seconds),
+    }
+
+
+def _verdicts(one: Figures) -> dict[str, str]:
+    among = "" if one.between_people is None else f" ({one.between_people:.1f})"
+    return {
+        "judge": short_name(one.name),
         "consistent": _number(one.consistent),
         "first shown": _number(one.first),
         "draws": _number(one.draws) if one.draws else "",
@@ -47,9 +68,6 @@ def _row(one: Figures, gap: dict[str, Difference]) -> dict[str, str]:
         "agrees (people)": "" if one.agreement is None else _number(one.agreement) + among,
         "Brier": _number(one.brier, 3),
         "ECE": _number(one.ece, 3),
-        "dollars": dollars(one.dollars) if one.dollars else "",
-        "right per $": f"{one.right_per_dollar:,.0f}" if one.right_per_dollar else "",
-        "seconds": _number(one.seconds),
     }
 
 
@@ -60,7 +78,7 @@ def _show_subsets(ranked: Sequence[Figures], bench: BenchSet) -> None:
     if len(names) > SUBSETS:
         out().print(f"{len(names)} subsets: --json has the figures of each.", markup=False)
         return
-    cells = [[one.name, *(_subset(one.subsets[name]) for name in names)] for one in ranked]
+    cells = [[short_name(one.name), *(_subset(one.subsets[name]) for name in names)] for one in ranked]
     print_table(out(), "By subset", {"judge": False, **dict.fromkeys(names, True)}, cells)
 
 
@@ -75,6 +93,7 @@ def _sentences(ranked: Sequence[Figures], bench: BenchSet) -> list[str]:
             "No calibration: no verdict has a probability. It needs a judge with log-probabilities: local:MODEL, "
             "reward models with --set reward.soft=true, or an evaluator of AlpacaEval that weighs by them."
         )
+    lines += [f"{short_name(one.name)} is {one.name}" for one in ranked if short_name(one.name) != one.name]
     for one in ranked:
         lines += [f"{one.name}: {note}" for note in one.notes[:NOTES]]
         if len(one.notes) > NOTES:
@@ -94,7 +113,8 @@ def _subset(one: Share | float) -> str:
 
 
 def _difference(one: Difference) -> str:
-    return f"{one.value:+.1f} ({one.low:+.1f} to {one.high:+.1f}), p {one.p:.2g}"
+    between = "on all rows" if one.low is None else f"({one.low:+.1f} to {one.high:+.1f})"
+    return f"{one.value:+.1f} {between}, p {one.p:.2g}"
 
 
 def _number(value: float | None, digits: int = 1) -> str:

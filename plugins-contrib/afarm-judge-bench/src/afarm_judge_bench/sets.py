@@ -151,6 +151,7 @@ JUDGEBENCH_GPT4O = {
     "InternLM2-20B-Reward": 63.43,
     "GRM-Gemma-2B": 59.43,
 }
+AUTOJ = {"GPT-4": 62.28, "Auto-J-13B": 54.96, "LLaMA-2-70B-Chat": 46.12, "ChatGPT": 42.74, "Claude-2": 42.6}
 OWN = "own pairs"
 
 FORMS = (
@@ -181,7 +182,7 @@ FORMS = (
         as_given,
         _read_pandalm,
         "idx",
-        (Published(999, {"PandaLM-7B": 66.77, "gpt-3.5-turbo": 71.07}, "Wang et al. 2023, arXiv 2306.05087"),),
+        (Published(999, {"PandaLM-7B": 66.77, "gpt-3.5-turbo": 71.07}, "its repository's page at commit 5c0a029"),),
     ),
     Form(
         "Auto-J",
@@ -190,6 +191,7 @@ FORMS = (
         "equal to the label in both orders",
         both_orders,
         _read_autoj,
+        published=(Published(1392, AUTOJ, "Li et al. 2023, arXiv 2310.05470, as its repository has them"),),
     ),
     Form(
         "RewardBench 2",
@@ -236,8 +238,18 @@ def read_set(files: Sequence[str], scale: str | None = None) -> BenchSet:
         items=_numbered(items),
         groups=groups,
         published=published if whole else None,
-        notes=tuple(dict.fromkeys(note for one in read for note in one.notes)),
+        notes=tuple(dict.fromkeys([*(note for one in read for note in one.notes), *_remarks(items)])),
     )
+
+
+def _remarks(items: Sequence[Item]) -> list[str]:
+    """Say what the benchmarks' own files have too, and what may be a slip in another one."""
+    repeats = len(items) - len({item.pair.id for item in items})
+    equal = [item.place for item in items if item.pair.identical and item.label != TIE]
+    return [
+        *([f"pairs that are there more than once, and count each time: {repeats}"] if repeats else []),
+        *([f"equal outputs of which one is labelled as better, a draw for all judges: {equal[0]}"] if equal else []),
+    ]
 
 
 def _read_file(path: str, name: str, scale: str | None, several: bool) -> BenchSet:
@@ -302,6 +314,9 @@ def _numbered(items: Sequence[Item]) -> tuple[Item, ...]:
 def _read_own(path: str, first: Row, scale: str | None) -> BenchSet:
     """Read pairs with labels in any form that afarm reads; several people's labels of a pair are one item."""
     by_pair: dict[str, list[tuple[JudgedPair, str, str]]] = {}
+    near = max(FORMS, key=lambda form: len({*form.fields} & first.keys()) / len(form.fields))
+    lacks = [field for field in near.fields if field not in first]
+    hint = f"near to {near.name}, but lacks {', '.join(map(repr, lacks))}"
     try:
         for where, row, judged in read_labelled_pairs(path, scale, as_text=True):
             subset = row.get("subset")
@@ -310,14 +325,10 @@ def _read_own(path: str, first: Row, scale: str | None) -> BenchSet:
                     named = subset if isinstance(subset, str) else ""
                     by_pair.setdefault(one.pair.id, []).append((one, where, named))
     except DataError as error:
-        near = max(FORMS, key=lambda form: len({*form.fields} & first.keys()))
-        has = [field for field in near.fields if field in first]
-        if 2 * len(has) < len(near.fields):
+        if 2 * len(lacks) > len(near.fields):
             raise
-        lacks = ", ".join(map(repr, (field for field in near.fields if field not in first)))
         raise DataError(
-            f"{error}\nIt is near to {near.name}, but lacks {lacks}: is it another version of the file? Its source: "
-            f"{near.origin}"
+            f"{error}\nIt is {hint}: is it another version of the file? Its source: {near.origin}"
         ) from error
     items = []
     for rows in by_pair.values():
@@ -327,7 +338,9 @@ def _read_own(path: str, first: Row, scale: str | None) -> BenchSet:
         items.append(Item("", shown.pair, majority(wins), where, subset, people))
     if not items:
         raise DataError(f"{path}: no row has a label to measure judges by")
-    return BenchSet(OWN, "mean over both orders", mean_of_orders, tuple(items))
+    is_strange = len(lacks) == 1 and len(near.fields) > 4  # three of LLMBar's four fields are anybody's
+    notes = (f"{path}: {hint}; read as pairs of your own",) if is_strange else ()
+    return BenchSet(OWN, "mean over both orders", mean_of_orders, tuple(items), notes=notes)
 
 
 def _win(one: JudgedPair, pair: Pair) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from afarm import AnnotateContext, ConfigError, DataError, Pair
@@ -17,8 +18,8 @@ class Verdicts:
 
     `pairs` has the verdict with the file's first output shown first, and the one with it shown second, both in the
     pair's own terms (1.0: its second output is better). `orders` is 1 if only the file's order was judged, and 0 if
-    the judge knows no order: it rates each output alone. `keys` are those of its answers in the ledger, `judges` are
-    its identities. `scores` are those of each group's answers, for sets that are scored so.
+    the judge knows no order: both verdicts go by the same answers. `keys` are those of its answers in the ledger,
+    `judges` are its identities. `scores` are those of each group's answers, for sets that are scored so.
     """
 
     name: str
@@ -59,33 +60,42 @@ def plan_verdicts(workspace: Workspace, name: str, pairs: Sequence[Pair], contex
     if isinstance(annotator, PairwiseAnnotator):
         attempts = annotator.config.max_reasks + 1
         return [*pending_requests(_presentations(pairs, annotator, context), attempts, context)]
-    return [*requests_planned(annotator, name, [pair for pair in pairs if not pair.identical], context)]
+    open_pairs = [pair for pair in pairs if not pair.identical]
+    each = (requests_planned(annotator, name, open_pairs, replace(context, order=order)) for order in ("12", "21"))
+    return [request for requests in each for request in requests]
 
 
 def ask_verdicts(workspace: Workspace, name: str, shown_as: str, pairs: Sequence[Pair]) -> Verdicts:
-    """Have an annotator judge pairs, in both orders if it shows them to a judge.
+    """Have an annotator judge pairs, in both orders if it shows them to a judge, itself or as a jury.
 
     What the ledger has is not asked for again, so a killed command goes on. Raises `JudgeError` and `BudgetError` as
     asking does.
     """
     annotator, context = workspace.components.annotator(name), _context(workspace)
     if isinstance(annotator, PairwiseAnnotator):
-        verdicts, keys, judges = _ask_both_orders(name, annotator, pairs, context)
-        return _with_costs(workspace, Verdicts(shown_as, verdicts, judges=judges), keys)
-    judged = list(annotate_in_chunks(pairs, annotator, name, context))
-    wins = tuple((row.win, row.win) for row in judged)
-    keys = [key for row in judged for key in row.preference.completion.split(",") if key]
-    asked = tuple(sorted({row.preference.judge for row in judged} - {""}))
-    return _with_costs(workspace, Verdicts(shown_as, wins, 0, asked), keys)
+        return _ask_both_orders(workspace, name, shown_as, annotator, pairs)
+    first = list(annotate_in_chunks(pairs, annotator, name, replace(context, order="12")))
+    second = first
+    if any(row.preference.completion for row in first):  # it asks judges: a jury in the other order, or one that rates
+        second = list(annotate_in_chunks(pairs, annotator, name, replace(context, order="21")))
+    both = list(zip(first, second, strict=True))
+    orders = 2 if any(a.preference.completion != b.preference.completion for a, b in both) else 0
+    keys = [key for row in (*first, *second) for key in row.preference.completion.split(",") if key]
+    asked = {row.preference.judge for row in first} - {""}
+    if keys and not asked:  # a jury's verdict is of several
+        asked = {judge.identity for judge in workspace.judges.answering([name]).values()}
+    wins = tuple((a.win, b.win) for a, b in both)
+    return _with_costs(workspace, Verdicts(shown_as, wins, orders, tuple(sorted(asked))), keys)
 
 
 def _ask_both_orders(
-    name: str, annotator: PairwiseAnnotator, pairs: Sequence[Pair], context: AnnotateContext
-) -> tuple[tuple[tuple[Verdict, Verdict], ...], list[str], tuple[str, ...]]:
-    config = annotator.config
+    workspace: Workspace, name: str, shown_as: str, annotator: PairwiseAnnotator, pairs: Sequence[Pair]
+) -> Verdicts:
+    config, context = annotator.config, _context(workspace)
+    attempts = config.max_reasks + 1
     with attribute_failures("annotators", name, annotator):
         slots = _presentations(pairs, annotator, context)
-        answers = collect_judgements(slots, config.max_reasks + 1, context)
+        answers = collect_judgements(slots, attempts, context)
     votes: dict[tuple[int, str], list[Verdict]] = {}
     for (number, order, _), answer in answers.items():
         first = TIE if answer.outcome == "draw" else answer.p_first_shown
@@ -96,8 +106,25 @@ def _ask_both_orders(
         return TIE if pairs[number].identical else _count(votes[number, order], config.vote)
 
     verdicts = tuple((count(number, "12"), count(number, "21")) for number in range(len(pairs)))
-    keys = [answer.completion for answer in answers.values()]
-    return verdicts, keys, tuple(sorted({shown.prompt.judge for shown in slots.values()} - {""}))
+    judges = tuple(sorted({shown.prompt.judge for shown in slots.values()} - {""}))
+    members = {answers[slot].completion: shown.prompt.name for slot, shown in slots.items()}
+    notes = _note_missing(workspace, annotator, members)
+    every = [shown.draw(attempt, context.seed).key for shown in slots.values() for attempt in range(attempts)]
+    keys = [answer.completion for answer in context.ask.recall(every).values()]  # re-asks were paid as well
+    return _with_costs(workspace, Verdicts(shown_as, verdicts, judges=judges, notes=notes), keys)
+
+
+def _note_missing(workspace: Workspace, annotator: PairwiseAnnotator, members: Mapping[str, str]) -> tuple[str, ...]:
+    """Count answers without the log-probabilities that are read; `members` are their prompts by key."""
+    stored = stored_answers(workspace.judges.ledger_place, list(members)) if members else {}
+    masses = [annotator.verdict_mass(members[key], answer) for key, answer in stored.items()]
+    missing = sum(mass is not None and math.isnan(mass) for mass in masses)
+    if not missing:
+        return ()
+    return (
+        f"{missing} of {len(masses)} answers came without the log-probabilities that verdicts are read from: name a "
+        "judge that gives them, or go by what it writes (--set NAME.capabilities.logprobs=false --allow-degraded)",
+    )
 
 
 def _count(votes: Sequence[Verdict], rule: str) -> Verdict:

@@ -21,3 +21,11 @@ def register_sections(sections: dict[str, Any]) -> None:
     from afarm_judge_card.kept import write_section
 
     sections["The judge's card"] = write_section
+
+
+@hookimpl
+def register_pages(pages: list[Any]) -> None:
+    """Link a judge's cards from screens and boards with runs that it judged."""
+    from afarm_judge_card.kept import list_pages
+
+    pages.append(list_pages)

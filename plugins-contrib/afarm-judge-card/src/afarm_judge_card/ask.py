@@ -5,11 +5,11 @@ All go through the ledger, so that a killed card goes on where it stopped and a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from afarm import AnnotateContext, ChatRequest, Completion, Judgement, Message, ShownPair, seeding
+from afarm import AnnotateContext, Annotator, ChatRequest, Completion, Judgement, Message, ShownPair, seeding
 from afarm.experiments import Workspace, attribute_failures, requests_planned, stored_answers
 from afarm.judging import (
     JudgePrompt,
@@ -30,7 +30,7 @@ Slot = tuple[Kind, int, str]
 
 "before" is the verdict that "challenged" follows."""
 
-ALONE_UNCHALLENGED = "this annotator shows no two outputs to a judge"
+UNCHALLENGED = "this annotator itself shows no two outputs to a judge"
 NO_CHAT = "the judge completes texts: there is no second question"
 SILENT = "the judge writes no answer that could be challenged (it gives probabilities)"
 
@@ -159,8 +159,13 @@ def _ask_pairwise(workspace: Workspace, name: str, annotator: PairwiseAnnotator,
         challenges, reason = _challenges(challenged, _texts(workspace, firsts), context)
         seconds = collect_judgements(challenges, attempts, context)
     wins = {slot: _win(answer, slot[2]) for slot, answer in (answers | seconds).items()}
-    keys = [answer.completion for slot, answer in answers.items() if slot[0] == "as it is"]
-    everything = [a.completion for found in (answers, firsts, seconds) for a in found.values()]
+
+    def paid(shown: Iterable[Presentation]) -> list[str]:
+        draws = [one.draw(attempt, context.seed).key for one in shown for attempt in range(attempts)]
+        return [answer.completion for answer in context.ask.recall(draws).values()]
+
+    keys = paid(shown for slot, shown in slots.items() if slot[0] == "as it is")
+    everything = paid([*slots.values(), *challenged.values(), *challenges.values()])
     judges = tuple(sorted({shown.prompt.judge for shown in slots.values()} - {""}))
     wins |= {("before", number, order): _win(answer, order) for (_, number, order), answer in firsts.items()}
     return Answers(wins, True, _distinct(keys), _distinct(everything), judges, {"challenged": reason} if reason else {})
@@ -170,32 +175,54 @@ def _distinct(keys: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(key for key in keys if key))
 
 
-# ---------------------------------------------------------------------------------------- annotators that show no order
+# ----------------------------------------------------------------- annotators that show no order, or ask others that do
 
 
-def _unordered(items: Sequence[Item]) -> dict[Kind, list[Item]]:
-    return {
-        "as it is": list(items),
-        "again": list(items),
-        "verdict": [item.persuade(VERDICT_ALONE) for item in items],
-        "authority": [item.persuade(AUTHORITY) for item in items],
-    }
+def _knows_order(annotator: Annotator, name: str, items: Sequence[Item], context: AnnotateContext) -> bool:
+    """Tell if the order that pairs are shown in matters to what is asked, as it does to a jury."""
+    pairs, contexts = [item.pair for item in items], [replace(context, order=order) for order in ("12", "21")]
+    planned = [requests_planned(annotator, name, pairs, one) for one in contexts]
+    if any(planned):
+        one, other = ([request.comparisons for request in requests] for requests in planned)
+        return one != other
+    answered = [annotate_in_chunks(pairs, annotator, name, one) for one in contexts]  # by the ledger, or by a formula
+    return any(a.preference.completion != b.preference.completion for a, b in zip(*answered, strict=True))
 
 
-def _ask_unordered(workspace: Workspace, name: str, items: Sequence[Item]) -> Answers:
-    annotator = workspace.components.annotator(name)
+def _batches(
+    workspace: Workspace, client: Any, items: Sequence[Item], ordered: bool
+) -> Iterator[tuple[Kind, str, dict[int, Item], AnnotateContext]]:
+    """Yield all questions by their kind and order, with the items by number."""
+    everything = dict(enumerate(items))
+    moved = ("verdict", VERDICT if ordered else VERDICT_ALONE), ("authority", AUTHORITY)
+    asked: list[tuple[Kind, str, dict[int, Item]]] = [("as it is", order, everything) for order in ("12", "21")]
+    if not ordered:
+        asked = asked[:1]
+    for order in ("12", "21"):
+        some = {n: item for n, item in everything.items() if item.order == order}
+        asked += [("again", order, some)]
+        asked += [(kind, order, {n: item.persuade(text) for n, item in some.items()}) for kind, text in moved]  # type: ignore[misc]
+    for kind, order, found in asked:
+        context = replace(make_context(workspace, client, again=kind == "again"), order=order)
+        yield kind, order if ordered else "", found, context
+
+
+def _ask_others(workspace: Workspace, name: str, items: Sequence[Item]) -> Answers:
+    annotator, client = workspace.components.annotator(name), workspace.judges.client
+    ordered = _knows_order(annotator, name, items, make_context(workspace, client))
     wins: dict[Slot, float | None] = {}
     keys: dict[Kind, list[str]] = {}
     judges = set()
-    for kind, asked in _unordered(items).items():
-        context = make_context(workspace, workspace.judges.client, again=kind == "again")
-        judged = list(annotate_in_chunks([item.pair for item in asked], annotator, name, context))
-        wins |= {(kind, number, ""): row.win for number, row in enumerate(judged)}
-        keys[kind] = [key for row in judged for key in row.preference.completion.split(",")]
+    for kind, order, asked, context in _batches(workspace, client, items, ordered):
+        judged = list(annotate_in_chunks([item.pair for item in asked.values()], annotator, name, context))
+        wins |= {(kind, number, order): row.win for number, row in zip(asked, judged, strict=True)}
+        keys.setdefault(kind, []).extend(key for row in judged for key in row.preference.completion.split(","))
         judges |= {row.preference.judge for row in judged}
     everything = _distinct(key for found in keys.values() for key in found)
-    left_out: dict[Kind, str] = {"challenged": ALONE_UNCHALLENGED}
-    return Answers(wins, False, _distinct(keys["as it is"]), everything, tuple(sorted(judges - {""})), left_out)
+    if everything and not judges - {""}:  # a jury's verdict is of several
+        judges = {judge.identity for judge in workspace.judges.answering([name]).values()}
+    left_out: dict[Kind, str] = {"challenged": UNCHALLENGED}
+    return Answers(wins, ordered, _distinct(keys["as it is"]), everything, tuple(sorted(judges - {""})), left_out)
 
 
 # ------------------------------------------------------------------------------------------------------------ the doors
@@ -206,7 +233,7 @@ def ask_all(workspace: Workspace, name: str, items: Sequence[Item]) -> Answers:
     annotator = workspace.components.annotator(name)
     if isinstance(annotator, PairwiseAnnotator):
         return _ask_pairwise(workspace, name, annotator, items)
-    return _ask_unordered(workspace, name, items)
+    return _ask_others(workspace, name, items)
 
 
 def plan_all(workspace: Workspace, name: str, items: Sequence[Item], client: Any) -> list[Any]:
@@ -216,12 +243,11 @@ def plan_all(workspace: Workspace, name: str, items: Sequence[Item], client: Any
     """
     annotator = workspace.components.annotator(name)
     if not isinstance(annotator, PairwiseAnnotator):
+        ordered = _knows_order(annotator, name, items, make_context(workspace, client))
         return [
             request
-            for kind, asked in _unordered(items).items()
-            for request in requests_planned(
-                annotator, name, [item.pair for item in asked], make_context(workspace, client, again=kind == "again")
-            )
+            for _, _, asked, context in _batches(workspace, client, items, ordered)
+            for request in requests_planned(annotator, name, [item.pair for item in asked.values()], context)
         ]
     context, attempts = make_context(workspace, client), annotator.config.max_reasks + 1
     slots, challenged = _questions(annotator, items, context)

@@ -211,8 +211,8 @@ def _moved(items: Sequence[Item], answers: Answers, kind: Kind, name: str, says:
 def _with_costs(workspace: Workspace, card: Card, answers: Answers, decided: int) -> Card:
     """Add what the answers cost when they were bought, and the models that gave them."""
     stored = stored_answers(workspace.judges.ledger_place, answers.all_keys)
-    known = workspace.judges.by_role.values()
-    formula = all(judge.simulated for judge in known if judge.identity in card.judges)
+    asked = workspace.judges.answering([card.annotator]).values()
+    formula = all(judge.simulated for judge in asked if judge.identity in card.judges)
     dollars = _sum([answer.price for answer in stored.values()])
     base = _sum([stored[key].price for key in answers.keys if key in stored])
     return replace(

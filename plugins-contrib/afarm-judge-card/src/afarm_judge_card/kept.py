@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from afarm import AfarmError, DataError, write_json, write_whole
+from afarm import AfarmError, DataError, RunRecord, write_json, write_whole
 from afarm.cli.options import dollars
 from afarm.results import StoredRun
 from afarm_judge_card.card import Card, Figure
@@ -54,8 +54,8 @@ def read_cards(output_dir: Path) -> list[tuple[Path, Card]]:
 
 
 def title(card: Card) -> str:
-    """Name who was measured: the annotator, its judges and the models behind them."""
-    judges = ", ".join(card.judges)
+    """Name the annotator, its judges without the digests of their files, and the models behind them."""
+    judges = ", ".join(re.sub("@[0-9a-f]{8,}$", "", judge) for judge in card.judges)
     dated = [model for model in card.models if not any(model in judge for judge in card.judges)]
     return card.annotator + (f" with {judges}" if judges else "") + (f" ({', '.join(dated)})" if dated else "")
 
@@ -77,7 +77,16 @@ def find_cards(record: Mapping[str, Any], output_dir: Path) -> list[tuple[Path, 
     return [*found.values()]
 
 
-def write_section(record: Any) -> str:
+def list_pages(record: RunRecord) -> dict[str, Path]:
+    """List the pages of the cards of a run's judge; the run's report says which of them are damaged."""
+    try:
+        found = find_cards(record, record.directory.parent.parent)
+    except DataError:
+        return {}
+    return {f"Card of {title(card)}": page for page, card in found}
+
+
+def write_section(record: RunRecord) -> str:
     """Write the section of a run's report; empty if no card of its judge is kept beside it."""
     found = find_cards(record, record.directory.parent.parent)
     models = _models_of(record.directory) if found else set()

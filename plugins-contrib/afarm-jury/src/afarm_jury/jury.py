@@ -158,7 +158,7 @@ class Jury(Annotator):
         if not self.labels:
             return self._by_price(self.seats, context)
         if not self._learned:
-            once = replace(context, seed=0)  # bought once, whatever the purpose and the seed of a run
+            once = replace(context, seed=0, order="")  # bought once, whatever the purpose and the seed of a run
             pairs = list(self.labelled)
             votes = [[_side(p.win) for p in self._vote(seat, pairs, once)] for seat in self.seats]
             found = learn_weights(votes, list(self.labelled.values()))
@@ -275,7 +275,7 @@ class Jury(Annotator):
         requests: list[ChatRequest] = []
         seats = self._learned
         if self.labels and not seats:
-            once = replace(context, seed=0)
+            once = replace(context, seed=0, order="")
             requests = [one for seat in self.seats for one in self._plan(seat, list(self.labelled), once)]
             seats = () if requests else self._seats(context)
         seats = self._by_price(seats or self.seats, context)

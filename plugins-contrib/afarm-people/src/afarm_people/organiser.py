@@ -110,9 +110,9 @@ def rate_people(labels: Iterable[Labelled], judge: Mapping[str, float] | None = 
     table = np.asarray(votes + beside)
     table[:, 1::2] = np.where(table[:, 1::2] < 0, -1, 2 - table[:, 1::2])
     n = len(people)
-    alpha, of_people, of_all = krippendorffs_alpha(table[:n]), estimate_truth(table[:n], rounds=50), mean_kappa(table)
-    kappas = [*mean_kappa(table[:n]), *of_all[n:]]
-    abilities = [*of_people.ability, *(estimate_truth(table, rounds=50).ability[n:] if beside else ())]
+    alpha, of_people = krippendorffs_alpha(table[:n]), estimate_truth(table[:n], rounds=50)
+    kappas = [*mean_kappa(table[:n]), *mean_kappa(table)[n:]]
+    abilities = [*of_people.ability, *map(of_people.rate, table[n:])]  # a judge's votes are no part of its measure
     enough = (table >= 0).sum(1) >= ENOUGH
     rated = zip([*people, *[None for _ in beside]], abilities, kappas, enough, strict=True)
     raters = {rater: (float(ability), float(kappa)) for rater, ability, kappa, is_enough in rated if is_enough}

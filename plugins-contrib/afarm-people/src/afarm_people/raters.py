@@ -32,6 +32,12 @@ class TruthOfVotes:
     def ability(self) -> Array:
         return np.einsum("k,rkk->r", self.shares, self.confusion)
 
+    def rate(self, votes: ArrayLike) -> float:
+        """Estimate the ability of a rater whose `votes` [pairs] had no part in the estimate."""
+        given, kinds = np.asarray(votes)[:, None], np.arange(len(self.shares))
+        right, seen = (np.where(marked, self.answers, 0).sum(0) for marked in (given == kinds, given >= 0))
+        return float(self.shares @ np.where(seen > 0, right / np.where(seen > 0, seen, 1), 1 / len(kinds)))
+
     @property
     def difficulty(self) -> Array:
         return np.asarray(1 - self.answers.max(1))
@@ -57,10 +63,8 @@ def estimate_truth(votes: ArrayLike, kinds: int = 3, rounds: int = 500, toleranc
         log_joint = np.log(np.clip(shares, 1e-300, None)) + np.einsum(
             "rpv,rkv->pk", marks, np.log(np.clip(confusion, 1e-300, None))
         )
-        peak = log_joint.max(1, keepdims=True)
-        joint = np.exp(log_joint - peak)
-        likelihood = float((peak[:, 0] + np.log(joint.sum(1))).sum())
-        answers = joint / joint.sum(1, keepdims=True)
+        of_votes = np.logaddexp.reduce(log_joint, axis=1, keepdims=True)
+        answers, likelihood = np.exp(log_joint - of_votes), float(of_votes.sum())
         if likelihood - before < tolerance * max(1, abs(likelihood)):
             break
         before = likelihood
@@ -75,8 +79,6 @@ def cohens_kappa(one: ArrayLike, other: ArrayLike) -> float:
     first, second = np.asarray(one), np.asarray(other)
     both = (first >= 0) & (second >= 0)
     first, second = first[both], second[both]
-    if not len(first):
-        return float("nan")
     from sklearn.metrics import cohen_kappa_score
 
     if np.union1d(first, second).size < 2:

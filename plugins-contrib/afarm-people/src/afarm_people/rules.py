@@ -74,8 +74,6 @@ class Project:
             self.store.restore(person)
             self._graded(replace(person, state="qualifying"))
 
-    # ----------------------------------------------------------------------------------------------------- the next
-
     def next_number(self, person: Person, after: int = 0) -> int | None:
         """The number of the pair that a person should see next; None if there is none.
 
