@@ -10,12 +10,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
 from afarm import DataError, Row, results
-from afarm_interchange.systems import System
+from afarm_interchange.systems import BenchRow, System
 
 CUSTOM = "Custom Classifier"
 """RewardBench's type of a model that gives no scores."""
@@ -42,17 +42,13 @@ def files_of(system: System, id: str) -> dict[PurePosixPath, str]:
         for figure in system.evaluations[0].figures
         if figure.name.startswith(SUBSET)
     }
-    is_groups = "scores" in system.rows[0]
     kind = SCORED if system.name.startswith("reward:") else GENERATIVE
     head = {"model": id, "model_type": kind, "chat_template": None}
     named = PurePosixPath(f"{id}.json")
-    if is_groups:
-        columns = _columns(system)
-        return {
-            "eval-set" / named: _dump({**head, **subsets}),
-            "eval-set-scores" / named: _dump({**head, **columns}),
-        }
-    rows = [_pair_row(system.name, row) for row in system.rows if row.get("label") in (0.0, 1.0)]
+    if system.rows[0].label is None:
+        columns = _columns(system.name, system.rows)
+        return {"eval-set" / named: _dump({**head, **subsets}), "eval-set-scores" / named: _dump({**head, **columns})}
+    rows = [_pair_row(system.name, row, row.right[0]) for row in system.rows if row.right]
     if not rows:
         raise DataError(f"{system.name}: all its pairs are ties, and RewardBench has a better answer in each")
     summary = {
@@ -62,43 +58,46 @@ def files_of(system: System, id: str) -> dict[PurePosixPath, str]:
         "ref_model": None,
         "tokenizer": None,
         "chat_template": None,
-        "extra_results": subsets or None,
+        "extra_results": _by_subset(rows) or None,
     }
     outputs = "".join(results.json_text(row) + "\n" for row in rows)
     return {named: _dump(summary), PurePosixPath(f"{id}_outputs.jsonl"): outputs}
+
+
+def _by_subset(rows: Sequence[Row]) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        found.setdefault(row["subset"], []).append(row["results"])
+    return {name: sum(values) / len(values) for name, values in found.items()} if len(found) > 1 else {}
 
 
 def _dump(value: Mapping[str, Any]) -> str:
     return results.json_text(value, indent=4, sort_keys=True) + "\n"
 
 
-def _columns(system: System) -> dict[str, list[Any]]:
-    """Return RewardBench 2's columns: the right answers first, a score of each answer in a list of one."""
-    name, rows = system.name, system.rows
+def _columns(name: str, rows: Sequence[BenchRow]) -> dict[str, list[Any]]:
+    """Return RewardBench 2's columns: the right answers first, and a score of each answer."""
     return {
-        "id": [row["id"] for row in rows],
-        "subset": [row["subset"] for row in rows],
-        "prompt": [row["prompt"] for row in rows],
-        "text": [row["outputs"] for row in rows],
-        "num_correct": [len(row["right"]) for row in rows],
-        "scores": [[[score] for score in row["scores"][name]] for row in rows],
-        "results": [row["credit"][name] for row in rows],
+        "id": [row.id for row in rows],
+        "subset": [row.subset for row in rows],
+        "prompt": [row.prompt for row in rows],
+        "text": [row.outputs for row in rows],
+        "num_correct": [len(row.right) for row in rows],
+        "scores": [row.judges[name] for row in rows],
+        "results": [row.credit[name] for row in rows],
     }
 
 
-def _pair_row(name: str, row: Mapping[str, Any]) -> Row:
-    better = round(row["label"])
-    rated = (row.get("rated") or {}).get(name)
-    scores = (rated[better], rated[1 - better]) if rated else (None, None)
+def _pair_row(name: str, row: BenchRow, better: int) -> Row:
     return {
-        "prompt": row["prompt"],
-        "results": row["credit"][name],
-        "scores_chosen": scores[0],
-        "scores_rejected": scores[1],
-        "text_chosen": row["outputs"][better],
-        "text_rejected": row["outputs"][1 - better],
-        "id": row["id"],
-        "subset": row["subset"],
+        "prompt": row.prompt,
+        "results": row.credit[name],
+        "scores_chosen": None,
+        "scores_rejected": None,
+        "text_chosen": row.outputs[better],
+        "text_rejected": row.outputs[1 - better],
+        "id": row.id,
+        "subset": row.subset,
     }
 
 

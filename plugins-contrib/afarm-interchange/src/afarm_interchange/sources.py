@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from afarm import NORMAL_95, ConfigError, DataError, JudgedPair, read_user_text, results
-from afarm_interchange.systems import Evaluation, Figure, Sample, System
+from afarm import NORMAL_95, ConfigError, DataError, Instruction, JudgedPair, read_user_text, results
+from afarm_interchange.systems import BenchRow, Evaluation, Figure, Sample, System
 
 AGRESTI_COULL = "t interval after two added wins and losses (Agresti and Coull 1998)"
 NORMAL = "1.96 standard errors to either side"
@@ -290,8 +290,9 @@ def read_bench(document: Mapping[str, Any], source: str, samples: bool = True) -
     judges, rows = document["judges"], document.get("items", [])
     if not isinstance(judges, list) or not judges or not all(isinstance(one, dict) for one in judges):
         raise DataError(f"{source}: 'judges' must be a list of measured judges; `afarm judge bench` writes it afresh")
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+    if not isinstance(rows, list):
         raise DataError(f"{source}: 'items' must be a list of rows; `afarm judge bench` writes it afresh")
+    items = [_bench_row(row, f"{source}: row {number}") for number, row in enumerate(rows)]
     benchmark = str(document["benchmark"])
     name = {"RewardBench 2": "allenai/reward-bench-2", "JudgeBench": "ScalerLab/JudgeBench"}.get(benchmark, "")
     found = []
@@ -303,7 +304,7 @@ def read_bench(document: Mapping[str, Any], source: str, samples: bool = True) -
         details = {one: f"{judge[one]:g}" for one in BENCH if results.finite_number(judge.get(one)) is not None}
         identities = [str(one) for one in judge.get("judges") or ()]
         details |= {"scoring": str(document.get("score") or ""), "asked": ", ".join(identities)}
-        made = tuple(_bench_samples(judge["name"], rows)) if samples else ()
+        made = tuple(_bench_samples(judge["name"], items)) if samples else ()
         details = {one: text for one, text in details.items() if text}
         evaluation = Evaluation("", figures, "labels of the benchmark", "", (), details, made, "score")
         found.append(
@@ -314,10 +315,38 @@ def read_bench(document: Mapping[str, Any], source: str, samples: bool = True) -
                 name,
                 results.finite_number(document.get("created")) or 0.0,
                 str(document.get("afarm_version") or "unknown"),
-                rows=tuple(row for row in rows if judge["name"] in (row.get("judges") or {})),
+                rows=tuple(row for row in items if judge["name"] in row.credit),
             )
         )
     return found
+
+
+def _bench_row(row: Any, where: str) -> BenchRow:
+    """Read a row of measured judges. Raises `DataError` naming it unless it is one."""
+    try:
+        task = Instruction.from_row(row)
+        made = BenchRow(
+            str(row["id"]),
+            str(row["subset"]),
+            "\n\n".join(filter(None, (task.instruction, task.input))),
+            [str(text) for text in row["outputs"]],
+            [int(number) for number in row["right"]],
+            None if row["label"] is None else float(row["label"]),
+            {
+                str(judge): [None if one is None else float(one) for one in said]
+                for judge, said in row["judges"].items()
+            },
+            {str(judge): float(credit) for judge, credit in row["credit"].items()},
+            task.messages,
+        )
+    except (DataError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(
+            f"{where}: is no row of `afarm judge bench --output`, which writes it afresh: {error}"
+        ) from error
+    inside = all(0 <= number < len(made.outputs) for number in made.right)
+    if not inside or not all(0 <= credit <= 1 for credit in made.credit.values()) or made.credit.keys() - made.judges:
+        raise DataError(f"{where}: a right answer is none of its outputs, or a credit does not lie between 0 and 1")
+    return made
 
 
 def _bench_figures(judge: Mapping[str, Any], where: str) -> Iterator[Figure]:
@@ -337,23 +366,21 @@ def _bench_figures(judge: Mapping[str, Any], where: str) -> Iterator[Figure]:
         yield Figure(name, value, None, low, high, n, "" if low is None else WILSON, wide)
 
 
-def _bench_samples(judge: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[Sample]:
+def _bench_samples(judge: str, rows: Sequence[BenchRow]) -> Iterator[Sample]:
     for row in rows:
-        said = (row.get("judges") or {}).get(judge)
-        if not said or row.get("credit", {}).get(judge) is None:
+        if judge not in row.credit:
             continue
-        outputs, right = list(map(str, row["outputs"])), [str(row["outputs"][n]) for n in row["right"]]
-        verdicts = [f"{value:g}" if value is not None else "unread" for value in said]
-        details = {name: str(row[name]) for name in ("subset", "label") if row.get(name) not in (None, "")}
+        said = ", ".join("unread" if value is None else f"{value:g}" for value in row.judges[judge])
+        details = {"subset": row.subset, "label": "" if row.label is None else f"{row.label:g}"}
         yield Sample(
-            str(row["id"]),
-            str(row["prompt"]),
-            (", ".join(verdicts),),
-            tuple(right),
-            float(row["credit"][judge]),
+            row.id,
+            row.prompt,
+            (said,),
+            tuple(row.outputs[n] for n in row.right),
+            row.credit[judge],
             "custom",
-            ", ".join(verdicts),
-            (),
-            tuple(outputs),
-            details,
+            said,
+            row.turns,
+            tuple(row.outputs),
+            {name: text for name, text in details.items() if text},
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,11 +70,31 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
+class BenchRow:
+    """A row of a benchmark of judges: outputs, of which those numbered in `right` are right (none: a tie).
+
+    `judges` has by judge its verdicts of a pair in both orders, whose `label` is the win of the second output, or its
+    scores of more answers, without a label. `credit` is from 0 to 1.
+    """
+
+    id: str
+    subset: str
+    prompt: str
+    outputs: Sequence[str]
+    right: Sequence[int]
+    label: float | None
+    judges: Mapping[str, Sequence[float | None]]
+    credit: Mapping[str, float]
+    turns: tuple[Message, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class System:
     """A policy, a model's outputs, or a judge, with its evaluations, the main one first.
 
     `data` names the evaluated tasks, `repository` is their data set on the Hub, if known. `created` is in seconds since
-    1970. `trained_here` is True for the policy of a run. `generation` has temperature, top_p and max_tokens.
+    1970. `trained_here` is True for the policy of a run. `generation` has temperature, top_p and max_tokens, and `rows`
+    are those of the benchmark that measured a judge.
     """
 
     name: str
@@ -86,5 +106,4 @@ class System:
     trained_here: bool = False
     details: Mapping[str, str] = field(default_factory=dict)
     generation: Mapping[str, Any] = field(default_factory=dict)
-    rows: tuple[Mapping[str, Any], ...] = ()
-    """The rows of a benchmark of judges, as `afarm judge bench --output` has them."""
+    rows: tuple[BenchRow, ...] = ()

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,7 +26,7 @@ from afarm.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from afarm.experiments import PlannedStage, Workspace
+    from afarm.experiments import Workspace
     from afarm_judge_bench.items import BenchSet
     from afarm_judge_bench.verdicts import Verdicts
 
@@ -92,7 +93,10 @@ def bench(
     ] = None,
     answers: Annotated[
         list[str] | None,
-        option("--answers NAME=FILE", "Stored answers of a judge, as JudgeBench and PandaLM have them; repeatable."),
+        option(
+            "--answers NAME=FILE",
+            "Stored answers, as JudgeBench, PandaLM and RewardBench have them; repeatable.",
+        ),
     ] = None,
     limit: Annotated[
         int | None, option("--limit N", "Measure on N rows alone, drawn by --seed.", None, "all", min=1)
@@ -100,18 +104,25 @@ def bench(
     recipe: Annotated[
         str, option("--recipe NAME|FILE", "The recipe of the judges' settings.", complete_recipes)
     ] = "outputs",
+    output: Annotated[
+        Path | None, option("--output FILE", "Also write all figures, and every row with its verdicts (.json).")
+    ] = None,
     *,
     options: FarmOptions,
     dry_run: DryRun = False,
 ) -> None:
     """Measure judges on pairs with a known better output, before they are trusted."""
     from afarm_judge_bench.sets import read_set
+    from afarm_judge_bench.stored import read_stored
 
+    if output is not None and (output.suffix != ".json" or output.is_dir()):
+        raise ConfigError([f"--output {output}: must be a file in .json"])
     given = replace(options, recipe=recipe)
     whole = read_set(files, options.labels)
-    stored = _read_answers(answers or [], whole)
+    stored = [read_stored(name, path, whole) for name, path in map(named_file, answers or [])]
     bench_set, chosen = draw(whole, limit, options.seed or 0)
-    stored = [keep(one, chosen) for one in stored]
+    pick: Any = lambda rows: tuple(rows[n] for n in chosen if rows)  # noqa: E731
+    stored = [replace(one, pairs=pick(one.pairs), scores=pick(one.scores)) for one in stored]
     contestants = list_contestants(given, judge or [], annotator or [], reward_model or [])
     names = [one.name for one in contestants] + [one.name for one in stored]
     if twice := {name for name in names if names.count(name) > 1}:
@@ -138,17 +149,11 @@ def bench(
             except (JudgeError, DataError, ConfigError) as error:
                 failed.append(f"{contestant.name}: {error}")
     if found:
-        _show(found, bench_set, len(whole.items) + len(whole.groups), options.as_json)
+        _show(found, bench_set, len(whole.items) + len(whole.groups), options.as_json, output)
     if stop:
         raise stop
     if failed:
         raise JudgeError(f"no figures of {len(failed)} of {len(names)} judges:\n  " + "\n  ".join(failed))
-
-
-def _read_answers(answers: Sequence[str], whole: "BenchSet") -> "list[Verdicts]":
-    from afarm_judge_bench.stored import read_stored
-
-    return [read_stored(name, path, whole) for name, path in map(named_file, answers)]
 
 
 def draw(whole: "BenchSet", limit: int | None, seed: int) -> "tuple[BenchSet, list[int]]":
@@ -165,11 +170,6 @@ def draw(whole: "BenchSet", limit: int | None, seed: int) -> "tuple[BenchSet, li
     items = tuple(whole.items[n] for n in chosen) if whole.items else ()
     groups = tuple(whole.groups[n] for n in chosen) if whole.groups else ()
     return replace(whole, items=items, groups=groups, published=None), chosen
-
-
-def keep(found: "Verdicts", chosen: Sequence[int]) -> "Verdicts":
-    """Return the verdicts of the rows that were drawn."""
-    return replace(found, pairs=tuple(found.pairs[n] for n in chosen))
 
 
 def list_contestants(
@@ -208,11 +208,6 @@ def options_of(options: FarmOptions, contestant: Contestant) -> FarmOptions:
     )
 
 
-def _account(bench_set: "BenchSet") -> str:
-    """Name the account of a benchmark's answers, and of its budget: a killed command goes on with it."""
-    return f"judge-bench-{bench_set.name.replace(' ', '-').lower()}"
-
-
 def _open_all(
     options: FarmOptions, contestants: Sequence[Contestant], opened: ExitStack
 ) -> "list[tuple[Contestant, Workspace]]":
@@ -232,7 +227,8 @@ def _measure_one(workspace: "Workspace", contestant: Contestant, bench_set: "Ben
     from afarm_judge_bench.verdicts import ask_scores, ask_verdicts, score_by_model
 
     err().print(f"{contestant.name} …", markup=False)
-    with workspace.judges.client.charge_run(_account(bench_set)):
+    account = f"judge-bench-{bench_set.name.replace(' ', '-').lower()}"  # a killed command goes on with it
+    with workspace.judges.client.charge_run(account):
         if not bench_set.groups:
             pairs = [item.pair for item in bench_set.items]
             return ask_verdicts(workspace, contestant.annotator, contestant.name, pairs)
@@ -243,51 +239,50 @@ def _measure_one(workspace: "Workspace", contestant: Contestant, bench_set: "Ben
 
 def _show_plans(options: FarmOptions, contestants: Sequence[Contestant], bench_set: "BenchSet") -> None:
     """Show what each judge would be asked, and what it may cost; send nothing."""
-    from afarm.experiments import judging_checks
+    from afarm import AnnotateContext
+    from afarm.experiments import PlannedStage, estimates, judging_checks, reading_client
+    from afarm_judge_bench.verdicts import plan_verdicts
 
     planned: list[PlannedStage] = []
+    pairs = [item.pair for item in bench_set.items]
+    pairs += [replace(pair, occurrence=n) for n, group in enumerate(bench_set.groups) for pair in group.pairs]
     for number, contestant in enumerate(contestants, start=1):
         with options_of(options, contestant).dry_run(judging_checks()) as workspace:
-            planned.append(_plan_one(workspace, contestant, bench_set))
+            client = reading_client(workspace, workspace.judges.by_role)
+            context = AnnotateContext(workspace.seed("judge bench"), client)
+            requests: Any = plan_verdicts(workspace, contestant.annotator, pairs, context)
+            planned.append(PlannedStage("bench", contestant.name, False, "", estimates(client, [requests])))
             if number == len(contestants):
                 show_plan(workspace, "", options.as_json, planned=planned, step="judge bench")
     if not contestants:
         out().print("Stored answers alone: nothing is asked.")
 
 
-def _plan_one(workspace: "Workspace", contestant: Contestant, bench_set: "BenchSet") -> "PlannedStage":
-    from afarm import AnnotateContext
-    from afarm.experiments import PlannedStage, estimates, reading_client
-    from afarm_judge_bench.verdicts import plan_verdicts
-
-    client = reading_client(workspace, workspace.judges.by_role)
-    context = AnnotateContext(workspace.seed("judge bench"), client)
-    pairs = [item.pair for item in bench_set.items]
-    pairs += [replace(pair, occurrence=n) for n, group in enumerate(bench_set.groups) for pair in group.pairs]
-    requests: Any = plan_verdicts(workspace, contestant.annotator, pairs, context)
-    return PlannedStage("bench", contestant.name, False, "", estimates(client, [requests]))
-
-
-def _show(found: "Sequence[Verdicts]", bench_set: "BenchSet", rows: int, as_json: bool) -> None:
+def _show(
+    found: "Sequence[Verdicts]", bench_set: "BenchSet", rows: int, as_json: bool, output: Path | None = None
+) -> None:
     from afarm_judge_bench.best_of import compare_groups, measure_groups
+    from afarm_judge_bench.kept import write_measured
     from afarm_judge_bench.measure import compare_judges, measure
     from afarm_judge_bench.screen import show
 
     of_groups = bool(bench_set.groups)
     figures = [measure_groups(one, bench_set) if of_groups else measure(one, bench_set) for one in found]
     differences = (compare_groups if of_groups else compare_judges)(found, bench_set)
+    document = {
+        "benchmark": bench_set.name,
+        "rows": len(bench_set.items) + len(bench_set.groups),
+        "rows_of_file": rows,
+        "score": bench_set.score,
+        "judges": [asdict(one) for one in figures],
+        "differences": [asdict(one) for one in differences],
+        "published": dict(bench_set.published or {}),
+        "published_in": bench_set.published_in,
+    }
+    if output is not None:
+        write_measured(output, document, found, bench_set)
+        err().print(f"Written to {output}", markup=False)
     if as_json:
-        print_json(
-            {
-                "benchmark": bench_set.name,
-                "rows": len(bench_set.items) + len(bench_set.groups),
-                "rows_of_file": rows,
-                "score": bench_set.score,
-                "judges": [asdict(one) for one in figures],
-                "differences": [asdict(one) for one in differences],
-                "published": dict(bench_set.published or {}),
-                "published_in": bench_set.published_in,
-            }
-        )
+        print_json(document)
     else:
         show(figures, differences, bench_set, rows)

@@ -88,13 +88,9 @@ def share(values: Sequence[float], clusters: Sequence[str]) -> Share:
 def score_values(verdicts: Verdicts, bench: BenchSet) -> list[float]:
     """Return each item's credit by the benchmark's own scoring."""
     assert bench.scoring is not None
-    rows = zip(_both(verdicts), bench.items, strict=True)
-    return [bench.scoring(one, other, item.label) for (one, other), item in rows]
-
-
-def _both(verdicts: Verdicts) -> list[tuple[Verdict, Verdict]]:
-    """The verdicts in both orders; in the file's order twice where no other was judged."""
-    return [(one, one) for one, _ in verdicts.pairs] if verdicts.orders == 1 else [*verdicts.pairs]
+    alone = verdicts.orders == 1  # then the verdict in the file's order counts for both
+    rows = zip(verdicts.pairs, bench.items, strict=True)
+    return [bench.scoring(one, one if alone else other, item.label) for (one, other), item in rows]
 
 
 def measure(verdicts: Verdicts, bench: BenchSet) -> Figures:

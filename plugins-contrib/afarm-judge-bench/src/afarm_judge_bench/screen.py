@@ -33,12 +33,14 @@ def show(figures: Sequence[Figures], differences: Sequence[Difference], bench: B
 
 
 def _row(one: Figures, gap: dict[str, Difference]) -> dict[str, str]:
-    difference = gap.get(one.name)
+    lead = gap.get(one.name)
+    best = "best" if gap else ""
+    apart = f"{lead.value:+.1f} ({lead.low:+.1f} to {lead.high:+.1f}), p {lead.p:.2g}" if lead else best
     among = "" if one.between_people is None else f" ({one.between_people:.1f})"
     return {
         "judge": one.name,
         "score": _share(one.score),
-        "to the best": _difference(difference) if difference else "best" if gap else "",
+        "to the best": apart,
         "accuracy": _share(one.accuracy),
         "consistent": _number(one.consistent),
         "first shown": _number(one.first),
@@ -60,7 +62,8 @@ def _show_subsets(ranked: Sequence[Figures], bench: BenchSet) -> None:
     if len(names) > SUBSETS:
         out().print(f"{len(names)} subsets: --json has the figures of each.", markup=False)
         return
-    cells = [[one.name, *(_subset(one.subsets[name]) for name in names)] for one in ranked]
+    values = [[share.value if isinstance(share, Share) else share for share in one.subsets.values()] for one in ranked]
+    cells = [[one.name, *(f"{value:.2f}" for value in row)] for one, row in zip(ranked, values, strict=True)]
     print_table(out(), "By subset", {"judge": False, **dict.fromkeys(names, True)}, cells)
 
 
@@ -87,14 +90,6 @@ def _share(one: Share | None) -> str:
         return ""
     between = "" if one.low is None or one.high is None else f" ({one.low:.1f}–{one.high:.1f})"
     return f"{one.value:.2f}{between}"
-
-
-def _subset(one: Share | float) -> str:
-    return f"{one.value:.2f}" if isinstance(one, Share) else f"{one:.2f}"
-
-
-def _difference(one: Difference) -> str:
-    return f"{one.value:+.1f} ({one.low:+.1f} to {one.high:+.1f}), p {one.p:.2g}"
 
 
 def _number(value: float | None, digits: int = 1) -> str:

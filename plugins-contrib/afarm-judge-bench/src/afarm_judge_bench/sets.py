@@ -151,6 +151,7 @@ JUDGEBENCH_GPT4O = {
     "InternLM2-20B-Reward": 63.43,
     "GRM-Gemma-2B": 59.43,
 }
+JUDGEBENCH_CLAUDE = {"Claude 3 Haiku (Arena-Hard's prompt)": 32.22}
 OWN = "own pairs"
 
 FORMS = (
@@ -164,13 +165,7 @@ FORMS = (
         "pair_id",
         (
             Published(350, JUDGEBENCH_GPT4O, JUDGEBENCH_PAPER, "response_model", "gpt-4o-2024-05-13"),
-            Published(
-                270,
-                {"Claude 3 Haiku (Arena-Hard's prompt)": 32.22},
-                JUDGEBENCH_PAPER,
-                "response_model",
-                "claude-3-5-sonnet-20240620",
-            ),
+            Published(270, JUDGEBENCH_CLAUDE, JUDGEBENCH_PAPER, "response_model", "claude-3-5-sonnet-20240620"),
         ),
     ),
     Form(
@@ -228,7 +223,15 @@ def read_set(files: Sequence[str], scale: str | None = None) -> BenchSet:
         told = ", ".join(f"{path} is {name}" for path, name in names.items())
         raise DataError(f"one benchmark at a time, as each is scored in its own way: {told}")
     items, groups = tuple(i for one in read for i in one.items), tuple(g for one in read for g in one.groups)
-    _require_once([*items, *groups], read[0].name)
+    seen: dict[str, str] = {}
+    rows: list[Item | Group] = [*items, *groups]
+    for row in rows:
+        if row.id and row.id in seen:
+            raise DataError(
+                f"{row.place}: the id {row.id!r} is in {seen[row.id]} already, and {read[0].name} has each once: "
+                "leave one of both out"
+            )
+        seen[row.id] = row.place
     published = {name: figure for one in read[:1] for name, figure in (one.published or {}).items()}
     whole = len(read) == 1
     return replace(
@@ -263,29 +266,11 @@ def _read_file(path: str, name: str, scale: str | None, several: bool) -> BenchS
         items = [replace(one, subset=name) for one in items]
     elif several and form.name != "Auto-J":
         items = [replace(one, subset=f"{name}: {one.subset}" if one.subset else name) for one in items]
-    published = _published(form, [row for _, row in placed])
+    whole = (one for one in form.published if len(placed) == one.rows)  # figures measured on just these rows
+    published = next((one for one in whole if not one.by or all(row.get(one.by) == one.of for _, row in placed)), None)
     groups = tuple(one for one in read if isinstance(one, Group))
     figures, source = (published.figures, published.source) if published else (None, "")
     return BenchSet(form.name, form.score, form.scoring, tuple(items), groups, figures, source)
-
-
-def _published(form: Form, rows: Sequence[Row]) -> Published | None:
-    """Return the figures measured on just these rows: of their number, and of their column if named."""
-    for one in form.published:
-        if len(rows) == one.rows and (not one.by or all(row.get(one.by) == one.of for row in rows)):
-            return one
-    return None
-
-
-def _require_once(rows: Sequence[Item | Group], bench: str) -> None:
-    seen: dict[str, str] = {}
-    for row in rows:
-        if row.id and row.id in seen:
-            raise DataError(
-                f"{row.place}: the id {row.id!r} is in {seen[row.id]} already, and {bench} has each once: "
-                "leave one of both out"
-            )
-        seen[row.id] = row.place
 
 
 def _numbered(items: Sequence[Item]) -> tuple[Item, ...]:

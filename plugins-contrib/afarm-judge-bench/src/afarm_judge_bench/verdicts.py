@@ -27,13 +27,8 @@ class Verdicts:
     judges: tuple[str, ...] = ()
     dollars: float | None = None
     seconds: float | None = None
-    calls: int = 0
     scores: tuple[tuple[float, ...], ...] = ()
     notes: tuple[str, ...] = field(default=())
-
-
-def _context(workspace: Workspace) -> AnnotateContext:
-    return AnnotateContext(workspace.seed("judge bench"), workspace.judges.client, workspace.progress)
 
 
 Slot = tuple[int, str, int]
@@ -68,7 +63,8 @@ def ask_verdicts(workspace: Workspace, name: str, shown_as: str, pairs: Sequence
     What the ledger has is not asked for again, so a killed command goes on. Raises `JudgeError` and `BudgetError` as
     asking does.
     """
-    annotator, context = workspace.components.annotator(name), _context(workspace)
+    context = AnnotateContext(workspace.seed("judge bench"), workspace.judges.client, workspace.progress)
+    annotator = workspace.components.annotator(name)
     if isinstance(annotator, PairwiseAnnotator):
         verdicts, keys, judges = _ask_both_orders(name, annotator, pairs, context)
         return _with_costs(workspace, Verdicts(shown_as, verdicts, judges=judges), keys)
@@ -116,7 +112,7 @@ def _with_costs(workspace: Workspace, found: Verdicts, keys: Sequence[str]) -> V
     prices = [answer.price for answer in answers.values()]
     dollars = None if None in prices else sum(price for price in prices if price is not None)
     seconds = sum(answer.seconds for answer in answers.values()) if answers else None
-    return replace(found, dollars=dollars, seconds=seconds, calls=len(distinct))
+    return replace(found, dollars=dollars, seconds=seconds)
 
 
 def ask_scores(workspace: Workspace, name: str, shown_as: str, groups: Sequence[Group]) -> Verdicts:
@@ -124,7 +120,8 @@ def ask_scores(workspace: Workspace, name: str, shown_as: str, groups: Sequence[
 
     Raises `ConfigError` for one that compares, and `DataError` if a rating cannot be read.
     """
-    annotator, context = workspace.components.annotator(name), _context(workspace)
+    context = AnnotateContext(workspace.seed("judge bench"), workspace.judges.client, workspace.progress)
+    annotator = workspace.components.annotator(name)
     if not annotator.rates:
         raise ConfigError(
             [
