@@ -203,8 +203,8 @@ def read(
         print_json({"results": shown, "files": written})
         return
     if shown:
-        columns = list(dict.fromkeys(name for row in shown for name in row))
-        right = {name: name in ("value", "low", "high") for name in columns}
+        columns = list(dict.fromkeys(name for row in shown for name, value in row.items() if _cell(value)))
+        right = {name: isinstance(shown[0].get(name), float) for name in columns}
         print_table(out(), "", right, [[_cell(row.get(name)) for name in columns] for row in shown])
     for place in written:
         err().print(f"Written to {place}", markup=False)
@@ -254,6 +254,8 @@ def as_board(rows: Sequence[Mapping[str, Any]], path: Path) -> str:
                 "of one evaluation at a time"
             )
         cells[column] = row["value"]
+        if column == results.WIN_RATE and row.get("error") is not None:
+            cells["standard_error"] = row["error"]
     columns = list(dict.fromkeys(name for cells in table.values() for name in cells))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -197,9 +197,9 @@ def is_record(document: object) -> bool:
 
 
 def read_figures(document: Mapping[str, Any], where: str) -> Iterator[Row]:
-    """Yield a row for each figure of a record: system, evaluation, metric, value, low, high, unit, judges.
+    """Yield a row for each figure of a record: system, evaluation, metric, value, error, low, high, unit, judges.
 
-    Raises `DataError` naming the field that is missing or wrong.
+    Proportions are turned into percent. Raises `DataError` naming the field that is missing or wrong.
     """
     model = document["model_info"]
     name = model.get("id") if isinstance(model, Mapping) else None
@@ -216,7 +216,12 @@ def read_figures(document: Mapping[str, Any], where: str) -> Iterator[Row]:
         ends = [results.finite_number(metric.get(end)) for end in ("min_score", "max_score")]
         if (ends[0] is not None and value < ends[0]) or (ends[1] is not None and value > ends[1]):
             raise DataError(f"{place}: the score {value:g} lies outside of its own bounds, {ends[0]:g} to {ends[1]:g}")
-        between = (score.get("uncertainty") or {}).get("confidence_interval") or {}
+        uncertainty = score.get("uncertainty") or {}
+        between, unit = uncertainty.get("confidence_interval") or {}, str(metric.get("metric_unit") or "")
+        error = (uncertainty.get("standard_error") or {}).get("value")
+        known = map(results.finite_number, (value, error, between.get("lower"), between.get("upper")))
+        scale = 100 if unit == "proportion" else 1
+        numbers = [None if number is None else scale * number for number in known]
         judges = [
             _object(one, "model_info", place).get("id") for one in (metric.get("llm_scoring") or {}).get("judges") or ()
         ]
@@ -224,10 +229,8 @@ def read_figures(document: Mapping[str, Any], where: str) -> Iterator[Row]:
             "system": name,
             "evaluation": str(result.get("evaluation_name") or ""),
             "metric": str(metric.get("metric_name") or metric.get("metric_id") or "score"),
-            "value": value,
-            "low": results.finite_number(between.get("lower")),
-            "high": results.finite_number(between.get("upper")),
-            "unit": str(metric.get("metric_unit") or ""),
+            **dict(zip(("value", "error", "low", "high"), numbers, strict=True)),
+            "unit": "percent" if unit == "proportion" else unit,
             "lower_is_better": metric.get("lower_is_better") is True,
             "judges": ", ".join(map(str, judges)),
         }

@@ -133,9 +133,5 @@ def read_figures(document: Mapping[str, Any], where: str) -> Iterator[Row]:
             "evaluation": "RewardBench" if count is None else f"RewardBench, {count} prompts",
             "metric": name,
             "value": 100 * share,
-            "low": None,
-            "high": None,
             "unit": "percent",
-            "lower_is_better": False,
-            "judges": "",
         }

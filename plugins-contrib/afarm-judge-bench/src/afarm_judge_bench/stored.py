@@ -33,7 +33,7 @@ def read_stored(name: str, path: str, bench: BenchSet) -> Verdicts:
     `DataError` naming file and row if ids are unknown, missing or there twice, or labels are not the set's.
     """
     placed = placed_rows(path)
-    if placed and "text_rejected" in placed[0][1]:
+    if not bench.groups and placed and "text_rejected" in placed[0][1]:
         return read_pairs(name, placed, bench)
     rows: Sequence[Item | Group] = bench.groups or bench.items
     items = {row.id: number for number, row in enumerate(rows)}
