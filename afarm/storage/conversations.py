@@ -192,7 +192,7 @@ def _message(turn: object, where: str) -> Message:
         content = "\n".join(str(part.get("text", "")) for part in content)
     if content is None:
         raise UnusableError(f"{where}: 'content' is null; write its text, or take the row out")
-    if isinstance(content, list | tuple):
+    if isinstance(content, list | tuple) and any(isinstance(p, Mapping) and p.get("type") for p in content):
         raise UnusableError(f"{where}: has parts that are no text; take the row out: policies learn from texts alone")
     if not isinstance(content, str):
         raise DataError(f"{where}: 'content' must be text, not {type(content).__name__}")

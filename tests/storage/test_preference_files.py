@@ -685,7 +685,7 @@ NO_PREFERENCE: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "content of parts": (
         {"chosen": [{"role": "user", "content": [{"text": "a"}]}], "rejected": turns("a", "c")},
-        "field 'chosen': turn 0: has parts that are no text",
+        "field 'chosen': turn 0: 'content' must be text, not list",
     ),
     "capitals": (
         {"Prompt": "p", "Chosen": "x", "Rejected": "y"},
