@@ -216,15 +216,13 @@ def read_figures(document: Mapping[str, Any], where: str) -> Iterator[Row]:
         ends = [results.finite_number(metric.get(end)) for end in ("min_score", "max_score")]
         if (ends[0] is not None and value < ends[0]) or (ends[1] is not None and value > ends[1]):
             raise DataError(f"{place}: the score {value:g} lies outside of its own bounds, {ends[0]:g} to {ends[1]:g}")
-        uncertainty = score.get("uncertainty") or {}
-        between, unit = uncertainty.get("confidence_interval") or {}, str(metric.get("metric_unit") or "")
-        error = (uncertainty.get("standard_error") or {}).get("value")
+        uncertainty, unit = _part(score, "uncertainty"), str(metric.get("metric_unit") or "")
+        between, error = _part(uncertainty, "confidence_interval"), _part(uncertainty, "standard_error").get("value")
         known = map(results.finite_number, (value, error, between.get("lower"), between.get("upper")))
         scale = 100 if unit == "proportion" else 1
         numbers = [None if number is None else scale * number for number in known]
-        judges = [
-            _object(one, "model_info", place).get("id") for one in (metric.get("llm_scoring") or {}).get("judges") or ()
-        ]
+        asked = _part(metric, "llm_scoring").get("judges")
+        judges = [_part(one, "model_info").get("id") for one in asked] if isinstance(asked, list) else []
         yield {
             "system": name,
             "evaluation": str(result.get("evaluation_name") or ""),
@@ -234,6 +232,12 @@ def read_figures(document: Mapping[str, Any], where: str) -> Iterator[Row]:
             "lower_is_better": metric.get("lower_is_better") is True,
             "judges": ", ".join(map(str, judges)),
         }
+
+
+def _part(row: object, name: str) -> Mapping[str, Any]:
+    """Return what a row may have under a name; empty if it has nothing of the kind."""
+    value = row.get(name) if isinstance(row, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
 
 
 def _object(row: object, name: str, where: str) -> Mapping[str, Any]:
