@@ -1,4 +1,4 @@
-"""Reads RewardBench's files with `rewardbench` itself, in an environment that has it: fails if it finds other shares."""
+"""Reads RewardBench's files with `rewardbench` itself, where it is installed: fails if it finds other shares."""
 
 import json
 import sys

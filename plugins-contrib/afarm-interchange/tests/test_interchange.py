@@ -49,25 +49,36 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
 ANSWERS = {"lab/mine": "Rhine", "lab/other": "Rhine, Elbe, Oder and Main", "lab/theirs": "Rhine and Elbe"}
 
 
-@pytest.fixture
-def evaluated(run: Run) -> Path:
-    """An output directory in which two files of outputs were compared with a third by the fitted judge."""
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which two files of outputs were compared with a third by the fitted judge."""
+    folder = tmp_path_factory.mktemp("compared")
     for name, text in ANSWERS.items():
         rows = [{"instruction": f"Name {n} rivers.", "output": f"{text}.", "generator": name} for n in range(2, 14)]
-        Path(f"{name.partition('/')[2]}.json").write_text(json.dumps(rows))
-    run("evaluate", "mine.json", "other.json", "--reference", "theirs.json", "--annotator", "fitted")
-    assert len(list(Path("afarm-runs/runs").iterdir())) == 2
+        (folder / f"{name.partition('/')[2]}.json").write_text(json.dumps(rows))
+    files = [str(folder / f"{name}.json") for name in ("mine", "other", "theirs")]
+    words = ["--reference", files[2], "--annotator", "fitted", "--output-dir", str(folder / "afarm-runs")]
+    with pytest.raises(SystemExit):
+        main(["evaluate", *files[:2], *words])
+    assert len(list(folder.glob("afarm-runs/runs/*"))) == 2
+    return folder
+
+
+@pytest.fixture
+def evaluated(run: Run, compared: Path) -> Path:
+    """The output directory of `compared`, in the test's own folder, with the files of outputs beside it."""
+    shutil.copytree(compared, ".", dirs_exist_ok=True)
     return Path("afarm-runs")
 
 
 EXPORT = ("interchange", "export")
-AS_RECORD = ("--format", "eee", "--organization", "Lab")
-AS_HUB = ("--format", "hub", "--dataset", "tatsu-lab/alpaca_eval", "--task", "default")
-AS_REWARDBENCH = ("--format", "rewardbench", "--model-id", "me/rm")
+AS_RECORD = ("--to", "eee", "--organization", "Lab")
+AS_HUB = ("--to", "hub", "--dataset", "tatsu-lab/alpaca_eval", "--task", "default")
+AS_REWARDBENCH = ("--to", "rewardbench", "--model-id", "me/rm")
 
 
 def read_rows(path: Path) -> list[Any]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
 
 
 # ------------------------------------------------------------------------------------------------- Every Eval Ever
@@ -300,7 +311,7 @@ def test_wrong_commands_say_what_to_do(run: Run, evaluated: Path) -> None:
         (["nothing", "out", *AS_RECORD], "no run 'nothing'"),
         (["mine.json", "out", *AS_RECORD], "must hold a JSON object, not list"),
         ([source, "mine.json", *AS_RECORD], "mine.json is a file: name a directory"),
-        ([source, "out", "--format", "eee"], "--organization: say who evaluated"),
+        ([source, "out", "--to", "eee"], "--organization: say who evaluated"),
         ([source, "out", *AS_RECORD, "--relationship", "friend"], "choose from first_party"),
         ([source, "out", *AS_RECORD, "--collection", "../x"], "--collection '../x': must be a folder's"),
         ([source, "out", *AS_RECORD, "--model-id", "../../x"], "--model-id: '../../x' is not OWNER/NAME"),
@@ -378,7 +389,7 @@ def test_wrong_files_are_named(text: str, told: str, run: Run) -> None:
 
 def test_a_score_that_its_record_does_not_allow_is_named() -> None:
     result = {"metric_config": {"min_score": 0, "max_score": 1}, "score_details": {"score": 1.5}}
-    with pytest.raises(DataError, match="the score 1.5 lies outside of its own bounds, 0 to 1"):
+    with pytest.raises(DataError, match=r"the score 1\.5 lies outside of its own bounds, 0 to 1"):
         list(read_figures({"model_info": {"id": "a/b"}, "evaluation_results": [result]}, "f"))
 
 

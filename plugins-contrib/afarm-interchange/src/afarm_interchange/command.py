@@ -35,9 +35,9 @@ def add_commands(app: typer.Typer) -> None:
     group = typer.Typer(help="Write results for other tools, and read theirs.", no_args_is_help=True)
     exporting = write_examples(
         "interchange export",
-        "toy-dpo-pool-seed42-1a2b3c records/ --format eee --model-id me/policy --organization me",
-        "toy-dpo-pool-seed42-1a2b3c policy/ --format hub --dataset tatsu-lab/alpaca_eval --task default",
-        "bench.json results/ --format rewardbench --model-id me/reward-model",
+        "toy-dpo-pool-seed42-1a2b3c records/ --to eee --model-id me/policy --organization me",
+        "toy-dpo-pool-seed42-1a2b3c policy/ --to hub --dataset tatsu-lab/alpaca_eval --task default",
+        "bench.json results/ --to rewardbench --model-id me/reward-model",
     )
     reading = write_examples(
         "interchange read", "data/*/*/*/*.json --board theirs.csv", "UUID_samples.jsonl --outputs theirs.jsonl"
@@ -61,7 +61,7 @@ def export(
     form: Annotated[
         Format,
         option(
-            "--format eee|hub|rewardbench",
+            "--to eee|hub|rewardbench",
             "eee: Every Eval Ever's records; hub: .eval_results of a model's repository; rewardbench: results of "
             "measured judges.",
         ),
@@ -140,7 +140,7 @@ def export(
         if not dataset or not task:
             raise ConfigError(
                 [
-                    "--format hub needs --dataset OWNER/NAME, a benchmark on the Hub, and --task ID, a task of its "
+                    "--to hub needs --dataset OWNER/NAME, a benchmark on the Hub, and --task ID, a task of its "
                     "eval.yaml: the Hub shows results on such data sets alone"
                 ]
             )

@@ -42,7 +42,8 @@ def records(
         name = uuid.UUID(bytes=hashlib.sha256(seed.encode()).digest()[:16], version=4)
         folder = PurePosixPath("data", collection, *ids[system.name].split("/"))
         if rows:
-            text = "".join(results.json_text(row) + "\n" for row in rows)
+            # In ASCII: its validator takes U+2028 and the like for ends of lines.
+            text = "".join(results.json_text(row, ensure_ascii=True) + "\n" for row in rows)
             place = folder / f"{name}_samples.jsonl"
             aggregate["detailed_evaluation_results"] = {
                 "format": "jsonl",
