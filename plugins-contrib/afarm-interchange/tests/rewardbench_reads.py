@@ -1,4 +1,4 @@
-"""Reads RewardBench's files with `rewardbench` itself, where it is installed: fails if it finds other shares."""
+"""Read RewardBench's files with `rewardbench` itself; fails if it finds other shares."""
 
 import json
 import sys

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from afarm import ConfigError, DataError, read_user_text, results
+from afarm import ConfigError, DataError, read_user_text
 from afarm.cli.options import (
     DEFAULT_OUTPUT_DIR,
     Json,
@@ -24,6 +24,7 @@ from afarm.cli.options import (
     print_table,
     write_examples,
 )
+from afarm.results import WIN_RATE, json_text
 
 Format = Literal["eee", "hub", "rewardbench"]
 SAMPLES = "_samples.jsonl"
@@ -195,7 +196,7 @@ def read(
     made: dict[Path, str] = {}
     if outputs is not None:
         rows = read_outputs(samples[0])
-        made[outputs] = "".join(results.json_text(row) + "\n" for row in rows)
+        made[outputs] = "".join(json_text(row) + "\n" for row in rows)
     if board is not None:
         made[board] = as_board(shown, board)
     written = [str(path) for path in write_files(made)]
@@ -254,7 +255,7 @@ def as_board(rows: Sequence[Mapping[str, Any]], path: Path) -> str:
                 "of one evaluation at a time"
             )
         cells[column] = row["value"]
-        if column == results.WIN_RATE and row.get("error") is not None:
+        if column == WIN_RATE and row.get("error") is not None:
             cells["standard_error"] = row["error"]
     columns = list(dict.fromkeys(name for cells in table.values() for name in cells))
     text = io.StringIO()

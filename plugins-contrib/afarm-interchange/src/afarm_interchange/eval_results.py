@@ -1,4 +1,4 @@
-"""The Hub's `.eval_results/*.yaml`: figures of a model on a benchmark's data set, shown on the model's page.
+"""The Hub's `.eval_results/*.yaml`: a model's figures on the data sets of benchmarks.
 
 The form is that of huggingface_hub's `parse_eval_result_entries` (huggingface.co/docs/hub/eval-results).
 """
@@ -12,7 +12,8 @@ from typing import Any
 
 import yaml
 
-from afarm import ConfigError, DataError, Row, did_you_mean, results
+from afarm import ConfigError, DataError, Row, did_you_mean
+from afarm.results import finite_number
 from afarm_interchange.places import is_repository
 from afarm_interchange.systems import Figure, System
 
@@ -34,7 +35,10 @@ def choose_figure(system: System, name: str | None) -> Figure:
 
 
 def entry_text(system: System, figure: Figure, dataset: str, task: str, url: str = "") -> str:
-    """Return the text of a file with one figure. Its notes say who judged, against what, and how sure it is."""
+    """Return the text of a file with one figure.
+
+    Its notes say who judged, against what, and how sure it is. Raises `ConfigError` for a wrong task or address.
+    """
     if not TASK.fullmatch(task):
         raise ConfigError([f"--task {task!r}: must be the id of a task in the data set's eval.yaml"])
     evaluation = system.evaluations[0]
@@ -74,7 +78,7 @@ def read_entries(text: str, where: str) -> Iterator[Row]:
             raise DataError(f"{place}: dataset.id must be OWNER/NAME on the Hub, not {dataset.get('id')!r}")
         if not isinstance(dataset.get("task_id"), str):
             raise DataError(f"{place}: dataset.task_id must be the id of a task, not {dataset.get('task_id')!r}")
-        value = results.finite_number(entry.get("value"))
+        value = finite_number(entry.get("value"))
         if value is None:
             raise DataError(f"{place}: value must be a finite number, not {entry.get('value')!r}")
         source = entry.get("source")

@@ -1,4 +1,4 @@
-"""Every Eval Ever's records, version 0.3.0 of its schema (arXiv 2606.14516): written, and read as tables and outputs.
+"""Every Eval Ever's records (schema 0.3.0, arXiv 2606.14516): written, and read as tables and outputs.
 
 A record is a file of one model's figures, `data/COLLECTION/OWNER/NAME/UUID.json`, and beside it `UUID_samples.jsonl`
 with a row for each sample. The schema has no form for two systems compared: the reference's output is the `reference`
@@ -16,7 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from afarm import DataError, Row, read_placed_rows, results
+from afarm import DataError, Row, read_placed_rows
+from afarm.results import finite_number, json_text
 from afarm_interchange.places import as_part
 from afarm_interchange.systems import Evaluation, Figure, Sample, System
 
@@ -38,12 +39,12 @@ def records(
     files: dict[PurePosixPath, str] = {}
     for system in systems:
         aggregate, rows = _record(system, ids[system.name], organization, relationship, collection)
-        seed = results.json_text([ids[system.name], system.created, aggregate["evaluation_results"]], sort_keys=True)
+        seed = json_text([ids[system.name], system.created, aggregate["evaluation_results"]], sort_keys=True)
         name = uuid.UUID(bytes=hashlib.sha256(seed.encode()).digest()[:16], version=4)
         folder = PurePosixPath("data", collection, *ids[system.name].split("/"))
         if rows:
             # In ASCII: its validator takes U+2028 and the like for ends of lines.
-            text = "".join(results.json_text(row, ensure_ascii=True) + "\n" for row in rows)
+            text = "".join(json_text(row, ensure_ascii=True) + "\n" for row in rows)
             place = folder / f"{name}_samples.jsonl"
             aggregate["detailed_evaluation_results"] = {
                 "format": "jsonl",
@@ -53,7 +54,7 @@ def records(
                 "total_rows": len(rows),
             }
             files[place] = text
-        files[folder / f"{name}.json"] = results.json_text(aggregate, indent=2) + "\n"
+        files[folder / f"{name}.json"] = json_text(aggregate, indent=2) + "\n"
     return files
 
 
@@ -198,7 +199,7 @@ def is_record(document: object) -> bool:
 
 
 def read_figures(document: Mapping[str, Any], where: str) -> Iterator[Row]:
-    """Yield a row for each figure of a record: system, evaluation, metric, value, error, low, high, unit, judges.
+    """Yield a row for each figure of a record, with its system, metric, interval, unit and judges.
 
     Proportions are turned into percent. Raises `DataError` naming the field that is missing or wrong.
     """
@@ -211,15 +212,15 @@ def read_figures(document: Mapping[str, Any], where: str) -> Iterator[Row]:
     for number, result in enumerate(document["evaluation_results"]):
         place = f"{where}: evaluation_results[{number}]"
         metric, score = _object(result, "metric_config", place), _object(result, "score_details", place)
-        value = results.finite_number(score.get("score"))
+        value = finite_number(score.get("score"))
         if value is None:
             raise DataError(f"{place}: field 'score_details.score' must be a finite number, not {score.get('score')!r}")
-        ends = [results.finite_number(metric.get(end)) for end in ("min_score", "max_score")]
+        ends = [finite_number(metric.get(end)) for end in ("min_score", "max_score")]
         if (ends[0] is not None and value < ends[0]) or (ends[1] is not None and value > ends[1]):
             raise DataError(f"{place}: the score {value:g} lies outside of its own bounds, {ends[0]:g} to {ends[1]:g}")
         uncertainty, unit = _part(score, "uncertainty"), str(metric.get("metric_unit") or "")
         between, error = _part(uncertainty, "confidence_interval"), _part(uncertainty, "standard_error").get("value")
-        known = map(results.finite_number, (value, error, between.get("lower"), between.get("upper")))
+        known = map(finite_number, (value, error, between.get("lower"), between.get("upper")))
         scale = 100 if unit == "proportion" else 1
         numbers = [None if number is None else scale * number for number in known]
         asked = _part(metric, "llm_scoring").get("judges")

@@ -1,4 +1,4 @@
-"""RewardBench's files: results of reward models and judges, as the package `rewardbench` 0.1.4 writes them.
+"""RewardBench's files of results, as the package `rewardbench` 0.1.4 writes them.
 
 | file | holds |
 |---|---|
@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from afarm import DataError, Row, results
+from afarm import DataError, Row
+from afarm.results import finite_number, json_text
 from afarm_interchange.systems import BenchRow, System
 
 CUSTOM = "Custom Classifier"
@@ -60,7 +61,7 @@ def files_of(system: System, id: str) -> dict[PurePosixPath, str]:
         "chat_template": None,
         "extra_results": _by_subset(rows) or None,
     }
-    outputs = "".join(results.json_text(row) + "\n" for row in rows)
+    outputs = "".join(json_text(row) + "\n" for row in rows)
     return {named: _dump(summary), PurePosixPath(f"{id}_outputs.jsonl"): outputs}
 
 
@@ -72,7 +73,7 @@ def _by_subset(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def _dump(value: Mapping[str, Any]) -> str:
-    return results.json_text(value, indent=4, sort_keys=True) + "\n"
+    return json_text(value, indent=4, sort_keys=True) + "\n"
 
 
 def _columns(name: str, rows: Sequence[BenchRow]) -> dict[str, list[Any]]:
@@ -113,7 +114,7 @@ def is_results(document: object) -> bool:
 
 def _shares(document: Mapping[str, Any]) -> Iterator[str]:
     for name, value in document.items():
-        if name not in NO_FIGURES and results.finite_number(value) is not None:
+        if name not in NO_FIGURES and finite_number(value) is not None:
             yield name
 
 
@@ -126,7 +127,7 @@ def read_figures(document: Mapping[str, Any], where: str) -> Iterator[Row]:
     }
     count = shares.pop("num_prompts", None)
     for name, value in shares.items():
-        if (share := results.finite_number(value)) is None or not -0.01 <= share <= 1.01:
+        if (share := finite_number(value)) is None or not -0.01 <= share <= 1.01:
             raise DataError(f"{where}: field {name!r} is {value!r}; RewardBench's figures are shares from 0 to 1")
         yield {
             "system": document["model"],

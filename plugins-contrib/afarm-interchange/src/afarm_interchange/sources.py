@@ -1,4 +1,4 @@
-"""Where results come from: a finished run, a leaderboard's file, and a file of `afarm judge bench`."""
+"""Sources of results: a finished run, a leaderboard's file, and a file of `afarm judge bench`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from afarm import NORMAL_95, ConfigError, DataError, Instruction, JudgedPair, read_user_text, results
+from afarm import NORMAL_95, ConfigError, DataError, Instruction, JudgedPair, read_user_text
+from afarm.results import (
+    RECORD,
+    WIN_RATE,
+    EvaluationProtocol,
+    StoredRun,
+    are_formulas,
+    finite_number,
+    flag_sentences,
+    main_metric,
+    open_run,
+    read_boards,
+    read_preferences,
+    warnings,
+    win_rate_interval,
+)
 from afarm_interchange.systems import BenchRow, Evaluation, Figure, Sample, System
 
 AGRESTI_COULL = "t interval after two added wins and losses (Agresti and Coull 1998)"
@@ -38,7 +53,7 @@ def read_source(source: str, output_dir: Path, board: int | None, samples: bool 
     left out. Raises `DataError`, naming what is wrong and the command that mends it.
     """
     path = Path(source)
-    if path.is_file() and path.name != results.RECORD:
+    if path.is_file() and path.name != RECORD:
         document = _read_document(path)
         if "judges" in document and "benchmark" in document:
             return read_bench(document, source, samples)
@@ -48,7 +63,7 @@ def read_source(source: str, output_dir: Path, board: int | None, samples: bool 
             f"{source}: is neither a board (`afarm leaderboard --output board.json`) nor measured judges (`afarm judge "
             "bench … --output bench.json`); a run is named by its name or its directory"
         )
-    return [read_run(results.open_run(source, output_dir), samples)]
+    return [read_run(open_run(source, output_dir), samples)]
 
 
 def _read_document(path: Path) -> Mapping[str, Any]:
@@ -66,7 +81,7 @@ def _read_document(path: Path) -> Mapping[str, Any]:
 # ------------------------------------------------------------------------------------------------------------- a run
 
 
-def read_run(run: results.StoredRun, samples: bool = True) -> System:
+def read_run(run: StoredRun, samples: bool = True) -> System:
     """Read the system of a finished run: an evaluation for each reference, the main one first."""
     record = run.record
     record.require_results()
@@ -95,7 +110,7 @@ def read_run(run: results.StoredRun, samples: bool = True) -> System:
         evaluations,
         on_hub[1] if on_hub else _name_only(data),
         on_hub[1] if on_hub else "",
-        results.finite_number(record.get("finished")) or 0.0,
+        finite_number(record.get("finished")) or 0.0,
         str(record.get("afarm_version") or "unknown"),
         bool(method),
         {name: str(value) for name, value in details.items() if value not in (None, "")},
@@ -103,17 +118,17 @@ def read_run(run: results.StoredRun, samples: bool = True) -> System:
     )
 
 
-def _evaluation_of_run(run: results.StoredRun, rows: Sequence[Any]) -> Evaluation:
+def _evaluation_of_run(run: StoredRun, rows: Sequence[Any]) -> Evaluation:
     """Make an evaluation of the results against one reference; without figures if none is a win rate."""
     first, figures, others = rows[0], list[Figure](), dict[str, str]()
-    protocol = results.EvaluationProtocol.from_row(first.protocol)
+    protocol = EvaluationProtocol.from_row(first.protocol)
     for row in rows:
-        main = results.main_metric(row.evaluator, row.metrics)
+        main = main_metric(row.evaluator, row.metrics)
         if main is None:
             continue
-        n = results.finite_number(row.metrics.get("n_total"))
-        if main.name == results.WIN_RATE:
-            between, method = results.win_rate_interval(row.metrics), AGRESTI_COULL
+        n = finite_number(row.metrics.get("n_total"))
+        if main.name == WIN_RATE:
+            between, method = win_rate_interval(row.metrics), AGRESTI_COULL
         else:
             between, method = _around(main.value, main.error), NORMAL
         if main.is_win_rate:
@@ -122,12 +137,12 @@ def _evaluation_of_run(run: results.StoredRun, rows: Sequence[Any]) -> Evaluatio
             figures.append(Figure(main.name, main.value, main.error, low, high, count, method if between else ""))
         else:
             others[main.name] = main.text
-        others |= results.warnings(row.metrics)
-        if main.name == results.WIN_RATE:
-            counts = {name: results.finite_number(row.metrics.get(name)) for name in COUNTS}
+        others |= warnings(row.metrics)
+        if main.name == WIN_RATE:
+            counts = {name: finite_number(row.metrics.get(name)) for name in COUNTS}
             others |= {name: f"{count:g}" for name, count in counts.items() if count is not None}
-    formulas = results.are_formulas(run.record)
-    flags = list(dict.fromkeys(flag for row in rows for flag in results.flag_sentences(row.red_flags)))
+    formulas = are_formulas(run.record)
+    flags = list(dict.fromkeys(flag for row in rows for flag in flag_sentences(row.red_flags)))
     details = {**_protocol_details(protocol), **others, "red_flags": "; ".join(flags)}
     return Evaluation(
         f"against {first.reference}",
@@ -139,7 +154,7 @@ def _evaluation_of_run(run: results.StoredRun, rows: Sequence[Any]) -> Evaluatio
     )
 
 
-def _protocol_details(protocol: results.EvaluationProtocol) -> dict[str, str]:
+def _protocol_details(protocol: EvaluationProtocol) -> dict[str, str]:
     noise = protocol.label_noise
     return {
         "reference": protocol.reference,
@@ -164,21 +179,21 @@ def _name_only(value: object) -> str:
     return Path(text).name if re.match(r"(/|~|\.{1,2}/|[A-Za-z]:\\)", text) else text
 
 
-def _with_samples(run: results.StoredRun, evaluation: Evaluation) -> Evaluation:
+def _with_samples(run: StoredRun, evaluation: Evaluation) -> Evaluation:
     from dataclasses import replace
 
-    formulas, answers = results.are_formulas(run.record), run.answers()
+    formulas, answers = are_formulas(run.record), run.answers()
     samples = [_sample(judged, formulas, answers) for judged in _judged(run, evaluation.details.get("reference", ""))]
-    return replace(evaluation, samples=tuple(filter(None, samples)), of_figure=results.WIN_RATE)
+    return replace(evaluation, samples=tuple(filter(None, samples)), of_figure=WIN_RATE)
 
 
-def _judged(run: results.StoredRun, reference: str) -> list[JudgedPair]:
+def _judged(run: StoredRun, reference: str) -> list[JudgedPair]:
     """Return the judgements against one reference. Raises `DataError` if their artifact is gone."""
     kinds = ("evaluate", "compare", "decide", "stored annotations")
     stages = [str(stage.get("stage")) for stage in run.record.stages if stage.get("kind") in kinds]
     named = [stage for stage in stages if stage.endswith((f" against {reference}", f" with {reference}"))]
     chosen = (named or stages)[:1]
-    return [one for stage in chosen for one in results.read_preferences(run.artifact(stage) / "judgements.jsonl")]
+    return [one for stage in chosen for one in read_preferences(run.artifact(stage) / "judgements.jsonl")]
 
 
 def _sample(judged: JudgedPair, formulas: Mapping[str, bool], answers: Mapping[str, Any]) -> Sample | None:
@@ -227,7 +242,7 @@ def _sample(judged: JudgedPair, formulas: Mapping[str, bool], answers: Mapping[s
 
 def read_board(source: str, number: int | None) -> list[System]:
     """Read the systems of one board of a file. Raises `DataError` if it has several and none is named."""
-    boards, _ = results.read_boards([source])
+    boards, _ = read_boards([source])
     boards = [board for board in boards if board.entries]
     if not boards:
         raise DataError(f"{source}: its boards have no systems")
@@ -286,7 +301,10 @@ def _board_figures(entry: Any) -> tuple[Figure, ...]:
 
 
 def read_bench(document: Mapping[str, Any], source: str, samples: bool = True) -> list[System]:
-    """Read the judges that `afarm judge bench` measured. Raises `DataError` naming the field that is wrong."""
+    """Read the judges that `afarm judge bench` measured.
+
+    Raises `DataError` naming the field that is wrong.
+    """
     judges, rows = document["judges"], document.get("items", [])
     if not isinstance(judges, list) or not judges or not all(isinstance(one, dict) for one in judges):
         raise DataError(f"{source}: 'judges' must be a list of measured judges; `afarm judge bench` writes it afresh")
@@ -301,7 +319,7 @@ def read_bench(document: Mapping[str, Any], source: str, samples: bool = True) -
         figures = tuple(_bench_figures(judge, where))
         if not figures or not isinstance(judge.get("name"), str):
             raise DataError(f"{where}: has no name or no score; `afarm judge bench` writes it afresh")
-        details = {one: f"{judge[one]:g}" for one in BENCH if results.finite_number(judge.get(one)) is not None}
+        details = {one: f"{judge[one]:g}" for one in BENCH if finite_number(judge.get(one)) is not None}
         identities = [str(one) for one in judge.get("judges") or ()]
         details |= {"scoring": str(document.get("score") or ""), "asked": ", ".join(identities)}
         made = tuple(_bench_samples(judge["name"], items)) if samples else ()
@@ -313,7 +331,7 @@ def read_bench(document: Mapping[str, Any], source: str, samples: bool = True) -
                 (evaluation,),
                 benchmark,
                 name,
-                results.finite_number(document.get("created")) or 0.0,
+                finite_number(document.get("created")) or 0.0,
                 str(document.get("afarm_version") or "unknown"),
                 rows=tuple(row for row in items if judge["name"] in row.credit),
             )
@@ -355,13 +373,13 @@ def _bench_figures(judge: Mapping[str, Any], where: str) -> Iterator[Figure]:
     named = {"score": judge.get("score"), "accuracy": judge.get("accuracy")}
     for name, share in {**named, **{f"score of {subset}": share for subset, share in subsets.items()}}.items():
         held = share if isinstance(share, Mapping) else {"value": share}
-        value = results.finite_number(held.get("value"))
+        value = finite_number(held.get("value"))
         if value is None:
             continue
         wide = bounds if name == "score" else AROUND_TIES if name.lower().endswith(f" of {TIES}") else (0.0, 100.0)
         if not wide[0] <= value <= wide[1]:
             raise DataError(f"{where}: {name!r} is {value:g}, and must lie between {wide[0]:g} and {wide[1]:g}")
-        low, high = (results.finite_number(held.get(end)) for end in ("low", "high"))
+        low, high = (finite_number(held.get(end)) for end in ("low", "high"))
         n = held.get("n") if isinstance(held.get("n"), int) else None
         yield Figure(name, value, None, low, high, n, "" if low is None else WILSON, wide)
 

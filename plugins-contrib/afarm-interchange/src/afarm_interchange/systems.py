@@ -1,4 +1,4 @@
-"""What is exchanged: systems, their evaluations, figures and judged samples, whatever file has them."""
+"""Systems with their evaluations, figures and judged samples, whatever file has them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stored answers of judges, as JudgeBench, PandaLM and RewardBench keep them: joined by id, each reply read anew."""
+"""Stored answers of JudgeBench, PandaLM and RewardBench: joined by id, each reply read anew."""
 
 from __future__ import annotations
 
