@@ -32,8 +32,8 @@ def rows_of(found: Sequence[Verdicts], bench: BenchSet) -> list[Row]:
     """
     rows: list[Row] = []
     credits = {} if bench.groups else {one.name: score_values(one, bench) for one in found}
-    row: Item | Group
-    for n, row in enumerate([*bench.groups, *bench.items]):
+    held: list[Item | Group] = [*bench.groups, *bench.items]
+    for n, row in enumerate(held):
         if isinstance(row, Group):
             pair, texts, right = row.pairs[0], row.texts, [*range(row.correct)]
             said: dict[str, Any] = {one.name: one.scores[n] for one in found}

@@ -1,4 +1,4 @@
-"""Stored scores as the package `rewardbench` 0.1.4 keeps them: in columns, or in rows (`…_outputs.jsonl`)."""
+"""Stored scores of the package `rewardbench` 0.1.4: in columns, or in rows (`…_outputs.jsonl`)."""
 
 from __future__ import annotations
 
