@@ -109,6 +109,16 @@ def test_a_run_becomes_a_record_with_its_samples(run: Run, evaluated: Path) -> N
     assert "is there already, and is not overwritten" in again  # the same evaluation has the same name
 
 
+def test_a_comparison_until_it_was_decided_has_its_samples(run: Run, evaluated: Path) -> None:
+    """Its stage of decisions holds no judgements; those are in a stage of their own."""
+    pytest.importorskip("scipy")
+    decided = ("--annotator", "fitted", "--until", "decided", "--output-dir", "decided")
+    run("evaluate", "mine.json", "--reference", "theirs.json", *decided)
+    run(*EXPORT, "evaluate-lab_mine", "out", *AS_RECORD, "--output-dir", "decided")
+    [samples] = Path("out").glob("data/*/*/*/*_samples.jsonl")
+    assert 1 <= len(read_rows(samples)) <= 12
+
+
 def test_figures_alone_hold_no_text(run: Run, evaluated: Path) -> None:
     [written] = run(*EXPORT, "evaluate-lab_other", "out", *AS_RECORD, "--figures-only").split()
     assert "Rhine" not in Path(written).read_text()

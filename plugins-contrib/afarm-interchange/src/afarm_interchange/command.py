@@ -120,7 +120,7 @@ def export(
     systems = read_source(source, output_dir, board, samples=form == "eee" and not figures_only)
     if dataset:
         require_repository(dataset, "--dataset")
-        systems = [replace(one, data=one.data or dataset, repository=dataset) for one in systems]
+        systems = [replace(one, data=dataset, repository=dataset) for one in systems]
     names = [one.name for one in systems]
     files: dict[Path, str] = {}
     if form == "eee":

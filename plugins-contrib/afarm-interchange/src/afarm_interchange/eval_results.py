@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from typing import Any
 
 import yaml
@@ -48,8 +48,8 @@ def entry_text(system: System, figure: Figure, dataset: str, task: str, url: str
         "afarm",
     ]  # fmt: skip
     entry: dict[str, Any] = {"dataset": {"id": dataset, "task_id": task}, "value": round(figure.value, 4)}
-    if system.created:
-        entry["date"] = datetime.fromtimestamp(system.created, UTC).isoformat(timespec="seconds")
+    if system.date:
+        entry["date"] = system.date
     if url:
         if not re.match(r"https?://\S+$", url):
             raise ConfigError([f"--source-url {url!r}: must be an address that begins with https://"])

@@ -12,7 +12,6 @@ import re
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -85,8 +84,8 @@ def _record(
             _result(system, evaluation, figure) for evaluation in system.evaluations for figure in evaluation.figures
         ],
     }
-    if system.created:
-        aggregate["evaluation_timestamp"] = datetime.fromtimestamp(system.created, UTC).isoformat(timespec="seconds")
+    if system.date:
+        aggregate["evaluation_timestamp"] = system.date
     rows = [
         _instance(sample, evaluation_id, id, _named(system, evaluation), _result_id(evaluation, evaluation.of_figure))
         for evaluation in system.evaluations

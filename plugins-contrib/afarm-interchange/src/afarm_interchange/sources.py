@@ -114,7 +114,9 @@ def read_run(run: StoredRun, samples: bool = True) -> System:
         str(record.get("afarm_version") or "unknown"),
         bool(method),
         {name: str(value) for name, value in details.items() if value not in (None, "")},
-        {theirs: generation[ours] for ours, theirs in GENERATION.items() if ours in generation} if method else {},
+        {theirs: number for ours, theirs in GENERATION.items() if (number := finite_number(generation.get(ours)))}
+        if method
+        else {},
     )
 
 
@@ -189,7 +191,7 @@ def _with_samples(run: StoredRun, evaluation: Evaluation) -> Evaluation:
 
 def _judged(run: StoredRun, reference: str) -> list[JudgedPair]:
     """Return the judgements against one reference. Raises `DataError` if their artifact is gone."""
-    kinds = ("evaluate", "compare", "decide", "stored annotations")
+    kinds = ("evaluate", "compare", "stored annotations")
     stages = [str(stage.get("stage")) for stage in run.record.stages if stage.get("kind") in kinds]
     named = [stage for stage in stages if stage.endswith((f" against {reference}", f" with {reference}"))]
     chosen = (named or stages)[:1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from afarm import Message
@@ -107,3 +108,11 @@ class System:
     details: Mapping[str, str] = field(default_factory=dict)
     generation: Mapping[str, Any] = field(default_factory=dict)
     rows: tuple[BenchRow, ...] = ()
+
+    @property
+    def date(self) -> str:
+        """When it was made, in ISO 8601 and UTC; empty if that is not known or no date."""
+        try:
+            return datetime.fromtimestamp(self.created, UTC).isoformat(timespec="seconds") if self.created else ""
+        except (ValueError, OverflowError, OSError):
+            return ""
