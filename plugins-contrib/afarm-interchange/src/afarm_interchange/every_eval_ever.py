@@ -21,6 +21,8 @@ from afarm_interchange.places import as_part
 from afarm_interchange.systems import Evaluation, Figure, Sample, System
 
 SCHEMA = "0.3.0"
+LINE_ENDS = {point: f"\\u{point:04x}" for point in (0x85, 0x2028, 0x2029)}
+"""Characters that its validator takes for ends of lines, as JSON escapes them."""
 RELATIONSHIPS = ("first_party", "third_party", "collaborative", "other")
 UNKNOWN = {"deployment_type": "unknown", "model_availability": "unknown"}
 """What the schema asks of every model, where afarm does not know it."""
@@ -39,11 +41,10 @@ def records(
     for system in systems:
         aggregate, rows = _record(system, ids[system.name], organization, relationship, collection)
         seed = json_text([ids[system.name], system.created, aggregate["evaluation_results"]], sort_keys=True)
-        name = uuid.UUID(bytes=hashlib.sha256(seed.encode()).digest()[:16], version=4)
+        name = uuid.UUID(bytes=hashlib.sha256(seed.encode("utf-8", "replace")).digest()[:16], version=4)
         folder = PurePosixPath("data", collection, *ids[system.name].split("/"))
         if rows:
-            # In ASCII: its validator takes U+2028 and the like for ends of lines.
-            text = "".join(json_text(row, ensure_ascii=True) + "\n" for row in rows)
+            text = "".join(json_text(row).translate(LINE_ENDS) + "\n" for row in rows)
             place = folder / f"{name}_samples.jsonl"
             aggregate["detailed_evaluation_results"] = {
                 "format": "jsonl",

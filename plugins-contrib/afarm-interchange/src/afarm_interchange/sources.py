@@ -322,8 +322,9 @@ def read_bench(document: Mapping[str, Any], source: str, samples: bool = True) -
         if not figures or not isinstance(judge.get("name"), str):
             raise DataError(f"{where}: has no name or no score; `afarm judge bench` writes it afresh")
         details = {one: f"{judge[one]:g}" for one in BENCH if finite_number(judge.get(one)) is not None}
-        identities = [str(one) for one in judge.get("judges") or ()]
-        details |= {"scoring": str(document.get("score") or ""), "asked": ", ".join(identities)}
+        asked = judge.get("judges")
+        details["scoring"] = str(document.get("score") or "")
+        details["asked"] = ", ".join(map(str, asked)) if isinstance(asked, list) else ""
         made = tuple(_bench_samples(judge["name"], items)) if samples else ()
         details = {one: text for one, text in details.items() if text}
         evaluation = Evaluation("", figures, "labels of the benchmark", "", (), details, made, "score")
@@ -370,7 +371,9 @@ def _bench_row(row: Any, where: str) -> BenchRow:
 
 
 def _bench_figures(judge: Mapping[str, Any], where: str) -> Iterator[Figure]:
-    subsets = judge.get("subsets") or {}
+    subsets = judge.get("subsets", {})
+    if not isinstance(subsets, Mapping):
+        raise DataError(f"{where}: 'subsets' must be an object; `afarm judge bench` writes it afresh")
     bounds = AROUND_TIES if any(str(name).lower() == TIES for name in subsets) else (0.0, 100.0)
     named = {"score": judge.get("score"), "accuracy": judge.get("accuracy")}
     for name, share in {**named, **{f"score of {subset}": share for subset, share in subsets.items()}}.items():
