@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from afarm.evaluation.red_flags import flag_sentences as flag_sentences
     from afarm.evaluation.red_flags import suspicious as suspicious
     from afarm.evaluation.run_stages import sum_costs as sum_costs
+    from afarm.evaluation.statistics.paired import holm as holm
     from afarm.evaluation.who_judged import are_formulas as are_formulas
     from afarm.evaluation.who_judged import who_judged as who_judged
     from afarm.judging.accounting import GROUPS as GROUPS

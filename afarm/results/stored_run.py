@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 LABELS = {"annotate": "preferences.jsonl", "preferences": "preferences.jsonl"}
 """The kinds of stage that hold labels to learn from, with the file of each."""
 
-JUDGEMENTS = dict.fromkeys(("evaluate", "compare", "decide", "stored annotations"), "judgements.jsonl")
+JUDGEMENTS = dict.fromkeys(("evaluate", "compare", "stored annotations"), "judgements.jsonl")
 """The kinds of stage that hold the labels of an evaluation, with the file of each."""
 
 

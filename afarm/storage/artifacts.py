@@ -95,7 +95,7 @@ class Store:
         self.artifacts = root / "artifacts"
         self.runs = root / "runs"
         self._held: dict[Path, int] = {}
-        weakref.finalize(self, _close_all, self._held)
+        weakref.finalize(self, lambda held: [*map(os.close, held.values())], self._held)
 
     def create(self) -> Store:
         """Make the directories that are missing. Raises `StoreError` if they cannot be written."""
@@ -478,11 +478,6 @@ def _is_held(directory: Path) -> bool:
     except OSError:  # a file system without locks
         return False
     finally:
-        os.close(descriptor)
-
-
-def _close_all(held: dict[Path, int]) -> None:
-    for descriptor in held.values():
         os.close(descriptor)
 
 

@@ -28,6 +28,8 @@ ROLES = {
 """afarm's role by those that files have."""
 TOOLS = frozenset({"tool", "function", "ipython", "observation", "environment"})
 """Roles of turns that no person wrote and no policy of afarm answers."""
+NOT_TEXT = ("tools", "images", "image")
+"""Columns, TRL's among them, of what a prompt has beside its text."""
 
 SPEAKERS = {"Human": "user", "Assistant": "assistant"}
 _BLANK_LINE = r"(?>\r\n|[\n\v\f\r\x85\u2028\u2029]){2}"
@@ -180,7 +182,7 @@ def _message(turn: object, where: str) -> Message:
     if not isinstance(turn, Mapping):
         raise DataError(f"{where}: must be an object with 'role' and 'content', not {type(turn).__name__}")
     role, content = _role(turn), turn.get("content", turn.get("value"))
-    if role in TOOLS or turn.get("tool_calls"):
+    if role in TOOLS or turn.get("tool_calls") or turn.get("function_call"):
         raise UnusableError(f"{where}: is a tool's or calls one; take the row out: policies learn from texts alone")
     if not role:
         name = turn.get("role", turn.get("from"))
@@ -190,6 +192,8 @@ def _message(turn: object, where: str) -> Message:
         content = "\n".join(str(part.get("text", "")) for part in content)
     if content is None:
         raise UnusableError(f"{where}: 'content' is null; write its text, or take the row out")
+    if isinstance(content, list | tuple) and any(isinstance(p, Mapping) and p.get("type") for p in content):
+        raise UnusableError(f"{where}: has parts that are no text; take the row out: policies learn from texts alone")
     if not isinstance(content, str):
         raise DataError(f"{where}: 'content' must be text, not {type(content).__name__}")
     return Message(role, content.strip())
@@ -222,6 +226,9 @@ def require_answer(chat: Turns, place: str) -> Turns:
 def as_instruction(turns: Turns, row: Row, where: str) -> Instruction:
     """Make the last turn, the user's, an instruction behind the others. Raises `UnusableError`."""
     turns = require_turns(turns, where)
+    if held := [name for name in NOT_TEXT if row.get(name) not in (None, "", "[]", "null", [], {})]:
+        what = f"comes with {held[0]!r}, which no policy would see: it learns from texts alone; take the row out, or"
+        raise UnusableError(f"{where}: {what} the column {held[0]!r} if the answers do without")
     if not turns or turns[-1].role != "user":
         raise UnusableError(f"{where}: has no turn of the user to answer at its end; add one")
     task, material, dataset = turns[-1].content, row.get("input") or "", row.get("dataset")

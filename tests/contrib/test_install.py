@@ -67,6 +67,10 @@ PACKAGES: Mapping[str, Shown] = {
     "afarm-grpo": Shown(["run", "--method", "grpo", *SHARED, *to_set(f"grpo={STEPS}")], '"method": "grpo"'),
     "afarm-heuristics": Shown([*EVALUATE, "afarm-heuristics/longer"], "62.5"),
     "afarm-inspect": Shown(["inspect", "write", "--help"], "logs of Inspect"),
+    "afarm-interchange": Shown(
+        ["interchange", "export", "toy-ppo", "records", "--to", "eee", "--organization", "us", "--owner", "us"],
+        "records/data/afarm-toy/us/ppo/",
+    ),
     "afarm-judge-bench": Shown(["judge", "bench", "labels.jsonl", "--annotator", "fitted"], "own pairs"),
     "afarm-judge-card": Shown(["judge", "card", "--annotator", "fitted", "--limit", "10"], "Measured on 10 pairs"),
     "afarm-jury": Shown([*EVALUATE, "jury:jury.yaml"], "win rate"),

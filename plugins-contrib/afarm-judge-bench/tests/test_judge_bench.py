@@ -390,6 +390,99 @@ def test_rewardbench_2_end_to_end(run: Run, tmp_path: Path, capsys: pytest.Captu
     assert "ratings + offline" in capsys.readouterr().out  # one that cannot score keeps nothing from the others
 
 
+def test_a_file_has_every_row_with_its_verdicts(run: Run, tmp_path: Path) -> None:
+    """Credits are those whose mean is the score; a draw of the labels has no right output."""
+    rows = [
+        {"instruction": "x", "input": "in", "output_1": "long answer", "output_2": "no", "preference": 2},
+        {"instruction": "y", "output_1": "long answer", "output_2": "no", "preference": 1.5},
+    ]
+    kept = tmp_path / "kept.json"
+    file = write(tmp_path / "mine.jsonl", rows)
+    shown = run(file, "--reward-model", "text_utility", "--annotator", "fitted", "--output", str(kept))
+    document = json.loads(kept.read_text())
+    assert {name: document[name] for name in shown} == shown
+    items = document["items"]
+    assert [(row["label"], row["right"], row["outputs"]) for row in items] == [
+        (1.0, [1], ["long answer", "no"]),
+        (0.5, [], ["long answer", "no"]),
+    ]
+    assert items[0]["input"] == "in"
+    assert items[0]["judges"]["reward:text_utility"] == [0.0]  # it knows no order, and prefers the long answer
+    for judge in shown["judges"]:
+        credits = [row["credit"][judge["name"]] for row in items]
+        assert judge["score"]["value"] == pytest.approx(100 * sum(credits) / 2)
+    assert "must be a file in .json" in run(file, "--annotator", "fitted", "--output", "x.csv")
+
+
+SCORED: dict[str, Any] = {
+    "id": ["1", "ref:1", "tied:1"],
+    "scores": [[1, 3.0, 2, 0], [[2.0], [1.0]], [3, 2, 0.5]],  # some models' scores are lists of one
+    "model": "someone/model",
+}
+
+
+def rewardbench_set(tmp_path: Path) -> str:
+    common = {"prompt": "x", "rejected": ["d"]}
+    rows = [
+        {**common, "id": "1", "chosen": ["a"], "rejected": ["b", "c", "d"], "num_correct": 1, "subset": "Focus"},
+        {**common, "id": "ref:1", "chosen": ["r"], "num_correct": 1, "subset": "Ties"},
+        {**common, "id": "tied:1", "chosen": ["r", "s"], "num_correct": 2, "subset": "Ties"},
+    ]
+    return write(tmp_path / "rb2.jsonl", rows)
+
+
+def test_rewardbenchs_stored_scores_are_joined_by_id(tmp_path: Path, run: Run) -> None:
+    """The right answer is second of four: no credit. All right answers of ties score higher."""
+    file, scores = rewardbench_set(tmp_path), tmp_path / "scores.json"
+    scores.write_text(json.dumps(SCORED))
+    [judge] = run(file, "--answers", f"m={scores}")["judges"]
+    assert judge["subsets"]["Focus"]["value"] == 0
+    assert judge["subsets"]["Ties"]["value"] == pytest.approx(
+        80
+    )  # 1.5 > 3 - 2: 0.2 more than 0.6; ref's 1 is not above it
+    drawn = run(file, "--answers", f"m={scores}", "--limit", "1")
+    assert drawn["rows"] == 1
+    rows = [{"id": id, "scores": row} for id, row in zip(SCORED["id"], SCORED["scores"], strict=True)]
+    again = run(file, "--answers", f"m={write(tmp_path / 'rows.jsonl', rows[::-1])}")
+    assert again["judges"][0]["subsets"] == judge["subsets"]
+
+
+@pytest.mark.parametrize(
+    "change, told",
+    [
+        ({"scores": [[1, 2], [1, 2], [1, 2, 3]]}, "scores.json: 0: has 2 scores, and"),
+        ({"scores": [[1, 3, 2, None], [1, 2], [1, 2, 3]]}, "scores.json: 0: has 3 scores, and"),
+        ({"id": ["1", "ref:1", "ref:1"]}, "id 'ref:1' was answered before"),
+        ({"id": ["1", "ref:1", "ref:9"]}, "id 'ref:9' is none of RewardBench 2"),
+    ],
+)
+def test_wrong_scores_are_named(change: dict[str, Any], told: str, tmp_path: Path, run: Run) -> None:
+    file, scores = rewardbench_set(tmp_path), tmp_path / "scores.json"
+    scores.write_text(json.dumps({**SCORED, **change}))
+    assert told in run(file, "--answers", f"m={scores}")
+
+
+def test_rewardbenchs_results_of_pairs_are_held_against_the_texts(tmp_path: Path, run: Run) -> None:
+    """Scores count before the result: equal ones are a draw, which RewardBench counts as wrong."""
+    file = write(
+        tmp_path / "mine.jsonl", [{"prompt": f"q{n}", "chosen": f"good {n}", "rejected": "bad"} for n in (1, 2, 3)]
+    )
+    stored = [
+        {"text_chosen": f"<s>q{n}</s>good {n}", "text_rejected": f"<s>q{n}</s>bad", "results": result, **scores}
+        for n, result, scores in (
+            (1, 1, {}), (2, 0, {"scores_chosen": 2.0, "scores_rejected": 2.0}), (3, 0, {"scores_chosen": None}),
+        )
+    ]  # fmt: skip
+    answers = tmp_path / "rm_outputs.jsonl"
+    [judge] = run(file, "--answers", f"rm={write(answers, stored)}")["judges"]
+    assert (judge["score"]["value"], judge["consistent"]) == (50, None)  # 1, one half and 0
+    assert "'text_chosen' does not hold that output" in run(file, "--answers", f"rm={write(answers, stored[::-1])}")
+    assert "is the last of 2 results, of 3 pairs" in run(file, "--answers", f"rm={write(answers, stored[:2])}")
+    assert "field 'results' is 7" in run(
+        file, "--answers", f"rm={write(answers, [{**stored[0], 'results': 7}, *stored[1:]])}"
+    )
+
+
 # ----------------------------------------------------------------------------------------------------- bad input
 
 

@@ -49,16 +49,12 @@ def ties_score(groups: Sequence[Group], scores: Sequence[Sequence[float]]) -> fl
     both = [number for number in tied if number in ref and number in several]
     hardest = {number: min(tied[number][0], ref[number][0]) for number in both}
     ratios = [math.tanh(hardest[number] / tied[number][1] - 1) for number in both if tied[number][1] > 0]
-
-    def mean(values: Sequence[float]) -> float:
-        return fmean(values) if values else 0.0
-
     return (
-        0.3 * mean([margin > 0 for margin, _ in tied.values()])
-        + 0.3 * mean([margin > 0 for margin, _ in ref.values()])
-        + 0.2 * mean([tied[number][0] > tied[number][1] for number in both])
-        + 0.2 * mean([hardest[number] > tied[number][1] for number in both])
-        + 0.01 * mean(ratios)
+        0.3 * fmean([margin > 0 for margin, _ in tied.values()] or [0])
+        + 0.3 * fmean([margin > 0 for margin, _ in ref.values()] or [0])
+        + 0.2 * fmean([tied[number][0] > tied[number][1] for number in both] or [0])
+        + 0.2 * fmean([hardest[number] > tied[number][1] for number in both] or [0])
+        + 0.01 * fmean(ratios or [0])
     )
 
 
@@ -70,14 +66,14 @@ def measure_groups(verdicts: Verdicts, bench: BenchSet) -> Figures:
     by_subset: dict[str, list[int]] = {}
     for number, group in enumerate(bench.groups):
         by_subset.setdefault(group.subset, []).append(number)
-    subsets: dict[str, Share | float] = {}
+    subsets: dict[str, Share] = {}
     for name, numbers in by_subset.items():
         groups, scores = [bench.groups[n] for n in numbers], [verdicts.scores[n] for n in numbers]
         if name.lower() == TIES:
-            subsets[name] = 100 * ties_score(groups, scores)
+            subsets[name] = Share(100 * ties_score(groups, scores), None, None, len(groups))
         else:
             subsets[name] = share([best_of(row) for row in scores], [g.pairs[0].instruction.id for g in groups])
-    mean = fmean(one.value if isinstance(one, Share) else one for one in subsets.values())
+    mean = fmean(one.value for one in subsets.values())
     return Figures(
         verdicts.name,
         verdicts.judges,

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,11 +26,11 @@ from afarm.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from afarm.experiments import PlannedStage, Workspace
+    from afarm.experiments import Workspace
     from afarm_judge_bench.items import BenchSet
     from afarm_judge_bench.verdicts import Verdicts
 
-DEFAULT_ANNOTATOR = "chatgpt_2"
+ASKS = "chatgpt_2"
 """One pair a prompt, reasons before the verdict, and no log-probabilities needed."""
 REWARD = "reward:"
 
@@ -79,12 +80,7 @@ def bench(
     ] = None,
     annotator: Annotated[
         list[str] | None,
-        option(
-            "--annotator NAME",
-            "Who asks the judges, or judges itself; repeatable.",
-            "annotators",
-            f"{DEFAULT_ANNOTATOR} for --judge",
-        ),
+        option("--annotator NAME", "Who asks, or judges itself; repeatable.", "annotators", f"{ASKS} for --judge"),
     ] = None,
     reward_model: Annotated[
         list[str] | None,
@@ -92,7 +88,7 @@ def bench(
     ] = None,
     answers: Annotated[
         list[str] | None,
-        option("--answers NAME=FILE", "Stored answers of a judge, as JudgeBench and PandaLM have them; repeatable."),
+        option("--answers NAME=FILE", "Stored answers of JudgeBench, PandaLM or RewardBench; repeatable."),
     ] = None,
     limit: Annotated[
         int | None, option("--limit N", "Measure on N rows alone, drawn by --seed.", None, "all", min=1)
@@ -100,28 +96,32 @@ def bench(
     recipe: Annotated[
         str, option("--recipe NAME|FILE", "The recipe of the judges' settings.", complete_recipes)
     ] = "outputs",
+    output: Annotated[
+        Path | None, option("--output FILE", "Also write all figures, and every row with its verdicts (.json).")
+    ] = None,
     *,
     options: FarmOptions,
     dry_run: DryRun = False,
 ) -> None:
     """Measure judges on pairs with a known better output, before they are trusted."""
     from afarm_judge_bench.sets import read_set
+    from afarm_judge_bench.stored import read_stored
 
+    if output is not None and (output.suffix != ".json" or output.is_dir()):
+        raise ConfigError([f"--output {output}: must be a file in .json"])
     given = replace(options, recipe=recipe, judge=judge)
     whole = read_set(files, options.labels)
-    stored = _read_answers(answers or [], whole)
+    stored = [read_stored(name, path, whole) for name, path in map(named_file, answers or [])]
     bench_set, chosen = draw(whole, limit, options.seed or 0)
-    stored = [keep(one, chosen) for one in stored]
+    stored = [replace(one, pairs=pick(one.pairs, chosen), scores=pick(one.scores, chosen)) for one in stored]
     contestants = list_contestants(given, judge or [], annotator or [], reward_model or [])
     names = [one.name for one in contestants] + [one.name for one in stored]
     if twice := {name for name in names if names.count(name) > 1}:
         raise ConfigError([f"{sorted(twice)[0]} is named twice: name each judge once, stored answers as NAME=FILE"])
     if not names:
+        stored_ones = "or --answers NAME=FILE with stored ones"
         raise ConfigError(
-            [
-                "no judge to measure: add --judge NAME:MODEL, --annotator fitted (no call, $0), --reward-model NAME, "
-                "or --answers NAME=FILE with stored ones"
-            ]
+            [f"no judge to measure: add --judge NAME:MODEL, --annotator NAME, --reward-model NAME, {stored_ones}"]
         )
     if dry_run:
         _show_plans(given, contestants, bench_set)
@@ -138,17 +138,11 @@ def bench(
             except (JudgeError, DataError, ConfigError) as error:
                 failed.append(f"{contestant.name}: {error}")
     if found:
-        _show(found, bench_set, len(whole.items) + len(whole.groups), options.as_json)
+        _show(found, bench_set, len(whole.items) + len(whole.groups), options.as_json, output)
     if stop:
         raise stop
     if failed:
         raise JudgeError(f"no figures of {len(failed)} of {len(names)} judges:\n  " + "\n  ".join(failed))
-
-
-def _read_answers(answers: Sequence[str], whole: "BenchSet") -> "list[Verdicts]":
-    from afarm_judge_bench.stored import read_stored
-
-    return [read_stored(name, path, whole) for name, path in map(named_file, answers)]
 
 
 def draw(whole: "BenchSet", limit: int | None, seed: int) -> "tuple[BenchSet, list[int]]":
@@ -162,14 +156,12 @@ def draw(whole: "BenchSet", limit: int | None, seed: int) -> "tuple[BenchSet, li
     chosen = sorted(order[:limit])
     if len(chosen) == len(rows):
         return whole, chosen
-    items = tuple(whole.items[n] for n in chosen) if whole.items else ()
-    groups = tuple(whole.groups[n] for n in chosen) if whole.groups else ()
-    return replace(whole, items=items, groups=groups, published=None), chosen
+    return replace(whole, items=pick(whole.items, chosen), groups=pick(whole.groups, chosen), published=None), chosen
 
 
-def keep(found: "Verdicts", chosen: Sequence[int]) -> "Verdicts":
-    """Return the verdicts of the rows that were drawn."""
-    return replace(found, pairs=tuple(found.pairs[n] for n in chosen))
+def pick(rows: Sequence[Any], chosen: Sequence[int]) -> tuple[Any, ...]:
+    """Return the rows of these numbers; of none, none."""
+    return tuple(rows[number] for number in chosen) if rows else ()
 
 
 def list_contestants(
@@ -182,7 +174,7 @@ def list_contestants(
     roles = tuple(one for one in judges if "=" in one.partition(":")[0])
     measured = [one for one in judges if one not in roles]
     alone = [name for name in annotators if asks_nobody(options, name)]
-    asking = [name for name in annotators if name not in alone] or [DEFAULT_ANNOTATOR] * bool(measured)
+    asking = [name for name in annotators if name not in alone] or [ASKS] * bool(measured)
     found = [Contestant(name) for name in alone]
     for name in asking:
         found += [Contestant(name, (one, *roles)) for one in measured] or [Contestant(name, roles)]
@@ -218,11 +210,6 @@ def _spec(judge: str) -> str:
     return judge.partition("=")[2] if "=" in judge.partition(":")[0] else judge
 
 
-def _account(bench_set: "BenchSet") -> str:
-    """Name the account of a benchmark's answers, and of its budget: a killed command goes on with it."""
-    return f"judge-bench-{bench_set.name.replace(' ', '-').lower()}"
-
-
 def _open_all(
     options: FarmOptions, contestants: Sequence[Contestant], opened: ExitStack
 ) -> "list[tuple[Contestant, Workspace]]":
@@ -242,7 +229,8 @@ def _measure_one(workspace: "Workspace", contestant: Contestant, bench_set: "Ben
     from afarm_judge_bench.verdicts import ask_scores, ask_verdicts, score_by_model
 
     err().print(f"{contestant.name} …", markup=False)
-    with workspace.judges.client.charge_run(_account(bench_set)):
+    account = f"judge-bench-{bench_set.name.replace(' ', '-').lower()}"  # a killed command goes on with it
+    with workspace.judges.client.charge_run(account):
         if not bench_set.groups:
             pairs = [item.pair for item in bench_set.items]
             found = ask_verdicts(workspace, contestant.annotator, contestant.name, pairs)
@@ -257,51 +245,50 @@ def _measure_one(workspace: "Workspace", contestant: Contestant, bench_set: "Ben
 
 def _show_plans(options: FarmOptions, contestants: Sequence[Contestant], bench_set: "BenchSet") -> None:
     """Show what each judge would be asked, and what it may cost; send nothing."""
-    from afarm.experiments import judging_checks
+    from afarm import AnnotateContext
+    from afarm.experiments import PlannedStage, estimates, judging_checks, reading_client
+    from afarm_judge_bench.verdicts import plan_verdicts
 
     planned: list[PlannedStage] = []
+    pairs = [item.pair for item in bench_set.items]
+    pairs += [replace(pair, occurrence=n) for n, group in enumerate(bench_set.groups) for pair in group.pairs]
     for number, contestant in enumerate(contestants, start=1):
         with options_of(options, contestant).dry_run(judging_checks()) as workspace:
-            planned.append(_plan_one(workspace, contestant, bench_set))
+            client = reading_client(workspace, workspace.judges.by_role)
+            context = AnnotateContext(workspace.seed("judge bench"), client)
+            requests: Any = plan_verdicts(workspace, contestant.annotator, pairs, context)
+            planned.append(PlannedStage("bench", contestant.name, False, "", estimates(client, [requests])))
             if number == len(contestants):
                 show_plan(workspace, "", options.as_json, planned=planned, step="judge bench")
     if not contestants:
         out().print("Stored answers alone: nothing is asked.")
 
 
-def _plan_one(workspace: "Workspace", contestant: Contestant, bench_set: "BenchSet") -> "PlannedStage":
-    from afarm import AnnotateContext
-    from afarm.experiments import PlannedStage, estimates, reading_client
-    from afarm_judge_bench.verdicts import plan_verdicts
-
-    client = reading_client(workspace, workspace.judges.by_role)
-    context = AnnotateContext(workspace.seed("judge bench"), client)
-    pairs = [item.pair for item in bench_set.items]
-    pairs += [replace(pair, occurrence=n) for n, group in enumerate(bench_set.groups) for pair in group.pairs]
-    requests: Any = plan_verdicts(workspace, contestant.annotator, pairs, context)
-    return PlannedStage("bench", contestant.name, False, "", estimates(client, [requests]))
-
-
-def _show(found: "Sequence[Verdicts]", bench_set: "BenchSet", rows: int, as_json: bool) -> None:
+def _show(
+    found: "Sequence[Verdicts]", bench_set: "BenchSet", rows: int, as_json: bool, output: Path | None = None
+) -> None:
     from afarm_judge_bench.best_of import compare_groups, measure_groups
+    from afarm_judge_bench.kept import write_measured
     from afarm_judge_bench.measure import compare_judges, measure
     from afarm_judge_bench.screen import show
 
     of_groups = bool(bench_set.groups)
     figures = [measure_groups(one, bench_set) if of_groups else measure(one, bench_set) for one in found]
     differences = (compare_groups if of_groups else compare_judges)(found, bench_set)
+    document = {
+        "benchmark": bench_set.name,
+        "rows": len(bench_set.items) + len(bench_set.groups),
+        "rows_of_file": rows,
+        "score": bench_set.score,
+        "judges": [asdict(one) for one in figures],
+        "differences": [asdict(one) for one in differences],
+        "published": dict(bench_set.published or {}),
+        "published_in": bench_set.published_in,
+    }
+    if output is not None:
+        write_measured(output, document, found, bench_set)
+        err().print(f"Written to {output}", markup=False)
     if as_json:
-        print_json(
-            {
-                "benchmark": bench_set.name,
-                "rows": len(bench_set.items) + len(bench_set.groups),
-                "rows_of_file": rows,
-                "score": bench_set.score,
-                "judges": [asdict(one) for one in figures],
-                "differences": [asdict(one) for one in differences],
-                "published": dict(bench_set.published or {}),
-                "published_in": bench_set.published_in,
-            }
-        )
+        print_json(document)
     else:
         show(figures, differences, bench_set, rows)

@@ -98,6 +98,4 @@ def credit(verdict: Verdict, label: float) -> float:
     Of a tie, only a draw is right.
     """
     decided = decide(verdict)
-    if decided is None:
-        return 0.0
     return 0.5 if decided == TIE != label else float(decided == label)

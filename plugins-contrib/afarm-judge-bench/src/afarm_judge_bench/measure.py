@@ -12,6 +12,7 @@ from itertools import combinations
 from statistics import fmean
 
 from afarm import NORMAL_95, standard_error
+from afarm.results import holm
 from afarm_judge_bench.items import FIRST, SECOND, TIE, BenchSet, Item, Verdict, credit, decide
 from afarm_judge_bench.verdicts import Verdicts
 
@@ -56,7 +57,7 @@ class Figures:
     dollars: float | None = None
     seconds: float | None = None
     right_per_dollar: float | None = None
-    subsets: Mapping[str, Share | float] = field(default_factory=dict)
+    subsets: Mapping[str, Share] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -91,13 +92,9 @@ def share(values: Sequence[float], clusters: Sequence[str]) -> Share:
 def score_values(verdicts: Verdicts, bench: BenchSet) -> list[float]:
     """Return each item's credit by the benchmark's own scoring."""
     assert bench.scoring is not None
-    rows = zip(_both(verdicts), bench.items, strict=True)
-    return [bench.scoring(one, other, item.label) for (one, other), item in rows]
-
-
-def _both(verdicts: Verdicts) -> list[tuple[Verdict, Verdict]]:
-    """The verdicts in both orders; in the file's order twice where no other was judged."""
-    return [(one, one) for one, _ in verdicts.pairs] if verdicts.orders == 1 else [*verdicts.pairs]
+    alone = verdicts.orders == 1  # then the verdict in the file's order counts for both
+    rows = zip(verdicts.pairs, bench.items, strict=True)
+    return [bench.scoring(one, one if alone else other, item.label) for (one, other), item in rows]
 
 
 def measure(verdicts: Verdicts, bench: BenchSet) -> Figures:
@@ -149,8 +146,8 @@ def first_shown(verdicts: Verdicts) -> float | None:
     """Share in percent of one-sided verdicts for the output shown first; None without both orders."""
     if verdicts.orders < 2:
         return None
-    sides = [decide(one) == FIRST for one, _ in verdicts.pairs if decide(one) in (FIRST, SECOND)]
-    sides += [decide(other) == SECOND for _, other in verdicts.pairs if decide(other) in (FIRST, SECOND)]
+    shown = [(decide(v), first) for pair in verdicts.pairs for v, first in zip(pair, (FIRST, SECOND), strict=True)]
+    sides = [side == first for side, first in shown if side in (FIRST, SECOND)]
     return 100 * fmean(sides) if sides else None
 
 
@@ -194,18 +191,14 @@ def compare(values: Mapping[str, Sequence[float]], clusters: Sequence[str]) -> l
             alike = 2.0 ** (1 - len({*clusters})) if gap else 1.0
             p = math.erfc(abs(gap) / error / math.sqrt(2)) if error else alike
             found.append((name, gap, error, p))
-    tests = len(values) * (len(values) - 1) // 2
-    adjusted, largest = {}, 0.0
-    for rank, (name, _, _, p) in enumerate(sorted(found, key=lambda one: one[3])):
-        largest = max(largest, min(1.0, (tests - rank) * p))
-        adjusted[name] = largest
+    corrected = holm([p for *_, p in found], len(values) * (len(values) - 1) // 2)
 
     def end(gap: float, error: float, side: int) -> float | None:
         return 100 * (gap + side * NORMAL_95 * error) if error else None
 
     return [
-        Difference(name, best, 100 * gap, end(gap, error, -1), end(gap, error, 1), adjusted[name])
-        for name, gap, error, _ in found
+        Difference(name, best, 100 * gap, end(gap, error, -1), end(gap, error, 1), p)
+        for (name, gap, error, _), p in zip(found, corrected, strict=True)
     ]
 
 

@@ -45,11 +45,14 @@ def _print_rows(title: str, rows: Sequence[dict[str, str]]) -> None:
 
 
 def _scores(one: Figures, gap: dict[str, Difference]) -> dict[str, str]:
-    difference = gap.get(one.name)
+    lead, apart = gap.get(one.name), "best" if gap else ""
+    if lead:
+        between = "on all rows" if lead.low is None else f"({lead.low:+.1f} to {lead.high:+.1f})"
+        apart = f"{lead.value:+.1f} {between}, p {lead.p:.2g}"
     return {
         "judge": short_name(one.name),
         "score": _share(one.score),
-        "to the best": _difference(difference) if difference else "best" if gap else "",
+        "to the best": apart,
         "accuracy": _share(one.accuracy) if one.accuracy != one.score else "",  # LLMBar's own is the accuracy
         "dollars": dollars(one.dollars) if one.dollars else "",
         "right per $": f"{one.right_per_dollar:,.0f}" if one.right_per_dollar else "",
@@ -78,7 +81,7 @@ def _show_subsets(ranked: Sequence[Figures], bench: BenchSet) -> None:
     if len(names) > SUBSETS:
         out().print(f"{len(names)} subsets: --json has the figures of each.", markup=False)
         return
-    cells = [[short_name(one.name), *(_subset(one.subsets[name]) for name in names)] for one in ranked]
+    cells = [[short_name(one.name), *(f"{one.subsets[name].value:.2f}" for name in names)] for one in ranked]
     print_table(out(), "By subset", {"judge": False, **dict.fromkeys(names, True)}, cells)
 
 
@@ -90,8 +93,7 @@ def _sentences(ranked: Sequence[Figures], bench: BenchSet) -> list[str]:
         lines.append("agrees: with the label of a single person; in brackets how often two people agree.")
     if bench.items and all(one.brier is None for one in ranked):
         lines.append(
-            "No calibration: no verdict has a probability. It needs a judge with log-probabilities: local:MODEL, "
-            "reward models with --set reward.soft=true, or an evaluator of AlpacaEval that weighs by them."
+            "No calibration: no verdict has a probability, as local:MODEL gives with --set local.answer=probabilities."
         )
     lines += [f"{short_name(one.name)} is {one.name}" for one in ranked if short_name(one.name) != one.name]
     for one in ranked:
@@ -106,15 +108,6 @@ def _share(one: Share | None) -> str:
         return ""
     between = "" if one.low is None or one.high is None else f" ({one.low:.1f}–{one.high:.1f})"
     return f"{one.value:.2f}{between}"
-
-
-def _subset(one: Share | float) -> str:
-    return f"{one.value:.2f}" if isinstance(one, Share) else f"{one:.2f}"
-
-
-def _difference(one: Difference) -> str:
-    between = "on all rows" if one.low is None else f"({one.low:+.1f} to {one.high:+.1f})"
-    return f"{one.value:+.1f} {between}, p {one.p:.2g}"
 
 
 def _number(value: float | None, digits: int = 1) -> str:

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from afarm import DataError, Instruction, JudgedPair, Pair, Row, named_file, read_labelled_pairs, read_placed_rows
 from afarm_judge_bench.items import (
@@ -22,20 +25,10 @@ from afarm_judge_bench.items import (
     Scoring,
     as_given,
     both_orders,
+    decide,
     mean_of_orders,
     sum_of_orders,
 )
-
-
-@dataclass(frozen=True)
-class Published:
-    """Others' figures in percent, by judge, on a set of so many rows. `of` is a value of column `by`."""
-
-    rows: int
-    figures: Mapping[str, float]
-    source: str
-    by: str = ""
-    of: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,7 +45,6 @@ class Form:
     scoring: Scoring | None
     read: Callable[[Row, str], Item | Group]
     id: str = ""
-    published: tuple[Published, ...] = ()
 
 
 def _label(row: Row, field: str, labels: Mapping[Any, float], where: str, bench: str) -> float:
@@ -144,14 +136,8 @@ def majority(people: Sequence[float]) -> float:
 
 TIES = "ties"
 JUDGEBENCH_SUBSETS = {"livebench-reasoning": "reasoning", "livebench-math": "mathematics", "livecodebench": "coding"}
-JUDGEBENCH_PAPER = "Tan et al. 2024, arXiv 2410.12784, as its repository has them"
-JUDGEBENCH_GPT4O = {
-    "o1-mini (Arena-Hard's prompt)": 65.71,
-    "Skywork-Reward-Gemma-2-27B": 64.29,
-    "InternLM2-20B-Reward": 63.43,
-    "GRM-Gemma-2B": 59.43,
-}
-AUTOJ = {"GPT-4": 62.28, "Auto-J-13B": 54.96, "LLaMA-2-70B-Chat": 46.12, "ChatGPT": 42.74, "Claude-2": 42.6}
+PUBLISHED = yaml.safe_load((Path(__file__).parent / "published.yaml").read_text("utf-8"))
+"""Others' figures in percent, by judge, each with its set, the number of its rows, and perhaps a column's value."""
 OWN = "own pairs"
 
 FORMS = (
@@ -163,16 +149,6 @@ FORMS = (
         sum_of_orders,
         _read_judgebench,
         "pair_id",
-        (
-            Published(350, JUDGEBENCH_GPT4O, JUDGEBENCH_PAPER, "response_model", "gpt-4o-2024-05-13"),
-            Published(
-                270,
-                {"Claude 3 Haiku (Arena-Hard's prompt)": 32.22},
-                JUDGEBENCH_PAPER,
-                "response_model",
-                "claude-3-5-sonnet-20240620",
-            ),
-        ),
     ),
     Form(
         "PandaLM",
@@ -182,7 +158,6 @@ FORMS = (
         as_given,
         _read_pandalm,
         "idx",
-        (Published(999, {"PandaLM-7B": 66.77, "gpt-3.5-turbo": 71.07}, "its repository's page at commit 5c0a029"),),
     ),
     Form(
         "Auto-J",
@@ -191,7 +166,6 @@ FORMS = (
         "equal to the label in both orders",
         both_orders,
         _read_autoj,
-        published=(Published(1392, AUTOJ, "Li et al. 2023, arXiv 2310.05470, as its repository has them"),),
     ),
     Form(
         "RewardBench 2",
@@ -230,14 +204,20 @@ def read_set(files: Sequence[str], scale: str | None = None) -> BenchSet:
         told = ", ".join(f"{path} is {name}" for path, name in names.items())
         raise DataError(f"one benchmark at a time, as each is scored in its own way: {told}")
     items, groups = tuple(i for one in read for i in one.items), tuple(g for one in read for g in one.groups)
-    _require_once([*items, *groups], read[0].name)
-    published = {name: figure for one in read[:1] for name, figure in (one.published or {}).items()}
-    whole = len(read) == 1
+    seen: dict[str, str] = {}
+    rows: list[Item | Group] = [*items, *groups]
+    for row in rows:
+        if row.id and row.id in seen:
+            raise DataError(
+                f"{row.place}: the id {row.id!r} is in {seen[row.id]} already, and {read[0].name} has each once: "
+                "leave one of both out"
+            )
+        seen[row.id] = row.place
     return replace(
         read[0],
         items=_numbered(items),
         groups=groups,
-        published=published if whole else None,
+        published=read[0].published if len(read) == 1 else None,
         notes=tuple(dict.fromkeys([*(note for one in read for note in one.notes), *_remarks(items)])),
     )
 
@@ -275,29 +255,12 @@ def _read_file(path: str, name: str, scale: str | None, several: bool) -> BenchS
         items = [replace(one, subset=name) for one in items]
     elif several and form.name != "Auto-J":
         items = [replace(one, subset=f"{name}: {one.subset}" if one.subset else name) for one in items]
-    published = _published(form, [row for _, row in placed])
     groups = tuple(one for one in read if isinstance(one, Group))
-    figures, source = (published.figures, published.source) if published else (None, "")
+    whole = (one for one in PUBLISHED if (one["set"], one["rows"]) == (form.name, len(placed)))
+    of_column = (one for one in whole if all(row.get(k) == v for k, v in one["where"].items() for _, row in placed))
+    told: dict[str, Any] = next(of_column, {})  # measured on just these rows
+    figures, source = told.get("figures"), told.get("source", "")
     return BenchSet(form.name, form.score, form.scoring, tuple(items), groups, figures, source)
-
-
-def _published(form: Form, rows: Sequence[Row]) -> Published | None:
-    """Return the figures measured on just these rows: of their number, and of their column if named."""
-    for one in form.published:
-        if len(rows) == one.rows and (not one.by or all(row.get(one.by) == one.of for row in rows)):
-            return one
-    return None
-
-
-def _require_once(rows: Sequence[Item | Group], bench: str) -> None:
-    seen: dict[str, str] = {}
-    for row in rows:
-        if row.id and row.id in seen:
-            raise DataError(
-                f"{row.place}: the id {row.id!r} is in {seen[row.id]} already, and {bench} has each once: "
-                "leave one of both out"
-            )
-        seen[row.id] = row.place
 
 
 def _numbered(items: Sequence[Item]) -> tuple[Item, ...]:
@@ -345,6 +308,5 @@ def _read_own(path: str, first: Row, scale: str | None) -> BenchSet:
 
 def _win(one: JudgedPair, pair: Pair) -> float:
     """The label of a judged pair as of `pair`, which may show the outputs the other way round."""
-    win = one.win or 0.0
-    plain = TIE if win == TIE else float(win > TIE)
+    plain = decide(one.win) or FIRST
     return plain if one.pair.output_1 == pair.output_1 else 1 - plain

@@ -1,4 +1,4 @@
-"""Stored answers of judges, as JudgeBench and PandaLM keep them: joined by id, each reply read anew."""
+"""Stored answers of JudgeBench, PandaLM and RewardBench: joined by id, each reply read anew."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from afarm import DataError, Row, read_placed_rows
-from afarm_judge_bench.items import FIRST, SECOND, TIE, BenchSet, Item, Verdict
+from afarm import DataError, Row
+from afarm_judge_bench.items import FIRST, SECOND, TIE, BenchSet, Group, Item, Verdict
+from afarm_judge_bench.reward_bench import placed_rows, read_pairs, read_scores
 from afarm_judge_bench.verdicts import Verdicts
 
 MARK = re.compile(r"\[\[(A>{1,2}B|B>{1,2}A|A=B)\]\]")
@@ -31,35 +32,41 @@ def read_stored(name: str, path: str, bench: BenchSet) -> Verdicts:
     Replies and scores are read anew; where a stored decision is another one, a note names the place. Raises
     `DataError` naming file and row if ids are unknown, missing or there twice, or labels are not the set's.
     """
-    if bench.groups:
-        raise DataError(f"{path}: no form of stored answers is known for {bench.name}; name a --reward-model instead")
-    items = {item.id: number for number, item in enumerate(bench.items)}
-    found: dict[int, tuple[Verdict, Verdict]] = {}
+    placed = placed_rows(path)
+    if not bench.groups and placed and "text_rejected" in placed[0][1]:
+        return read_pairs(name, placed, bench)
+    rows: Sequence[Item | Group] = bench.groups or bench.items
+    items = {row.id: number for number, row in enumerate(rows)}
+    found: dict[int, tuple[Any, ...]] = {}
     notes: list[str] = []
     orders = 2
-    for where, row in read_placed_rows(path):
-        key = next((column for column in ("pair_id", "idx") if column in row), None)
-        if key is None or not ("judgments" in row or any(column.endswith("_result") for column in row)):
+    for where, row in placed:
+        key = next((column for column in ("pair_id", "idx", "id") if column in row), None)
+        held = "scores" if bench.groups else "judgments"
+        if key is None or not (held in row or any(column.endswith("_result") for column in row)):
             raise DataError(
                 f"{where}: is no stored answer: JudgeBench's have pair_id and judgments, PandaLM's idx and a column "
-                f"that ends in _result; it has {', '.join(map(repr, row))}. Answers in afarm's or AlpacaEval's form: "
-                "--judge replay:FILE"
+                f"that ends in _result, RewardBench's text_chosen and text_rejected, or id and scores; it has "
+                f"{', '.join(map(repr, row))}. Answers in afarm's or AlpacaEval's form: --judge replay:FILE"
             )
         number = items.get(str(row[key]))
         if number is None:
             raise DataError(f"{where}: {key} {row[key]!r} is none of {bench.name}: answers about another file?")
         if number in found:
             raise DataError(f"{where}: {key} {row[key]!r} was answered before: leave one of both out")
-        if "judgments" in row:
+        if bench.groups:
+            found[number] = read_scores(row, where, bench.groups[number])
+        elif "judgments" in row:
             found[number] = _read_judgments(row, where, bench.items[number], notes)
             orders = min(orders, len(row["judgments"]))
         else:
             found[number], orders = (_read_result(row, where), None), 1
-    if missing := [item for number, item in enumerate(bench.items) if number not in found]:
+    if missing := [row for number, row in enumerate(rows) if number not in found]:
         raise DataError(
             f"{path}: has no answer about {missing[0].id} ({missing[0].place}), and about {len(missing)} rows in all"
         )
-    return Verdicts(name, tuple(found[number] for number in range(len(bench.items))), orders, notes=tuple(notes))
+    read: tuple[Any, ...] = tuple(found[number] for number in range(len(rows)))
+    return Verdicts(name, orders=0, scores=read) if bench.groups else Verdicts(name, read, orders, notes=tuple(notes))
 
 
 def _read_judgments(row: Row, where: str, item: Item, notes: list[str]) -> tuple[Verdict, Verdict]:
@@ -69,10 +76,8 @@ def _read_judgments(row: Row, where: str, item: Item, notes: list[str]) -> tuple
     if not isinstance(judgments, list) or not 1 <= len(judgments) <= 2:
         raise DataError(f"{where}: field 'judgments' must be a list of one answer per order, of at most two")
     verdicts = [_read_one(one, f"{where}, order {order}", notes) for order, one in enumerate(judgments, start=1)]
-    if len(verdicts) == 1:
-        return verdicts[0], None
-    other = verdicts[1]
-    return verdicts[0], None if other is None else 1 - other  # the second saw the outputs turned round
+    first, other = [*verdicts, None][:2]
+    return first, None if other is None else 1 - other  # the second saw the outputs turned round
 
 
 def _read_one(judgment: Any, where: str, notes: list[str]) -> Verdict:

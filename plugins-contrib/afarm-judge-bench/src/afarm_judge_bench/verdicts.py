@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from afarm import AnnotateContext, ConfigError, DataError, Pair
-from afarm.experiments import Workspace, attribute_failures, requests_planned, stored_answers
-from afarm.judging import PairwiseAnnotator, Presentation, annotate_in_chunks, collect_judgements, pending_requests
-from afarm_judge_bench.items import TIE, Group, Verdict
+from afarm import AnnotateContext, Annotator, ConfigError, DataError, Pair
+from afarm.experiments import Workspace, requests_planned, stored_answers
+from afarm.judging import PairwiseAnnotator, annotate_in_chunks, per_label
+from afarm_judge_bench.items import Group, Verdict
 
 
 @dataclass(frozen=True)
@@ -28,38 +28,13 @@ class Verdicts:
     judges: tuple[str, ...] = ()
     dollars: float | None = None
     seconds: float | None = None
-    calls: int = 0
     scores: tuple[tuple[float, ...], ...] = ()
     notes: tuple[str, ...] = field(default=())
 
 
-def _context(workspace: Workspace) -> AnnotateContext:
-    return AnnotateContext(workspace.seed("judge bench"), workspace.judges.client, workspace.progress)
-
-
-Slot = tuple[int, str, int]
-"""Number of the pair, the order in which it is shown ("12" or "21"), and the vote."""
-
-
-def _presentations(
-    pairs: Sequence[Pair], annotator: PairwiseAnnotator, context: AnnotateContext
-) -> dict[Slot, Presentation]:
-    """List every vote in both orders, of the pairs that are not settled by rule."""
-    open_pairs = [number for number, pair in enumerate(pairs) if not pair.identical]
-    slots: dict[Slot, Presentation] = {}
-    for number, drawn in zip(open_pairs, annotator.present([pairs[n] for n in open_pairs], context), strict=True):
-        for shown in (drawn, drawn.swapped()):
-            order = "12" if (shown.pair.order == "ab") == pairs[number].is_canonical else "21"
-            slots |= {(number, order, vote): replace(shown, vote=vote) for vote in range(annotator.config.votes)}
-    return slots
-
-
 def plan_verdicts(workspace: Workspace, name: str, pairs: Sequence[Pair], context: AnnotateContext) -> list[object]:
     """List the requests that `ask_verdicts` would send now."""
-    annotator = workspace.components.annotator(name)
-    if isinstance(annotator, PairwiseAnnotator):
-        attempts = annotator.config.max_reasks + 1
-        return [*pending_requests(_presentations(pairs, annotator, context), attempts, context)]
+    annotator = _open(workspace, name)
     open_pairs = [pair for pair in pairs if not pair.identical]
     each = (requests_planned(annotator, name, open_pairs, replace(context, order=order)) for order in ("12", "21"))
     return [request for requests in each for request in requests]
@@ -71,47 +46,42 @@ def ask_verdicts(workspace: Workspace, name: str, shown_as: str, pairs: Sequence
     What the ledger has is not asked for again, so a killed command goes on. Raises `JudgeError` and `BudgetError` as
     asking does.
     """
-    annotator, context = workspace.components.annotator(name), _context(workspace)
-    if isinstance(annotator, PairwiseAnnotator):
-        return _ask_both_orders(workspace, name, shown_as, annotator, pairs)
+    context = AnnotateContext(workspace.seed("judge bench"), workspace.judges.client, workspace.progress)
+    annotator = _open(workspace, name)
     first = list(annotate_in_chunks(pairs, annotator, name, replace(context, order="12")))
     second = first
     if any(row.preference.completion for row in first):  # it asks judges: a jury in the other order, or one that rates
         second = list(annotate_in_chunks(pairs, annotator, name, replace(context, order="21")))
     both = list(zip(first, second, strict=True))
     orders = 2 if any(a.preference.completion != b.preference.completion for a, b in both) else 0
-    keys = [key for row in (*first, *second) for key in row.preference.completion.split(",") if key]
-    asked = {row.preference.judge for row in first} - {""}
-    if keys and not asked:  # a jury's verdict is of several
+    labels = [row.preference for row in (*first, *second)]
+    members = {key: label.member for label in labels for key in label.completion.split(",") if key}
+    asked = {label.judge for label in labels} - {""}
+    if members and not asked:  # a jury's verdict is of several
         asked = {judge.identity for judge in workspace.judges.answering([name]).values()}
+    keys, notes = [*members], tuple[str, ...]()
+    if isinstance(annotator, PairwiseAnnotator):
+        keys += _recall_reasks(annotator, pairs, context)
+        notes = _note_missing(workspace, annotator, members)
     wins = tuple((a.win, b.win) for a, b in both)
-    return _with_costs(workspace, Verdicts(shown_as, wins, orders, tuple(sorted(asked))), keys)
+    return _with_costs(workspace, Verdicts(shown_as, wins, orders, tuple(sorted(asked)), notes=notes), keys)
 
 
-def _ask_both_orders(
-    workspace: Workspace, name: str, shown_as: str, annotator: PairwiseAnnotator, pairs: Sequence[Pair]
-) -> Verdicts:
-    config, context = annotator.config, _context(workspace)
-    attempts = config.max_reasks + 1
-    with attribute_failures("annotators", name, annotator):
-        slots = _presentations(pairs, annotator, context)
-        answers = collect_judgements(slots, attempts, context)
-    votes: dict[tuple[int, str], list[Verdict]] = {}
-    for (number, order, _), answer in answers.items():
-        first = TIE if answer.outcome == "draw" else answer.p_first_shown
-        verdict = first if first is None or order == "21" else 1 - first
-        votes.setdefault((number, order), []).append(verdict)
+def _open(workspace: Workspace, name: str) -> Annotator:
+    """Open an annotator that shows a pair in one order: both are asked here."""
+    annotator = workspace.components.annotator(name)
+    if isinstance(annotator, PairwiseAnnotator):
+        annotator.config = annotator.config.model_copy(update={"both_orders": False})
+    return annotator
 
-    def count(number: int, order: str) -> Verdict:
-        return TIE if pairs[number].identical else _count(votes[number, order], config.vote)
 
-    verdicts = tuple((count(number, "12"), count(number, "21")) for number in range(len(pairs)))
-    judges = tuple(sorted({shown.prompt.judge for shown in slots.values()} - {""}))
-    members = {answers[slot].completion: shown.prompt.name for slot, shown in slots.items()}
-    notes = _note_missing(workspace, annotator, members)
-    every = [shown.draw(attempt, context.seed).key for shown in slots.values() for attempt in range(attempts)]
-    keys = [answer.completion for answer in context.ask.recall(every).values()]  # re-asks were paid as well
-    return _with_costs(workspace, Verdicts(shown_as, verdicts, judges=judges, notes=notes), keys)
+def _recall_reasks(annotator: PairwiseAnnotator, pairs: Sequence[Pair], context: AnnotateContext) -> list[str]:
+    """Return the keys of answers in the ledger that were asked for again: they were paid as well."""
+    drawn = annotator.present([pair for pair in pairs if not pair.identical], context)
+    shown = per_label(drawn, annotator.config.model_copy(update={"both_orders": True})).values()
+    attempts = range(annotator.config.max_reasks + 1)
+    draws = [one.draw(attempt, context.seed).key for one in shown for attempt in attempts]
+    return [answer.completion for answer in context.ask.recall(draws).values()] if draws else []
 
 
 def _note_missing(workspace: Workspace, annotator: PairwiseAnnotator, members: Mapping[str, str]) -> tuple[str, ...]:
@@ -127,15 +97,6 @@ def _note_missing(workspace: Workspace, annotator: PairwiseAnnotator, members: M
     )
 
 
-def _count(votes: Sequence[Verdict], rule: str) -> Verdict:
-    """Make one verdict of the votes in one order, as labels are made of votes."""
-    cast = [vote for vote in votes if vote is not None]
-    if len(cast) < 2 or rule == "mean":
-        return sum(cast) / len(cast) if cast else None
-    lead = sum((vote > TIE) - (vote < TIE) for vote in cast)
-    return float(lead > 0) if lead else TIE
-
-
 def _with_costs(workspace: Workspace, found: Verdicts, keys: Sequence[str]) -> Verdicts:
     """Add what the answers cost when they were bought, by this command or an earlier one."""
     distinct = list(dict.fromkeys(keys))
@@ -143,7 +104,7 @@ def _with_costs(workspace: Workspace, found: Verdicts, keys: Sequence[str]) -> V
     prices = [answer.price for answer in answers.values()]
     dollars = None if None in prices else sum(price for price in prices if price is not None)
     seconds = sum(answer.seconds for answer in answers.values()) if answers else None
-    return replace(found, dollars=dollars, seconds=seconds, calls=len(distinct))
+    return replace(found, dollars=dollars, seconds=seconds)
 
 
 def ask_scores(workspace: Workspace, name: str, shown_as: str, groups: Sequence[Group]) -> Verdicts:
@@ -151,7 +112,8 @@ def ask_scores(workspace: Workspace, name: str, shown_as: str, groups: Sequence[
 
     Raises `ConfigError` for one that compares, and `DataError` if a rating cannot be read.
     """
-    annotator, context = workspace.components.annotator(name), _context(workspace)
+    context = AnnotateContext(workspace.seed("judge bench"), workspace.judges.client, workspace.progress)
+    annotator = workspace.components.annotator(name)
     if not annotator.rates:
         raise ConfigError(
             [
