@@ -102,6 +102,7 @@ def test_a_run_becomes_a_record_with_its_samples(run: Run, evaluated: Path) -> N
     assert rows[0]["output"]["raw"] == ["Rhine, Elbe, Oder and Main."]
     assert rows[0]["answer_attribution"][0]["extraction_method"] == "formula"
     assert rows[0]["metadata"]["reference_model"] == "lab/theirs"
+    assert record["source_metadata"]["source_type"] == "evaluation_run"
     detail = record["detailed_evaluation_results"]
     assert detail["checksum"] == hashlib.sha256(samples.read_bytes()).hexdigest()
     assert {row["evaluation_id"] for row in rows} == {record["evaluation_id"]}

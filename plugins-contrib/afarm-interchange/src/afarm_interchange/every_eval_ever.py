@@ -70,7 +70,7 @@ def _record(
         "retrieved_timestamp": str(now),
         "source_metadata": {
             "source_name": "afarm",
-            "source_type": "evaluation_run",
+            "source_type": "documentation" if system.of_board else "evaluation_run",
             "source_organization_name": organization,
             "evaluator_relationship": relationship,
         },

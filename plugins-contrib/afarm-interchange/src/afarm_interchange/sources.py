@@ -277,7 +277,9 @@ def read_board(source: str, number: int | None) -> list[System]:
         evaluation = Evaluation(name, figures, who, board.protocol.annotator, judges, filled)
         if figures:
             version = board.protocol.version or "unknown"
-            systems.append(System(entry.system, (evaluation,), created=entry.source.created, version=version))
+            systems.append(
+                System(entry.system, (evaluation,), created=entry.source.created, version=version, of_board=True)
+            )
     if not systems:
         raise DataError(f"{source}: no system of its board has a win rate")
     return systems

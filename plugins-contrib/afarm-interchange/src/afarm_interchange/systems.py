@@ -94,8 +94,8 @@ class System:
     """A policy, a model's outputs, or a judge, with its evaluations, the main one first.
 
     `data` names the evaluated tasks, `repository` is their data set on the Hub, if known. `created` is in seconds since
-    1970. `trained_here` is True for the policy of a run. `generation` has temperature, top_p and max_tokens, and `rows`
-    are those of the benchmark that measured a judge.
+    1970. `trained_here` is True for the policy of a run, `of_board` if figures are all that is known. `generation` has
+    temperature, top_p and max_tokens, and `rows` are those of the benchmark that measured a judge.
     """
 
     name: str
@@ -108,6 +108,7 @@ class System:
     details: Mapping[str, str] = field(default_factory=dict)
     generation: Mapping[str, Any] = field(default_factory=dict)
     rows: tuple[BenchRow, ...] = ()
+    of_board: bool = False
 
     @property
     def date(self) -> str:
