@@ -36,7 +36,7 @@ def known_agreement(record: Mapping[str, Any]) -> str:
 
 
 def page_finder() -> Callable[[RunRecord], dict[str, Path]]:
-    """Return a function that finds plugins' pages about a run's judges, by title, or raises `PluginError`."""
+    """Return the finder of plugins' pages about a run's judges, by title; both raise `PluginError`."""
     found: list[Callable[[RunRecord], Mapping[str, Path]]] = []
     with attribute_failures("hook", "register_pages"):
         discover(check_configs=False, kinds=()).manager.hook.register_pages(pages=found)

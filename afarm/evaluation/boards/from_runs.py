@@ -57,7 +57,7 @@ def boards_of_runs(directory: Path) -> tuple[list[Leaderboard], list[str]]:
 
 
 def _entries(record: RunRecord, pages: Mapping[str, Path]) -> Iterator[tuple[EvaluationProtocol, Entry]]:
-    """One entry for each reference that a run's system was compared with, with the `pages` about its judges."""
+    """One entry for each reference of a run's system, with the `pages` about its judges."""
     by_reference: dict[tuple[str, str], list[RunResult]] = {}
     for result in record.results:
         by_reference.setdefault((result.system, result.reference), []).append(result)
