@@ -21,7 +21,7 @@ LARGEST, MOST_VALUES = 300_000, 50_000
 
 
 def read_config_file(path: Path, model: type[M]) -> M:
-    """Read a YAML file as a config. Raises `ConfigError` with all its problems, each with the file and the field."""
+    """Read a YAML file as a config. Raises `ConfigError` with all problems, each with its field."""
     values = read_user_yaml(path)
     if values is not None and not isinstance(values, dict):
         raise ConfigError([f"{path}: must be a mapping of {', '.join(model.model_fields)}"])
@@ -32,7 +32,10 @@ def read_config_file(path: Path, model: type[M]) -> M:
 
 
 def read_user_yaml(path: Path, called: str = "") -> Any:
-    """Read the value of a YAML file, None if it is empty. `called` is its name in errors, which are `ConfigError`s."""
+    """Read the value of a YAML file, None if it is empty.
+
+    Raises `ConfigError`, in which the file is `called` so.
+    """
     name = called or path
     try:
         with open_user_file(path) as handle:

@@ -70,7 +70,7 @@ def utility(text: str, weights: Mapping[str, float]) -> float:
 
 
 def make_rows(pairs: int, seed: int, weights: Mapping[str, float], noise: float = 0.0) -> list[dict[str, object]]:
-    """Make labelled pairs, two of an instruction. A label is that of the higher utility, a share `noise` is flipped.
+    """Make labelled pairs, two of an instruction: the higher utility is preferred, a share flipped.
 
     Without weights each label is a coin's. Pairs of equal utility are none.
     """

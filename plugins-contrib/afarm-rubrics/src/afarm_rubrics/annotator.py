@@ -1,4 +1,4 @@
-"""`rubric:FILE.yaml`: each output is checked against the criteria alone; the higher score is preferred."""
+"""`rubric:FILE.yaml`: each output is checked against the criteria; the higher score is preferred."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class RubricAnnotator(Annotator):
 
 
 def warn_of(rubric: Rubric, pairs: Sequence[Pair], labels: Sequence[Preference]) -> None:
-    """Say if no output meets any criterion, and if none of the rubric's tasks is among those that are judged."""
+    """Say if no output meets any criterion, and if none of the rubric's tasks is judged."""
     scored = [label for label in labels if label.scores]
     if scored and not any(value for label in scored for _, *both in label.attributes for value in both):
         logger.warning("%s: none of %d outputs meets any criterion: all are draws", rubric.path, 2 * len(scored))

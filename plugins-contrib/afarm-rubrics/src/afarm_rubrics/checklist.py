@@ -1,4 +1,4 @@
-"""The question: which criteria does an answer meet? One request per answer, one judgement per criterion.
+"""The question which criteria an answer meets: a request per answer, a judgement per criterion.
 
 Each judgement is filed in the ledger under task, answer and criterion, so that another weight or a criterion more buys
 none of the others again. The criteria of an answer share a request; one whose answer cannot be read is asked about
@@ -83,7 +83,7 @@ Asked = tuple[Instruction, str, Sequence[str]]
 
 
 class ChecklistConfig(Config):
-    """Who checks answers by a rubric, and how."""
+    """The judge that checks answers by a rubric, and how."""
 
     role: str = setting("strong", "the family role of the judge that checks")
     temperature: float = setting(1.0, "sampling temperature", ge=0)
@@ -94,7 +94,7 @@ class ChecklistConfig(Config):
 
 @dataclass(frozen=True, slots=True)
 class Checklist(JudgePrompt):
-    """The prompt bound to its judge. Each `ShownPair` has an answer as `first` and a criterion as `second`."""
+    """The prompt with its judge. A `ShownPair` has an answer as `first` and a criterion as `second`."""
 
     config: ChecklistConfig
     chats: bool
@@ -182,7 +182,7 @@ def behind_bars(text: str) -> str:
 
 
 def read_checklist(text: str, count: int) -> list[ParsedVerdict]:
-    """Read a reply that is the JSON asked for, perhaps in a fence: 1.0 for met, 0.0 for not met, None for not said.
+    """Read a reply that is the JSON asked for: 1.0 for met, 0.0 for not met, None for not said.
 
     A criterion that is there twice or whose number is out of range, or an answer that is no boolean, leaves none at
     all.

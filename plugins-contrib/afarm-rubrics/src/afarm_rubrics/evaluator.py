@@ -37,7 +37,7 @@ def tally_criteria(judged: Sequence[JudgedPair]) -> dict[str, Tally]:
 
 
 def warn_of_constant(found: dict[str, Tally]) -> str:
-    """Say if no output meets any criterion, or which criteria all outputs meet, or none; empty if all tell apart."""
+    """Say which criteria are met by all outputs, or by none; empty if all tell outputs apart."""
     met = {name: [*theirs, *mine] for name, (theirs, mine) in found.items()}
     if met and not any(map(sum, met.values())):
         outputs = max(map(len, met.values()))
@@ -49,7 +49,7 @@ def warn_of_constant(found: dict[str, Tally]) -> str:
 
 
 class RubricScore(Evaluator):
-    """The mean score by the rubric that judged, from 1 for all points downward, and the difference to the reference.
+    """The mean score by the rubric that judged, 1 for all points, and its difference to the reference.
 
     `met_NAME` is the share of outputs that meet a criterion, up to 30 of them. Errors are clustered by instruction.
     Identical outputs, which nobody checks, are a difference of 0 and count in it only; pairs without scores are left
@@ -59,7 +59,7 @@ class RubricScore(Evaluator):
     needs = frozenset({"judgements", "ratings"})
 
     def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
-        """Raise `DataError` if no pair was judged by a rubric, or if judgements and outputs do not belong together."""
+        """Raise `DataError` if no rubric judged, or if judgements and outputs do not belong together."""
         judged = list(match_judgements(inputs))
         scored = [row for row in judged if row.preference.scores and row.preference.attributes]
         same = [row.pair.instruction.id for row in judged if row.pair.identical]

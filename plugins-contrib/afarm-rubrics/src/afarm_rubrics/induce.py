@@ -1,4 +1,4 @@
-"""A rubric from labels: proposals, what outputs meet of them, weights, and what it explains of held-out labels."""
+"""A rubric from labels: proposals, what outputs meet, weights, and the held-out labels explained."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STAND_IN = "The answer says what was asked for, in words that its reader knows"
 
 @dataclass(frozen=True)
 class Report:
-    """What a rubric explains of `pairs` labels, the rubric first, and what each criterion does.
+    """The share of `pairs` labels that a rubric explains, the rubric first, and its criteria.
 
     `criteria` are measured on the pairs that were learned from, if there are any (`learned_from`); `notes` are
     sentences. Of an induction, `kept` are the criteria with a weight, and `log_loss` is the cross-validated one.
@@ -43,7 +43,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Asking:
-    """What an induction asks: proposals about so many pairs, so many candidates, and an annotator to compare with."""
+    """The size of an induction, its checklist's settings, and an annotator to compare with."""
 
     proposals: int
     candidates: int

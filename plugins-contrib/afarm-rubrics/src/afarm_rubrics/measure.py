@@ -1,4 +1,4 @@
-"""How much of the labels a rubric explains, beside what explains them without one."""
+"""The share of labels that a rubric explains, beside what explains them without one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Checked:
 
     @property
     def differences(self) -> list[list[float]]:
-        """What output 2 meets less what output 1 does, by pair and criterion; 0 where either is unread."""
+        """Output 2's criteria met less output 1's, by pair and criterion; 0 where either is unread."""
         return [
             [0.0 if None in both else float(bool(both[1])) - float(bool(both[0])) for both in zip(*row, strict=True)]
             for row in self.met
@@ -59,7 +59,7 @@ def check_labels(
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """The share of labels, in percent, that something explains: a tie counts half, and so does what is unread.
+    """The share of labels, in percent, that something explains: ties and what is unread count half.
 
     `ahead` is by how many points the rubric is ahead of it, None of the rubric itself. `log_loss` is in nats a label,
     None without a probability; a coin's is 0.693.
@@ -75,7 +75,7 @@ class Explained:
 
 @dataclass(frozen=True, slots=True)
 class CriterionRow:
-    """A criterion: the share of outputs that meet it, of how many pairs one output alone does, and how it decides them.
+    """A criterion: the share of outputs that meet it, and the pairs of which one output alone does.
 
     `right` is the share, in percent, of these pairs whose preferred output is the one that meets it, or that does not
     if its weight is below 0. `proposed` counts the proposals that say so.
@@ -90,7 +90,7 @@ class CriterionRow:
 
 
 def credit(values: Sequence[float | None], second: Sequence[bool]) -> list[float]:
-    """Return 1 for each label that the sign of a value explains, 0 if it says the opposite, and 0.5 for neither."""
+    """Return 1 for each label that a value's sign explains, 0 if it says the opposite, else 0.5."""
     return [
         0.5 if value is None or abs(value) < EVEN else float((value > 0) == is_second)
         for value, is_second in zip(values, second, strict=True)

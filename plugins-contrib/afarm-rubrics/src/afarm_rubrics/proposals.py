@@ -1,4 +1,4 @@
-"""Principles that a judge proposes for labelled pairs, and their merging (Findeis et al. 2024, arXiv 2406.06560)."""
+"""Principles that a judge proposes for labelled pairs, merged (Findeis et al., arXiv 2406.06560)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def proposal_requests(
 
 
 def propose(requests: Sequence[ChatRequest], context: AnnotateContext) -> tuple[list[str], int]:
-    """Ask for proposals; return all of them, in the order of the requests, and how many replies could not be read.
+    """Ask for proposals; return them, in the order of the requests, and the number of unread replies.
 
     Raises `JudgeError` if no reply can be read.
     """
@@ -94,7 +94,7 @@ def read_proposals(text: str) -> list[str]:
 
 
 def merge(texts: Sequence[str], most: int) -> dict[str, int]:
-    """Merge proposals that say the same, by their words, and return the `most` frequent ones, with their counts.
+    """Merge proposals that say the same, by their words: the `most` frequent ones with their counts.
 
     A principle and its opposite may be merged: what is learned from the labels is which of them holds. Each is worded
     as most of its proposals are.

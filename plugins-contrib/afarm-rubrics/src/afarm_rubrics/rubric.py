@@ -182,7 +182,7 @@ def read_rubric(spec: str) -> Rubric:
 
 
 def _read_tasks(source: str) -> list[tuple[Instruction, list[Criterion]]]:
-    """Read the rows of a file that have criteria. Raises `ConfigError` naming a wrong row, `DataError` for no rows."""
+    """Read the rows of a file that have criteria. Raises `ConfigError` naming a wrong row."""
     found = []
     for where, row in read_placed_rows(source):
         column = next((name for name in COLUMNS if row.get(name)), "")

@@ -1,4 +1,4 @@
-"""Weights of candidate principles: sparse logistic regression on the differences of what both outputs meet.
+"""Weights of candidate principles: sparse logistic regression on what one output alone meets.
 
 With x the difference (output 2 less output 1) of what is met, 1, 0 or −1 by candidate, P(output 2 is better) =
 sigmoid(w · x). An L1 penalty chooses the candidates: the largest one whose cross-validated log loss, over folds of
@@ -26,7 +26,7 @@ DIGITS = 2
 def fit_weights(
     differences: Sequence[Sequence[float]], second: Sequence[bool], tasks: Sequence[str]
 ) -> tuple[list[float], float]:
-    """Return a weight for each candidate, in log odds with 2 digits and 0 if it is not chosen, and the log loss.
+    """Return each candidate's weight, in log odds with 2 digits, 0 if not chosen, and the log loss.
 
     That is the cross-validated one of choosing them; a coin's is log 2 = 0.693. `tasks` names each pair's instruction.
     """
@@ -57,7 +57,7 @@ def fit_weights(
 
 
 def _fit(x: Any, y: Any, inverse: float, *, sparse: bool) -> Any:
-    """Fit without an intercept on the pairs and their mirror images, so that turning a pair turns its probability."""
+    """Fit on the pairs and their mirror images, so that turning a pair turns its probability."""
     import numpy as np
     from sklearn.linear_model import LogisticRegression
 
