@@ -107,8 +107,8 @@ class OfflineJudge(Judge):
         if request.answer_format == CRITIQUE:
             return _completion(request, self._criticise(request.comparisons[0], request))
         try:
-            if request.comparisons[0].order == ALONE:
-                raise ValueError(f"it knows no answer format {request.answer_format!r}")
+            if not request.answer_format:
+                raise ValueError("it answers in the formats that it knows, and these questions have their own")
             self._remember([c for c in request.comparisons if c.pair_id])
             choices = [self._choose(comparison, request) for comparison in request.comparisons]
             return _completion(request, render(choices, request.answer_format, request.labels))

@@ -92,13 +92,13 @@ def make_rows(pairs: int, seed: int, weights: Mapping[str, float], noise: float 
 
 
 class Planted(Judge):
-    """The scripted judge. `planted:PRICE` charges that for a million tokens."""
+    """The scripted judge. `planted:PRICE` charges that for a million tokens, within a budget as a vendor's would be."""
 
     capabilities = Capabilities()
-    simulated = True
 
     def __init__(self, spec, config, context):
         self.spec = spec
+        self.simulated = not spec
 
     @property
     def identity(self):
@@ -114,10 +114,10 @@ class Planted(Judge):
 
     def answer(self, request: ChatRequest) -> str:
         shown = request.comparisons
-        if request.answer_format == "checklist":
+        if request.annotator == "rubric":
             met = [MEETS[PRINCIPLE_OF[one.second]](one.first) if one.second in PRINCIPLE_OF else False for one in shown]
             return json.dumps({"answers": [{"criterion": n, "met": m} for n, m in enumerate(met, start=1)]})
-        if request.answer_format == "proposals":
+        if request.annotator == "rubric:propose":
             return json.dumps({"criteria": propose(shown[0].first, shown[0].second)})
         if request.answer_format == "rating":
             return str(min(7, 1 + len(shown[0].first) // 60))

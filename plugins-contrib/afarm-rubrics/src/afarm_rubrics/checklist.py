@@ -44,7 +44,6 @@ READING = 1
 """The number of the rules that read replies: judgements are stored under it."""
 ALONE = "alone"
 """The order of an answer that is shown alone."""
-FORMAT = "checklist"
 
 PROMPT = """\
 Check an answer against a list of criteria.
@@ -114,7 +113,6 @@ class Checklist(JudgePrompt):
             temperature=self.config.temperature,
             schema=Answers.model_json_schema(),
             comparisons=tuple(pairs),
-            answer_format=FORMAT,
             annotator=self.name,
             seed=seed,
             sample_index=sample_index,

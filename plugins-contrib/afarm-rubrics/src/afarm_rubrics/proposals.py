@@ -17,7 +17,6 @@ PER_PAIR, LONGEST = 5, 300
 ALIKE = 0.6
 """The cosine distance, of texts as words weighted by rarity, under which principles are merged."""
 MOST_DISTINCT = 1_000
-FORMAT = "proposals"
 
 PROMPT = """\
 Someone compared two answers to a task and preferred one. Say why that may be.
@@ -57,7 +56,6 @@ def proposal_requests(
                 max_tokens=400,
                 temperature=config.temperature,
                 comparisons=(shown,),
-                answer_format=FORMAT,
                 annotator="rubric:propose",
                 seed=context.seed,
                 typical_tokens=80,

@@ -1,9 +1,9 @@
 """Weights of candidate principles: sparse logistic regression on what one output alone meets.
 
 With x the difference (output 2 less output 1) of what is met, 1, 0 or −1 by candidate, P(output 2 is better) =
-sigmoid(w · x). An L1 penalty chooses the candidates: the largest one whose cross-validated log loss, over folds of
-instructions, is within one standard error of the smallest. The chosen are fitted again without it, with a weak L2
-penalty, so that they are not shrunk.
+sigmoid(w · x). An L1 penalty chooses candidates, which are fitted again without it, with a weak L2 penalty (the relaxed
+lasso, Meinshausen 2007). The penalty is that of the smallest cross-validated log loss, over folds of instructions. If
+that is not shown to be below a coin's (by 1.96 standard errors, clustered by instruction), nothing is chosen.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from afarm import standard_error
+from afarm import NORMAL_95, standard_error
 
 FOLDS = 5
-GRID = tuple(10 ** (-2.5 + 0.25 * step) for step in range(13))
-"""Inverse strengths of the L1 penalty, per pair, the sparsest first."""
+PENALTIES = tuple(0.25 * 10 ** (-0.2 * step) for step in range(13))
+"""L1 penalties of a weight of 1, in nats a label, the largest first."""
 WEAK = 10.0
 """The inverse strength of the L2 penalty on what was chosen."""
 DIGITS = 2
@@ -35,25 +35,30 @@ def fit_weights(
     x, y = np.asarray(differences, dtype=float), np.asarray(second)
     places = {task: number for number, task in enumerate(sorted(set(tasks)))}  # pairs of an instruction share a fold
     folds = np.asarray([places[task] % FOLDS for task in tasks])
-    losses: list[list[float]] = [[math.log(2)] * len(y)]  # no candidate: a coin
-    for strength in GRID:
+    losses = []
+    for penalty in PENALTIES:
         of_pairs = np.zeros(len(y))
         for fold in range(min(FOLDS, len(places))):
             held = folds == fold
-            weights = _fit(x[~held], y[~held], strength * int((~held).sum()), sparse=True)
-            logits = (x[held] @ weights).tolist()
+            logits = (x[held] @ _choose(x[~held], y[~held], penalty)).tolist()
             of_pairs[held] = [pair_loss(*row) for row in zip(logits, y[held].tolist(), strict=True)]
         losses.append(of_pairs.tolist())
-    means = [fmean(row) for row in losses]
-    best = min(range(len(means)), key=means.__getitem__)
-    slack = standard_error(losses[best], tasks) or 0.0
-    chosen = next(n for n, mean in enumerate(means) if mean <= means[best] + slack)
-    if not chosen:
-        return [0.0] * x.shape[1], means[0]
-    support = np.flatnonzero(_fit(x, y, GRID[chosen - 1] * len(y), sparse=True))
+    best = min(range(len(losses)), key=lambda n: fmean(losses[n]))
+    gained = math.log(2) - fmean(losses[best])
+    if gained <= NORMAL_95 * (standard_error(losses[best], tasks) or math.inf):
+        return [0.0] * x.shape[1], fmean(losses[best])
+    return [round(float(weight), DIGITS) for weight in _choose(x, y, PENALTIES[best])], fmean(losses[best])
+
+
+def _choose(x: Any, y: Any, penalty: float) -> Any:
+    """Choose candidates by an L1 penalty, and fit those alone."""
+    import numpy as np
+
     weights = np.zeros(x.shape[1])
-    weights[support] = _fit(x[:, support], y, WEAK, sparse=False)
-    return [round(float(weight), DIGITS) for weight in weights], means[chosen]
+    support = np.flatnonzero(_fit(x, y, 1 / (penalty * len(y)), sparse=True))
+    if support.size:
+        weights[support] = _fit(x[:, support], y, WEAK, sparse=False)
+    return weights
 
 
 def _fit(x: Any, y: Any, inverse: float, *, sparse: bool) -> Any:
