@@ -459,7 +459,7 @@ def test_a_rubric_is_induced_written_scored_and_judges(tmp_path: Path, run: Run)
     assert not Path("mine.yaml").exists()
     planned = run(*induction, "--judge", "planted:1000", "--dry-run")
     made = run(*induction, "--judge", "planted:1000", "--budget", "2000")
-    spent = run("ledger")
+    bought = run("ledger")["by"]["judge"][0]["answers"]
     outputs = {
         row[f"output_{n}"] for row in map(json.loads, Path("labels.jsonl").read_text().splitlines()) for n in (1, 2)
     }
@@ -474,7 +474,7 @@ def test_a_rubric_is_induced_written_scored_and_judges(tmp_path: Path, run: Run)
     again = run(*induction, "--judge", "planted:1000", "--budget", "2000")
     assert again == made
     scored = run("judge", "rubric", "score", "mine.yaml", "labels.jsonl", "--judge", "planted:1000", "--budget", "2000")
-    assert run("ledger") == spent  # neither bought anything
+    assert run("ledger")["by"]["judge"][0]["answers"] == bought  # neither bought anything
     assert scored["explained"][0] == made["explained"][0]
     assert "those that it did not learn from are scored" in scored["notes"][-1]
     rows = [json.loads(line) for line in Path("labels.jsonl").read_text().splitlines()][::2]

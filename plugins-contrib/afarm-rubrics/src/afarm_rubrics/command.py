@@ -153,10 +153,10 @@ def score(
 
 
 def show(rubric: Annotated[Path, typer.Argument(help="The rubric's file.", metavar="RUBRIC")]) -> None:
-    """Write a rubric as text, for the `rubric` setting of methods that ask a judge."""
+    """Write a rubric as text, in quotes, for the `rubric` setting of methods that ask a judge."""
     from afarm_rubrics.rubric import read_rubric, write_text
 
-    out().print(write_text(read_rubric(str(rubric))), markup=False, soft_wrap=True)
+    out().print(json.dumps(write_text(read_rubric(str(rubric))), ensure_ascii=False), markup=False, soft_wrap=True)
 
 
 def _given(options: FarmOptions, recipe: str, annotator: str) -> FarmOptions:

@@ -3,7 +3,7 @@
 With x the difference (output 2 less output 1) of what is met, 1, 0 or −1 by candidate, P(output 2 is better) =
 sigmoid(w · x). An L1 penalty chooses candidates, which are fitted again without it, with a weak L2 penalty (the relaxed
 lasso, Meinshausen 2007). The penalty is that of the smallest cross-validated log loss, over folds of instructions. If
-that is not shown to be below a coin's (by 1.96 standard errors, clustered by instruction), nothing is chosen.
+the labels are not shown to be explained better than by a coin there (by 1.96 standard errors), nothing is chosen.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ def fit_weights(
     x, y = np.asarray(differences, dtype=float), np.asarray(second)
     places = {task: number for number, task in enumerate(sorted(set(tasks)))}  # pairs of an instruction share a fold
     folds = np.asarray([places[task] % FOLDS for task in tasks])
-    losses = []
-    for penalty in PENALTIES:
-        of_pairs = np.zeros(len(y))
-        for fold in range(min(FOLDS, len(places))):
-            held = folds == fold
-            logits = (x[held] @ _choose(x[~held], y[~held], penalty)).tolist()
-            of_pairs[held] = [pair_loss(*row) for row in zip(logits, y[held].tolist(), strict=True)]
-        losses.append(of_pairs.tolist())
-    best = min(range(len(losses)), key=lambda n: fmean(losses[n]))
-    gained = math.log(2) - fmean(losses[best])
-    if gained <= NORMAL_95 * (standard_error(losses[best], tasks) or math.inf):
-        return [0.0] * x.shape[1], fmean(losses[best])
-    return [round(float(weight), DIGITS) for weight in _choose(x, y, PENALTIES[best])], fmean(losses[best])
+    logits = np.zeros((len(PENALTIES), len(y)))
+    for fold in range(min(FOLDS, len(places))):
+        held = folds == fold
+        for number, penalty in enumerate(PENALTIES):
+            logits[number, held] = x[held] @ _choose(x[~held], y[~held], penalty)
+    losses = [fmean(map(pair_loss, row, second)) for row in logits.tolist()]
+    best = min(range(len(losses)), key=losses.__getitem__)
+    explained = [
+        0.5 if logit == 0 else float((logit > 0) == label) for logit, label in zip(logits[best], y, strict=True)
+    ]
+    if fmean(explained) - 0.5 <= NORMAL_95 * (standard_error(explained, tasks) or 0.0):
+        return [0.0] * x.shape[1], losses[best]
+    return [round(float(weight), DIGITS) for weight in _choose(x, y, PENALTIES[best])], losses[best]
 
 
 def _choose(x: Any, y: Any, penalty: float) -> Any:
