@@ -25,12 +25,12 @@ from afarm.core.errors import ConfigError, DataError, PluginError, did_you_mean
 from afarm.core.plugins import DISABLED, Plugins, chosen_plugins, discover, installed_entry_points
 from afarm.core.registry import Component
 from afarm.core.seeding import digest
+from afarm.experiment.config_files import read_user_yaml
 from afarm.experiment.setting_errors import SYNONYMS, explain_validation_error, list_fields, nearest_setting
 from afarm.experiment.settings import RunConfig
 from afarm.storage.row_shapes import what_it_holds
 from afarm.storage.rows import names_a_file, names_a_file_of_rows, read_rows, stem
 from afarm.storage.text import holds_key
-from afarm.storage.user_files import read_user_text
 
 Override = str | Mapping[str, Any]
 """A change to a recipe: `a.b=value`, or a mapping of settings."""
@@ -189,22 +189,12 @@ def _no_recipe(path: Path) -> str:
 
 def _read_recipe(name: str) -> dict[str, Any]:
     """Read what the recipe says itself."""
-    path, own = _recipe_file(name), not name.endswith((".yaml", ".yml"))
-    loader: Any = yaml.SafeLoader  # says where a user's file is wrong
-    if own:
+    path = _recipe_file(name)
+    if name.endswith((".yaml", ".yml")):
+        values = read_user_yaml(path, f"recipe {name}")
+    else:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser takes a seventh of the time
-    try:
-        text = path.read_text(encoding="utf-8") if own else read_user_text(path)
-    except OSError as error:
-        raise ConfigError([f"recipe file {name} cannot be read: {error.strerror}"]) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError([f"recipe file {name} is no UTF-8 text: save it as UTF-8"]) from error
-    try:
-        values = yaml.load(text, Loader=loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # an impossible date is a ValueError
-        mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
-        why = f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}" if mark else str(error)  # type: ignore[union-attr]
-        raise ConfigError([f"recipe {name} is no valid YAML: {why}"]) from error
+        values = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
     if not isinstance(values, dict):
         raise ConfigError([f"recipe {name} must be a mapping of settings"])
     return values

@@ -10,10 +10,7 @@ from afarm.core.errors import did_you_mean
 
 SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "lr": ("learning_rate",),
-    "kl": ("kl_coef",),
-    "beta": ("kl_coef",),
-    "kl_coeff": ("kl_coef",),
-    "kl_penalty": ("kl_coef",),
+    **dict.fromkeys(["kl", "beta", "kl_coeff", "kl_penalty"], ("kl_coef",)),
     "bs": ("rollout_batch_size", "per_device_train_batch_size"),
     "batch": ("rollout_batch_size", "per_device_train_batch_size", "per_device_batch_size"),
     "batch_size": ("rollout_batch_size", "per_device_train_batch_size", "per_device_batch_size"),

@@ -15,25 +15,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import jinja2
-import yaml
 from jinja2.loaders import split_template_path
 
-from afarm import Config, ConfigError, Instruction, ShownPair, did_you_mean, open_user_file, setting
+from afarm import Config, ConfigError, Instruction, ShownPair, did_you_mean, read_config_file, setting
 from afarm_plugins.annotators.calibration import Calibration
-from afarm_plugins.annotators.prompt_library import Library, PoolMember, environment, load_member, shipped, validated
+from afarm_plugins.annotators.prompt_library import Library, PoolMember, environment, load_member, shipped
 
-LARGEST = 300_000
-"""Bytes of a pool's file."""
-MOST_VALUES = 50_000
-"""Values in it, those behind aliases counted each time."""
 MOST_MEMBERS, MOST_DEFINED = 1_000, 200
 
 
@@ -63,7 +56,7 @@ class _BesidePool(jinja2.FileSystemLoader):
 
 def read_pool(path: Path) -> tuple[list[PoolMember], Calibration | None]:
     """Read a pool's members, one named twice twice, and its calibration. Raises `ConfigError`."""
-    pool = validated(PoolFile, _read(path), str(path))
+    pool = read_config_file(path, PoolFile)
     names = pool.members or list(pool.annotators)
     if not names:
         raise ConfigError([f"{path}: members: name at least one annotator, or define one under annotators"])
@@ -133,40 +126,3 @@ def _over_its_base(name: str, library: Library) -> Any:
     for name in reversed(above[:-1]):
         merged = {**(merged if isinstance(merged, Mapping) else {}), **entries[name]}
     return {key: value for key, value in merged.items() if key != "like"} if isinstance(merged, Mapping) else merged
-
-
-def _read(path: Path) -> Any:
-    """Read the file's contents, which are of a size that some person wrote. Raises `ConfigError`."""
-    try:
-        with open_user_file(path) as handle:
-            text = handle.read(LARGEST + 1)
-        if len(text) > LARGEST:
-            raise ConfigError([f"the pool {path} is larger than {LARGEST:,} bytes: put long texts into templates"])
-        loader = yaml.SafeLoader(text.decode("utf-8"))
-        node = loader.get_single_node()
-        if node is not None and _count(node, {}) > MOST_VALUES:
-            raise ConfigError([f"the pool {path} has more than {MOST_VALUES:,} values: its aliases (*name) multiply"])
-        pool = loader.construct_document(node) if node is not None else {}
-        json.dumps(pool, ensure_ascii=False, default=str).encode("utf-8")
-        return pool or {}
-    except OSError as error:
-        raise ConfigError([f"the pool {path} cannot be read: {error.strerror}"]) from error
-    except UnicodeEncodeError as error:
-        half = error.object[error.start : error.end]
-        raise ConfigError([f"the pool {path} has {half!r}, half of a character: write the whole of it"]) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError([f"the pool {path} is no UTF-8 text: save it as UTF-8"]) from error
-    except RecursionError as error:
-        raise ConfigError([f"the pool {path} is nested too deeply"]) from error
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError([f"the pool {path} is no valid YAML: {error}"]) from error
-
-
-def _count(node: yaml.Node, known: dict[int, int]) -> int:
-    """Count the values of a node with its aliases written out; one that holds itself has no end."""
-    if id(node) not in known:
-        known[id(node)] = MOST_VALUES + 1
-        inside = chain.from_iterable(node.value) if isinstance(node, yaml.MappingNode) else node.value
-        is_text = isinstance(node, yaml.ScalarNode)
-        known[id(node)] = 1 if is_text else 1 + sum(_count(one, known) for one in inside)
-    return known[id(node)]

@@ -106,14 +106,15 @@ class OfflineJudge(Judge):
             return _completion(request, self._rank(request))
         if request.answer_format == CRITIQUE:
             return _completion(request, self._criticise(request.comparisons[0], request))
-        self._remember([c for c in request.comparisons if c.pair_id])
-        choices = [self._choose(comparison, request) for comparison in request.comparisons]
         try:
+            if not request.answer_format:
+                raise ValueError("it answers in the formats that it knows, and these questions have their own")
+            self._remember([c for c in request.comparisons if c.pair_id])
+            choices = [self._choose(comparison, request) for comparison in request.comparisons]
             return _completion(request, render(choices, request.answer_format, request.labels))
         except ValueError as error:
-            raise JudgeError(
-                f"the offline judge cannot answer {request.annotator or 'an annotator'}: {error}"
-            ) from error
+            unable = f"the offline judge cannot answer {request.annotator or 'an annotator'}: {error}"
+            raise JudgeError(f"{unable}; choose a language model with --judge") from error
 
     def worst_case_price(self, request: ChatRequest) -> float:
         return 0.0

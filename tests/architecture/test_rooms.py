@@ -20,7 +20,7 @@ LINES = {
     "judging": 3652,
     "evaluation": 5179,
     "backend": 4905,
-    "experiment": 7957,
+    "experiment": 8020,
     "report": 1610,
     "results": 350,
     "experiments": 70,

@@ -199,7 +199,7 @@ def test_a_broken_recipe_is_told_by_name_line_and_column(afarm: Afarm) -> None:
     assert "recipe bad.yaml is no valid YAML: line 3, column 1: " in said.err
     assert "<unicode string>" not in said.err
     Path("folder.yaml").mkdir()
-    failed(afarm("run", "--recipe", "folder.yaml"), "recipe file folder.yaml cannot be read: Is a directory")
+    failed(afarm("run", "--recipe", "folder.yaml"), "recipe folder.yaml cannot be read: Is a directory")
 
 
 NAMED = [

@@ -59,7 +59,9 @@ def command_line() -> Any:
     return typer.main.get_command(make_app())
 
 
-OF_PACKAGES = re.compile(r"^afarm (label|regressions|traces|data|alpaca-eval|judge bench|judge card|jury) | --people ")
+OF_PACKAGES = re.compile(
+    r"^afarm (label|regressions|traces|data|alpaca-eval|judge (?:bench|card|rubric)|jury) | --people "
+)
 """Commands and options that packages of `plugins-contrib/` bring: their own tests run them."""
 
 

@@ -83,6 +83,7 @@ PACKAGES: Mapping[str, Shown] = {
     "afarm-rewards": Shown(
         ["run", "--method", "best_of_n", "--reward-model", "uncertain_reward", *SHARED, *HEAD], '"method": "best_of_n"'
     ),
+    "afarm-rubrics": Shown(["judge", "rubric", "show", "rubric.yaml"], "- It names a source. (+2)"),
     "afarm-slurm": Shown(
         ["run", "--method", "best_of_n", "--launcher", "slurm:all", *PLANNED], "Slurm's partition all"
     ),
@@ -157,6 +158,7 @@ def ended(directory: Path, clean: CleanEnvironment) -> Callable[[str], str]:
         for n, mine in enumerate(MINE)
     ]
     (directory / "jury.yaml").write_text("jurors: {alice: fitted, bob: {annotator: chatgpt_4, judge: offline}}")
+    (directory / "rubric.yaml").write_text("criteria: [{text: It names a source., weight: 2}]")
     (directory / "labels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in labels))
     every: dict[str, Ended] = clean.run_all(COMMANDS, directory)
 

@@ -261,7 +261,7 @@ def test_a_juror_that_cannot_be_read_abstains_or_stops_the_run(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("- a\n", "must be a mapping with the field `jurors`"),
+        ("- a\n", "must be a mapping of jurors"),
         ("jurors: [", "is no valid YAML"),
         ("jurors: {a: x}\n", "jurors"),
         ("juror: {a: x, b: y}\njurors: {a: x, b: y}\n", "Did you mean 'jurors'?"),

@@ -12,15 +12,11 @@ on_unread: abstain                   # or stop
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import yaml
-from pydantic import ValidationError, field_validator
+from pydantic import field_validator
 
-from afarm import Config, ConfigError, explain_validation_error, open_user_file, setting
-
-LARGEST = 300_000
-"""Bytes of a jury's file."""
+from afarm import Config, read_config_file, setting
 
 
 class Juror(Config):
@@ -76,22 +72,4 @@ class JuryFile(Config):
 
 def read_jury(path: Path) -> JuryFile:
     """Read a jury's file. Raises `ConfigError` with all its problems."""
-    try:
-        with open_user_file(path) as handle:
-            text = handle.read(LARGEST + 1)
-        if len(text) > LARGEST:
-            raise ConfigError([f"the jury {path} is larger than {LARGEST:,} bytes: it lists jurors, and holds no data"])
-        values: Any = yaml.safe_load(text.decode("utf-8"))
-    except OSError as error:
-        raise ConfigError([f"the jury {path} cannot be read: {error.strerror}"]) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError([f"the jury {path} is no UTF-8 text: save it as UTF-8"]) from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError([f"the jury {path} is no valid YAML: {error}"]) from error
-    if not isinstance(values, dict):
-        raise ConfigError([f"the jury {path} must be a mapping with the field `jurors`"])
-    try:
-        return JuryFile.model_validate(values)
-    except ValidationError as error:
-        problems = explain_validation_error(error, JuryFile, f"{path}: ", unknown="unknown field")
-        raise ConfigError(problems) from error
+    return read_config_file(path, JuryFile)
