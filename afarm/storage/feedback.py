@@ -68,8 +68,11 @@ def own_feedback(
                 yield one
             else:
                 unusable.unlabelled += 1
-    if notes is not None:
-        notes += _odd_labels(source, thumbs)
+    up, down = ({output for output, label in thumbs if label == way} for way in (True, False))
+    if notes is not None and (both := up & down):
+        rows = sum(count for (output, _), count in thumbs.items() if output in both)
+        outputs = "1 output has" if len(both) == 1 else f"{len(both):,} outputs have"
+        notes.append(f"{source}: {outputs} thumbs of both kinds ({rows:,} rows): each counts")
 
 
 def _parse(row: Row, where: str, rater: str, scale: LabelScale | None) -> Feedback | None:
@@ -106,11 +109,3 @@ def _read_label(row: Row, name: str, where: str, scale: LabelScale | None) -> bo
         meaning = f"by --labels {scale.first} is a good output, {scale.second} a bad one{third}"
         raise DataError(f"{where}: field {name!r} is {short_repr(value)}; {meaning}")
     return known[as_text(value)]
-
-
-def _odd_labels(source: Path | str, thumbs: Counter[tuple[str, bool]]) -> Iterator[str]:
-    up, down = ({output for output, label in thumbs if label == way} for way in (True, False))
-    if both := up & down:
-        rows = sum(count for (output, _), count in thumbs.items() if output in both)
-        outputs = "1 output has" if len(both) == 1 else f"{len(both):,} outputs have"
-        yield f"{source}: {outputs} thumbs of both kinds ({rows:,} rows): each counts"
