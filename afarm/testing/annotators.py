@@ -227,9 +227,7 @@ def _check_plan(annotator: Annotator, pairs: Sequence[Pair], answer: Answer) -> 
     require(not ask.sent, "plan must send nothing")
     if planned:
         labels(annotator, pairs, ask)
-        of_plan, of_sent = (
-            {c.pair_id for r in some for c in r.comparisons if c.pair_id} for some in (planned, ask.sent)
-        )
-        are_sent = of_plan == of_sent and len(planned) == len(ask.sent)
+        planned_pairs = {c.pair_id for request in planned for c in request.comparisons if c.pair_id}
+        are_sent = planned_pairs == set(ask.asked_about()) and len(planned) == len(ask.sent)
         sent = f"{len(planned)}, and {len(ask.sent)} were sent"
         require(are_sent, f"plan must name the requests that annotate sends: {sent}")

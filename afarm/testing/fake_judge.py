@@ -85,3 +85,7 @@ class FakeJudgeClient:
     def worst_case_price(self, request: ChatRequest) -> float | None:
         """Nothing: no answer costs anything."""
         return 0.0
+
+    def asked_about(self) -> list[str]:
+        """Return the pair ids in all requests sent, in order, without dummies."""
+        return [c.pair_id for request in self.sent for c in request.comparisons if c.pair_id]
