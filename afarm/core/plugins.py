@@ -318,9 +318,6 @@ def _register(kind: str, plugin: Plugin, plugin_name: str, registry: Registry, m
     return register
 
 
-TARGETS = {"recipes": "the target must be the absolute Path of a YAML file that is there"}
-
-
 def _wrong_type(
     kind: str, name: Any, target: Any, config: Any, summary: Any, defaults: Any, spec: Any, sources: Any, recipes: Any
 ) -> str:
@@ -331,8 +328,10 @@ def _wrong_type(
     sources_fit = several and all(isinstance(s, str) or (isinstance(s, Path) and s.is_absolute()) for s in sources)
     config_fits = config is None or (isinstance(config, type) and issubclass(config, Config))
     target_fits = isinstance(target, type) or (isinstance(target, str) and ":" in target)
+    aim = "a class or 'package.module:Class'"
     if kind == "recipes":
         target_fits = isinstance(target, Path) and target.is_absolute() and target.is_file()
+        aim = "the absolute Path of a YAML file that is there"
     fields = set(config.model_fields) if config and config_fits else set()
     defaults_fit = defaults is None or (isinstance(defaults, Mapping) and fields >= {*defaults})
     mapped = recipes is None or isinstance(recipes, Mapping)
@@ -342,7 +341,7 @@ def _wrong_type(
     strange = [r for r in named if not r.endswith((".yaml", ".yml")) and not (folder / f"{r}.yaml").is_file()]
     rules = (
         (isinstance(name, str), "the name must be text", name),
-        (target_fits, TARGETS.get(kind, "the target must be a class or 'package.module:Class'"), target),
+        (target_fits, f"the target must be {aim}", target),
         (config_fits, "config must be a subclass of afarm.Config", config),
         (isinstance(summary, str), "the summary must be text", summary),
         (isinstance(spec, str), "spec must be text that says what may follow the name after a colon", spec),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from afarm.storage.artifacts import Artifact, Store
@@ -39,17 +40,12 @@ def follow(
     def fetch_or_announce() -> Artifact | bool | None:
         if found := store.find(stage, key):
             return found
-        return run_collective is not None and _read(marker) == session
+        with suppress(FileNotFoundError):
+            return run_collective is not None and json.loads(marker.read_text(encoding="utf-8")) == session
+        return None
 
     while not isinstance(found := wait_for(fetch_or_announce), Artifact):
         assert run_collective is not None
         run_collective(partial)
         run_collective = None
     return found
-
-
-def _read(marker: Path) -> object:
-    try:
-        return json.loads(marker.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None

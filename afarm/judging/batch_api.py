@@ -93,10 +93,10 @@ async def _submit(dispatcher: Dispatcher, queue: JudgeQueue, requests: Sequence[
 
 async def _collect(dispatcher: Dispatcher, queue: JudgeQueue, batch_id: str) -> None:
     """Wait until the batch is done, and store all its answers, wanted now or not."""
-    ledger = dispatcher.client.ledger
+    ledger, is_pending = dispatcher.client.ledger, "SELECT 1 FROM batch_requests WHERE ticket = ? LIMIT 1"
     dispatcher.batch_ids.add(batch_id)
     try:
-        while ledger.is_batch_pending(batch_id):  # until here, or in another process, it is collected
+        while ledger.read(is_pending, [batch_id]):  # until here, or in another process, it is collected
             answers: Sequence[Completion | None] | None
             with attribute_failures("judges", queue.identity, queue.judge):
                 answers = await patiently(partial(queue.judge.collect, batch_id))

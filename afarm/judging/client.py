@@ -281,7 +281,12 @@ class JudgeClient:
             return
         for dispatcher in tuple(self.dispatchers):  # of a stream whose reader failed, which its traceback keeps
             self._loop.call_soon_threadsafe(dispatcher.stop)
-        self._wait(_other_tasks_done())
+
+        async def end() -> None:  # gives a batch that is being submitted the time to be recorded
+            if others := asyncio.all_tasks() - {asyncio.current_task()}:
+                await asyncio.wait(others, timeout=15)
+
+        self._wait(end())
         for judge in dict.fromkeys(self.judges.values()):
             try:
                 with attribute_failures("judges", judge.identity, judge):
@@ -292,10 +297,3 @@ class JudgeClient:
         self._thread.join()
         self._loop.close()
         self._loop = self._thread = None
-
-
-async def _other_tasks_done() -> None:
-    """Give a batch that is being submitted the time to be recorded."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    if others:
-        await asyncio.wait(others, timeout=15)

@@ -58,12 +58,6 @@ class PendingRequest:
     slowed_at: float = 0.0
     sent_at: float = 0.0
 
-    def slow_down(self, attempt: Attempt) -> None:
-        """Count a refusal for now."""
-        if not self.slowed:
-            self.sent_at, self.slowed_at = attempt.at, time.monotonic()
-        self.slowed += 1
-
     @property
     def asker(self) -> tuple[str, str]:
         """The judge and the annotator."""
@@ -223,7 +217,9 @@ class Dispatcher:
             if isinstance(error, SlowDown):
                 is_long = (error.seconds or 0.0) > PATIENCE  # others are asked, to see if all are to wait
                 limiter.refused(None if is_long else error.seconds)
-                pending.slow_down(attempt)
+                if not pending.slowed:
+                    pending.sent_at, pending.slowed_at = attempt.at, time.monotonic()
+                pending.slowed += 1
                 error = self._lose_patience(error, pending, is_long)
             else:
                 limiter.ended()

@@ -302,9 +302,6 @@ class Ledger:
         wanted = set(keys)
         return {batch_id: held for batch_id, held in batches.items() if not wanted.isdisjoint(held)}
 
-    def is_batch_pending(self, batch_id: str) -> bool:
-        return bool(self.read("SELECT 1 FROM batch_requests WHERE ticket = ? LIMIT 1", [batch_id]))
-
     @in_transaction
     def collected(self, db: Transaction, batch_id: str, answers: Sequence[Completion | None], stage: str = "") -> None:
         """Store a batch's answers (None: failed) and close it, once. Raises `JudgeError` for another number."""

@@ -127,7 +127,10 @@ class PromptedJudge(MethodJudge):
         texts = ["\n".join(f"| {line}" for line in pair.first.splitlines() or [""]) for pair in shown]
         listed = [f"Answer {number}:\n{text}" for number, text in enumerate(texts, start=1)]
         words = {**question.words, "rubric": question.words["rubric"] or _prompts()["default_rubric"]}
-        words |= {"task": _write_task(shown[0].instruction)}
+        task = shown[0].instruction
+        turns = [f"[{message.role}] {message.content}" for message in task.messages]
+        earlier = ["Earlier in the conversation:", *turns, ""] if turns else []
+        words |= {"task": "\n".join([*earlier, task.instruction, *(["", "Input:", task.input] if task.input else [])])}
         words |= {"answers": "\n\n".join(listed) if len(shown) > 1 else texts[0]}
         system, user = (Template(prompt[turn]).substitute(words) for turn in ("system", "user"))
         chats = self.ask().capabilities(self.role).chat
@@ -171,12 +174,6 @@ def _prompts() -> Any:
 
 def _show(purpose: str, task: Instruction, output: str) -> ShownPair:
     return ShownPair(digest(purpose, task.id, output), task, output, "", ALONE)
-
-
-def _write_task(task: Instruction) -> str:
-    turns = [f"[{message.role}] {message.content}" for message in task.messages]
-    earlier = ["Earlier in the conversation:", *turns, ""] if turns else []
-    return "\n".join([*earlier, task.instruction, *(["", "Input:", task.input] if task.input else [])])
 
 
 def _places(tiers: Sequence[int]) -> list[float]:

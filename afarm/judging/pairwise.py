@@ -16,7 +16,7 @@ from typing import Literal, TypeVar
 from afarm.core.config import Config, setting
 from afarm.core.interfaces import AnnotateContext, Annotator
 from afarm.core.judge import ChatRequest, Completion, Judgement, JudgementKey, ShownPair
-from afarm.core.records import LabelOutcome, Pair, Preference
+from afarm.core.records import Pair, Preference
 from afarm.core.seeding import uniform
 from afarm.judging.refusals import FirstAnswers
 
@@ -310,14 +310,11 @@ def _label(pair: Pair, first: Presentation, answers: Mapping[Slot, Judgement], c
     for judgement, shown in zip(judgements, presentations, strict=True):
         first_wins = judgement.p_first_shown
         p2 = first_wins if first_wins is None or _order(pair, shown) == "21" else 1 - first_wins
-        verdicts.append(Verdict(p2, judgement.outcome))  # type: ignore[arg-type]
+        verdicts.append(Preference(first.pair.pair_id, p2, judgement.outcome))  # type: ignore[arg-type]
     n_orders = 1 + config.both_orders
     votes = [combine_orders(verdicts[i : i + n_orders]) for i in range(0, len(verdicts), n_orders)]
-    label = combine_votes(votes, config.vote)
-    return Preference(
-        pair_id=first.pair.pair_id,
-        p2=label.p2,
-        outcome=label.outcome,
+    return replace(
+        combine_votes(votes, config.vote),
         member=first.prompt.name,
         order="both" if config.both_orders else _order(pair, first),
         completion=",".join(dict.fromkeys(judgement.completion for judgement in judgements)),
@@ -326,39 +323,27 @@ def _label(pair: Pair, first: Presentation, answers: Mapping[Slot, Judgement], c
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """A judgement in the pair's own order; `p2` and `outcome` as in `afarm.Preference`."""
-
-    p2: float | None
-    outcome: LabelOutcome = "decided"
-
-    @property
-    def win(self) -> float:
-        """The share of a win that goes to `output_2`: p2, or one half of a draw."""
-        return 0.5 if self.p2 is None else self.p2
-
-
 def _order(pair: Pair, shown: Presentation) -> str:
     """The order in which the judge saw the pair's own outputs: "12" or "21"."""
     return "12" if (shown.pair.order == "ab") == pair.is_canonical else "21"
 
 
-def combine_orders(verdicts: Sequence[Verdict]) -> Verdict:
-    """Combine the verdicts in both orders into their mean, and into a draw if that is even.
+def combine_orders(verdicts: Sequence[Preference]) -> Preference:
+    """Combine the verdicts on a pair in both orders into their mean, and into a draw if that is even.
 
     Of two plain verdicts, agreement gives the label and disagreement a draw; probabilities are averaged, and a draw in
     one order counts one half. If one order has no verdict there is nothing to agree with, and the pair has none.
     """
     if len(verdicts) == 1:
         return verdicts[0]
-    if any(verdict.outcome not in SETTLED for verdict in verdicts):
+    wins = [verdict.win for verdict in verdicts if verdict.win is not None]
+    if len(wins) < len(verdicts):
         return _without_verdict(verdicts)
-    mean = sum(verdict.win for verdict in verdicts) / len(verdicts)
-    return Verdict(None, "draw") if abs(mean - 0.5) < EVEN else Verdict(mean)
+    mean = sum(wins) / len(wins)
+    return _label_as(verdicts[0], None if abs(mean - 0.5) < EVEN else mean)
 
 
-def combine_votes(verdicts: Sequence[Verdict], rule: str) -> Verdict:
+def combine_votes(verdicts: Sequence[Preference], rule: str) -> Preference:
     """Combine several votes, leaving those without a verdict out; by `rule`:
 
     "majority": the side that more votes are on; a tie is a draw. "mean": the mean of the votes, in which a draw counts
@@ -366,18 +351,23 @@ def combine_votes(verdicts: Sequence[Verdict], rule: str) -> Verdict:
     """
     if len(verdicts) == 1:
         return verdicts[0]
-    cast = [verdict for verdict in verdicts if verdict.outcome in SETTLED]
-    if not cast:
+    wins = [verdict.win for verdict in verdicts if verdict.win is not None]
+    if not wins:
         return _without_verdict(verdicts)
     if rule == "mean":
-        drawn = all(verdict.outcome == "draw" for verdict in cast)
-        return Verdict(None, "draw") if drawn else Verdict(sum(verdict.win for verdict in cast) / len(cast))
-    lead = sum((verdict.win > 0.5) - (verdict.win < 0.5) for verdict in cast)
-    return Verdict(float(lead > 0)) if lead else Verdict(None, "draw")
+        decided = any(verdict.outcome == "decided" for verdict in verdicts)
+        return _label_as(verdicts[0], sum(wins) / len(wins) if decided else None)
+    lead = sum((win > 0.5) - (win < 0.5) for win in wins)
+    return _label_as(verdicts[0], float(lead > 0) if lead else None)
 
 
-def _without_verdict(verdicts: Sequence[Verdict]) -> Verdict:
-    return Verdict(None, "refused" if any(v.outcome == "refused" for v in verdicts) else "unparsed")
+def _label_as(verdict: Preference, p2: float | None) -> Preference:
+    return replace(verdict, p2=p2, outcome="draw" if p2 is None else "decided")
+
+
+def _without_verdict(verdicts: Sequence[Preference]) -> Preference:
+    refused = any(verdict.outcome == "refused" for verdict in verdicts)
+    return replace(verdicts[0], p2=None, outcome="refused" if refused else "unparsed")
 
 
 # ------------------------------------------------------------------------------------------------- annotators

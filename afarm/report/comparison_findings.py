@@ -51,13 +51,17 @@ def comparison_findings(board: Leaderboard, records: Sequence[RunRecord], progre
     if several:
         each = [(name, Bounded(run.figures["win_rate"])) for name in rates for run in runs[name]]
         series.append(Series("each seed", [name for name, _ in each], [rate for _, rate in each], joined=False))
+    paid = any(dollars for _, dollars in costs.values())  # else the cost is time
+    cost = {name: costs[name][1 if paid else 0] for name in rates}
+    best = undominated({name: (cost[name], -rate.value) for name, rate in rates.items()})
+    unit = "judge dollars per run" if paid else "seconds per run"
     reference = _reference(board, runs)
     shown = {**runs, reference.run.method: [reference]}
     plots = [
         StudyPlot("win-rates", "Win rates, with 95% intervals", "", "win rate, %", series, level=EVEN),
         _over(shown, "kl", "win_rate", "Win rate and KL", "KL from the starting policy, nats", "win rate, %"),
         _over(shown, "reward", "gold", "Reward model and gold", "reward model’s score", "gold reward"),
-        _cost_plot(rates, costs),
+        frontier_plot(rates, cost, best, unit, log_x=min(cost.values()) > 0),
     ]
     over = "seeds (Student’s t)" if several else "instructions"
     alone = "Seconds are wall time; they and dollars are those of a run made alone, whose stages nothing shares."
@@ -110,15 +114,6 @@ def _over(runs: dict[str, list[FinishedRun]], x: str, y: str, title: str, x_titl
             series.append(Series(name, [run.figures[x] for run in both], rates, joined=False))
     level = EVEN if y == "win_rate" else None
     return StudyPlot(f"{y}-over-{x}".replace("_", "-"), title, x_title, y_title, series, level=level)
-
-
-def _cost_plot(rates: dict[str, Bounded], costs: Mapping[str, Sequence[float]]) -> StudyPlot:
-    """Plot quality over cost: dollars if judges have a price, else seconds."""
-    paid = any(dollars for _, dollars in costs.values())
-    cost = {name: costs[name][1 if paid else 0] for name in rates}
-    best = undominated({name: (cost[name], -rate.value) for name, rate in rates.items()})
-    unit = "judge dollars per run" if paid else "seconds per run"
-    return frontier_plot(rates, cost, best, unit, log_x=min(cost.values()) > 0)
 
 
 def frontier_plot(

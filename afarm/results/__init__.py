@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from afarm.results.stored_run import StoredRun as StoredRun
     from afarm.results.stored_run import open_run as open_run
     from afarm.results.stored_run import open_runs as open_runs
-    from afarm.results.stored_run import to_frame as to_frame
     from afarm.storage.artifacts import Artifact as Artifact
     from afarm.storage.artifacts import Store as Store
     from afarm.storage.contents import META as META
@@ -71,6 +70,7 @@ if TYPE_CHECKING:
     from afarm.storage.runs import RECORD as RECORD
     from afarm.storage.runs import find_run as find_run
     from afarm.storage.runs import is_simulated as is_simulated
+    from afarm.storage.table import to_frame as to_frame
     from afarm.storage.text import holds_key as holds_key
     from afarm.storage.text import without_keys as without_keys
     from afarm.storage.user_files import close_files as close_files

@@ -11,12 +11,11 @@ Nothing is written, and nothing is asked of a judge.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from afarm.core.errors import DataError, PluginError
+from afarm.core.errors import DataError
 from afarm.core.judge import Completion
 from afarm.core.records import JudgedPair, Row
 from afarm.evaluation.metrics import finite_number
@@ -26,9 +25,6 @@ from afarm.judging.ledger_schema import LEDGER_COLUMNS, column_names
 from afarm.results.read_only_ledger import open_ledger
 from afarm.storage.rows import read_preferences, read_rows
 from afarm.storage.runs import METRICS, OUTPUTS, RunRecord, find_run, read_run, run_directories
-
-if TYPE_CHECKING:
-    import pandas
 
 LABELS = {"annotate": "preferences.jsonl", "preferences": "preferences.jsonl"}
 """The kinds of stage that hold labels to learn from, with the file of each."""
@@ -174,21 +170,3 @@ def open_runs(output_dir: Path | str = "afarm-runs", ledger: Place | None = None
     if not Path(output_dir).is_dir():
         raise DataError(f"{output_dir}: no such directory; `afarm run` makes one, and --output-dir names it")
     return [StoredRun(directory, ledger) for directory in run_directories(Path(output_dir) / "runs")]
-
-
-def to_frame(rows: Iterable[Any]) -> pandas.DataFrame:
-    """Return rows, labels (`JudgedPair`) or answers as a pandas `DataFrame`.
-
-    A label has the columns of its file. Raises `PluginError` without pandas.
-    """
-    try:
-        import pandas
-    except ModuleNotFoundError as error:
-        raise PluginError("a DataFrame needs pandas: pip install pandas") from error
-    return pandas.DataFrame([_as_row(row) for row in rows])
-
-
-def _as_row(row: Any) -> Row:
-    if isinstance(row, JudgedPair):
-        return row.to_row()
-    return asdict(row) if isinstance(row, Completion) else dict(row)

@@ -70,11 +70,10 @@ def _row(names: Sequence[str], cells: Sequence[str], where: str) -> Row:
             f"{where}: has {len(cells)} cells, and line 1 names {len(names)} columns; put texts with commas or line "
             'breaks in double quotes, and write each quote within them twice ("")'
         )
-    return {name: _value(name, cell) for name, cell in zip(names, cells, strict=True)}
-
-
-def _value(name: str, cell: str) -> Any:
-    return _number(cell.strip()) if name in NUMBERS else unpacked(cell) if name == CHAT else cell
+    return {
+        name: _number(cell.strip()) if name in NUMBERS else unpacked(cell) if name == CHAT else cell
+        for name, cell in zip(names, cells, strict=True)
+    }
 
 
 def _number(text: str) -> Any:

@@ -68,12 +68,11 @@ def own_feedback(
                 yield one
             else:
                 unusable.unlabelled += 1
-    if notes is not None:
-        up, down = ({output for output, label in thumbs if label == way} for way in (True, False))
-        if both := up & down:
-            rows = sum(count for (output, _), count in thumbs.items() if output in both)
-            outputs = "1 output has" if len(both) == 1 else f"{len(both):,} outputs have"
-            notes.append(f"{source}: {outputs} thumbs of both kinds ({rows:,} rows): each counts")
+    up, down = ({output for output, label in thumbs if label == way} for way in (True, False))
+    if notes is not None and (both := up & down):
+        rows = sum(count for (output, _), count in thumbs.items() if output in both)
+        outputs = "1 output has" if len(both) == 1 else f"{len(both):,} outputs have"
+        notes.append(f"{source}: {outputs} thumbs of both kinds ({rows:,} rows): each counts")
 
 
 def _parse(row: Row, where: str, rater: str, scale: LabelScale | None) -> Feedback | None:

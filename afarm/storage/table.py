@@ -7,11 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from html import escape
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from afarm.core.errors import DataError
+from afarm.core.errors import PluginError
 from afarm.core.records import Row
 from afarm.storage.text import one_line
+
+if TYPE_CHECKING:
+    import pandas
 
 T = TypeVar("T")
 
@@ -31,12 +34,8 @@ class Tabular:
         """Yield the rows of its data frame."""
 
     def to_pandas(self) -> Any:
-        """Return a `pandas.DataFrame` of its rows. Raises `DataError` without pandas."""
-        try:
-            import pandas
-        except ModuleNotFoundError as error:
-            raise DataError("to_pandas needs pandas: pip install pandas") from error
-        return pandas.DataFrame([dict(row) for row in self.table_rows()])
+        """Return a `pandas.DataFrame` of its rows. Raises `PluginError` without pandas."""
+        return to_frame(self.table_rows())
 
 
 class Records(list[T], Tabular):
@@ -77,5 +76,19 @@ def _cell(value: object) -> str:
     return "" if value is None else escape(one_line(str(value), CELL))
 
 
+def to_frame(rows: Iterable[Any]) -> pandas.DataFrame:
+    """Return rows, labels (`JudgedPair`) or answers as a pandas `DataFrame`.
+
+    A label has the columns of its file. Raises `PluginError` without pandas.
+    """
+    try:
+        import pandas
+    except ModuleNotFoundError as error:
+        raise PluginError("a DataFrame needs pandas: pip install pandas") from error
+    return pandas.DataFrame([_make_row(row) for row in rows])
+
+
 def _make_row(record: Any) -> Row:
+    if isinstance(record, Mapping):
+        return dict(record)
     return record.to_row() if hasattr(record, "to_row") else asdict(record)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from afarm.core.errors import AfarmError, DataError
+from afarm.core.errors import AfarmError, DataError, PluginError
 
 T = TypeVar("T")
 
@@ -29,6 +29,15 @@ def unless_refused(call: Callable[[], T], what: str) -> T | None:
         return None
     except Exception as error:
         raise ConformanceError(f"{what} must be a DataError that explains it, not {error!r}") from error
+
+
+@contextmanager
+def as_in_a_run() -> Iterator[None]:
+    """Raise what a run would say of a broken promise as a `ConformanceError`."""
+    try:
+        yield
+    except PluginError as error:
+        raise ConformanceError(str(error)) from error
 
 
 @contextmanager

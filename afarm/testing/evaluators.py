@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import copy
-import json
-import math
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from afarm.core.interfaces import EvaluationInputs, Evaluator
 from afarm.core.records import Evaluation
-from afarm.testing.conformance import ConformanceError, require, unless_refused
+from afarm.core.registry import FIRST_PARTY, Component
+from afarm.storage.record_fields import require_evaluation
+from afarm.testing.conformance import as_in_a_run, require, unless_refused
 from afarm.testing.examples import board_inputs, evaluation_inputs
 
 NEEDS = {"judgements", "ratings", "reward_model", "human"}
@@ -30,25 +30,14 @@ def check_evaluator(evaluator: Evaluator, inputs: EvaluationInputs | None = None
     found = evaluator.evaluate(inputs)
     require(inputs == before, "an evaluator must leave its inputs as they are")
     require(evaluator.evaluate(inputs) == found, "equal inputs must give equal evaluations")
-    _check_metrics(found, inputs)
+    component = Component("evaluators", getattr(found, "evaluator", ""), FIRST_PARTY, "", type(evaluator))
+    with as_in_a_run():
+        require_evaluation(found, component.name, [component], component, inputs.system, evaluator)
+    require(bool(found.evaluator) and bool(found.metrics), "an evaluation names its evaluator and has metrics")
     if evaluator.many:
         _check_board(evaluator, inputs, found)
     else:
         _check_mismatches(evaluator, inputs, found)
-
-
-def _check_metrics(found: Evaluation, inputs: EvaluationInputs) -> None:
-    require(isinstance(found, Evaluation), "evaluate must return an afarm.Evaluation")
-    require(found.system == inputs.system, f"the evaluation is of {inputs.system!r}, not of {found.system!r}")
-    require(bool(found.evaluator) and bool(found.metrics), "an evaluation names its evaluator and has metrics")
-    for name, value in found.metrics.items():
-        flat = value is None or (isinstance(value, int | float | str) and not isinstance(value, bool))
-        require(isinstance(name, str) and flat, f"metric {name!r} must be a flat number or text, not {value!r}")
-        require(not isinstance(value, float) or math.isfinite(value), f"metric {name!r} is {value}: JSON has no such")
-    try:
-        json.dumps([dict(found.metrics), list(found.rows)], allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ConformanceError(f"metrics and rows must be JSON values: {error}") from error
 
 
 def _check_board(evaluator: Evaluator, inputs: EvaluationInputs, whole: Evaluation) -> None:

@@ -15,7 +15,8 @@ from typing import Any
 from afarm.core.errors import JudgeError
 from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge, ShownPair
 from afarm.core.records import Instruction, Message
-from afarm.testing.conformance import require
+from afarm.judging.return_checks import identify_judge, require_completion, require_judge
+from afarm.testing.conformance import as_in_a_run, require
 from afarm.testing.examples import HOSTILE_TEXTS, make_instructions, make_pairs
 
 FORMATS = ("single", "list", "json")
@@ -27,10 +28,10 @@ def check_judge(judge: Judge, *, answers: bool | None = None, instructions: Sequ
     `answers` (default: `judge.simulated`) is True for a judge behind a fake transport. `instructions` are for a judge
     that accepts no others. Raises `ConformanceError` naming the broken promise.
     """
-    require(isinstance(judge.identity, str) and judge.identity != "", "identity must be a text that is not empty")
-    require(judge.identity == judge.identity, "identity must be the same whenever it is read")
-    takes = judge.capabilities
-    require(isinstance(takes, Capabilities), "capabilities must be an afarm.Capabilities")
+    with as_in_a_run():
+        require_judge(judge, type(judge).__name__)
+        identity, takes = identify_judge(judge), judge.capabilities
+    require(judge.identity == identity, "identity must be the same whenever it is read")
     require(takes.chat or takes.completion, "a judge takes chats, or text completions, or both")
 
     async def check() -> None:
@@ -125,12 +126,8 @@ async def _check_hostile_text(judge: Judge, instructions: Sequence[Instruction])
 
 
 def _check_completion(judge: Judge, request: ChatRequest, completion: Completion) -> None:
-    require(isinstance(completion, Completion), "complete must return an afarm.Completion")
-    require(isinstance(completion.text, str), "a completion's text must be text")
-    tokens = (completion.input_tokens, completion.output_tokens, completion.cached_input_tokens)
-    require(min(tokens) >= 0, "token counts are at least 0")
-    priced = completion.price is None or completion.price >= 0
-    require(priced, f"the price of an answer is at least 0, or None, not {completion.price}")
+    with as_in_a_run():
+        require_completion(completion, judge.identity, judge)
     most, came = judge.most_output_tokens(request), completion.output_tokens
     require(came <= most, f"{came} tokens came, above most_output_tokens: {most}")
     worst = judge.worst_case_price(request)

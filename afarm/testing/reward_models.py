@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from afarm.core.errors import PluginError, type_name
+from afarm.core.errors import type_name
 from afarm.core.interfaces import Policy, RewardModel
 from afarm.core.records import Instruction, JudgedPair, Preference
-from afarm.testing.conformance import ConformanceError, naming, require, unless_refused
+from afarm.testing.conformance import as_in_a_run, naming, require, unless_refused
 from afarm.testing.contexts import MetricsRecorder, train_context
 from afarm.testing.examples import HOSTILE_TEXTS, make_instructions, separable_preferences
 from afarm.testing.methods import check_processes, check_start_untouched
@@ -114,10 +114,8 @@ def _check_fitted(
 
 def values(model: RewardModel, rows: Sequence[tuple[Instruction, str]]) -> list[float]:
     """Score each (instruction, output): one finite score per row, spans inside their outputs."""
-    try:
+    with as_in_a_run():  # `RewardModel` checks its own promises
         scores = model.score([instruction for instruction, _ in rows], [output for _, output in rows])
-    except PluginError as error:  # `RewardModel` checks its own promises
-        raise ConformanceError(str(error)) from error
     for (_, output), score in zip(rows, scores, strict=True):
         for begin, end, _ in score.spans or ():
             require(0 <= begin <= end <= len(output), "a span lies outside its output")

@@ -6,11 +6,11 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 
-from afarm.core.errors import ConfigError, PluginError, type_name
+from afarm.core.errors import ConfigError, type_name
 from afarm.core.seeding import uniform
 from afarm.experiment.studies.findings import require_findings
 from afarm.experiment.studies.study import Bounded, Findings, FinishedRun, Study, StudyRequest, StudyRun
-from afarm.testing.conformance import ConformanceError, require
+from afarm.testing.conformance import as_in_a_run, require
 
 REQUEST = StudyRequest("ppo", (1, 2))
 
@@ -58,10 +58,8 @@ def _finished(run: StudyRun) -> FinishedRun:
 
 
 def _check_findings(findings: Findings) -> None:
-    try:
+    with as_in_a_run():
         require_findings(findings, "study")
-    except PluginError as error:
-        raise ConformanceError(str(error)) from error
     for table in findings.tables:
         numbers = [number for row in table.rows for cell in row for number in _numbers(cell)]
         require(all(map(math.isfinite, numbers)), f"table {table.name}: numbers must be finite: {table.rows}")

@@ -11,21 +11,21 @@ from syntax import AFARM, ALL, PLUGINS, Module, modules
 
 BESIDE_THE_ROOMS = {"__init__.py", "__main__.py", "py.typed", "recipes"}
 
-CORE_LINES, CORE_MODULES = 2415, 11
+CORE_LINES, CORE_MODULES = 2414, 11
 LONGEST_MODULE, LONGEST_FUNCTION = 500, 80
 
 LINES = {
-    "core": 2447,
-    "storage": 4643,
-    "judging": 3652,
+    "core": 2446,
+    "storage": 4842,
+    "judging": 3630,
     "evaluation": 5179,
     "backend": 4905,
-    "experiment": 8020,
-    "report": 1610,
-    "results": 350,
-    "experiments": 70,
-    "testing": 2086,
-    "cli": 4596,
+    "experiment": 8016,
+    "report": 1602,
+    "results": 325,
+    "experiments": 67,
+    "testing": 2077,
+    "cli": 4584,
 }
 """The most lines of each room. A room that outgrows its budget wants another idea, or gives something away."""
 

@@ -46,7 +46,7 @@ NARROW = {
             "afarm.experiment.studies.findings",
             "afarm.experiment.studies.study",
         },
-        "storage": {"afarm.storage.checkpoints"},
+        "storage": {"afarm.storage.checkpoints", "afarm.storage.record_fields"},
     },
 }
 """Rooms that may import certain modules of a room only."""

@@ -928,12 +928,12 @@ EVALUATORS: Broken = {
     "returns a table": (
         WinTable,
         returning(WinTable, lambda self, inputs: {"metrics": {"wins": [1, 2]}}),
-        "flat number",
+        r"flat JSON numbers: metric 'wins' is \[1, 2\]",
     ),
     "returns NaN": (
         WinTable,
         returning(WinTable, lambda self, inputs: {"metrics": {"wins": math.nan}}),
-        "JSON has no such",
+        "flat JSON numbers: metric 'wins' is nan",
     ),
     "zips what there is": (WinTable, {"evaluate": zip_what_there_is}, "must be a DataError"),
     "divides by nothing": (

@@ -2,18 +2,20 @@
 
 import math
 from collections import Counter
+from functools import partial
 
 import pytest
 from scripted_ask import ScriptedAsk, by_lot, longer, make_pairs
 
 from afarm.core.interfaces import AnnotateContext
 from afarm.core.judge import Completion
-from afarm.core.records import JudgedPair
+from afarm.core.records import JudgedPair, Preference
 from afarm.core.seeding import uniform
-from afarm.judging.pairwise import Verdict, combine_orders, combine_votes
+from afarm.judging.pairwise import combine_orders, combine_votes
 from afarm_plugins.annotators.pool import PoolAnnotator
 from afarm_plugins.annotators.settings import PoolConfig
 
+Verdict = partial(Preference, "pair")
 ONE, TWO, DRAW = Verdict(0.0), Verdict(1.0), Verdict(None, "draw")
 UNPARSED, REFUSED = Verdict(None, "unparsed"), Verdict(None, "refused")
 
