@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -94,3 +96,35 @@ def test_a_file_may_be_called_like_a_url(tmp_path: Path, monkeypatch: pytest.Mon
     Ledger("./postgres:answers").close()
     assert is_there("./postgres:answers")
     assert (tmp_path / "postgres:answers").is_file()
+
+
+OTHER = """
+import sys
+from pathlib import Path
+from afarm.judging.sqlite_database import SqliteDatabase
+database = SqliteDatabase(Path(sys.argv[1]))
+print(database.read("SELECT count(*) FROM paid")[0][0])
+database.close()
+"""
+
+
+def test_what_a_process_with_two_connections_writes_stands_whoever_else_opens_and_closes(tmp_path: Path) -> None:
+    """A second opening gave up the first one's locks: another process then took SQLite's log away, and rows with it."""
+    path = tmp_path / "ledger.sqlite"
+    first, second = SqliteDatabase(path), SqliteDatabase(path)
+
+    def others_see() -> int:
+        return int(subprocess.run([sys.executable, "-c", OTHER, path], check=True, capture_output=True).stdout)
+
+    first.write(lambda table: table.execute("CREATE TABLE paid (answer)"))
+    assert others_see() == 0
+    first.write(lambda table: table.execute("INSERT INTO paid VALUES ('yes')"))
+    assert others_see() == 1
+    first.close()
+    second.close()
+
+
+def test_a_ledger_behind_a_link_is_made_where_it_leads(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "ledger.sqlite")
+    SqliteDatabase(tmp_path / "link").close()
+    assert (tmp_path / "ledger.sqlite").stat().st_mode & 0o777 == 0o600
