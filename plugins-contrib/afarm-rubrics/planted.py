@@ -92,7 +92,7 @@ def make_rows(pairs: int, seed: int, weights: Mapping[str, float], noise: float 
 
 
 class Planted(Judge):
-    """The scripted judge. `planted:PRICE` charges that for a million tokens, within a budget as a vendor's would be."""
+    """The scripted judge. `planted:PRICE` charges that for a million tokens, as a vendor would."""
 
     capabilities = Capabilities()
 

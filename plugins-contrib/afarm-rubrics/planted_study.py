@@ -1,4 +1,4 @@
-"""How well an induction finds planted principles: the table of docs/guides/rubrics.md.
+"""The principles that an induction finds of planted ones: the table of docs/guides/rubrics.md.
 
 python plugins-contrib/afarm-rubrics/planted_study.py --seeds 10
 """

@@ -1,4 +1,4 @@
-"""Rubrics: files, replies, labels, evaluations, and their induction from labels with planted principles."""
+"""Rubrics: files, replies, labels, evaluations, and induction from labels with planted principles."""
 
 from __future__ import annotations
 
