@@ -134,8 +134,7 @@ def keep_private(path: Path) -> None:
     """Keep the file from others, but for a group: it holds all prompts. SQLite's log gets its rights."""
     if str(path) == ":memory:":
         return
-    with suppress(FileExistsError):  # one that is there is not opened: closing it would give up SQLite's locks on it
-        os.close(os.open(path.resolve(), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    path.touch(0o600)  # opens none that is there: closing it would give up the locks of SQLite's other connections
     if path.stat().st_mode & 0o007:
         with suppress(PermissionError):  # another's file
             path.chmod(0o600)

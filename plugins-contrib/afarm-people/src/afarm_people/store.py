@@ -126,7 +126,7 @@ class ProjectStore:
         """Open or make the file; `seed` counts when it is made. Raises `StoreError` if it cannot be."""
         self.path = path
         try:
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # it names people
+            path.touch(0o600)  # it names people; one that is there is not opened, which would cost SQLite its locks
             self.db = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
             self.db.row_factory = sqlite3.Row
             self.lock = threading.RLock()
