@@ -167,8 +167,8 @@ def _is_near(planned: int, asked: int) -> bool:
 
 def check_policy(policy: Policy, directory: Path) -> None:
     """Check that samples are in order, depend on seed and instruction alone, and survive saving."""
-    instructions = make_instructions(5)
-    decoding = policy.decoding(Decoding(max_new_tokens=6, n=2, per_device_batch_size=4))
+    instructions = make_instructions(4)
+    decoding = policy.decoding(Decoding(max_new_tokens=3, n=2, per_device_batch_size=4))
     require(isinstance(decoding, Decoding), "decoding must return an afarm.Decoding")
     expected = draw(policy)
     require(_equal(draw(policy), expected), "equal seeds must give equal samples")
@@ -197,8 +197,8 @@ def draw(
     policy: Policy, instructions: Sequence[Instruction] | None = None, per_device_batch_size: int = 4, seed: int = 3
 ) -> list[Sample]:
     """Draw two samples per instruction with a fixed seed, and check that there are as many."""
-    chosen = make_instructions(5) if instructions is None else instructions
-    decoding = policy.decoding(Decoding(max_new_tokens=6, n=2, per_device_batch_size=per_device_batch_size))
+    chosen = make_instructions(4) if instructions is None else instructions
+    decoding = policy.decoding(Decoding(max_new_tokens=3, n=2, per_device_batch_size=per_device_batch_size))
     samples = list(itertools.islice(policy.sample(chosen, decoding, seed=seed), 2 * len(chosen) + 1))
     require(
         len(samples) == 2 * len(chosen) and all(isinstance(s, Sample) for s in samples),

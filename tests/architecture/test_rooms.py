@@ -11,21 +11,21 @@ from syntax import AFARM, ALL, PLUGINS, Module, modules
 
 BESIDE_THE_ROOMS = {"__init__.py", "__main__.py", "py.typed", "recipes"}
 
-CORE_LINES, CORE_MODULES = 2415, 11
+CORE_LINES, CORE_MODULES = 2430, 11
 LONGEST_MODULE, LONGEST_FUNCTION = 500, 80
 
 LINES = {
-    "core": 2447,
+    "core": 2462,
     "storage": 4643,
     "judging": 3652,
     "evaluation": 5179,
     "backend": 4905,
-    "experiment": 7957,
+    "experiment": 7950,
     "report": 1610,
     "results": 350,
     "experiments": 70,
     "testing": 2086,
-    "cli": 4596,
+    "cli": 4593,
 }
 """The most lines of each room. A room that outgrows its budget wants another idea, or gives something away."""
 
