@@ -31,7 +31,7 @@ demo: $(VENV)/.demo
 	$(BIN)/afarm run --method ppo --annotator pool
 
 test: $(VENV)/.test
-	$(MAKE) --no-print-directory -j2 -O lint docs system $(VENV)/.moto $(VENV)/.inspect $(VENV)/.bytecode .cache/smollm2.gguf
+	$(MAKE) --no-print-directory -j3 -O $(VENV)/.bytecode docs lint system $(VENV)/.moto $(VENV)/.inspect .cache/smollm2.gguf
 	MOTO_SERVER=$(abspath $(VENV))-moto/bin/moto_server INSPECT_PYTHON=$(abspath $(VENV))-inspect/bin/python OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --durations=25 \
 	  -m "not cluster"
 
@@ -122,7 +122,8 @@ $(VENV)/.docs: pyproject.toml constraints.txt
 	$(call install,$(VENV),-c constraints.txt -e '.[docs]')
 	touch $@
 
-# What tests import is compiled once here, in place of at once by each worker: half a minute a worker.
+# What tests import is compiled once here, in place of at once by each worker: half a minute a worker. It takes longest of
+# what `test` makes before the tests, and begins first.
 $(VENV)/.bytecode: $(VENV)/.test
 	-OMP_NUM_THREADS=1 $(BIN)/python -m pytest --collect-only -q -m "not cluster" >/dev/null
 	touch $@

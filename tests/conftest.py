@@ -229,8 +229,20 @@ def policy() -> Any:
     return make_policy()
 
 
+@pytest.fixture(scope="session")
+def light_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for `sys.path` in which the light plugin is installed, one for all tests: to read another takes long."""
+    site = tmp_path_factory.mktemp("site")
+    (site / "light-1.2.dist-info").mkdir()
+    (site / "light-1.2.dist-info" / "METADATA").write_text("Name: light\nVersion: 1.2\n")
+    (site / "light-1.2.dist-info" / "entry_points.txt").write_text("[afarm]\nlight = light_plugin\n")
+    return site
+
+
 @pytest.fixture
-def afarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Afarm:
+def afarm(
+    tmp_path: Path, light_site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Afarm:
     """Runs the command line in a directory of its own, with `light.yaml` there and the light plugin installed."""
     import yaml
     from light_farm import RECIPE, LightBackend
@@ -240,10 +252,7 @@ def afarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     from afarm.cli import main
     from afarm.experiment.components import Components
 
-    (tmp_path / "site" / "light-1.2.dist-info").mkdir(parents=True)
-    (tmp_path / "site" / "light-1.2.dist-info" / "METADATA").write_text("Name: light\nVersion: 1.2\n")
-    (tmp_path / "site" / "light-1.2.dist-info" / "entry_points.txt").write_text("[afarm]\nlight = light_plugin\n")
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.syspath_prepend(str(light_site))
     monkeypatch.setattr(Components, "backend", property(lambda self: LightBackend(WordPolicy)))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "base").mkdir()
@@ -265,6 +274,14 @@ def afarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         return Said(code, printed.out, printed.err)
 
     return run
+
+
+@pytest.fixture
+def own_site(afarm: Afarm, light_site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which the command line finds the light plugin, as a copy that a test may change."""
+    site = shutil.copytree(light_site, tmp_path / "site")
+    monkeypatch.syspath_prepend(str(site))
+    return site
 
 
 @pytest.fixture

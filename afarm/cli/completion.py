@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import typer
@@ -16,7 +15,6 @@ VARIABLE = "_AFARM_COMPLETE"
 """Set by the shell while it asks for words."""
 
 
-@cache
 def _plugins() -> experiments.Plugins:
     return experiments.discover(check_configs=False)
 

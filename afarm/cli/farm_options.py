@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields
-from functools import cache, partial, reduce
+from functools import partial, reduce
 from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -48,8 +48,6 @@ from afarm.storage.runs import RunRecord
 if TYPE_CHECKING:
     from afarm.experiment.farm import Farm
     from afarm.experiment.preflight import Check
-
-_plugins = cache(lambda: experiments.discover())  # once a command, however many workspaces it opens
 
 
 @dataclass(frozen=True)
@@ -210,7 +208,7 @@ class FarmOptions:
             [given, *settings],
             output_dir,
             checks=checks,
-            plugins=_plugins(),
+            plugins=experiments.discover(),
             progress=bars,
             notify=bars.notify,
             process_info=process_info,
@@ -330,7 +328,6 @@ def with_options(command: Callable[..., None], without: Collection[str] = ()) ->
     def expanded(**given: Any) -> None:
         chosen = options(**{parameter.name: given.pop(parameter.name) for parameter in own})
         launch.require_one_way(given.get("launcher", LOCAL), chosen.accelerate_config)
-        _plugins.cache_clear()
         command(options=chosen, **given)
 
     every = [p for name, parameter in parameters.items() for p in (own if name == "options" else [parameter])]

@@ -28,7 +28,7 @@ class StageLines:
     def __init__(self, bars: ProgressBars, workspace: Workspace):
         self.bars = bars
         self.workspace = workspace
-        self._expected: dict[str, float] = {}
+        self._expected: dict[str, float] | None = None
         self._paid_before = 0.0
 
     def __call__(self, label: str, run: StageRun | None) -> None:
@@ -37,7 +37,7 @@ class StageLines:
             planned = list(self.workspace.planned)
             number, of = planned.index(label) + 1 if label in planned else 1, len(planned)
             place = f"stage {number} of {of}" if of > 1 else ""
-            self._expected = expected_seconds(self.workspace)
+            self._expected = None
             self.bars.begin(label, place, (number - 1) / max(of, 1), lambda: self.time_left(label))
             return
         self.bars.end()
@@ -48,6 +48,8 @@ class StageLines:
 
     def time_left(self, label: str) -> str:
         """Say roughly how much time the command still takes, once there is something to go by."""
+        if self._expected is None:  # read only if a stage takes long enough to be looked at
+            self._expected = expected_seconds(self.workspace)
         if not self._expected:
             return ""
         spent, share = monotonic() - self.bars.stage_began, self.bars.share
@@ -80,7 +82,7 @@ def stage_line(label: str, seconds: float | None, key: str) -> str:
 def expected_seconds(workspace: Workspace) -> dict[str, float]:
     """Return what planned stages that are not there yet took last time; empty if one was never made."""
     found = {}
-    for label, stage in workspace.planned.items():
+    for label, stage in list(workspace.planned.items()):
         if label not in workspace.history:
             try:
                 found[label] = float(workspace.store.of_stage(stage.kind, label)[-1].meta["seconds"])

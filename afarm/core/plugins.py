@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import lru_cache
 from importlib.metadata import Distribution, EntryPoint, EntryPoints
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
@@ -55,6 +55,7 @@ DISABLED = "is disabled with --disable-plugin"
 """The `error` of a plugin that the user has left out."""
 
 _choice: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+_made: list[tuple[Plugins, bool, set[str], list[Any]]] = []  # by the last calls of `discover`, and from what
 _notes: dict[str, list[str]] = {}
 """The notes on each plugin that this process has loaded: only the first time is its module run."""
 
@@ -66,6 +67,9 @@ class Plugins:
     manager: pluggy.PluginManager
     registry: Registry
     found: list[Plugin]
+
+    def copy(self) -> Plugins:
+        return Plugins(self.manager, Registry(self.registry), [*self.found])
 
     @property
     def broken(self) -> list[Plugin]:
@@ -145,7 +149,7 @@ def _names(plugin: Plugin) -> set[str]:
     return {name_as_pip(name) for name in names - {FIRST_PARTY}}
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def _entry_points(places: tuple[tuple[str, int], ...]) -> EntryPoints:
     return importlib.metadata.entry_points(group=GROUP)
 
@@ -194,10 +198,14 @@ def discover(
     Without `check_configs`, which takes nearly as long as all the rest, a config that pydantic cannot build passes:
     enough if only the names are wanted. Only these `kinds` of components are registered: none for the commands alone.
     """
+    points = list(installed_entry_points() if entry_points is None else entry_points)
+    points.sort(key=lambda p: (p.value.partition(".")[0] != "afarm_plugins", p.name, p.value))
+    for plugins, checked, of, place in _made:  # of the same modules and for as much: a command asks several times
+        if checked >= check_configs and of >= {*kinds} and place == _loaded_from(points):
+            return plugins.copy()
     plugins, alone = Plugins(_Manager(), Registry(), []), _Manager()
-    points = installed_entry_points() if entry_points is None else entry_points
     packages: dict[Distribution | None, tuple[str, str, str]] = {None: ("unknown", "", "")}
-    for point in sorted(points, key=lambda p: (p.value.partition(".")[0] != "afarm_plugins", p.name, p.value)):
+    for point in points:
         if point.dist and point.dist not in packages:
             dist = point.dist  # each look at it parses METADATA anew
             packages[dist] = dist.name, dist.version, unmet_requirement(dist)
@@ -210,10 +218,16 @@ def discover(
         else:
             _load(plugin, point, plugins, alone, check_configs, kinds)
         plugins.found.append(plugin)
+    if not plugins.broken:
+        _made.insert(0, (plugins.copy(), check_configs, {*kinds}, _loaded_from(points)))
+        del _made[8:]
     return plugins
 
 
-@cache
+def _loaded_from(points: Iterable[EntryPoint]) -> list[Any]:
+    return [_choice[1], *((point, point.dist, sys.modules.get(point.module)) for point in points)]
+
+
 def load_by_scheme(kind: str, scheme: str, unknown: str) -> Any:
     """Import the class that a plugin registers for URLs of `scheme`; `unknown` says that none does.
 
@@ -257,8 +271,8 @@ def _load(
                 config.model_rebuild()  # builds it, if it is not built yet
         plugins.manager.register(module, name)
     except (Exception, SystemExit) as error:
-        place = _place(error, point.module)
-        plugin.error = ": ".join(filter(None, [type(error).__name__, " ".join(str(error).split())])) + place
+        plugin.error = ": ".join(filter(None, [type(error).__name__, " ".join(str(error).split())]))
+        plugin.error += _place(error, point.module)
         plugin.components.clear()
         plugins.registry.discard(name)
     finally:

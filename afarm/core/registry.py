@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 import re
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,8 +135,10 @@ MODELS_OF = {
 class Registry:
     """Components by kind and name."""
 
-    def __init__(self) -> None:
+    def __init__(self, components: Iterable[Component] = ()) -> None:
         self._components: dict[str, dict[str, Component]] = {kind: {} for kind in KINDS}
+        for component in components:
+            self.register(component)
 
     def register(self, component: Component) -> None:
         """Add a component. Raises `PluginError` if its package has one of that name, or the name is malformed."""

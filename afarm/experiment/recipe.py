@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from pydantic import ValidationError
 
 from afarm.core.config import Config
 from afarm.core.errors import ConfigError, DataError, PluginError, did_you_mean
-from afarm.core.plugins import DISABLED, Plugins, chosen_plugins, discover, installed_entry_points
+from afarm.core.plugins import DISABLED, Plugins, discover
 from afarm.core.registry import Component
 from afarm.core.seeding import digest
 from afarm.experiment.config_files import read_user_yaml
@@ -118,14 +117,8 @@ def recipe_names() -> list[str]:
 
 def plugin_recipes() -> list[str]:
     """List the recipes that plugins bring, by the shortest names."""
-    registry = _with_recipes(tuple(installed_entry_points()), chosen_plugins()).registry
-    return sorted(registry.list_names(component)[-1] for component in registry)
-
-
-@lru_cache(maxsize=1)
-def _with_recipes(*plugins: object) -> Plugins:
-    """Load the recipes of plugins, again once `plugins` are others."""
-    return discover(check_configs=False, kinds=("recipes",))
+    registry = discover(check_configs=False).registry
+    return sorted(registry.list_names(component)[-1] for component in registry if component.kind == "recipes")
 
 
 def _recipe_file(name: str) -> Path:
@@ -135,7 +128,7 @@ def _recipe_file(name: str) -> Path:
     if name in recipe_names():
         return Path(str(resources.files("afarm") / "recipes" / f"{name}.yaml"))
     try:
-        plugins = _with_recipes(tuple(installed_entry_points()), chosen_plugins())
+        plugins = discover(check_configs=False)
         return Path(plugins.get("recipes", name, recipe_names()).target)
     except PluginError as error:
         unknown = _no_recipe(Path(name)) if Path(name).exists() else f"{error} `afarm recipes` shows them."

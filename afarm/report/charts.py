@@ -93,7 +93,7 @@ def plotly_script() -> str | None:
 @cache
 def pack(script: str) -> str:
     """Pack `script` by gzip and base64: half the size, and nothing in it can close its element."""
-    return base64.b64encode(gzip.compress(script.encode("utf-8"), 9, mtime=0)).decode("ascii")
+    return base64.b64encode(gzip.compress(script.encode("utf-8"), 5, mtime=0)).decode("ascii")
 
 
 def chart(kind: str, name: str, stage: str = "", /, **data: Any) -> Chart:

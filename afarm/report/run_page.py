@@ -63,10 +63,13 @@ def build(run_dir: Path) -> Path:
     `DataError` if a file cannot be read, `StoreError` if the page cannot be written.
     """
     record = read_run(Path(run_dir))
+    return _write(record, content_mark(record))
+
+
+def _write(record: RunRecord, mark: str) -> Path:
     page = render_page("run_page", ["charts", "tables", "run_page"], **describe_run(record))
-    target = record.directory / PAGE
-    write_whole(target, page + content_mark(record), "free some space or fix the rights, then `afarm report`")
-    return target
+    write_whole(record.directory / PAGE, page + mark, "free some space or fix the rights, then `afarm report`")
+    return record.directory / PAGE
 
 
 def refresh(run_dir: Path) -> Path:
@@ -74,12 +77,12 @@ def refresh(run_dir: Path) -> Path:
 
     Raises as `build` does.
     """
-    target, mark = run_dir / PAGE, content_mark(read_run(run_dir)).encode()
-    with suppress(OSError), target.open("rb") as handle:
-        handle.seek(-len(mark), os.SEEK_END)
-        if handle.read() == mark:
-            return target
-    return build(run_dir)
+    mark = content_mark(record := read_run(run_dir))
+    with suppress(OSError), (run_dir / PAGE).open("rb") as handle:
+        handle.seek(-len(mark.encode()), os.SEEK_END)
+        if handle.read() == mark.encode():
+            return run_dir / PAGE
+    return _write(record, mark)
 
 
 def content_mark(record: RunRecord) -> str:

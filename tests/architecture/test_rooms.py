@@ -11,21 +11,21 @@ from syntax import AFARM, ALL, PLUGINS, Module, modules
 
 BESIDE_THE_ROOMS = {"__init__.py", "__main__.py", "py.typed", "recipes"}
 
-CORE_LINES, CORE_MODULES = 2414, 11
+CORE_LINES, CORE_MODULES = 2430, 11
 LONGEST_MODULE, LONGEST_FUNCTION = 500, 80
 
 LINES = {
-    "core": 2446,
+    "core": 2462,
     "storage": 4620,
-    "judging": 3630,
+    "judging": 3629,
     "evaluation": 5179,
     "backend": 4905,
-    "experiment": 8016,
-    "report": 1602,
+    "experiment": 8009,
+    "report": 1605,
     "results": 325,
     "experiments": 67,
     "testing": 2077,
-    "cli": 4584,
+    "cli": 4581,
 }
 """The most lines of each room. A room that outgrows its budget wants another idea, or gives something away."""
 

@@ -7,12 +7,12 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from afarm.cli import completion, main
+from afarm.cli import main
 
 BIN = Path(sys.executable).parent
 
@@ -41,9 +41,7 @@ def completed_by_bash(directory: Path, *lines: list[str]) -> list[list[str]]:
 
 
 @pytest.fixture
-def completed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Complete]:
+def completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Complete:
     """Asks as the script does, in this process and in `tmp_path`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "stderr", sys.stderr)  # which a command that completes takes away
@@ -60,9 +58,7 @@ def completed(
             found.append(capsys.readouterr().out.split())
         return found
 
-    completion._plugins.cache_clear()
-    yield ask
-    completion._plugins.cache_clear()
+    return ask
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")

@@ -27,9 +27,9 @@ TWO = ["--launcher", "local:2"]
 
 
 @pytest.fixture
-def workers(afarm: Afarm, tmp_path: Path) -> Afarm:
+def workers(afarm: Afarm, own_site: Path) -> Afarm:
     """The command line with the light plugin installed for worker processes as well."""
-    (tmp_path / "site" / "light-1.2.dist-info" / "entry_points.txt").write_text("[afarm]\nlight = light_worker\n")
+    (own_site / "light-1.2.dist-info" / "entry_points.txt").write_text("[afarm]\nlight = light_worker\n")
     return afarm
 
 

@@ -11,7 +11,6 @@ import pytest
 from said import Afarm
 
 from afarm.core.errors import StoreError
-from afarm.core.plugins import load_by_scheme
 from afarm.judging.sqlite_database import require_usable
 
 PASSWORD = "hunter2"
@@ -66,7 +65,6 @@ def test_without_the_plugins_of_servers_all_else_works_and_what_installs_them_is
     rest = [point for point in installed if point.name not in ("postgres", "object_store")]
     assert len(rest) == len(installed) - 2
     monkeypatch.setattr("afarm.core.plugins._entry_points", lambda places: rest)
-    load_by_scheme.cache_clear()
     run = ["run", "--recipe", "light.yaml"]
     assert [afarm(*command).code for command in (run, ["ledger"], ["artifacts", "gc"])] == [0, 0, 0]
     assert afarm("ledger-copy", "copy.sqlite").code == 2

@@ -141,6 +141,45 @@ def test_each_discovery_starts_anew(publish: Publish) -> None:
     assert len(discover().found) == before + 1
 
 
+COUNTED = """
+import sys
+from afarm import hookimpl
+
+@hookimpl
+def register_annotators(register):
+    sys.asked.append("annotators")
+    register("counted", "nowhere:Annotator")
+
+@hookimpl
+def register_recipes(register):
+    sys.asked.append("recipes")
+"""
+
+
+def test_hooks_are_called_once_for_the_same_modules_and_as_much(
+    publish: Publish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(sys, "asked", asked, raising=False)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # it would change the folder, which is then read again
+    publish("counted-farm", "counted", COUNTED)
+    discover(kinds=("recipes",))
+    assert asked == ["recipes"]
+    plugins = discover()
+    assert asked == ["recipes", "annotators", "recipes"], "more kinds were wanted"
+    for choice in ({}, {"check_configs": False}, {"kinds": ("annotators",)}):
+        plugins.registry.discard("counted-farm:counted")
+        plugins.found.clear()
+        plugins = discover(**choice)
+        assert len(asked) == 3
+        assert named(plugins, "counted").components == [plugins.get("annotators", "counted")], (
+            "nobody's changes are seen"
+        )
+    del sys.modules["counted"]
+    discover()
+    assert asked[3:] == ["annotators", "recipes"], "its module may be another"
+
+
 def test_settings_are_the_plugins_defaults_under_the_users_values(publish: Publish) -> None:
     source = good("my_farm").replace('summary="mine"', 'defaults={"margin": 5}')
     publish("my-farm", "my_farm", source)

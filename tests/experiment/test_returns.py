@@ -353,6 +353,7 @@ def judged_by(values: Callable[..., object], farm: Make, monkeypatch: pytest.Mon
     """Compare outputs by `--annotator reward:words`."""
     broken = type("Broken", (Formula,), {"values": values, "__module__": __name__})
     monkeypatch.setattr(light_plugin, "WordReward", broken)
+    monkeypatch.setattr("afarm.core.plugins._made", [])  # else the plugin's hook is not called again
     rows = [Output(Instruction(f"i{n}"), "word " * n, "mine") for n in range(1, 5)]
     others = [replace(row, output="word word", generator="theirs") for row in rows]
     return compare_outputs(rows, others, annotator="reward:words", farm=farm())
@@ -387,6 +388,7 @@ def test_what_makes_a_reward_model_must_be_of_its_class(
 ) -> None:
     broken = type("Broken", (Formula,), {method: lambda self, *given: self, "__module__": __name__})
     monkeypatch.setattr(light_plugin, "WordReward", broken)
+    monkeypatch.setattr("afarm.core.plugins._made", [])  # else the plugin's hook is not called again
     row = Output(Instruction("i"), "word", "mine")
     with pytest.raises(ConfigError, match=f"'words': {method} must be a class method: put @classmethod above it"):
         compare_outputs([row], [replace(row, generator="theirs")], annotator="reward:words", farm=farm())

@@ -11,7 +11,6 @@ import pytest
 
 import afarm
 from afarm.core.errors import ConfigError, PluginError
-from afarm.core.plugins import load_by_scheme
 from afarm.judging.database import fixed_place, is_there, is_url
 from afarm.judging.ledger import Ledger
 from afarm.judging.sqlite_database import SqliteDatabase
@@ -49,7 +48,6 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     points = list(importlib.metadata.entry_points(group="afarm"))
     own = importlib.metadata.EntryPoint("own", f"{__name__}:Plugin", "afarm")
     monkeypatch.setattr("afarm.core.plugins._entry_points", lambda places: [*points, own])
-    load_by_scheme.cache_clear()
 
 
 def test_a_url_is_opened_by_the_plugin_that_brings_its_scheme(tmp_path: Path) -> None:

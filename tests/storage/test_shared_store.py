@@ -12,7 +12,6 @@ import pytest
 
 import afarm
 from afarm.core.errors import ConfigError, PluginError, StoreError
-from afarm.core.plugins import load_by_scheme
 from afarm.storage.artifacts import Store
 from afarm.storage.shared_store import SharedStore, open_shared_store
 
@@ -68,7 +67,6 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     points = list(importlib.metadata.entry_points(group="afarm"))
     own = importlib.metadata.EntryPoint("own", f"{__name__}:Plugin", "afarm")
     monkeypatch.setattr("afarm.core.plugins._entry_points", lambda places: [*points, own])
-    load_by_scheme.cache_clear()
 
 
 def write(directory: Path) -> dict[str, object]:

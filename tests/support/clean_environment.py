@@ -27,10 +27,13 @@ for folder in folders:
 
 PRELOADED = ("afarm.backend", "afarm_plugins.dpo.dpo", "afarm_plugins.ppo.ppo", "trl")
 
+WARMTH = Path(__file__).with_name("warmth.py")
+
 COMMANDS = """
 import gc, importlib, json, os, sys, traceback
 for module in json.loads(sys.argv[1]):
     importlib.import_module(module)
+exec(sys.argv[2])
 gc.freeze()  # trainers collect garbage, and modules are none
 
 def act(program, arguments):
@@ -96,7 +99,7 @@ class CleanEnvironment:
 
     def run_all(self, commands: Mapping[str, Sequence[str]], directory: Path) -> dict[str, Ended]:
         """Run commands of `afarm`, `pytest` and of programs' texts in a directory, which has torch beside it."""
-        program = (self.binaries / "python", "-c", COMMANDS, json.dumps(PRELOADED))
+        program = (self.binaries / "python", "-c", COMMANDS, json.dumps(PRELOADED), WARMTH.read_text(encoding="utf-8"))
         run(*program, cwd=directory, env=BESIDE, given=json.dumps(list(commands.values())))
         parts = [[directory / f"{n}.{part}" for part in ("code", "out", "err")] for n in range(len(commands))]
         read = [[path.read_text(encoding="utf-8") for path in of_one] for of_one in parts]

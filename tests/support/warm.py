@@ -29,6 +29,7 @@ CONTEXT.set_forkserver_preload(
         "peft",
         "torch.distributed.checkpoint",
         "torch.distributed.fsdp",
+        "warmth",
     ]
 )
 

@@ -127,9 +127,9 @@ def test_a_run_is_bundled_and_replayed_without_its_function(
 
 
 def test_workers_of_a_launcher_load_what_the_command_named(
-    afarm: Afarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    afarm: Afarm, own_site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "site" / "light-1.2.dist-info" / "entry_points.txt").write_text("[afarm]\nlight = light_worker\n")
+    (own_site / "light-1.2.dist-info" / "entry_points.txt").write_text("[afarm]\nlight = light_worker\n")
     light_forks.workers_are_forks(monkeypatch)
     command = ["run", "--recipe", "light.yaml", "--reward-model", f"sum:{NAMED}=0.5", "--json"]
     together = afarm(*command, "--launcher", "local:2", "--output-dir", "together")

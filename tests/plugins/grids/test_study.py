@@ -141,9 +141,9 @@ def test_a_large_grid_is_priced_and_asks_first(seeds: int, afarm: Afarm) -> None
 
 @pytest.mark.parametrize(("answer", "begins"), [("n\n", False), ("y\n", True)])
 def test_a_large_grid_asks_at_a_terminal_and_begins_with_yes_alone(
-    answer: str, begins: bool, afarm: Afarm, tmp_path: Path
+    answer: str, begins: bool, afarm: Afarm, light_site: Path, tmp_path: Path
 ) -> None:
-    places = [str(tmp_path / "site"), str(Path(light_plugin.__file__).parent)]
+    places = [str(light_site), str(Path(light_plugin.__file__).parent)]
     environment = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": os.pathsep.join(places)}
     program = (
         f"from afarm_plugins.grids import grid; grid.MANY = 5; from afarm.cli import main; main({[*SWEEP, *SKILLS]})"
@@ -263,9 +263,11 @@ def register_studies(register):
 """
 
 
-def test_a_faulty_study_is_named_its_runs_are_kept_and_nothing_lies_outside(afarm: Afarm, tmp_path: Path) -> None:
-    (tmp_path / "site" / "faulty_study.py").write_text(FAULTY)
-    entries = tmp_path / "site" / "light-1.2.dist-info" / "entry_points.txt"
+def test_a_faulty_study_is_named_its_runs_are_kept_and_nothing_lies_outside(
+    afarm: Afarm, own_site: Path, tmp_path: Path
+) -> None:
+    (own_site / "faulty_study.py").write_text(FAULTY)
+    entries = own_site / "light-1.2.dist-info" / "entry_points.txt"
     entries.write_text("[afarm]\nlight = light_plugin\nfaulty = faulty_study\n")
     said = afarm("study", "faulty", "--recipe", "light.yaml", "--method", "nudge", "--seeds", "1,2,3")
     assert said.code == 2, "it has no method of its own"

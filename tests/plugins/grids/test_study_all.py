@@ -52,9 +52,9 @@ def register_studies(register):
 
 
 @pytest.fixture
-def studies(afarm: Afarm, tmp_path: Path) -> Afarm:
-    (tmp_path / "site" / "small_studies.py").write_text(STUDIES)
-    entries = tmp_path / "site" / "light-1.2.dist-info" / "entry_points.txt"
+def studies(afarm: Afarm, own_site: Path) -> Afarm:
+    (own_site / "small_studies.py").write_text(STUDIES)
+    entries = own_site / "light-1.2.dist-info" / "entry_points.txt"
     entries.write_text("[afarm]\nlight = light_plugin\nsmall = small_studies\n")
     return afarm
 

@@ -86,8 +86,8 @@ def test_a_ledger_that_is_not_there_is_not_copied(afarm: Afarm, tmp_path: Path) 
     assert not list(tmp_path.rglob("*.sqlite"))
 
 
-def test_stages_side_by_side_share_a_ledger_on_a_server(afarm: Afarm, url: str, tmp_path: Path) -> None:
-    (tmp_path / "site" / "light-1.2.dist-info" / "entry_points.txt").write_text("[afarm]\nlight = light_worker\n")
+def test_stages_side_by_side_share_a_ledger_on_a_server(afarm: Afarm, url: str, own_site: Path, tmp_path: Path) -> None:
+    (own_site / "light-1.2.dist-info" / "entry_points.txt").write_text("[afarm]\nlight = light_worker\n")
     said = afarm(
         *("compare", "--recipe", "light.yaml", "--methods", "nudge,direct", "--json"),
         *("--launcher", "local:2", "--ledger", url),

@@ -333,8 +333,8 @@ def test_a_trial_that_fails_is_kept_and_the_search_goes_on(afarm: Afarm) -> None
     assert r"loss is \[nan\]" in Path(said.json["page"]).read_text()
 
 
-def test_a_method_that_was_mended_is_tried_anew(afarm: Afarm, monkeypatch: pytest.MonkeyPatch) -> None:
-    points = Path("site/light-1.2.dist-info/entry_points.txt")
+def test_a_method_that_was_mended_is_tried_anew(afarm: Afarm, own_site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    points = own_site / "light-1.2.dist-info" / "entry_points.txt"
     points.write_text(f"{points.read_text()}mine = mine\n")
     source = (
         "from afarm import hookimpl\nfrom light_plugin import Teach, TeachConfig\n\n"
@@ -344,7 +344,7 @@ def test_a_method_that_was_mended_is_tried_anew(afarm: Afarm, monkeypatch: pytes
     named = ("mine" if word == "nudge" else word for word in TUNE)
     search = (*named, "--space", "mine.skill=0.05:0.9", "--trials", "2")
     for mistake, code in (("raise KeyError('x')\n        ", 1), ("", 0)):
-        Path("site/mine.py").write_text(source.format(mistake))
+        (own_site / "mine.py").write_text(source.format(mistake))
         monkeypatch.delitem(sys.modules, "mine", raising=False)
         importlib.invalidate_caches()
         files_digest.cache_clear()

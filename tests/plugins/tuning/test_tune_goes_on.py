@@ -53,10 +53,10 @@ def stored() -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_process_killed_in_a_trial_is_gone_on_with_by_the_same_command(afarm: Afarm, tmp_path: Path) -> None:
+def test_a_process_killed_in_a_trial_is_gone_on_with_by_the_same_command(afarm: Afarm, light_site: Path) -> None:
     whole = afarm(*SEARCH, "--output-dir", "whole").json["trials"]["nudge"]
     at = whole[2]["values"]["skill"]
-    path = os.pathsep.join((str(SUPPORT), str(tmp_path / "site")))
+    path = os.pathsep.join((str(SUPPORT), str(light_site)))
     command = [sys.executable, "-c", TRAINS_FOR_EVER_AT, str(at), *SEARCH]
     with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, stdout=-1, stderr=-1, text=True) as process:
         try:
