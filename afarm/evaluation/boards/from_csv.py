@@ -165,7 +165,7 @@ def _only_figure(rows: Sequence[Mapping[str, Any]], names: Sequence[str], path: 
         raise DataError(f"{path}: no column 'win_rate' nor another of numbers (1234, not 1,234); it has {listed}")
     raise DataError(
         f"{path}: column 'win_rate' is missing, and {', '.join(map(repr, numbers))} hold numbers: say which one ranks "
-        f"with --order-by {numbers[0]}"
+        f"with --order-by {numbers[0]!r}"
     )
 
 

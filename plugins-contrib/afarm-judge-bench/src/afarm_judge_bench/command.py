@@ -119,10 +119,8 @@ def bench(
     if twice := {name for name in names if names.count(name) > 1}:
         raise ConfigError([f"{sorted(twice)[0]} is named twice: name each judge once, stored answers as NAME=FILE"])
     if not names:
-        stored_ones = "or --answers NAME=FILE with stored ones"
-        raise ConfigError(
-            [f"no judge to measure: add --judge NAME:MODEL, --annotator NAME, --reward-model NAME, {stored_ones}"]
-        )
+        options_to_add = "--judge NAME:MODEL, --annotator NAME, --reward-model NAME, or --answers NAME=FILE"
+        raise ConfigError([f"no judge to measure: add {options_to_add}"])
     if dry_run:
         _show_plans(given, contestants, bench_set)
         return

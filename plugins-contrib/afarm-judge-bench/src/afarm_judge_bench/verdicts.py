@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from afarm import AnnotateContext, Annotator, ConfigError, DataError, Pair
 from afarm.experiments import Workspace, requests_planned, stored_answers
@@ -36,8 +37,8 @@ def plan_verdicts(workspace: Workspace, name: str, pairs: Sequence[Pair], contex
     """List the requests that `ask_verdicts` would send now."""
     annotator = _open(workspace, name)
     open_pairs = [pair for pair in pairs if not pair.identical]
-    each = (requests_planned(annotator, name, open_pairs, replace(context, order=order)) for order in ("12", "21"))
-    return [request for requests in each for request in requests]
+    contexts = [replace(context, order=order) for order in ("12", "21")]
+    return [one for shown in contexts for one in requests_planned(annotator, name, open_pairs, shown)]
 
 
 def ask_verdicts(workspace: Workspace, name: str, shown_as: str, pairs: Sequence[Pair]) -> Verdicts:
@@ -63,15 +64,16 @@ def ask_verdicts(workspace: Workspace, name: str, shown_as: str, pairs: Sequence
     if isinstance(annotator, PairwiseAnnotator):
         keys += _recall_reasks(annotator, pairs, context)
         notes = _note_missing(workspace, annotator, members)
-    wins = tuple((a.win, b.win) for a, b in both)
-    return _with_costs(workspace, Verdicts(shown_as, wins, orders, tuple(sorted(asked)), notes=notes), keys)
+    found = Verdicts(shown_as, tuple((a.win, b.win) for a, b in both), orders, tuple(sorted(asked)), notes=notes)
+    return _with_costs(workspace, found, keys)
 
 
 def _open(workspace: Workspace, name: str) -> Annotator:
-    """Open an annotator that shows a pair in one order: both are asked here."""
+    """Open an annotator that shows a pair in one order, and gives what judges say: no coin of a calibration."""
     annotator = workspace.components.annotator(name)
     if isinstance(annotator, PairwiseAnnotator):
         annotator.config = annotator.config.model_copy(update={"both_orders": False})
+        annotator.annotate = partial(PairwiseAnnotator.annotate, annotator)  # type: ignore[method-assign]
     return annotator
 
 

@@ -59,6 +59,8 @@ def write_section(record: RunRecord) -> str:
         add_prices(found, run, judged)
         asked, most = sum(tally.asked for tally in found.values()), len(judged) * len(found)
         saved = f"{most - asked:,} of {most:,} votes were not asked for, since the majority was fixed before them."
+        if asked < most:
+            saved += " Who is asked last decides, and so is always with the jury: that measures nothing."
         cells = [
             (
                 escape(name),
@@ -69,7 +71,9 @@ def write_section(record: RunRecord) -> str:
             )
             for name, tally in found.items()
         ]
-        head = "".join(f"<th>{name}</th>" for name in ("juror", "asked", "abstained", "with the jury", "price"))
+        head = "".join(
+            f"<th>{name}</th>" for name in ("juror", "asked", "abstained", "with the jury, where asked", "price")
+        )
         body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in cells)
         parts.append(f"<p>{len(judged):,} pairs, {use}. {saved}</p><table><tr>{head}</tr>{body}</table>")
     return "".join(parts)
