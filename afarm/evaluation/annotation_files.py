@@ -155,9 +155,6 @@ def rows_by_annotators(files: Sequence[Path], directory: Path) -> Iterator[tuple
             yield file.source, tuple(sorted(file.annotators)), part.rows
 
 
-# ---------------------------------------------------------------------------------------------------------- reading
-
-
 class _Reader:
     """A reader that splits files by the generators that their rows name, and drops repeated judgements."""
 
@@ -287,9 +284,6 @@ class _Reader:
         )
 
 
-# ------------------------------------------------------------------------------------------------------ orientation
-
-
 def _with_doubt(one: AnnotatedSystem, systems: Sequence[AnnotatedSystem]) -> AnnotatedSystem:
     """Doubt the orientation of a system that is the same annotators' reference elsewhere."""
     others = [other for other in systems if other.reference == one.system != one.reference]
@@ -332,9 +326,6 @@ def _reference(file: _File, named: str) -> str | None:
             f"reference with afarm evaluate --annotations FILE… --reference {pairs[0][0]}"
         )
     return one
-
-
-# --------------------------------------------------------------------------------------------------------- systems
 
 
 def _over_one_set(systems: Sequence[AnnotatedSystem], match_policy: MatchPolicy) -> list[AnnotatedSystem]:

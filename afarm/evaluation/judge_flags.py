@@ -41,6 +41,8 @@ TURNED = 40.0
 
 UNREAD = 10.0
 """Percent of pairs that may lack a verdict, as long as these could not move the win rate out of its interval."""
+DRAWN, MANY = 90.0, 20
+"""Percent of `MANY` verdicts or more that may be draws."""
 
 SAYS: Mapping[str, str] = {
     "constant": "{detail}",
@@ -54,6 +56,8 @@ SAYS: Mapping[str, str] = {
     "place": "the judge goes by place: it chose the output shown {detail}",
     "turned": "the other order of the outputs turned the verdict on {count} of {of} pairs: those tell nothing",
     "unread": "{count} of {of} pairs have no verdict: {detail}",
+    "drawn": "{count} of {of} verdicts are draws: the judge hardly tells two outputs apart",
+    "learned_drawn": "{count} of {of} verdicts that it was to learn from are draws: they hardly tell two outputs apart",
     "no_logprobs": "{count} of {of} answers came without the log-probabilities that the prompt reads its verdicts from "
     "(--set VENDOR.capabilities.logprobs=false --allow-degraded goes by what the judge writes)",
     "unlikely": "in {count} of {of} answers all tokens of a verdict together had less than half of the probability: "
@@ -96,7 +100,7 @@ class JudgeTally:
     """
 
     def __init__(self) -> None:
-        self.rows = self.noise = 0
+        self.rows = self.noise = self.drawn = self.judged = 0
         self.wins: list[tuple[int, float]] = []
         self.choices: dict[str, list[tuple[str, float]]] = defaultdict(list)
 
@@ -117,6 +121,7 @@ class JudgeTally:
         choices: dict[str, float] = {}
         if label.order != "both":
             choices[label.order] = 1 - win
+            self.judged, self.drawn = self.judged + 1, self.drawn + (win == 0.5)
         elif shown and len(shown) == 2:
             first, second = shown.values()
             choices |= {"12": first, "21": 1 - second, "turned_by_order": float((first - 0.5) * (second - 0.5) > 0)}
@@ -150,6 +155,7 @@ class JudgeTally:
             return interval(rate, error or 0.0, n) or (0.0, 100.0)
 
         flags = [Flag("noise", self.noise, self.rows)] if self.noise else []
+        flags += drawn_flags("drawn", self.drawn, self.judged)
         biases, rate = self.biases(), clustered_mean(self.wins, 100)
         if (place := biases["prefers_first_shown"]) is not None:
             share = max(place.value, 1 - place.value)
@@ -170,6 +176,11 @@ class JudgeTally:
         return flags
 
 
+def drawn_flags(name: str, drawn: int, judged: int) -> list[Flag]:
+    """Flag verdicts that are nearly all draws."""
+    return [Flag(name, drawn, judged)] if judged >= MANY and 100 * drawn > DRAWN * judged else []
+
+
 def accuracy_interval(accuracy: float, pairs: float) -> tuple[float, float]:
     """Return the 95% interval, in percent, of a share from 0 to 1 of `pairs`."""
     error = 100 * math.sqrt(accuracy * (1 - accuracy) / max(1, pairs - 1))
@@ -182,9 +193,6 @@ def reward_flags(summary: Mapping[str, Any]) -> list[Flag]:
     if accuracy is None or not pairs or accuracy_interval(accuracy, pairs)[1] >= 50:
         return []
     return [Flag("below_chance", round(accuracy * pairs), round(pairs))]
-
-
-# ------------------------------------------------------------------------------------------------------ evaluators
 
 
 def evaluator_flags(results: Mapping[str, Mapping[str, Any]]) -> list[Flag]:
@@ -211,9 +219,6 @@ def evaluator_flags(results: Mapping[str, Mapping[str, Any]]) -> list[Flag]:
             other = f"{main.text} by {evaluator}" if main.is_win_rate else f"{evaluator} is {below}"
             flags.append(Flag("contradicted", 1, 1, "", f"the judge and {evaluator} disagree: {won}, and {other}"))
     return flags
-
-
-# -------------------------------------------------------------------------------------------------------- families
 
 
 def family_flags(judged: Iterable[tuple[str, str, str, str]], models: Mapping[str, str]) -> list[Flag]:

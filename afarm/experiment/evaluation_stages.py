@@ -17,7 +17,7 @@ from afarm.core.interfaces import EvaluationInputs
 from afarm.core.records import JudgedPair, Output, Row, Score
 from afarm.core.seeding import digest
 from afarm.evaluation.drift_log import latest_shift
-from afarm.evaluation.judge_flags import UNREAD, Flag, evaluator_flags, reward_flags
+from afarm.evaluation.judge_flags import UNREAD, Flag, drawn_flags, evaluator_flags, reward_flags
 from afarm.evaluation.matching import match_rows
 from afarm.evaluation.protocol import USUAL, EvaluationProtocol, instructions_digest, outputs_digest
 from afarm.evaluation.red_flags import FEWEST_SHARE, inspect_outputs
@@ -151,14 +151,16 @@ def write_results(
 
 
 def label_flags(workspace: Workspace, outputs: Stage) -> list[Flag]:
-    """Flag coin flips among the labels behind `outputs`, and verdicts that are missing there."""
+    """Flag coin flips among the labels behind `outputs`, and verdicts that are missing or draws there."""
     labels = [stage.label for stage in walk(outputs).values() if stage.kind in ("annotate", "preferences", "train")]
     summaries = [workspace.history[label].artifact.meta["summary"] for label in labels]
     of = sum(summary.get("labels", summary.get("rows", 0)) for summary in summaries)
     noise = sum(summary.get("members", {}).get("(noise)", 0) for summary in summaries)
     outcomes = [summary.get("outcomes", {}) for summary in summaries]
     unread = sum(counts.get(name, 0) for counts in outcomes for name in ("unparsed", "refused"))
+    drawn, decided = (sum(counts.get(name, 0) for counts in outcomes) for name in ("draw", "decided"))
     flags = [Flag("learned_noise", noise, of)] if noise else []
+    flags += drawn_flags("learned_drawn", drawn, drawn + decided - noise)
     return flags + ([Flag("learned_unread", unread, of)] if 100 * unread > UNREAD * of else [])
 
 

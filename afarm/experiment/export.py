@@ -114,9 +114,6 @@ def _artifact(run: RunRecord, stage: Mapping[str, Any]) -> Path:
     return artifact.path
 
 
-# ------------------------------------------------------------------------------------------------------ preferences
-
-
 def _write_preferences(run: RunRecord, template: Any, directory: Path) -> tuple[int, int]:
     """Write the training preferences that prefer an output; return how many do, and how many do not."""
     artifacts = [_artifact(run, stage) for stage in run.stages if stage.get("kind") in ("annotate", "preferences")]
@@ -150,9 +147,6 @@ def trl_rows(judged: Sequence[JudgedPair], template: Any = None) -> Iterator[Row
                 "rejected": [{"role": "assistant", "content": rejected}],
                 **dict(reasons),
             }
-
-
-# -------------------------------------------------------------------------------------------------------- evaluation
 
 
 def _write_evaluation(run: RunRecord, directory: Path) -> None:

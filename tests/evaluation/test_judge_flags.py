@@ -163,3 +163,19 @@ def test_a_reward_model_that_is_surely_worse_than_chance_is_flagged(summary: dic
     if count:
         [flag] = reward_flags(summary)
         assert f"worse than chance: it agrees with {count} of {flag.of} held-out labels" in flag.sentence
+
+
+def test_a_judge_that_only_draws_is_flagged() -> None:
+    """Else its 50 % looks like a finding: a rubric that no answer meets, marks that are all alike."""
+
+    def said(draws: int, of: int) -> list[str]:
+        tally = JudgeTally()
+        for n in range(of):
+            pair = Pair(Instruction(f"Task {n}"), "one", "two")
+            p2, outcome = (None, "draw") if n < draws else (1.0, "decided")
+            tally.add(JudgedPair(pair, Preference(pair.id, p2, outcome, order="12" if n % 2 else "21")))
+        return [flag.sentence for flag in tally.flags() if flag.name == "drawn"]
+
+    assert said(40, 40) == ["40 of 40 verdicts are draws: the judge hardly tells two outputs apart"]
+    assert said(36, 40) == []  # nine of ten may be
+    assert said(19, 19) == []  # too few to say so
