@@ -26,7 +26,7 @@ _FOUNDATION = (
         "experiment/workspace.py",
         "experiment/components.py",
         "experiment/data.py",
-        "experiment/recipe.py",
+        *("experiment/recipe.py", "experiment/config_files.py"),
     ),
     "experiment/own_preferences.py",
     *("experiment/settings.py", "experiment/return_checks.py", "experiment/setting_errors.py"),
@@ -71,7 +71,7 @@ DOORS = "doors"
 DOOR_CODE = (
     *("core", "storage", "judging", "backend"),
     *("evaluation/__init__.py", "evaluation/matching.py", "evaluation/metrics.py", "experiment/setting_errors.py"),
-    "experiment/plugin_code.py",
+    *("experiment/plugin_code.py", "experiment/config_files.py"),
 )
 """The code behind the doors that a third party's component may reach, whatever kind of stage uses it."""
 

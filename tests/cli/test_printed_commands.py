@@ -60,7 +60,7 @@ def command_line() -> Any:
 
 
 OF_PACKAGES = re.compile(
-    r"^afarm (label|regressions|traces|data|alpaca-eval|judge (?:bench|card|rubric)|jury) | --people "
+    r"^afarm (label|regressions|traces|data|inspect|interchange|alpaca-eval|judge (bench|card|rubric)|jury) | --people "
 )
 """Commands and options that packages of `plugins-contrib/` bring: their own tests run them."""
 

@@ -44,5 +44,5 @@ def test_what_cannot_be_fitted_is_refused_before_a_judge_is_asked(afarm: Afarm, 
     failed(afarm("study", "calibrate", "--recipe", "light.yaml"), "needs people's labels: --humans FILE")
     write_people(tmp_path / "people.json", 20)
     failed(afarm(*CALIBRATE), "too few to tell a pool's noise from chance")
-    failed(afarm(*CALIBRATE, "--pool", "nowhere.yaml"), "the pool nowhere.yaml cannot be read")
+    failed(afarm(*CALIBRATE, "--pool", "nowhere.yaml"), "nowhere.yaml cannot be read")
     assert CountingJudge.asked == 0
