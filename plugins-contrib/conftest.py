@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
 HERE = Path(__file__).parent
+
+sys.path += [path for path in map(str, HERE.glob("*/src")) if path not in sys.path]
 
 
 @pytest.fixture(scope="session")
