@@ -197,6 +197,7 @@ def test_wrong_commands_say_what_to_do(run: Run) -> None:
     for words, told in (
         ([], "no judge to measure: name one"),
         (["habit:first", "habit:longer"], "a card is of one judge, and these are 2"),
+        (["offline", "--annotator", "fitted"], "--annotator fitted asks no judge, so offline was not measured"),
         (["nobody:x"], "unknown judge 'nobody'"),
         (["habit:first", "--annotator", "nobody"], "nobody"),
         (["habit:first", "--limit", "1"], "--limit"),

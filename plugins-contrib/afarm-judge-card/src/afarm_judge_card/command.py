@@ -90,6 +90,10 @@ def card(
     with given.judging_workspace() as workspace:
         with workspace.judges.client.charge_run(_account(workspace, name)):
             answers = ask_all(workspace, name, items)
+        if judges and not answers.judges:
+            raise ConfigError(
+                [f"--annotator {name} asks no judge, so {judges[0]} was not measured: leave one of both out"]
+            )
         made = measure(workspace, name, items, answers)
     page = keep_card(made, options.output_dir)
     if options.as_json:
