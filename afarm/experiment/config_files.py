@@ -18,7 +18,7 @@ M = TypeVar("M", bound=BaseModel)
 
 LARGEST, MOST_VALUES = 300_000, 50_000
 """Bytes of a file, and values in it: those behind aliases count each time."""
-AS_TEXTS = {"tag:yaml.org,2002:timestamp": yaml.SafeLoader.construct_yaml_str}
+AS_TEXTS: dict[str | None, Any] = {"tag:yaml.org,2002:timestamp": yaml.SafeLoader.construct_yaml_str}
 
 
 def read_config_file(path: Path, model: type[M]) -> M:
@@ -43,7 +43,7 @@ def read_user_yaml(path: Path, called: str = "") -> Any:
         if len(text) > LARGEST:
             raise ConfigError([f"{name} is larger than {LARGEST:,} bytes: put long texts into files of their own"])
         loader = yaml.SafeLoader(text.decode("utf-8"))
-        loader.yaml_constructors = {**loader.yaml_constructors, **AS_TEXTS}  # type: ignore[misc]
+        loader.yaml_constructors = loader.yaml_constructors | AS_TEXTS  # type: ignore[misc]
         node = loader.get_single_node()
         if node is not None and _count(node, {}) > MOST_VALUES:
             raise ConfigError([f"{name} has more than {MOST_VALUES:,} values: its aliases (*name) multiply"])

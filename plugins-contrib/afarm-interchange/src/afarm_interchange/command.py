@@ -118,15 +118,11 @@ def export(
     from afarm_interchange.sources import read_source
 
     by_form: dict[str, dict[str, object]] = {
-        "eee": {
-            "organization": organization,
-            "relationship": relationship,
-            "collection": collection,
-            "figures-only": figures_only,
-        },
+        "eee": {"organization": organization, "relationship": relationship, "collection": collection},
         "hub": {"task": task, "figure": figure, "source-url": source_url},
         "eee and hub": {"dataset": dataset},
     }
+    by_form["eee"]["figures-only"] = figures_only
     if astray := [
         f"--{name}: goes with --to {forms}, not {form}"
         for forms, given in by_form.items()

@@ -133,7 +133,7 @@ def _figure(
     value: float,
     error: float | None,
     n: float | None,
-    between: tuple[float, float] | None = None,
+    between: Sequence[float] | None = None,
     method: str = "",
 ) -> Figure:
     """Make a figure in percent; one with an error alone has 1.96 of it to either side as its interval."""
