@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from afarm.evaluation.metrics import standard_error as standard_error
     from afarm.experiment.comparison.compare import compare_outputs as compare_outputs
     from afarm.experiment.config_files import read_config_file as read_config_file
+    from afarm.experiment.config_files import read_user_yaml as read_user_yaml
     from afarm.experiment.farm import Farm as Farm
     from afarm.experiment.launching.launcher import Execute as Execute
     from afarm.experiment.launching.launcher import FarmSpec as FarmSpec

@@ -18,6 +18,7 @@ M = TypeVar("M", bound=BaseModel)
 
 LARGEST, MOST_VALUES = 300_000, 50_000
 """Bytes of a file, and values in it: those behind aliases count each time."""
+AS_TEXTS: dict[str | None, Any] = {"tag:yaml.org,2002:timestamp": yaml.SafeLoader.construct_yaml_str}
 
 
 def read_config_file(path: Path, model: type[M]) -> M:
@@ -32,10 +33,9 @@ def read_config_file(path: Path, model: type[M]) -> M:
 
 
 def read_user_yaml(path: Path, called: str = "") -> Any:
-    """Read the value of a YAML file, None if it is empty.
+    """Read the value of a YAML file, None if it is empty; dates stay texts.
 
-    Raises `ConfigError`, in which the file is `called` so.
-    """
+    Raises `ConfigError` in which the file is `called` so, for more than 300 kB or 50,000 values too."""
     name = called or path
     try:
         with open_user_file(path) as handle:
@@ -43,6 +43,7 @@ def read_user_yaml(path: Path, called: str = "") -> Any:
         if len(text) > LARGEST:
             raise ConfigError([f"{name} is larger than {LARGEST:,} bytes: put long texts into files of their own"])
         loader = yaml.SafeLoader(text.decode("utf-8"))
+        loader.yaml_constructors = loader.yaml_constructors | AS_TEXTS  # type: ignore[misc]
         node = loader.get_single_node()
         if node is not None and _count(node, {}) > MOST_VALUES:
             raise ConfigError([f"{name} has more than {MOST_VALUES:,} values: its aliases (*name) multiply"])
@@ -61,7 +62,7 @@ def read_user_yaml(path: Path, called: str = "") -> Any:
         mark = error.problem_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         problem = f"is no valid YAML: {place}{error.problem}"
-    except (yaml.YAMLError, ValueError) as error:  # an impossible date is a ValueError
+    except (yaml.YAMLError, ValueError) as error:  # such as 0b_, a number without digits
         problem = f"is no valid YAML: {error}"
     raise ConfigError([f"{name} {problem}"])
 
@@ -71,6 +72,5 @@ def _count(node: yaml.Node, known: dict[int, int]) -> int:
     if id(node) not in known:
         known[id(node)] = MOST_VALUES + 1
         inside = chain.from_iterable(node.value) if isinstance(node, yaml.MappingNode) else node.value
-        is_text = isinstance(node, yaml.ScalarNode)
-        known[id(node)] = 1 if is_text else 1 + sum(_count(one, known) for one in inside)
+        known[id(node)] = 1 if isinstance(node, yaml.ScalarNode) else 1 + sum(_count(one, known) for one in inside)
     return known[id(node)]

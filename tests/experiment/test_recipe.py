@@ -239,7 +239,7 @@ def test_a_recipe_that_cannot_be_read_names_the_nearest_or_the_line(plugins: Plu
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         read_recipe(str(tmp_path / "none.yaml"))
     bad = tmp_path / "bad.yaml"
-    unreadable = ((b"model: \xff", "UTF-8"), (b"a: 2020-99-99", "valid YAML"), (b"[" * 99_999, "valid YAML"))
+    unreadable = ((b"model: \xff", "UTF-8"), (b"a: 0b_", "valid YAML"), (b"[" * 99_999, "valid YAML"))
     for content, problem in unreadable:
         bad.write_bytes(content)
         with pytest.raises(ConfigError, match=problem):

@@ -296,7 +296,7 @@ def test_measured_groups_become_scores(run: Run, measured: None) -> None:
     assert columns["num_correct"] == [1, 1, 2]
     assert [len(scores) for scores in columns["scores"]] == [4, 2, 3]
     again = run("judge", "bench", "groups.jsonl", "--answers", "rm=out/eval-set-scores/me/rm.json", "--json")
-    assert json.loads(again)["judges"][0]["subsets"]["Ties"] == pytest.approx(100 * shares["Ties"])
+    assert json.loads(again)["judges"][0]["subsets"]["Ties"]["value"] == pytest.approx(100 * shares["Ties"])
     read = json.loads(run("interchange", "read", "out/eval-set/me/rm.json", "--json"))["results"]
     assert [(row["system"], row["metric"]) for row in read] == [("me/rm", "Focus"), ("me/rm", "Ties")]
 
@@ -331,6 +331,11 @@ def test_wrong_commands_say_what_to_do(run: Run, evaluated: Path) -> None:
         ([source, "out", *AS_HUB, "--figure", "elo"], "--figure elo: lab/mine has win_rate"),
         ([source, "out", *AS_HUB, "--source-url", "x y"], "must be an address"),
         ([source, "out", *AS_REWARDBENCH], "is no measured judge or reward model"),
+        ([source, "out", *AS_RECORD, "--board", "1"], "--board 1: goes with a file of boards, and evaluate-lab_mine"),
+        ([source, "out", *AS_RECORD, "--task", "x"], "--task: goes with --to hub, not eee"),
+        ([source, "out", *AS_HUB, "--figures-only"], "--figures-only: goes with --to eee, not hub"),
+        ([source, "out", *AS_REWARDBENCH, "--organization", "me"], "--organization: goes with --to eee, not rewardb"),
+        ([source, "out", *AS_REWARDBENCH, "--dataset", "a/b"], "--dataset: goes with --to eee and hub, not rewardb"),
     ):
         assert told in run(*EXPORT, *words)
         assert not Path("out").exists()
@@ -374,13 +379,28 @@ ENTRY: Mapping[str, Any] = {"dataset": {"id": "a/b", "task_id": "t"}, "value": 1
         ({**ENTRY, "value": float("nan")}, "value must be a finite number"),
         ({**ENTRY, "value": "high"}, "value must be a finite number"),
         ({**ENTRY, "source": {"name": "me"}}, "its source has no url"),
+        ({**ENTRY, "source": {"url": ["x"]}}, "entry 0, source: url must be a text, not list"),
+        ({**ENTRY, "notes": {"by": "me"}}, "entry 0: notes must be a text, not dict"),
         ({**ENTRY, "date": "yesterday"}, "date must be as"),
+        ({**ENTRY, "date": 2026}, "date must be a text, not int"),
         ("text", "entry 0: must be a mapping"),
     ],
 )
 def test_wrong_entries_are_named(entry: Any, told: str, run: Run) -> None:
     Path("x.yaml").write_text(yaml.safe_dump([entry]))
     assert told in run("interchange", "read", "x.yaml")
+
+
+def test_dates_and_aliases_of_a_foreign_file_do_no_harm(run: Run) -> None:
+    head = "- dataset: {id: a/b, task_id: t}\n  value: 1\n"
+    Path("x.yaml").write_text(f"{head}  date: 2026-11-29\n")
+    assert json.loads(run("interchange", "read", "x.yaml", "--json"))["results"][0]["date"] == "2026-11-29"
+    Path("x.yaml").write_text(f"{head}  date: 2026-13-45\n")
+    told = run("interchange", "read", "x.yaml")
+    assert "x.yaml: entry 0: date must be as 2026-11-29 or 2026-11-29T07:45:00Z, not '2026-13-45'" in told
+    levels = [f"    l{n}: &l{n} [{', '.join([f'*l{n - 1}' if n else 'x'] * 10)}]" for n in range(9)]
+    Path("x.yaml").write_text(f"{head}  notes:\n" + "\n".join(levels))
+    assert "its aliases (*name) multiply" in run("interchange", "read", "x.yaml")
 
 
 @pytest.mark.parametrize(
@@ -398,18 +418,82 @@ def test_wrong_files_are_named(text: str, told: str, run: Run) -> None:
     assert told in run("interchange", "read", "x.json")
 
 
-def test_a_score_that_its_record_does_not_allow_is_named() -> None:
-    result = {"metric_config": {"min_score": 0, "max_score": 1}, "score_details": {"score": 1.5}}
-    with pytest.raises(DataError, match=r"the score 1\.5 lies outside of its own bounds, 0 to 1"):
+@pytest.mark.parametrize(
+    "bounds, told",
+    [
+        ({"min_score": 0, "max_score": 1}, "'max_score' is 1"),
+        ({"max_score": 1}, "'max_score' is 1"),
+        ({"min_score": 2}, "'min_score' is 2"),
+    ],
+)
+def test_a_score_that_its_record_does_not_allow_is_named(bounds: Any, told: str) -> None:
+    result = {"metric_config": bounds, "score_details": {"score": 1.5}}
+    with pytest.raises(DataError, match=rf"^f: .*\[0\]: the score 1\.5 lies outside of its own bounds: {told}$"):
         list(read_figures({"model_info": {"id": "a/b"}, "evaluation_results": [result]}, "f"))
 
 
+def test_figures_named_as_a_boards_own_columns_get_another_name(run: Run) -> None:
+    row = {"model": "a/b", "chat_template": None, "system": 0.25, "standard_error": 0.5}
+    Path("x.json").write_text(json.dumps(row))
+    run("interchange", "read", "x.json", "--board", "board.csv")
+    told = "system,RewardBench: system,RewardBench: standard_error\na/b,25.0,50.0\n"
+    assert Path("board.csv").read_text() == told
+
+
+def read_samples(run: Run, *changes: Mapping[str, Any]) -> str:
+    """Read a file with a row of samples for each change; return what was said."""
+    row = {"model_id": "a/b", "sample_id": "1", "input": {"raw": "hi"}, "output": {"raw": ["o"]}}
+    rows = [{name: value for name, value in {**row, **change}.items() if value is not None} for change in changes]
+    Path("u_samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    Path("u.jsonl").unlink(missing_ok=True)
+    return run("interchange", "read", "u_samples.jsonl", "--outputs", "u.jsonl", "--json")
+
+
+def test_samples_are_left_out_only_if_they_are_repeats(run: Run) -> None:
+    """Two evaluations count from the same number on; one output is judged twice; a model is asked twice."""
+    other, again = {"input": {"raw": "ho"}}, {"evaluation_name": "against another"}
+    several = {"sample_id": 2, "output": {"raw": ["p", "q"]}}
+    assert json.loads(read_samples(run, {}, other, again, several, several))["repeats"] == 3
+    said = [(row["instruction"], row["output"]) for row in read_rows(Path("u.jsonl"))]
+    assert said == [("hi", "o"), ("ho", "o"), ("hi", "p"), ("hi", "q")]
+
+
+@pytest.mark.parametrize(
+    "change, told",
+    [
+        ({"sample_id": None}, "'sample_id' must be the sample's name, not None"),
+        ({"sample_id": ["x"]}, "'sample_id' must be the sample's name, not ['x']"),
+        ({"messages": ["x", {"role": "assistant", "content": "y"}]}, "messages[0]: must be an object whose 'role'"),
+        ({"messages": [{"role": "user", "content": ["z"]}]}, "messages[0]: must be an object whose 'role'"),
+        ({"messages": [{"role": "user", "content": "z"}]}, "last message is not the assistant's"),
+        ({"output": {"raw": ["o", 3]}}, "'output.raw' must be a list of texts"),
+        ({"interaction_type": "agentic"}, "is an agent's sample"),
+        ({"model_id": "c/d"}, "has samples of 2 models"),
+    ],
+)
+def test_wrong_samples_are_named(change: Any, told: str, run: Run) -> None:
+    said = read_samples(run, {}, change)
+    assert told in said
+    assert "u_samples.jsonl" in said
+    assert not Path("u.jsonl").exists()
+
+
 def test_damaged_rows_of_measured_judges_are_named(run: Run, measured: None) -> None:
-    document = json.loads(Path("pairs.json").read_text())
-    for change in ({"right": [7]}, {"credit": {"reward:text_utility": 2}}, {"outputs": None}, {"label": "x"}):
+    document, judge = json.loads(Path("pairs.json").read_text()), "reward:text_utility"
+    nan = float("nan")
+    unlike = ({"judges": {judge: [nan, 1.0]}}, {"credit": {judge: nan}}, {"credit": {judge: None}}, {"label": nan})
+    for change in ({"right": [7]}, {"credit": {"reward:text_utility": 2}}, {"outputs": None}, {"label": "x"}, *unlike):
         rows = [document["items"][0], {**document["items"][1], **change}]
         Path("bad.json").write_text(json.dumps({**document, "items": rows}))
         assert "bad.json: row 1: " in run(*EXPORT, "bad.json", "out", *AS_REWARDBENCH)
+    for change, told in (
+        ({"score": {"value": nan}}, "judge 0: 'score' has no number as its value"),
+        ({"score": None, "accuracy": None, "subsets": {}}, "judge 0: has no name or no score"),
+        ({"subsets": {"a": 50.0}}, "judge 0: 'score of a' has no number as its value"),
+        ({"accuracy": {"value": 101}}, "judge 0: 'accuracy' is 101, and must lie between 0 and 100"),
+    ):
+        Path("bad.json").write_text(json.dumps({**document, "judges": [{**document["judges"][0], **change}]}))
+        assert told in run(*EXPORT, "bad.json", "out", *AS_REWARDBENCH)
     Path("bad.json").write_text(json.dumps({**document, "items": []}))
     assert "has figures and no rows" in run(*EXPORT, "bad.json", "out", *AS_REWARDBENCH)
 

@@ -28,6 +28,8 @@ from afarm.results import WIN_RATE, json_text
 
 Format = Literal["eee", "hub", "rewardbench"]
 SAMPLES = "_samples.jsonl"
+OWN_COLUMNS = ("system", "standard_error")
+"""Columns of a board that are no figures."""
 FORMULAS = ("=", "+", "-", "@", "'")
 """How cells begin that a spreadsheet would run."""
 
@@ -115,6 +117,19 @@ def export(
     from afarm_interchange.places import as_part, is_part, model_ids, require_repository, write_files
     from afarm_interchange.sources import read_source
 
+    by_form: dict[str, dict[str, object]] = {
+        "eee": {"organization": organization, "relationship": relationship, "collection": collection},
+        "hub": {"task": task, "figure": figure, "source-url": source_url},
+        "eee and hub": {"dataset": dataset},
+    }
+    by_form["eee"]["figures-only"] = figures_only
+    if astray := [
+        f"--{name}: goes with --to {forms}, not {form}"
+        for forms, given in by_form.items()
+        for name, value in given.items()
+        if value and form not in forms
+    ]:
+        raise ConfigError(astray)
     if directory.exists() and not directory.is_dir():
         raise DataError(f"{directory} is a file: name a directory")
     systems = read_source(source, output_dir, board, samples=form == "eee" and not figures_only)
@@ -194,14 +209,15 @@ def read(
         if path not in samples:
             shown += read_one(path)
     made: dict[Path, str] = {}
+    repeats = 0
     if outputs is not None:
-        rows = read_outputs(samples[0])
+        rows, repeats = read_outputs(samples[0])
         made[outputs] = "".join(json_text(row) + "\n" for row in rows)
     if board is not None:
         made[board] = as_board(shown, board)
     written = [str(path) for path in write_files(made)]
     if as_json:
-        print_json({"results": shown, "files": written})
+        print_json({"results": shown, "files": written, "repeats": repeats})
         return
     if shown:
         columns = list(dict.fromkeys(name for row in shown for name, value in row.items() if _cell(value)))
@@ -209,20 +225,22 @@ def read(
         print_table(out(), "", right, [[_cell(row.get(name)) for name in columns] for row in shown])
     for place in written:
         err().print(f"Written to {place}", markup=False)
+    if repeats:
+        err().print(f"{repeats} outputs were there twice, with the same sample_id and prompt: written once")
 
 
 def read_one(path: Path) -> list[dict[str, Any]]:
     """Return the results that a file of another tool holds. Raises `DataError` if it is of none."""
     from afarm_interchange import eval_results, every_eval_ever, reward_bench
 
+    if path.suffix in (".yaml", ".yml"):
+        return list(eval_results.read_entries(path))
     try:
         text = read_user_text(path)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: no UTF-8 text: {error}") from error
-    if path.suffix in (".yaml", ".yml"):
-        return list(eval_results.read_entries(text, str(path)))
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -247,7 +265,9 @@ def as_board(rows: Sequence[Mapping[str, Any]], path: Path) -> str:
     evaluations = {row["evaluation"] for row in known}
     table: dict[str, dict[str, object]] = {}
     for row in known:
-        column = row["metric"] if len(evaluations) == 1 else f"{row['evaluation']}: {row['metric']}"
+        column = row["metric"]
+        if len(evaluations) > 1 or column in OWN_COLUMNS:
+            column = f"{row['evaluation'] or 'figure'}: {column}"
         cells = table.setdefault(row["system"], {"system": _inert(row["system"])})
         if column in cells and cells[column] != row["value"]:
             raise DataError(

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from datetime import date, datetime
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-from afarm import ConfigError, DataError, Row, did_you_mean
+from afarm import ConfigError, DataError, Row, did_you_mean, read_user_yaml
 from afarm.results import finite_number
 from afarm_interchange.places import is_repository
 from afarm_interchange.systems import Figure, System
@@ -58,19 +59,17 @@ def entry_text(system: System, figure: Figure, dataset: str, task: str, url: str
     return yaml.safe_dump([entry], sort_keys=False, allow_unicode=True, width=1000)
 
 
-def read_entries(text: str, where: str) -> Iterator[Row]:
+def read_entries(path: Path) -> Iterator[Row]:
     """Yield a row for each result of a file: dataset, task, value, date, source, notes, signed.
 
-    Raises `DataError` naming the entry and the field that is missing, unknown or wrong.
+    Raises `DataError` naming the entry and the field that is missing, unknown or wrong, and `ConfigError` for a file
+    that is no YAML or too large.
     """
-    try:
-        entries = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise DataError(f"{where}: cannot be read as YAML: {error}") from error
+    entries = read_user_yaml(path)
     if not isinstance(entries, list) or not entries:
-        raise DataError(f"{where}: must be a list of results, each with a dataset and a value")
+        raise DataError(f"{path}: must be a list of results, each with a dataset and a value")
     for number, entry in enumerate(entries):
-        place = f"{where}: entry {number}"
+        place = f"{path}: entry {number}"
         _require_known(entry, KNOWN, place)
         dataset = entry.get("dataset")
         _require_known(dataset, OF_DATASET, f"{place}, dataset")
@@ -84,15 +83,15 @@ def read_entries(text: str, where: str) -> Iterator[Row]:
         source = entry.get("source")
         if source is not None:
             _require_known(source, OF_SOURCE, f"{place}, source")
-            if not source.get("url"):
+            if not _text(source, "url", f"{place}, source"):
                 raise DataError(f"{place}: its source has no url, which the Hub asks for")
         yield {
             "dataset": dataset["id"],
             "task": dataset["task_id"],
             "value": value,
-            "date": _day(entry.get("date"), place),
-            "source": str((source or {}).get("url") or ""),
-            "notes": str(entry.get("notes") or ""),
+            "date": _date(entry, place),
+            "source": _text(source or {}, "url", place),
+            "notes": _text(entry, "notes", place),
             "signed": "yes, not checked here" if entry.get("verifyToken") else "",
         }
 
@@ -107,10 +106,18 @@ def _require_known(row: object, names: set[str], where: str) -> None:
         )
 
 
-def _day(value: object, where: str) -> str:
-    if value is None:
-        return ""
-    try:
-        return (value if isinstance(value, date) else datetime.fromisoformat(str(value))).isoformat()
-    except ValueError as error:
-        raise DataError(f"{where}: date must be as 2026-11-29 or 2026-11-29T07:45:00Z, not {value!r}") from error
+def _text(row: Mapping[str, Any], name: str, where: str) -> str:
+    """Return a field's text, empty if there is none. Raises `DataError` if it is something else."""
+    value = row.get(name)
+    if value is not None and not isinstance(value, str):
+        raise DataError(f"{where}: {name} must be a text, not {type(value).__name__}")
+    return value or ""
+
+
+def _date(entry: Mapping[str, Any], where: str) -> str:
+    if text := _text(entry, "date", where):
+        try:
+            datetime.fromisoformat(text)
+        except ValueError as error:
+            raise DataError(f"{where}: date must be as 2026-11-29 or 2026-11-29T07:45:00Z, not {text!r}") from error
+    return text

@@ -215,9 +215,10 @@ def read_figures(document: Mapping[str, Any], where: str) -> Iterator[Row]:
         value = finite_number(score.get("score"))
         if value is None:
             raise DataError(f"{place}: field 'score_details.score' must be a finite number, not {score.get('score')!r}")
-        ends = [finite_number(metric.get(end)) for end in ("min_score", "max_score")]
-        if (ends[0] is not None and value < ends[0]) or (ends[1] is not None and value > ends[1]):
-            raise DataError(f"{place}: the score {value:g} lies outside of its own bounds, {ends[0]:g} to {ends[1]:g}")
+        for end, sign in (("min_score", 1), ("max_score", -1)):
+            bound = finite_number(metric.get(end))
+            if bound is not None and sign * value < sign * bound:
+                raise DataError(f"{place}: the score {value:g} lies outside of its own bounds: {end!r} is {bound:g}")
         uncertainty, unit = _part(score, "uncertainty"), str(metric.get("metric_unit") or "")
         between, error = _part(uncertainty, "confidence_interval"), _part(uncertainty, "standard_error").get("value")
         known = map(finite_number, (value, error, between.get("lower"), between.get("upper")))
@@ -249,31 +250,45 @@ def _object(row: object, name: str, where: str) -> Mapping[str, Any]:
     return value
 
 
-def read_outputs(path: Path) -> list[Row]:
-    """Return the outputs that a file of samples holds, each once, as `afarm evaluate` reads them.
+def read_outputs(path: Path) -> tuple[list[Row], int]:
+    """Return the outputs in a file of samples, as `afarm evaluate` reads them, and the number of repeats.
 
+    A repeat has the sample_id, prompt and output of an earlier one: a model's output that was judged in two ways.
     Raises `DataError` naming the row and the field if one is wrong, and for agents' samples.
     """
-    found: dict[tuple[str, str], Row] = {}
+    found: dict[str, Row] = {}
+    read = 0
     for where, row in read_placed_rows(path):
         if row.get("interaction_type") == "agentic":
             raise DataError(f"{where}: is an agent's sample, with calls of tools; afarm judges texts alone")
         asked, model = _object(row, "input", where), row.get("model_id")
         if not isinstance(asked.get("raw"), str) or not isinstance(model, str):
             raise DataError(f"{where}: fields 'input.raw' and 'model_id' must be texts")
+        if not isinstance(sample := row.get("sample_id"), str | int) or sample == "":
+            raise DataError(f"{where}: field 'sample_id' must be the sample's name, not {sample!r:.80}")
         made: Row = {"instruction": asked["raw"], "input": ""}
         if isinstance(turns := row.get("messages"), list) and turns:
-            if not isinstance(turns[-1], Mapping) or turns[-1].get("role") != "assistant":
+            said = [_turn(turn, f"{where}: messages[{number}]") for number, turn in enumerate(turns)]
+            if said[-1]["role"] != "assistant":
                 raise DataError(f"{where}: its last message is not the assistant's, so there is no output")
-            made = {"messages": [{"role": t.get("role"), "content": t.get("content")} for t in turns[:-1]]}
-            texts: object = [turns[-1].get("content")]
+            made = {"messages": said[:-1]}
+            texts: object = [said[-1]["content"]]
         else:
             texts = _object(row, "output", where).get("raw")
-        if not isinstance(texts, list) or not texts or not isinstance(texts[0], str):
+        if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
             raise DataError(f"{where}: field 'output.raw' must be a list of texts")
-        found.setdefault((model, str(row.get("sample_id"))), {**made, "output": texts[0], "generator": model})
+        for text in texts:
+            output = {**made, "output": text, "generator": model}
+            found.setdefault(json_text([str(sample), output]), output)
+        read += len(texts)
     if not found:
         raise DataError(f"{path}: has no samples")
-    if len(models := {model for model, _ in found}) > 1:
+    if len(models := {output["generator"] for output in found.values()}) > 1:
         raise DataError(f"{path}: has samples of {len(models)} models; a file of outputs is one model's")
-    return [*found.values()]
+    return [*found.values()], read - len(found)
+
+
+def _turn(turn: object, where: str) -> Row:
+    if not isinstance(turn, Mapping) or not all(isinstance(turn.get(name), str) for name in ("role", "content")):
+        raise DataError(f"{where}: must be an object whose 'role' and 'content' are texts, not {turn!r:.80}")
+    return {"role": turn["role"], "content": turn["content"]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,15 +56,22 @@ def read_source(source: str, output_dir: Path, board: int | None, samples: bool 
     path = Path(source)
     if path.is_file() and path.name != RECORD:
         document = _read_document(path)
-        if "judges" in document and "benchmark" in document:
-            return read_bench(document, source, samples)
         if "boards" in document:
             return read_board(source, board)
+        _require_none(board, source)
+        if "judges" in document and "benchmark" in document:
+            return read_bench(document, source, samples)
         raise DataError(
             f"{source}: is neither a board (`afarm leaderboard --output board.json`) nor measured judges (`afarm judge "
             "bench … --output bench.json`); a run is named by its name or its directory"
         )
+    _require_none(board, source)
     return [read_run(open_run(source, output_dir), samples)]
+
+
+def _require_none(board: int | None, source: str) -> None:
+    if board is not None:
+        raise ConfigError([f"--board {board}: goes with a file of boards, and {source} is none"])
 
 
 def _read_document(path: Path) -> Mapping[str, Any]:
@@ -120,6 +128,22 @@ def read_run(run: StoredRun, samples: bool = True) -> System:
     )
 
 
+def _figure(
+    name: str,
+    value: float,
+    error: float | None,
+    n: float | None,
+    between: Sequence[float] | None = None,
+    method: str = "",
+) -> Figure:
+    """Make a figure in percent; one with an error alone has 1.96 of it to either side as its interval."""
+    if between is None and not method and error is not None:
+        between = max(0.0, value - NORMAL_95 * error), min(100.0, value + NORMAL_95 * error)
+        method = NORMAL
+    low, high = between or (None, None)
+    return Figure(name, value, error, low, high, None if n is None else round(n), method if between else "")
+
+
 def _evaluation_of_run(run: StoredRun, rows: Sequence[Any]) -> Evaluation:
     """Make an evaluation of the results against one reference; without figures if none is a win rate."""
     first, figures, others = rows[0], list[Figure](), dict[str, str]()
@@ -128,15 +152,10 @@ def _evaluation_of_run(run: StoredRun, rows: Sequence[Any]) -> Evaluation:
         main = main_metric(row.evaluator, row.metrics)
         if main is None:
             continue
-        n = finite_number(row.metrics.get("n_total"))
-        if main.name == WIN_RATE:
-            between, method = win_rate_interval(row.metrics), AGRESTI_COULL
-        else:
-            between, method = _around(main.value, main.error), NORMAL
         if main.is_win_rate:
-            low, high = between or (None, None)
-            count = None if n is None else round(n)
-            figures.append(Figure(main.name, main.value, main.error, low, high, count, method if between else ""))
+            made = (win_rate_interval(row.metrics), AGRESTI_COULL) if main.name == WIN_RATE else ()
+            n = finite_number(row.metrics.get("n_total"))
+            figures.append(_figure(main.name, main.value, main.error, n, *made))
         else:
             others[main.name] = main.text
         others |= warnings(row.metrics)
@@ -171,10 +190,6 @@ def _protocol_details(protocol: EvaluationProtocol) -> dict[str, str]:
     }
 
 
-def _around(value: float, error: float | None) -> tuple[float, float] | None:
-    return None if error is None else (max(0.0, value - NORMAL_95 * error), min(100.0, value + NORMAL_95 * error))
-
-
 def _name_only(value: object) -> str:
     """Write a value; of a path on this machine its last part alone."""
     text = str(value)
@@ -182,8 +197,6 @@ def _name_only(value: object) -> str:
 
 
 def _with_samples(run: StoredRun, evaluation: Evaluation) -> Evaluation:
-    from dataclasses import replace
-
     formulas, answers = are_formulas(run.record), run.answers()
     samples = [_sample(judged, formulas, answers) for judged in _judged(run, evaluation.details.get("reference", ""))]
     return replace(evaluation, samples=tuple(filter(None, samples)), of_figure=WIN_RATE)
@@ -286,18 +299,12 @@ def read_board(source: str, number: int | None) -> list[System]:
 
 
 def _board_figures(entry: Any) -> tuple[Figure, ...]:
-    found = []
+    found, n = [], entry.instructions or entry.n
     if entry.win_rate is not None:
-        low, high = entry.interval or (None, None)
-        method = "" if low is None else "Student's t over seeds" if len(entry.win_rates) > 1 else AGRESTI_COULL
-        n = entry.instructions or entry.n
-        found.append(Figure("win_rate", entry.win_rate, entry.standard_error, low, high, n, method))
-    if entry.length_controlled is not None:
-        error = entry.length_controlled_error
-        low, high = _around(entry.length_controlled, error) or (None, None)
-        method = "" if low is None else NORMAL
-        name = "length_controlled_winrate"
-        found.append(Figure(name, entry.length_controlled, error, low, high, entry.instructions or entry.n, method))
+        method = "Student's t over seeds" if len(entry.win_rates) > 1 else AGRESTI_COULL
+        found.append(_figure(WIN_RATE, entry.win_rate, entry.standard_error, n, entry.interval, method))
+    if (value := entry.length_controlled) is not None:
+        found.append(_figure("length_controlled_winrate", value, entry.length_controlled_error, n))
     return tuple(found)
 
 
@@ -354,12 +361,12 @@ def _bench_row(row: Any, where: str) -> BenchRow:
             "\n\n".join(filter(None, (task.instruction, task.input))),
             [str(text) for text in row["outputs"]],
             [int(number) for number in row["right"]],
-            None if row["label"] is None else float(row["label"]),
+            None if row["label"] is None else _number(row["label"]),
             {
-                str(judge): [None if one is None else float(one) for one in said]
+                str(judge): [None if one is None else _number(one) for one in said]
                 for judge, said in row["judges"].items()
             },
-            {str(judge): float(credit) for judge, credit in row["credit"].items()},
+            {str(judge): _number(credit) for judge, credit in row["credit"].items()},
             task.messages,
         )
     except (DataError, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -372,23 +379,28 @@ def _bench_row(row: Any, where: str) -> BenchRow:
     return made
 
 
+def _number(value: object) -> float:
+    if (number := finite_number(value)) is None:
+        raise ValueError(f"{value!r:.80} is no finite number")
+    return number
+
+
 def _bench_figures(judge: Mapping[str, Any], where: str) -> Iterator[Figure]:
     subsets = judge.get("subsets", {})
     if not isinstance(subsets, Mapping):
         raise DataError(f"{where}: 'subsets' must be an object; `afarm judge bench` writes it afresh")
     bounds = AROUND_TIES if any(str(name).lower() == TIES for name in subsets) else (0.0, 100.0)
-    named = {"score": judge.get("score"), "accuracy": judge.get("accuracy")}
-    for name, share in {**named, **{f"score of {subset}": share for subset, share in subsets.items()}}.items():
-        held = share if isinstance(share, Mapping) else {"value": share}
-        value = finite_number(held.get("value"))
+    shares = {name: judge[name] for name in ("score", "accuracy") if judge.get(name) is not None}
+    for name, share in {**shares, **{f"score of {subset}": share for subset, share in subsets.items()}}.items():
+        held = share if isinstance(share, Mapping) else {}
+        value, low, high, n = (finite_number(held.get(part)) for part in ("value", "low", "high", "n"))
         if value is None:
-            continue
+            raise DataError(f"{where}: {name!r} has no number as its value; `afarm judge bench` writes it afresh")
         wide = bounds if name == "score" else AROUND_TIES if name.lower().endswith(f" of {TIES}") else (0.0, 100.0)
         if not wide[0] <= value <= wide[1]:
             raise DataError(f"{where}: {name!r} is {value:g}, and must lie between {wide[0]:g} and {wide[1]:g}")
-        low, high = (finite_number(held.get(end)) for end in ("low", "high"))
-        n = held.get("n") if isinstance(held.get("n"), int) else None
-        yield Figure(name, value, None, low, high, n, "" if low is None else WILSON, wide)
+        between = None if low is None or high is None else (low, high)
+        yield replace(_figure(name, value, None, n, between, WILSON), bounds=wide)
 
 
 def _bench_samples(judge: str, rows: Sequence[BenchRow]) -> Iterator[Sample]:
