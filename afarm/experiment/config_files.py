@@ -33,9 +33,10 @@ def read_config_file(path: Path, model: type[M]) -> M:
 
 
 def read_user_yaml(path: Path, called: str = "") -> Any:
-    """Read the value of a YAML file, None if it is empty; dates stay texts.
+    """Read the value of a YAML file, `called` so in errors; None if it is empty. Dates stay texts.
 
-    Raises `ConfigError` in which the file is `called` so, for more than 300 kB or 50,000 values too."""
+    Raises `ConfigError`, for more than 300 kB or 50,000 values too.
+    """
     name = called or path
     try:
         with open_user_file(path) as handle:

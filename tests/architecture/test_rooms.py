@@ -20,7 +20,7 @@ LINES = {
     "judging": 3629,
     "evaluation": 5175,
     "backend": 4905,
-    "experiment": 8005,
+    "experiment": 8006,
     "report": 1605,
     "results": 325,
     "experiments": 67,
