@@ -60,7 +60,7 @@ def measure(pairs: int, weights: dict[str, float], noise: float, seed: int) -> d
 
 
 def count_coins(sets: int, further: int) -> None:
-    """Print how many coins' labels of 150 pairs get a rubric of the 8 principles and `further` random columns."""
+    """Print how many coins' labels of 150 pairs get a rubric, with `further` random candidates."""
     passed = 0
     for seed in range(1000, 1000 + sets):
         draw, rows = random.Random(seed), planted.make_rows(150, seed, {})

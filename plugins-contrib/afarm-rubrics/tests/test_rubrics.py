@@ -574,7 +574,8 @@ def test_proposals_end_with_the_first_20_that_cannot_be_read(parts: tuple[Labels
     requests = proposal_requests(parts[0], 50, ChecklistConfig(), annotate_context(0, FakeJudgeClient(reply)))
     read, unread = propose(requests, annotate_context(0, FakeJudgeClient(reply)))
     assert (bool(read), unread) == (True, 19 + len(requests) - 40)
-    client = FakeJudgeClient(lambda request: "Well.")
+    # replies come in reverse, those to the last 20 requests first
+    client = FakeJudgeClient(lambda request: "Well." if request in requests[-20:] else answer(request))
     with pytest.raises(JudgeError, match="no principle that can be read"):
         propose(requests, annotate_context(0, client))
 

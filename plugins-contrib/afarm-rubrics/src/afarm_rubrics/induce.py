@@ -124,7 +124,7 @@ def verdicts(found: Sequence[Explained]) -> list[str]:
 
 
 def check_output(path: Path) -> None:
-    """Raise `DataError` if a rubric cannot be written there, or would replace one that was written by hand."""
+    """Raise `DataError` if no rubric can be written there, or one written by hand would go."""
     above = next(parent for parent in path.absolute().parents if parent.exists())
     if path.is_dir() or not above.is_dir() or not os.access(above, os.W_OK):
         raise DataError(f"{path}: no file can be written there; choose another with -o")

@@ -68,7 +68,7 @@ def read_labels(source: str, scale: str | None = None) -> Labels:
 
 
 def divide(labels: Labels, held_out: float, seed: int) -> tuple[Labels, Labels]:
-    """Divide labels by task into those to learn from and those held out, whatever other labels there are."""
+    """Divide labels by task into those to learn from and those held out, each task by itself."""
     kept_back = [seeding.uniform(seed, "rubric held out", task) < held_out for task in labels.tasks]
     train, test = ([n for n, is_held in enumerate(kept_back) if is_held == part] for part in (False, True))
     return labels.of(train), labels.of(test)

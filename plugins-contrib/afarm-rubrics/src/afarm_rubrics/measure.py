@@ -124,7 +124,7 @@ def explain(
 
 
 def lead(rubric: Sequence[float], other: Sequence[float], labels: Labels) -> Bounded:
-    """Return by how many points the first credits are ahead, with an interval that is clustered by task."""
+    """Return by how many points the first are ahead, with an interval clustered by task."""
     value, *ends = share([(1 + one - two) / 2 for one, two in zip(rubric, other, strict=True)], labels.tasks)
     return Bounded(2 * value - 100, *(None if end is None else 2 * end - 100 for end in ends))
 
@@ -148,7 +148,7 @@ def baselines(train: Labels, test: Labels, rubric: Sequence[float]) -> list[Expl
 
 
 def random_principles(train: Checked, test: Checked, size: int, seed: int, rubric: Sequence[float]) -> Explained:
-    """Measure `size` candidates that are drawn, and weighed by `train` as the rubric's are: the mean of 200 draws."""
+    """Measure `size` candidates drawn and weighed as the rubric's are: the mean of 200 draws."""
     import numpy as np
 
     draw, x, of_test = random.Random(seed), np.asarray(train.differences), np.asarray(test.differences)
