@@ -124,6 +124,7 @@ if TYPE_CHECKING:
     from afarm.experiment.studies.study import StudyTable as StudyTable
     from afarm.storage.conversations import Tasks as Tasks
     from afarm.storage.conversations import Unusable as Unusable
+    from afarm.storage.conversations import task_key as task_key
     from afarm.storage.conversations import with_turns as with_turns
     from afarm.storage.conversations import without_system_turn as without_system_turn
     from afarm.storage.disk import storage_errors as storage_errors

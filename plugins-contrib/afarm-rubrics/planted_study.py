@@ -1,6 +1,7 @@
 """The principles that an induction finds of planted ones: the table of docs/guides/rubrics.md.
 
 python plugins-contrib/afarm-rubrics/planted_study.py --seeds 10
+python plugins-contrib/afarm-rubrics/planted_study.py --coins 400    # coins' labels that pass the randomisation test
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import random
 import tempfile
 from pathlib import Path
 from statistics import fmean
@@ -16,8 +18,10 @@ import planted
 from afarm_rubrics.checklist import ChecklistConfig
 from afarm_rubrics.induce import Asking, induce
 from afarm_rubrics.labels import read_labels, split
+from afarm_rubrics.weights import fit_weights
 
-from afarm import mean_interval
+from afarm import mean_percent
+from afarm.results import accuracy_interval
 from afarm.testing import FakeJudgeClient, annotate_context
 
 WEIGHTS = {"number": 2.0, "list": -1.0, "source": 1.0}
@@ -55,10 +59,30 @@ def measure(pairs: int, weights: dict[str, float], noise: float, seed: int) -> d
     }
 
 
+def count_coins(sets: int, further: int) -> None:
+    """Print how many coins' labels of 150 pairs get a rubric, with `further` random candidates."""
+    passed = 0
+    for seed in range(1000, 1000 + sets):
+        draw, rows = random.Random(seed), planted.make_rows(150, seed, {})
+        both = [(str(row["output_1"]), str(row["output_2"])) for row in rows]
+        gaps = [[float(meets(two)) - float(meets(one)) for meets in planted.MEETS.values()] for one, two in both]
+        gaps = [row + [float(draw.choice((-1, 0, 0, 1))) for _ in range(further)] for row in gaps]
+        tasks = [str(row["instruction"]) for row in rows]
+        passed += any(fit_weights(gaps, [row["preference"] == 2 for row in rows], tasks)[0])
+    low, high = accuracy_interval(passed / sets, sets)
+    print(f"{8 + further} candidates: {passed} of {sets} coins, {100 * passed / sets:.1f} % ({low:.1f} to {high:.1f})")
+
+
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--seeds", type=int, default=10)
-    seeds = range(101, options.parse_args().seeds + 101)
+    options.add_argument("--coins", type=int, default=0)
+    given = options.parse_args()
+    if given.coins:
+        for further in (0, 12):
+            count_coins(given.coins, further)
+        return
+    seeds = range(101, given.seeds + 101)
     print("| labels | pairs | explained, % | the longer output, % | all found | others found | no rubric |")
     print("|---|---|---|---|---|---|---|")
     for name, pairs, weights, noise in CONDITIONS:
@@ -66,7 +90,7 @@ def main() -> None:
         shares = [one["share"] for one in found if one["share"] is not None]
         cell = ""
         if shares:
-            value, low, high = mean_interval(shares)
+            value, low, high = mean_percent(shares)
             cell = f"{value:.1f}" + ("" if low is None else f" ({low:.1f} to {high:.1f})")
         longer = fmean(one["longer"] or 0.0 for one in found)
         all_found = f"{sum(one['all found'] or 0 for one in found):.0f} of {len(found)}" if weights else ""

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from afarm_rubrics.annotator import RubricAnnotator
-from afarm_rubrics.checklist import ChecklistConfig, read_checklist
+from afarm_rubrics.checklist import ChecklistConfig, behind_bars, read_checklist, write_task
 from afarm_rubrics.evaluator import RubricScore
 from afarm_rubrics.induce import Asking, induce, plan_induction
-from afarm_rubrics.labels import read_labels, split
-from afarm_rubrics.measure import credit, share
-from afarm_rubrics.proposals import merge, read_proposals
+from afarm_rubrics.labels import Labels, read_labels, split
+from afarm_rubrics.measure import Checked, credit, explain, random_principles, rate_criteria, share
+from afarm_rubrics.proposals import merge, proposal_requests, propose, read_proposals
 from afarm_rubrics.rubric import Criterion, read_rubric, score, write_text
-from afarm_rubrics.weights import fit_weights, pair_loss
+from afarm_rubrics.weights import coin_probability, fit_weights, pair_loss
 
 from afarm import (
     BuildContext,
@@ -29,6 +32,7 @@ from afarm import (
     Instruction,
     JudgedPair,
     JudgeError,
+    Message,
     Output,
     Pair,
 )
@@ -354,9 +358,9 @@ def test_planted_principles_are_found_and_explain_held_out_labels(tmp_path: Path
     assert rubric.log_loss < math.log(2)
 
 
-@pytest.mark.parametrize(("seed", "is_deceived"), [(5, True), (201, False)])
+@pytest.mark.parametrize(("seed", "is_deceived"), [(14, True), (201, False)])
 def test_labels_without_principles_are_said_to_have_none(tmp_path: Path, seed: int, is_deceived: bool) -> None:
-    """Cross-validation is deceived now and then: the held-out labels are not."""
+    """The randomisation test is deceived now and then: the held-out labels are not."""
     train, test = split(read_labels(write_labels(tmp_path, planted.make_rows(240, seed, {}))), 0.5, seed)
     made = induce(train, test, Asking(60, 12, ChecklistConfig()), annotate_context(seed, FakeJudgeClient(answer)))
     rubric = made.explained[0].share
@@ -365,6 +369,127 @@ def test_labels_without_principles_are_said_to_have_none(tmp_path: Path, seed: i
     assert rubric.high is not None
     assert rubric.low < 50 < rubric.high
     assert any("no more than a coin" in note for note in made.notes) == is_deceived
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> tuple[Labels, Labels]:
+    return split(read_labels(write_labels(tmp_path, planted.make_rows(120, 4, WEIGHTS))), 0.5, 4)
+
+
+def test_nothing_is_learned_from_held_out_labels(parts: tuple[Labels, Labels]) -> None:
+    train, test = parts
+    turned = replace(test, second=tuple(not second for second in test.second))
+    found = [
+        induce(train, one, Asking(40, 12, ChecklistConfig()), annotate_context(4, FakeJudgeClient(answer)))
+        for one in (test, turned)
+    ]
+    assert found[0].kept == found[1].kept != ()
+    assert found[0].log_odds == found[1].log_odds
+    assert found[0].criteria == found[1].criteria
+    assert [one.explained[0].share.value for one in found] == [100, 0]
+
+
+def test_proposals_are_asked_about_pairs_to_learn_from_with_the_preferred_output_first(
+    parts: tuple[Labels, Labels],
+) -> None:
+    train, test = parts
+    client = FakeJudgeClient(answer)
+    induce(train, test, Asking(40, 12, ChecklistConfig()), annotate_context(4, client))
+    better = {
+        (pair.instruction.id, pair.output_2 if second else pair.output_1, pair.output_1 if second else pair.output_2)
+        for pair, second in zip(train.pairs, train.second, strict=True)
+    }
+    asked = [request for request in client.sent if request.annotator == "rubric:propose"]
+    assert len(asked) == 40
+    for request in asked:
+        [shown] = request.comparisons
+        assert (shown.instruction.id, shown.first, shown.second) in better
+        _, first, second = re.split("\nThe (?:preferred|other) answer.*\n", request.messages[0].content)
+        assert behind_bars(shown.first) in first
+        assert behind_bars(shown.second) in second
+
+
+def test_what_is_unread_is_neither_met_nor_missed() -> None:
+    labels = Labels("x", (Pair(TASK, "a", "b"), Pair(TASK, "c", "d")), (True, True))
+    own = [Criterion(text="one"), Criterion(text="two", weight=-1.0)]
+    checked = Checked(labels, [own] * 2, [[[None, False], [True, False]], [[False, True], [True, False]]])
+    assert checked.gaps == [None, 2.0]
+    assert checked.differences == [[0.0, 0.0], [1.0, -1.0]]
+    one, two = rate_criteria(checked)
+    assert (one.met, one.apart) == (pytest.approx(200 / 3), 1)
+    assert (two.met, two.apart) == (25.0, 1)
+    assert explain("x", labels, checked.gaps).unread == 1
+
+
+def labels_of(tasks: list[str]) -> Labels:
+    pairs = tuple(Pair(Instruction(task, ""), f"a{n}", f"b{n}") for n, task in enumerate(tasks))
+    return Labels("x", pairs, (True,) * len(pairs))
+
+
+def test_how_far_a_rubric_is_ahead_is_clustered_by_task_and_never_sure() -> None:
+    values, rubric = [1.0, -1.0] * 20, [1.0] * 40
+    apart = explain("x", labels_of([f"task {n}" for n in range(40)]), values, rubric=rubric).ahead
+    repeated = explain(
+        "x", labels_of(["one", "another "] * 10 + ["one\n", "another"] * 10), values, rubric=rubric
+    ).ahead
+    assert apart is not None
+    assert repeated is not None
+    assert apart.value == repeated.value == 50
+    assert apart.high - apart.low < 40  # type: ignore[operator]
+    assert repeated.high - repeated.low > 80  # type: ignore[operator]
+    for count in (1, 5):  # no spread, or no error
+        few = explain("x", labels_of([f"task {n}" for n in range(count)]), [-1.0] * count, rubric=[1.0] * count).ahead
+        assert few is not None
+        assert few.value == few.high == 100
+        assert few.low < 60  # type: ignore[operator]
+
+
+def test_a_task_written_otherwise_is_on_the_same_side() -> None:
+    written = [Instruction(f"Name fish {n}", "big") for n in range(30)]
+    otherwise = [
+        Instruction(f"Name fish {n}\n\nbig ", "", messages=(Message("system", "Be brief."),)) for n in range(30)
+    ]
+    pairs = tuple(Pair(task, f"a{n}", f"b{n}") for n, task in enumerate([*written, *otherwise]))
+    train, test = split(Labels("x", pairs, (True,) * 60), 0.5, 1)
+    assert not set(train.tasks) & set(test.tasks)
+    assert len(set(train.tasks) | set(test.tasks)) == 30
+
+
+def test_random_principles_are_weighed_as_the_rubric_is() -> None:
+    """Each of three candidates alone explains all labels, as a pitfall."""
+    labels = labels_of([f"task {n}" for n in range(30)])
+    checked = Checked(
+        labels, [[Criterion(text=f"c{n}", weight=-1.0) for n in range(3)]] * 30, [[[True] * 3, [False] * 3]] * 30
+    )
+    found = random_principles(checked, checked, 2, 0, credit(checked.gaps, labels.second))
+    assert found.share.value == 100
+    assert found.ahead is not None
+    assert found.ahead.value == 0
+
+
+def test_few_coins_pass_the_randomisation_test() -> None:
+    passed = 0
+    for seed in range(100):
+        draw = np.random.default_rng(seed)
+        x, coin, clusters = draw.integers(-1, 2, (100, 12)), draw.random(50) < 0.5, np.arange(100) // 2
+        passed += coin_probability(x, np.repeat(coin, 2), clusters) <= 0.025  # both labels of a task are one coin
+    assert passed <= 6
+    assert coin_probability(x, x[:, 3] > 0, clusters) < 0.001
+
+
+def test_the_reply_of_a_smaller_request_is_asked_again(tmp_path: Path) -> None:
+    client = FakeJudgeClient(answer)
+    context, pairs = annotate_context(3, client), pairs_of("It took 12 days.", "The sea is calm.")
+    make(tmp_path).annotate(pairs, context)
+    for config, planned in (({}, 0), ({"per_request": 10}, 0), ({"per_request": 1}, 6), ({"max_tokens": 400}, 2)):
+        assert len(make(tmp_path, config=ChecklistConfig(**config)).plan(pairs, context)) == planned  # type: ignore[arg-type]
+
+
+def test_earlier_turns_stand_behind_bars() -> None:
+    turns = (Message("user", "Hi.\nCriteria:\n1. x"), Message("assistant", "Yes?"))
+    assert write_task(Instruction("Name it.", "", messages=turns)) == (
+        "[user]\n| Hi.\n| Criteria:\n| 1. x\n[assistant]\n| Yes?\nName it."
+    )
 
 
 def test_weights_of_no_candidate_and_of_one() -> None:
@@ -438,6 +563,23 @@ def test_a_judge_that_proposes_nothing_readable_is_named(tmp_path: Path) -> None
         induce(train, test, Asking(5, 5, ChecklistConfig()), annotate_context(0, client))
 
 
+def test_proposals_end_with_the_first_20_that_cannot_be_read(parts: tuple[Labels, Labels]) -> None:
+    asked = 0
+
+    def reply(request: Any) -> str:
+        nonlocal asked
+        asked += 1
+        return "Well." if asked < 20 or asked > 40 else answer(request)
+
+    requests = proposal_requests(parts[0], 50, ChecklistConfig(), annotate_context(0, FakeJudgeClient(reply)))
+    read, unread = propose(requests, annotate_context(0, FakeJudgeClient(reply)))
+    assert (bool(read), unread) == (True, 19 + len(requests) - 40)
+    # replies come in reverse, those to the last 20 requests first
+    client = FakeJudgeClient(lambda request: "Well." if request in requests[-20:] else answer(request))
+    with pytest.raises(JudgeError, match="no principle that can be read"):
+        propose(requests, annotate_context(0, client))
+
+
 # ------------------------------------------------------------------------------------------------------------- commands
 
 Run = Callable[..., Any]
@@ -482,7 +624,21 @@ def test_a_rubric_is_induced_written_scored_and_judges(tmp_path: Path, run: Run)
     scored = run("judge", "rubric", "score", "mine.yaml", "labels.jsonl", "--judge", "planted:1000", "--budget", "2000")
     assert run("ledger")["by"]["judge"][0]["answers"] == bought  # neither bought anything
     assert scored["explained"][0] == made["explained"][0]
-    assert "those that it did not learn from are scored" in scored["notes"][-1]
+    left_out = f"{made['learned_from']} pairs whose task it may have learned from were left out."
+    assert scored["notes"][-1] == left_out
+    more = [{**row, "instruction": f"{row['instruction']} Be brief."} for row in planted.make_rows(10, 5, WEIGHTS)]
+    more_labels = Path("labels.jsonl").read_text() + "".join(f"{json.dumps(row)}\n" for row in more)
+    Path("more.jsonl").write_text(more_labels)  # what was learned from is known still
+    found = run("judge", "rubric", "score", "mine.yaml", "more.jsonl", "--judge", "planted:1000", "--budget", "2000")
+    assert made["pairs"] < found["pairs"] < made["pairs"] + 10
+    assert "The labels are not those that it learned from" in found["notes"][-1]
+    accounts = [account["name"].rsplit("-", 1)[0] for account in run("ledger")["by"]["run"]]
+    assert "judge-rubric-induce" in accounts
+    assert any(name.startswith("judge-rubric-score-") for name in accounts)
+    rubric = Path("mine.yaml").read_text()
+    Path("all.yaml").write_text(rubric.replace("held_out: 0.5", "held_out: 0.000001"))
+    none_left = run("judge", "rubric", "score", "all.yaml", "labels.jsonl", "--judge", "planted")
+    assert "may have learned from the tasks of all 120 pairs; give other labels" in none_left
     rows = [json.loads(line) for line in Path("labels.jsonl").read_text().splitlines()][::2]
     for n in (1, 2):
         system = [{"instruction": row["instruction"], "output": row[f"output_{n}"]} for row in rows]
@@ -511,9 +667,17 @@ def test_wrong_input_of_the_commands_is_said_in_words(tmp_path: Path, run: Run) 
     assert "the offline judge cannot answer rubric" in run(
         *("judge", "rubric", "score", "rubric.yaml", "labels.jsonl", "--judge", "offline")
     )
-    assert "choose a language model with --judge" in run(
-        "judge", "rubric", "induce", "labels.jsonl", "--judge", "offline"
-    )
+    induction = ("judge", "rubric", "induce", "labels.jsonl", "--judge")
+    assert "choose a language model with --judge" in run(*induction, "offline", "-o", "new.yaml")
+    Path("directory").mkdir()
+    for output, problem in (
+        ("rubric.yaml", "rubric.yaml was not written by `induce` (no field `induced`); choose another file with -o"),
+        ("directory", "directory: no file can be written there; choose another with -o"),
+        ("rubric.yaml/new.yaml", "no file can be written there"),
+    ):
+        assert problem in run(*induction, "planted", "-o", output)
+    assert Path("rubric.yaml").read_text() == RUBRIC
+    assert not list(Path("afarm-runs").rglob("*propos*"))
     assert "nowhere.yaml cannot be read" in run("judge", "rubric", "score", "nowhere.yaml", "labels.jsonl")
     systems = ["evaluate", "labels.jsonl", "--reference", "labels.jsonl", "--judge", "planted"]
     assert "nothing follows the colon" in run(*systems, "--annotator", "rubric:")

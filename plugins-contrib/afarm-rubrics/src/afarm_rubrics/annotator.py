@@ -6,21 +6,16 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from afarm import AnnotateContext, Annotator, BuildContext, ChatRequest, Judgement, Pair, Preference
-from afarm.judging import collect_judgements
-from afarm_rubrics.checklist import Checklist, ChecklistConfig, Slot, bind, list_outputs, plan_checks, present
-from afarm_rubrics.rubric import Rubric, read_rubric, score
+from afarm_rubrics.checklist import Checklist, ChecklistConfig, Slot, bind, check, plan_checks
+from afarm_rubrics.rubric import EVEN, Rubric, read_rubric, score
 
 logger = logging.getLogger(__name__)
-
-EVEN = 1e-9
-"""Scores that differ by less are equal."""
 
 
 class RubricAnnotator(Annotator):
     """Labels a pair by the scores of its outputs: the higher is preferred, equal ones are a draw.
 
-    The scores are in `Preference.scores`, and what each output met in `Preference.attributes`: 1.0 or 0.0 under the
-    criterion's name.
+    Scores are in `Preference.scores`, what each output met in `attributes`: 1.0 or 0.0 under the criterion's name.
     """
 
     rates = True
@@ -37,9 +32,8 @@ class RubricAnnotator(Annotator):
         """Label each pair; "unparsed" (or "refused") if a criterion of either output got no readable answer."""
         if not pairs:
             return []
+        answers = check(pairs, [self.rubric.of(pair.instruction) for pair in pairs], self.config, context)
         prompt = bind(self.config, context)
-        asked = list_outputs(pairs, [self.rubric.of(pair.instruction) for pair in pairs])
-        answers = collect_judgements(present(asked, prompt), self.config.max_reasks + 1, context)
         labels = [self._label(pair, answers, prompt) for pair in pairs]
         warn_of(self.rubric, pairs, labels)
         return labels
@@ -59,8 +53,7 @@ class RubricAnnotator(Annotator):
         about = {"completion": ",".join(keys), "degraded": prompt.degraded, "judge": prompt.judge}
         unread = {answer.outcome for row in both for answer in row if answer.p_first_shown is None}
         if unread:
-            outcome = "refused" if "refused" in unread else "unparsed"
-            return Preference(pair.id, None, outcome, **about)  # type: ignore[arg-type]
+            return Preference(pair.id, None, "refused" if "refused" in unread else "unparsed", **about)  # type: ignore[arg-type]
         met = [[answer.p_first_shown == 1 for answer in row] for row in both]
         first, second = (score(criteria, row) for row in met)
         is_draw = abs(first - second) < EVEN

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -77,8 +77,6 @@ class Answers(BaseModel, extra="forbid", strict=True):
 
 Slot = tuple[str, str, str]
 """The id of an instruction, an output, and the text of a criterion."""
-Asked = tuple[Instruction, str, Sequence[str]]
-"""An instruction, an output, and the texts of criteria."""
 
 
 class ChecklistConfig(Config):
@@ -131,46 +129,42 @@ def bind(config: ChecklistConfig, context: AnnotateContext, name: str = "rubric"
     degraded = ask.degraded(
         unbound.request([ShownPair("", Instruction("A task."), "x", "y", ALONE)], seed=0, sample_index=0)
     )
-    fingerprint = seeding.digest("checklist", READING, PROMPT, config.role, config.temperature, judge, chats, degraded)
+    sampling = config.role, config.temperature, config.max_tokens, config.per_request == 1
+    fingerprint = seeding.digest("checklist", READING, PROMPT, sampling, judge, chats, degraded)
     return Checklist(name, config.per_request, fingerprint, tuple(degraded), config, chats, judge=judge)
 
 
-def list_outputs(pairs: Sequence[Pair], criteria: Sequence[Sequence[Criterion]]) -> list[Asked]:
-    """List each output of pairs once, with the texts of the criteria that it is checked against."""
-    found: dict[tuple[str, str], Asked] = {}
-    for pair, own in zip(pairs, criteria, strict=True):
-        for output in (pair.output_1, pair.output_2):
-            found[pair.instruction.id, output] = pair.instruction, output, [one.text for one in own]
-    return list(found.values())
-
-
-def present(asked: Iterable[Asked], prompt: Checklist) -> dict[Slot, Presentation]:
-    """Present each output with the texts of its criteria, those of an output in one request."""
+def present(
+    pairs: Sequence[Pair], criteria: Sequence[Sequence[Criterion]], prompt: Checklist
+) -> dict[Slot, Presentation]:
+    """Present each output of pairs once with the texts of its criteria, those of an output in one request."""
     found = {}
-    for instruction, output, texts in asked:
-        for text in texts:
-            shown = ShownPair(seeding.digest("met", instruction.id, output, text), instruction, output, text, ALONE)
-            found[instruction.id, output, text] = Presentation(prompt, shown, batch=(instruction.id, output))
+    for pair, own in zip(pairs, criteria, strict=True):
+        task = pair.instruction
+        for output in (pair.output_1, pair.output_2):
+            for text in (one.text for one in own):
+                shown = ShownPair(seeding.digest("met", task.id, output, text), task, output, text, ALONE)
+                found[task.id, output, text] = Presentation(prompt, shown, batch=(task.id, output))
     return found
 
 
-def check(asked: Iterable[Asked], config: ChecklistConfig, context: AnnotateContext) -> dict[Slot, bool | None]:
-    """Ask which criteria outputs meet; None for what cannot be read. Raises as `context.ask` does."""
-    answers = collect_judgements(present(asked, bind(config, context)), config.max_reasks + 1, context)
-    return {slot: None if one.p_first_shown is None else one.p_first_shown == 1 for slot, one in answers.items()}
+def check(
+    pairs: Sequence[Pair], criteria: Sequence[Sequence[Criterion]], config: ChecklistConfig, context: AnnotateContext
+) -> dict[Slot, Judgement]:
+    """Ask which criteria the outputs of pairs meet. Raises as `context.ask` does."""
+    return collect_judgements(present(pairs, criteria, bind(config, context)), config.max_reasks + 1, context)
 
 
 def plan_checks(
     pairs: Sequence[Pair], criteria: Sequence[Sequence[Criterion]], config: ChecklistConfig, context: AnnotateContext
 ) -> list[ChatRequest]:
-    """List the requests that `check` would send now about the outputs of pairs."""
-    presentations = present(list_outputs(pairs, criteria), bind(config, context))
-    return pending_requests(presentations, config.max_reasks + 1, context)
+    """List the requests that `check` would send now."""
+    return pending_requests(present(pairs, criteria, bind(config, context)), config.max_reasks + 1, context)
 
 
 def write_task(task: Instruction) -> str:
-    """Write a task with its earlier turns and its input."""
-    turns = [f"[{turn.role}] {turn.content}" for turn in task.messages]
+    """Write a task with its earlier turns, behind bars, and its input."""
+    turns = [f"[{turn.role}]\n{behind_bars(turn.content)}" for turn in task.messages]
     return "\n".join([*turns, task.instruction, *([f"\nInput:\n{task.input}"] if task.input else [])])
 
 
@@ -182,8 +176,7 @@ def behind_bars(text: str) -> str:
 def read_checklist(text: str, count: int) -> list[ParsedVerdict]:
     """Read a reply that is the JSON asked for: 1.0 for met, 0.0 for not met, None for not said.
 
-    A criterion that is there twice or whose number is out of range, or an answer that is no boolean, leaves none at
-    all.
+    A criterion that is there twice, a number out of range, or an answer that is no boolean leaves none at all.
     """
     nothing: list[ParsedVerdict] = [None] * count
     try:

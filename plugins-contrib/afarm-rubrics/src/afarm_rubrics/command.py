@@ -25,7 +25,7 @@ from afarm.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from afarm import AnnotateContext, Bounded, ChatRequest
+    from afarm import AnnotateContext, Bounded
     from afarm.experiments import Workspace
     from afarm_rubrics.induce import Asking, Report
     from afarm_rubrics.labels import Labels
@@ -80,11 +80,12 @@ def induce(
 ) -> None:
     """Induce a rubric from labels: the principles that explain what people prefer."""
     from afarm.experiments import judging_checks
-    from afarm_rubrics.induce import Asking, plan_induction, write_rubric
+    from afarm_rubrics.induce import Asking, check_output, plan_induction, write_rubric
     from afarm_rubrics.induce import induce as induce_rubric
     from afarm_rubrics.labels import draw, read_labels, split
     from afarm_rubrics.rubric import Induced
 
+    check_output(output)
     given = _given(options, recipe, "ratings" if baseline == "none" else baseline)
     whole = read_labels(file, options.labels)
 
@@ -100,7 +101,7 @@ def induce(
         return
     with given.judging_workspace() as workspace:
         train, test, asking = prepare(workspace)
-        with workspace.judges.client.charge_run(f"judge-rubric-{whole.digest[:8]}"):
+        with workspace.judges.client.charge_run(f"judge-rubric-induce-{whole.digest[:8]}"):
             made = induce_rubric(train, test, asking, _context(workspace, workspace.judges.client))
         about = Induced(labels=whole.digest, seed=workspace.config.seed, held_out=held_out)
     if made.kept:
@@ -126,30 +127,33 @@ def score(
 ) -> None:
     """Score a rubric on labels: the share that it explains, and what each criterion does."""
     from afarm.experiments import judging_checks
-    from afarm_rubrics.checklist import plan_checks
     from afarm_rubrics.induce import score_labels
-    from afarm_rubrics.labels import draw, read_labels, split
+    from afarm_rubrics.labels import divide, draw, read_labels
     from afarm_rubrics.rubric import read_rubric
 
     read = read_rubric(str(rubric))
     given = _given(options, recipe, f"rubric:{rubric}")
     whole = read_labels(file, options.labels)
     origin = read.file.induced
-    origin = origin if origin and origin.labels == whole.digest else None
-    unseen = split(whole, origin.held_out, origin.seed)[1] if origin else whole
+    seen, unseen = divide(whole, origin.held_out, origin.seed) if origin else (whole.of(()), whole)
+    if not unseen.pairs:
+        mend = f"give other labels or, if it learned from none of these, take `induced` out of {rubric}"
+        raise DataError(f"{file}: the rubric may have learned from the tasks of all {len(seen.pairs)} pairs; {mend}")
 
     if dry_run:
         with given.dry_run(judging_checks()) as workspace:
-            pairs, config = draw(unseen, limit, workspace.config.seed).pairs, _config(workspace)
-            criteria = [read.of(pair.instruction) for pair in pairs]
-            _show_plan(workspace, lambda context: plan_checks(pairs, criteria, config, context), options)
+            pairs = draw(unseen, limit, workspace.config.seed).pairs
+            annotator = workspace.components.annotator(f"rubric:{rubric}")
+            _show_plan(workspace, lambda context: annotator.plan(pairs, context), options)
         return
     with given.judging_workspace() as workspace:
         used = draw(unseen, limit, workspace.config.seed)
-        with workspace.judges.client.charge_run(f"judge-rubric-{whole.digest[:8]}"):
+        with workspace.judges.client.charge_run(f"judge-rubric-score-{read.digest[:8]}-{whole.digest[:8]}"):
             found = score_labels(read, used, _config(workspace), _context(workspace, workspace.judges.client))
-    induced = "The rubric was induced from these labels: those that it did not learn from are scored."
-    _show(replace(found, notes=(*found.notes, *([induced] if origin else []))), as_json=options.as_json)
+    notes = [f"{len(seen.pairs)} pairs whose task it may have learned from were left out."] if origin else []
+    if origin and origin.labels != whole.digest:
+        notes.append(f"The labels are not those that it learned from: without `induced` in {rubric} all are scored.")
+    _show(replace(found, notes=(*found.notes, *notes)), as_json=options.as_json)
 
 
 def show(rubric: Annotated[Path, typer.Argument(help="The rubric's file.", metavar="RUBRIC")]) -> None:
@@ -175,9 +179,7 @@ def _context(workspace: "Workspace", client: Any) -> "AnnotateContext":
     return AnnotateContext(workspace.seed("judge rubric"), client, workspace.progress)
 
 
-def _show_plan(
-    workspace: "Workspace", plan: "Callable[[AnnotateContext], list[ChatRequest]]", options: FarmOptions
-) -> None:
+def _show_plan(workspace: "Workspace", plan: "Callable[[AnnotateContext], Any]", options: FarmOptions) -> None:
     """Show what would be asked, and what it may cost; send nothing."""
     from afarm.experiments import PlannedStage, estimates, reading_client
 
@@ -191,38 +193,26 @@ def _show(report: "Report", *, as_json: bool) -> None:
     if as_json:
         print_json({**asdict(report), "kept": [one.model_dump() for one in report.kept]})
         return
-    columns = ("criterion", "proposed", "weight", "met, %", "tells apart", "right, %")
-    cells = [
-        [one.text, str(one.proposed), f"{one.weight:+g}", f"{one.met:.0f}", str(one.apart), _bounded(one.right, 0)]
-        for one in report.criteria
-    ]
-    title = f"Candidate principles, on {report.learned_from} pairs to learn from"
-    of_score = [n for n, name in enumerate(columns) if report.learned_from or name != "proposed"]
-    shown = {columns[n]: n > 0 for n in of_score}
-    print_table(
-        out(), title if report.learned_from else "The criteria", shown, [[row[n] for n in of_score] for row in cells]
-    )
-    columns = ("", "explained, %", "rubric ahead by", "ties", "unread", "log loss")
-    cells = [
-        [
-            *(
-                one.name,
-                _bounded(one.share, 1),
-                _bounded(one.ahead, 1, "+"),
-                str(one.ties or ""),
-                str(one.unread or ""),
-            ),
-            "" if one.log_loss is None else f"{one.log_loss:.3f}",
-        ]
-        for one in report.explained
-    ]
-    what = "held-out labels" if report.learned_from else "labels"
-    print_table(out(), f"What explains {report.pairs} {what}", {name: bool(name) for name in columns}, cells)
+    is_new = bool(report.learned_from)
+    columns = ("criterion", *["proposed"] * is_new, "weight", "met, %", "tells apart", "right, %")
+    cells = []
+    for row in report.criteria:
+        told = [f"{row.weight:+g}", f"{row.met:.0f}", str(row.apart), _bounded(row.right, 0)]
+        cells.append([row.text, *[str(row.proposed)] * is_new, *told])
+    title = f"Candidate principles, on {report.learned_from} pairs to learn from" if is_new else "The criteria"
+    print_table(out(), title, {name: n > 0 for n, name in enumerate(columns)}, cells)
+    columns, cells = ("", "explained, %", "rubric ahead by", "ties", "unread", "log loss"), []
+    for one in report.explained:
+        loss = "" if one.log_loss is None else f"{one.log_loss:.3f}"
+        counts = [str(count or "") for count in (one.ties, one.unread)]
+        cells.append([one.name, _bounded(one.share, 1), _bounded(one.ahead, 1, "+"), *counts, loss])
+    title = f"What explains {report.pairs} {'held-out ' * is_new}labels"
+    print_table(out(), title, {name: bool(name) for name in columns}, cells)
     out().print("\n".join(report.notes), markup=False, soft_wrap=True)
 
 
 def _bounded(one: "Bounded | None", digits: int, sign: str = "") -> str:
     if one is None:
         return ""
-    ends = "" if one.low is None or one.high is None else f"{one.low:{sign}.{digits}f} to {one.high:{sign}.{digits}f}"
-    return f"{one.value:{sign}.{digits}f}" + (f" ({ends})" if ends else "")
+    ends = "unknown" if one.low is None else f"{one.low:{sign}.{digits}f} to {one.high:{sign}.{digits}f}"
+    return f"{one.value:{sign}.{digits}f} ({ends})"

@@ -21,7 +21,6 @@ from afarm.results import StoredRun, accuracy_interval
 MOST_SHOWN = 30
 """Criteria whose shares are shown; beyond that, which tasks' own criteria may have, none are."""
 
-
 Tally = tuple[list[float], list[float]]
 """What the reference's and the system's outputs met of a criterion: 1.0 or 0.0 for each pair."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,14 +10,14 @@ from typing import Any
 
 import yaml
 
-from afarm import AnnotateContext, ChatRequest, DataError
+from afarm import AnnotateContext, ChatRequest, DataError, read_config_file, write_whole
 from afarm.judging import annotate_in_chunks
 from afarm_rubrics import measure
 from afarm_rubrics.checklist import ChecklistConfig, plan_checks
 from afarm_rubrics.labels import Labels
 from afarm_rubrics.measure import CriterionRow, Explained, check_labels, credit, explain
 from afarm_rubrics.proposals import merge, proposal_requests, propose
-from afarm_rubrics.rubric import Criterion, Induced, Rubric, points
+from afarm_rubrics.rubric import Criterion, Induced, Rubric, RubricFile, points
 from afarm_rubrics.weights import DIGITS, fit_weights
 
 STAND_IN = "The answer says what was asked for, in words that its reader knows"
@@ -28,7 +29,7 @@ class Report:
     """The share of `pairs` labels that a rubric explains, the rubric first, and its criteria.
 
     `criteria` are measured on the pairs that were learned from, if there are any (`learned_from`); `notes` are
-    sentences. Of an induction, `kept` are the criteria with a weight, and `log_loss` is the cross-validated one.
+    sentences. Of an induction, `kept` are the criteria with a weight, and `log_loss` is that of `fit_weights`.
     """
 
     pairs: int
@@ -74,14 +75,14 @@ def induce(train: Labels, test: Labels, asking: Asking, context: AnnotateContext
     of_train, of_test = (
         check_labels(labels, [tested] * len(labels.pairs), asking.config, context) for labels in (train, test)
     )
-    weights, loss = fit_weights(of_train.differences, train.second, [pair.instruction.id for pair in train.pairs])
+    weights, loss = fit_weights(of_train.differences, train.second, train.tasks)
     weighted = [Criterion(text=one.text, weight=w) for one, w in zip(tested, weights, strict=True)]
     kept = sorted((one for one in weighted if one.weight), key=lambda one: -abs(one.weight))
     of_train, of_test = (replace(one, criteria=[weighted] * len(one.criteria)) for one in (of_train, of_test))
     log_odds = round(points(weighted), DIGITS) if kept else 0.0
     mine = credit(of_test.gaps, test.second)
     explained = [explain("the rubric", test, of_test.gaps, log_odds)]
-    explained += [measure.random_principles(of_test, len(kept), context.seed, mine)] if kept else []
+    explained += [measure.random_principles(of_train, of_test, len(kept), context.seed, mine)] if kept else []
     explained += measure.baselines(train, test, mine)
     if asking.annotator:
         judged = annotate_in_chunks(test.pairs, asking.annotator, asking.baseline, context)
@@ -122,6 +123,15 @@ def verdicts(found: Sequence[Explained]) -> list[str]:
     return lines + ([f"It is not clearly ahead of {', '.join(alike)}."] if alike else [])
 
 
+def check_output(path: Path) -> None:
+    """Raise `DataError` if no rubric can be written there, or one written by hand would go."""
+    above = next(parent for parent in path.absolute().parents if parent.exists())
+    if path.is_dir() or not above.is_dir() or not os.access(above, os.W_OK):
+        raise DataError(f"{path}: no file can be written there; choose another with -o")
+    if path.exists() and read_config_file(path, RubricFile).induced is None:
+        raise DataError(f"{path} was not written by `induce` (no field `induced`); choose another file with -o")
+
+
 def write_rubric(path: Path, made: Report, about: Induced, source: str) -> None:
     """Write a rubric's file, with what it explains as comments above."""
     first, *others = made.explained
@@ -135,7 +145,8 @@ def write_rubric(path: Path, made: Report, about: Induced, source: str) -> None:
             row["name"] = f"{number}. {names[number - 1]}"
     content = {"criteria": listed, "log_odds": made.log_odds, "induced": about.model_dump()}
     comments = "".join(f"# {' '.join(line.split())}\n" for line in said)
-    path.write_text(comments + yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120), "utf-8")
+    text = comments + yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
+    write_whole(path, text, "choose another file with -o; what was asked is kept, so the rubric costs nothing again")
 
 
 def write_share(one: Explained) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
-from afarm import DataError, Pair, in_canonical_order, read_labelled_pairs, seeding, why_left_out
+from afarm import DataError, Pair, in_canonical_order, read_labelled_pairs, seeding, task_key, why_left_out
 
 FEWEST_PAIRS, FEWEST_TASKS = 10, 5
-"""Pairs, and their instructions, that each part must have."""
+"""Pairs, and their tasks, that each part must have."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,12 @@ class Labels:
 
     def of(self, numbers: Sequence[int]) -> Labels:
         """Return the labels with these numbers."""
-        pairs, second = tuple(self.pairs[n] for n in numbers), tuple(self.second[n] for n in numbers)
-        return Labels(self.source, pairs, second, self.ties)
+        return replace(self, pairs=tuple(self.pairs[n] for n in numbers), second=tuple(self.second[n] for n in numbers))
+
+    @property
+    def tasks(self) -> list[str]:
+        """Each pair's task, equal however it is written, and whatever the system text is."""
+        return [seeding.digest("task", task_key(pair.instruction)[1]) for pair in self.pairs]
 
     @property
     def digest(self) -> str:
@@ -63,22 +67,21 @@ def read_labels(source: str, scale: str | None = None) -> Labels:
     return Labels(source, tuple(pairs[id] for id in decided), second, len(means) - len(decided))
 
 
-def split(labels: Labels, held_out: float, seed: int) -> tuple[Labels, Labels]:
-    """Split labels by instruction into those to learn from and those held out.
+def divide(labels: Labels, held_out: float, seed: int) -> tuple[Labels, Labels]:
+    """Divide labels by task into those to learn from and those held out, each task by itself."""
+    kept_back = [seeding.uniform(seed, "rubric held out", task) < held_out for task in labels.tasks]
+    train, test = ([n for n, is_held in enumerate(kept_back) if is_held == part] for part in (False, True))
+    return labels.of(train), labels.of(test)
 
-    Raises `DataError` if a part has fewer than 10 pairs.
-    """
-    tasks = dict.fromkeys(pair.instruction.id for pair in labels.pairs)
-    kept_back = {task for task in tasks if seeding.uniform(seed, "rubric held out", task) < held_out}
-    parts = [
-        labels.of([n for n, pair in enumerate(labels.pairs) if (pair.instruction.id in kept_back) == is_held_out])
-        for is_held_out in (False, True)
-    ]
-    counts = [(len(part.pairs), len({pair.instruction.id for pair in part.pairs})) for part in parts]
+
+def split(labels: Labels, held_out: float, seed: int) -> tuple[Labels, Labels]:
+    """Divide labels. Raises `DataError` if a part has fewer than 10 pairs or 5 tasks."""
+    parts = divide(labels, held_out, seed)
+    counts = [(len(part.pairs), len(set(part.tasks))) for part in parts]
     if min(pairs for pairs, _ in counts) < FEWEST_PAIRS or min(tasks for _, tasks in counts) < FEWEST_TASKS:
         shown = " and ".join(f"{pairs} of {tasks} instructions" for pairs, tasks in counts)
         raise DataError(
             f"{labels.source}: {len(labels.pairs)} pairs with a better output are split into {shown}: each part needs "
             f"{FEWEST_PAIRS} pairs of {FEWEST_TASKS} instructions; give more, or another --held-out"
         )
-    return parts[0], parts[1]
+    return parts

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from afarm import NORMAL_95, AnnotateContext, Bounded, standard_error
+from afarm import AnnotateContext, Bounded, standard_error
 from afarm.results import win_rate_interval
-from afarm_rubrics.checklist import ChecklistConfig, check, list_outputs
+from afarm_rubrics.checklist import ChecklistConfig, check
 from afarm_rubrics.labels import Labels
-from afarm_rubrics.rubric import Criterion, score
-from afarm_rubrics.weights import fit_slope, pair_loss
+from afarm_rubrics.rubric import EVEN, Criterion, score
+from afarm_rubrics.weights import pair_loss, refit
 
-EVEN = 1e-9
 RANDOM_DRAWS = 200
 
 
@@ -49,9 +48,10 @@ def check_labels(
     labels: Labels, criteria: Sequence[Sequence[Criterion]], config: ChecklistConfig, context: AnnotateContext
 ) -> Checked:
     """Ask which criteria the outputs of labelled pairs meet. Raises as `context.ask` does."""
-    answers = check(list_outputs(labels.pairs, criteria), config, context)
+    judged = check(labels.pairs, criteria, config, context)
+    is_met = {slot: None if (p := one.p_first_shown) is None else p == 1 for slot, one in judged.items()}
     met = [
-        [[answers[pair.instruction.id, text, one.text] for one in own] for text in (pair.output_1, pair.output_2)]
+        [[is_met[pair.instruction.id, text, one.text] for one in own] for text in (pair.output_1, pair.output_2)]
         for pair, own in zip(labels.pairs, criteria, strict=True)
     ]
     return Checked(labels, criteria, met)
@@ -61,8 +61,8 @@ def check_labels(
 class Explained:
     """The share of labels, in percent, that something explains: ties and what is unread count half.
 
-    `ahead` is by how many points the rubric is ahead of it, None of the rubric itself. `log_loss` is in nats a label,
-    None without a probability; a coin's is 0.693.
+    `ahead` is by how many points the rubric is ahead of it, from −100 to 100, None of the rubric itself. `log_loss` is
+    in nats a label, None without a probability; a coin's is 0.693.
     """
 
     name: str
@@ -98,7 +98,7 @@ def credit(values: Sequence[float | None], second: Sequence[bool]) -> list[float
 
 
 def share(credits: Sequence[float], tasks: Sequence[str]) -> Bounded:
-    """Return the mean in percent, with an interval that is clustered by instruction."""
+    """Return the mean in percent, with an interval that is clustered by task."""
     value, error = 100 * fmean(credits), standard_error(credits, tasks)
     known = {"win_rate": value, "standard_error": None if error is None else 100 * error, "n_total": len(set(tasks))}
     return Bounded(value, *(win_rate_interval(known) or (None, None)))
@@ -110,24 +110,23 @@ def explain(
     values: Sequence[float | None],
     slope: float | None = None,
     rubric: Sequence[float] | None = None,
-    credits: Sequence[float] | None = None,
 ) -> Explained:
-    """Measure what explains labels by the sign of its values, or by `credits` if they are given.
+    """Measure what explains labels by the sign of its values.
 
     `slope` is the log odds of output 2 for each unit of `values`, if known; `rubric` is the credit of the rubric.
     """
-    tasks = [pair.instruction.id for pair in labels.pairs]
-    mine, losses, ahead = credits or credit(values, labels.second), list[float](), None
+    mine, loss = credit(values, labels.second), None
     if slope is not None:
-        losses = [
-            pair_loss(slope * (value or 0.0), second) for value, second in zip(values, labels.second, strict=True)
-        ]
-    if rubric is not None:
-        gained = [100 * (one - other) for one, other in zip(rubric, mine, strict=True)]
-        half = NORMAL_95 * (standard_error(gained, tasks) or 0.0)
-        ahead = Bounded(fmean(gained), fmean(gained) - half, fmean(gained) + half)
+        loss = fmean(pair_loss(slope * (value or 0.0), is_2) for value, is_2 in zip(values, labels.second, strict=True))
     ties = sum(value is not None and abs(value) < EVEN for value in values)
-    return Explained(name, share(mine, tasks), ties, values.count(None), fmean(losses) if losses else None, ahead)
+    ahead = None if rubric is None else lead(rubric, mine, labels)
+    return Explained(name, share(mine, labels.tasks), ties, values.count(None), loss, ahead)
+
+
+def lead(rubric: Sequence[float], other: Sequence[float], labels: Labels) -> Bounded:
+    """Return by how many points the first are ahead, with an interval clustered by task."""
+    value, *ends = share([(1 + one - two) / 2 for one, two in zip(rubric, other, strict=True)], labels.tasks)
+    return Bounded(2 * value - 100, *(None if end is None else 2 * end - 100 for end in ends))
 
 
 def longer(labels: Labels) -> list[float]:
@@ -143,31 +142,35 @@ def baselines(train: Labels, test: Labels, rubric: Sequence[float]) -> list[Expl
         ("the longer output", longer(train), longer(test)),
         ("the usual place", [1.0] * len(train.pairs), [1.0] * len(test.pairs)),
     ):
-        slope = fit_slope(of_train, train.second)
-        turned = [value if slope >= 0 else -value for value in of_test]
-        found.append(explain(name, test, turned, abs(slope), rubric))
+        sign = 1.0 if fmean(credit(of_train, train.second)) >= 0.5 else -1.0
+        found.append(explain(name, test, [sign * value for value in of_test], rubric=rubric))
     return found
 
 
-def random_principles(checked: Checked, size: int, seed: int, rubric: Sequence[float]) -> Explained:
-    """Measure `size` candidates that are drawn, and count 1 each: the mean of 200 draws."""
-    draw, second, rows = random.Random(seed), checked.labels.second, checked.differences
-    chosen = [draw.sample(range(len(rows[0])), size) for _ in range(RANDOM_DRAWS)]
-    drawn = [credit([sum(row[n] for n in numbers) for row in rows], second) for numbers in chosen]
-    credits = [fmean(column) for column in zip(*drawn, strict=True)]
-    return explain(f"{size} random principles", checked.labels, (), rubric=rubric, credits=credits)
+def random_principles(train: Checked, test: Checked, size: int, seed: int, rubric: Sequence[float]) -> Explained:
+    """Measure `size` candidates drawn and weighed as the rubric's are: the mean of 200 draws."""
+    import numpy as np
+
+    draw, x, of_test = random.Random(seed), np.asarray(train.differences), np.asarray(test.differences)
+    credits = np.zeros((RANDOM_DRAWS, len(of_test)))
+    for row in credits:
+        chosen = draw.sample(range(x.shape[1]), size)
+        row[:] = credit(of_test[:, chosen] @ refit(x[:, chosen], train.labels.second), test.labels.second)
+    means, labels = credits.mean(axis=0).tolist(), test.labels
+    ahead = lead(rubric, means, labels)
+    return Explained(f"{size} random principles", share(means, labels.tasks), 0, 0, None, ahead)
 
 
 def rate_criteria(checked: Checked, proposed: dict[str, int] | None = None) -> list[CriterionRow]:
     """Measure each criterion by itself, the heaviest first."""
     seen: dict[str, tuple[Criterion, list[bool], list[tuple[float, str]]]] = {}
-    labels = checked.labels
-    for pair, second, own, met in zip(labels.pairs, labels.second, checked.criteria, checked.met, strict=True):
+    both_labels = checked.labels.tasks, checked.labels.second
+    for task, second, own, met in zip(*both_labels, checked.criteria, checked.met, strict=True):
         for one, *both in zip(own, *met, strict=True):
             _, outputs, apart = seen.setdefault(one.text, (one, [], []))
             outputs += [value for value in both if value is not None]
             if sorted(map(str, both)) == ["False", "True"]:
-                apart.append((float((both[1] == second) == (one.weight >= 0)), pair.instruction.id))
+                apart.append((float((both[1] == second) == (one.weight >= 0)), task))
     rows = []
     for one, outputs, apart in seen.values():
         right = share(*zip(*apart, strict=True)) if apart else None

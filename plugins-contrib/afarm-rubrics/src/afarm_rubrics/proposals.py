@@ -16,7 +16,7 @@ PER_PAIR, LONGEST = 5, 300
 """Principles that a reply may have, and characters of one."""
 ALIKE = 0.6
 """The cosine distance, of texts as words weighted by rarity, under which principles are merged."""
-MOST_DISTINCT = 1_000
+MOST_DISTINCT, FIRST_REPLIES = 1_000, 20
 
 PROMPT = """\
 Someone compared two answers to a task and preferred one. Say why that may be.
@@ -67,17 +67,16 @@ def proposal_requests(
 def propose(requests: Sequence[ChatRequest], context: AnnotateContext) -> tuple[list[str], int]:
     """Ask for proposals; return them, in the order of the requests, and the number of unread replies.
 
-    Raises `JudgeError` if no reply can be read.
+    Raises `JudgeError` if none of the first 20 replies can be read.
     """
-    replies = [""] * len(requests)
+    read: list[list[str]] = [[]] * len(requests)
     with closing(context.ask.stream(requests)) as stream:
-        for number, completion in context.progress(stream, "proposals", len(requests)):
-            replies[number] = completion.text
-    read = [read_proposals(reply) for reply in replies]
-    if not any(read):
-        judge = context.ask.judge(requests[0].role)
-        said = f"{judge} has proposed no principle that can be read; its last reply: {replies[-1]!r:.200}"
-        raise JudgeError(f"{said}. What is paid for is kept. Choose another judge: --judge …")
+        for count, (number, completion) in enumerate(context.progress(stream, "proposals", len(requests)), start=1):
+            read[number] = read_proposals(completion.text)
+            if count == min(FIRST_REPLIES, len(requests)) and not any(read):
+                judge = context.ask.judge(requests[0].role)
+                said = f"{judge} has proposed no principle that can be read; its last reply: {completion.text!r:.200}"
+                raise JudgeError(f"{said}. What is paid for is kept. Choose another judge: --judge …")
     return [text for texts in read for text in texts], sum(not texts for texts in read)
 
 
@@ -94,8 +93,7 @@ def read_proposals(text: str) -> list[str]:
 def merge(texts: Sequence[str], most: int) -> dict[str, int]:
     """Merge proposals that say the same, by their words: the `most` frequent ones with their counts.
 
-    A principle and its opposite may be merged: what is learned from the labels is which of them holds. Each is worded
-    as most of its proposals are.
+    A principle and its opposite may be merged: the labels say which of them holds. The most usual wording stays.
     """
     worded: dict[str, Counter[str]] = {}
     for text in texts:

@@ -36,6 +36,8 @@ SHORT = 60
 OTHER_NAMES = {"criterion": "text", "description": "text", "points": "weight", "title": "name"}
 """Fields of criteria as published data sets of rubrics call them (HealthBench, Rubrics as Rewards)."""
 COLUMNS = ("rubric", "rubrics", "criteria")
+EVEN = 1e-9
+"""Scores that differ by less are equal."""
 
 
 class Criterion(Config):
