@@ -242,7 +242,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_calibrated_pool_is_measured_by_what_its_judges_say(run: Run, tmp_path: Path) -> None:
-    """The coin of a calibration is keyed by the pair: both orders would agree on it, whatever the judge says."""
+    """A calibration's coin is keyed by the pair: both orders would agree on it."""
     file = write(tmp_path / "natural.json", [{**row, "label": 1} for row in LLMBAR])
     for name, noise in (("plain", 0), ("noisy", 0.5)):
         (tmp_path / f"{name}.yaml").write_text(f"members: [gpt4_4, chatgpt_2]\ncalibration: {{noise: {noise}}}\n")

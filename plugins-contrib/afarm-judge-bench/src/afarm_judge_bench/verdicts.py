@@ -69,7 +69,7 @@ def ask_verdicts(workspace: Workspace, name: str, shown_as: str, pairs: Sequence
 
 
 def _open(workspace: Workspace, name: str) -> Annotator:
-    """Open an annotator that shows a pair in one order, and gives what judges say: no coin of a calibration."""
+    """Open an annotator that shows one order, and gives what judges say: no coin of a calibration."""
     annotator = workspace.components.annotator(name)
     if isinstance(annotator, PairwiseAnnotator):
         annotator.config = annotator.config.model_copy(update={"both_orders": False})
