@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import planted
 import pytest
 from afarm_rubrics.annotator import RubricAnnotator
 from afarm_rubrics.checklist import ChecklistConfig, behind_bars, read_checklist, write_task
@@ -39,9 +39,7 @@ from afarm import (
 from afarm.cli import main
 from afarm.testing import FakeJudgeClient, annotate_context, check_annotator
 
-PACKAGE = Path(__file__).parents[1]
-sys.path.append(str(PACKAGE))
-import planted  # noqa: E402
+PLANTED = Path(planted.__file__)
 
 CONTEXT = BuildContext(lambda name: None)  # type: ignore[arg-type, return-value]
 TASK = Instruction("Name a fish.", "")
@@ -592,7 +590,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
     def run_command(*words: str) -> Any:
         with pytest.raises(SystemExit) as ended:
-            main(["--plugin-file", str(PACKAGE / "planted.py"), *words, "--json"])
+            main(["--plugin-file", str(PLANTED), *words, "--json"])
         printed = capsys.readouterr()
         return " ".join(printed.err.split()) if ended.value.code else json.loads(printed.out)
 

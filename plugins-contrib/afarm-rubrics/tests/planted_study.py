@@ -1,7 +1,7 @@
 """The principles that an induction finds of planted ones: the table of docs/guides/rubrics.md.
 
-python plugins-contrib/afarm-rubrics/planted_study.py --seeds 10
-python plugins-contrib/afarm-rubrics/planted_study.py --coins 400    # coins' labels that pass the randomisation test
+python plugins-contrib/afarm-rubrics/tests/planted_study.py --seeds 10
+python plugins-contrib/afarm-rubrics/tests/planted_study.py --coins 400    # coins that pass the randomisation test
 """
 
 from __future__ import annotations
